@@ -1,0 +1,74 @@
+"""The shape of a BERT encoder: `ModelConfig`, and the published sizes by name in `SIZES`.
+
+Field names are those of Hugging Face's config.json, so that a model folder needs no renaming.
+"""
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+IGNORE_INDEX = -100
+"""The label of a place that carries no loss, as in `torch.nn.functional.cross_entropy`."""
+
+
+class ModelConfig(BaseModel):
+    """The architecture of one encoder; the defaults are BERT base (Devlin et al. 2018, section 3).
+
+    Raises `pydantic.ValidationError` for an unknown field or sizes that do not fit together.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    vocab_size: int = Field(30_522, ge=5, description="entries of the word-piece vocabulary")
+    hidden_size: int = Field(768, ge=1, description="width of the hidden states, H in the paper")
+    num_hidden_layers: int = Field(12, ge=1, description="encoder layers, L in the paper")
+    num_attention_heads: int = Field(12, ge=1, description="attention heads, A in the paper")
+    intermediate_size: int = Field(3072, ge=1, description="width of the feed-forward layer, 4H")
+    max_position_embeddings: int = Field(512, ge=4, description="longest sequence, in tokens")
+    type_vocab_size: int = Field(2, ge=1, description="number of segments (A and B)")
+    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on hidden states")
+    attention_probs_dropout_prob: float = Field(
+        0.1, ge=0, lt=1, description="dropout on attention probabilities"
+    )
+    initializer_range: float = Field(
+        0.02, gt=0, description="standard deviation of the truncated normal initialisation"
+    )
+    layer_norm_eps: float = Field(1e-12, gt=0, description="epsilon of every layer norm")
+    position_embedding: Literal["learned", "sinusoidal"] = Field(
+        "learned", description="learned (the paper) or sinusoidal (the original Transformer)"
+    )
+    pad_token_id: int = Field(0, ge=0, description="id of [PAD]")
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of "
+                f"num_attention_heads {self.num_attention_heads}"
+            )
+        return self
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+
+def _size(num_hidden_layers: int, hidden_size: int) -> ModelConfig:
+    return ModelConfig(
+        num_hidden_layers=num_hidden_layers,
+        hidden_size=hidden_size,
+        num_attention_heads=hidden_size // 64,
+        intermediate_size=4 * hidden_size,
+    )
+
+
+SIZES: dict[str, ModelConfig] = {
+    "tiny": _size(2, 128),
+    "mini": _size(4, 256),
+    "small": _size(4, 512),
+    "medium": _size(8, 512),
+    "base": _size(12, 768),
+    "large": _size(24, 1024),
+}
+"""Base and large of the paper, and the compact models of Turc et al. 2019 (arXiv 1908.08962)."""

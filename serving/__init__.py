@@ -1,0 +1,1 @@
+"""Serving of exported model folders."""

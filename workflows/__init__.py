@@ -1,0 +1,1 @@
+"""The commands of the line: prepare, pre-train, and their settings."""
