@@ -13,3 +13,7 @@ class UserError(Exception):
         self.what = what
         self.where = where
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type["UserError"], tuple[str, str, str]]:
+        """Lets the error cross process borders: its three parts rebuild it."""
+        return type(self), (self.what, self.where, self.remedy)
