@@ -1,0 +1,1 @@
+"""Training: optimizer and schedule, the loop, checkpoints, evaluation. Knows no cluster."""
