@@ -1,0 +1,108 @@
+"""index.json of a folder of token shards: what stands there, and what every file must be.
+
+Its content depends on the text, the tokenizer and the settings alone, so its hash names the data.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bert_core.errors import UserError
+
+INDEX_NAME = "index.json"
+TOKENIZER_NAME = "tokenizer.json"
+TOKEN_COUNTS_NAME = "token_counts.npy"
+VERSION = 1
+
+
+class ShardsError(UserError):
+    """A folder of token shards that is missing, damaged or of another version."""
+
+
+class FileEntry(BaseModel):
+    """What a file of the folder must be: its size and its hash."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    num_bytes: int
+    sha256: str
+
+
+class ShardEntry(BaseModel):
+    """One shard in index.json; its files are `NAME.tokens.npy` and so on (see `PARTS`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    num_documents: int
+    num_sentences: int
+    num_tokens: int
+    files: dict[str, FileEntry]
+
+
+class ShardIndex(BaseModel):
+    """The content of index.json; nothing in it depends on where, when or how fast it was made."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: Literal[1] = VERSION
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: int
+    tokenizer_sha256: str
+    splits: dict[str, list[ShardEntry]]
+    files: dict[str, FileEntry] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    sources: list[dict[str, Any]] = Field(default_factory=list)
+
+
+def write_array(path: Path, array: numpy.ndarray) -> FileEntry:
+    """Writes a .npy file atomically and says what it must be."""
+    return _write(path, lambda file: numpy.save(file, array, allow_pickle=False))
+
+
+def write_index(folder: str | Path, index: ShardIndex) -> None:
+    """Writes index.json, the last file of a folder: with it the folder is complete."""
+    text = json.dumps(index.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
+    _write(Path(folder) / INDEX_NAME, lambda file: file.write(text.encode() + b"\n"))
+
+
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> FileEntry:
+    written = path.with_name(f".{path.name}.{uuid.uuid4().hex}.written")  # two writers never meet
+    with written.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    entry = describe_file(written)
+    written.replace(path)
+    return entry
+
+
+def describe_file(path: Path) -> FileEntry:
+    """Reads a file once for its size and its sha256."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return FileEntry(num_bytes=path.stat().st_size, sha256=digest.hexdigest())
+
+
+def read_index(folder: str | Path) -> ShardIndex:
+    """Reads index.json; raises `ShardsError` if it is missing, damaged or of another version."""
+    path = Path(folder) / INDEX_NAME
+    remedy = "prepare the text again with workflows/prepare.py"
+    if not path.is_file():
+        raise ShardsError("no token shards here", str(folder), remedy)
+    try:
+        content = json.loads(path.read_bytes())
+        version = content.get("version")
+        if version != VERSION:
+            raise ShardsError(f"shards of version {version}, not {VERSION}", str(path), remedy)
+        return ShardIndex.model_validate(content)
+    except (ValueError, ValidationError, AttributeError) as error:
+        raise ShardsError("damaged index", str(path), remedy) from error

@@ -1,0 +1,261 @@
+"""Token shards on disk: documents of token ids go in, memory-mapped arrays come out.
+
+`python -m bert_core.text.shards verify DIR` checks every byte against index.json.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy
+from numpy.typing import DTypeLike, NDArray
+
+from bert_core.errors import UserError
+from bert_core.text.shard_index import (
+    INDEX_NAME,
+    FileEntry,
+    ShardEntry,
+    ShardIndex,
+    ShardsError,
+    describe_file,
+    read_index,
+    write_array,
+)
+
+PARTS = ("tokens", "sentences", "documents")
+"""The arrays of a shard; array PART of shard NAME is the file NAME.PART.npy."""
+
+_REMEDY = "prepare the text again with workflows/prepare.py --fresh"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One memory-mapped shard.
+
+    tokens [num_tokens] uint16 or uint32; sentences [num_sentences + 1] int64, the token offset of
+    each sentence and the end; documents [num_documents + 1] int64, the sentence offset of each
+    document and the end. No sentence and no document is empty.
+    """
+
+    name: str
+    tokens: NDArray[numpy.unsignedinteger]
+    sentences: NDArray[numpy.int64]
+    documents: NDArray[numpy.int64]
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in this shard."""
+        return len(self.documents) - 1
+
+    @property
+    def num_sentences(self) -> int:
+        """Sentences in this shard."""
+        return len(self.sentences) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in this shard, special tokens not among them."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class TokenShards:
+    """The shards of one split, in the order of the corpus, and what they were made with."""
+
+    folder: Path
+    split: str
+    shards: list[Shard]
+    vocab_size: int
+    tokenizer_hash: str
+    data_hash: str
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in the split."""
+        return sum(shard.num_documents for shard in self.shards)
+
+    @property
+    def num_sentences(self) -> int:
+        """Sentences in the split."""
+        return sum(shard.num_sentences for shard in self.shards)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the split."""
+        return sum(shard.num_tokens for shard in self.shards)
+
+
+def token_dtype(vocab_size: int) -> Literal["uint16", "uint32"]:
+    """The smallest of the two token types that holds every id."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
+def write_shard(
+    folder: str | Path, name: str, documents: Iterable[list[list[int]]], dtype: DTypeLike
+) -> ShardEntry:
+    """Writes documents of sentences of token ids as one shard.
+
+    Empty sentences, and documents without any other, are left out.
+    """
+    tokens: list[int] = []
+    sentence_ends: list[int] = [0]
+    document_ends: list[int] = [0]
+    for document in documents:
+        for sentence in document:
+            if sentence:
+                tokens.extend(sentence)
+                sentence_ends.append(len(tokens))
+        if len(sentence_ends) - 1 > document_ends[-1]:
+            document_ends.append(len(sentence_ends) - 1)
+    return write_shard_arrays(
+        folder,
+        name,
+        numpy.asarray(tokens, dtype=dtype),
+        numpy.asarray(sentence_ends, dtype=numpy.int64),
+        numpy.asarray(document_ends, dtype=numpy.int64),
+    )
+
+
+def write_shard_arrays(
+    folder: str | Path,
+    name: str,
+    tokens: NDArray[numpy.unsignedinteger],
+    sentences: NDArray[numpy.int64],
+    documents: NDArray[numpy.int64],
+) -> ShardEntry:
+    """Writes the three arrays of a `Shard`, each beside its name first, then renamed."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for part, array in zip(PARTS, (tokens, sentences, documents), strict=True):
+        files[f"{name}.{part}.npy"] = write_array(folder / f"{name}.{part}.npy", array)
+    return ShardEntry(
+        name=name,
+        num_documents=len(documents) - 1,
+        num_sentences=len(sentences) - 1,
+        num_tokens=len(tokens),
+        files=files,
+    )
+
+
+def open_shards(folder: str | Path, split: str = "train") -> TokenShards:
+    """Memory-maps the shards of a split.
+
+    Raises `ShardsError` for a missing split, a missing file, or a file of another size than
+    index.json says; contents are compared by `verify_shards` only, which reads every byte.
+    """
+    folder = Path(folder)
+    index = read_index(folder)
+    if split not in index.splits:
+        raise ShardsError(
+            f"no split {split!r}", str(folder), f"it has {', '.join(sorted(index.splits))}"
+        )
+    shards = [_open_shard(folder, entry, index.dtype) for entry in index.splits[split]]
+    data_hash = hashlib.sha256((folder / INDEX_NAME).read_bytes()).hexdigest()
+    return TokenShards(folder, split, shards, index.vocab_size, index.tokenizer_sha256, data_hash)
+
+
+def _open_shard(folder: Path, entry: ShardEntry, dtype: str) -> Shard:
+    for name, file in entry.files.items():
+        _check_size(folder / name, file)
+    tokens, sentences, documents = (
+        _map_array(folder / f"{entry.name}.{part}.npy", kind)
+        for part, kind in zip(PARTS, (dtype, "int64", "int64"), strict=True)
+    )
+    return Shard(entry.name, tokens, sentences, documents)
+
+
+def _check_size(path: Path, entry: FileEntry) -> None:
+    size = path.stat().st_size if path.is_file() else None
+    if size != entry.num_bytes:
+        found = "missing" if size is None else f"{size} bytes"
+        raise ShardsError(
+            f"damaged shards ({found}, not {entry.num_bytes} bytes)",
+            str(path),
+            _REMEDY,
+        )
+
+
+def _map_array(path: Path, dtype: str) -> Any:  # noqa: ANN401 - memmap carries no element type
+    try:
+        array = numpy.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise ShardsError("damaged shards", str(path), _REMEDY) from error
+    if array.dtype != dtype or array.ndim != 1:
+        raise ShardsError(f"{array.dtype} where {dtype} belongs", str(path), _REMEDY)
+    return array
+
+
+def verify_shards(folder: str | Path) -> ShardIndex:
+    """Checks every file's hash and every shard's offsets against index.json.
+
+    Raises `ShardsError` at the first difference and names the file.
+    """
+    folder = Path(folder)
+    index = read_index(folder)
+    entries = [entry for entries in index.splits.values() for entry in entries]
+    files = dict(index.files)
+    for entry in entries:
+        files.update(entry.files)
+    for name, expected in files.items():
+        _check_size(folder / name, expected)
+        if describe_file(folder / name) != expected:
+            raise ShardsError(
+                "damaged shards (sha256 differs)", str(folder / name), "prepare it again"
+            )
+    for entry in entries:
+        _check_offsets(folder, _open_shard(folder, entry, index.dtype), entry, index.vocab_size)
+    return index
+
+
+def _check_offsets(folder: Path, shard: Shard, entry: ShardEntry, vocab_size: int) -> None:
+    counts = (shard.num_tokens, shard.num_sentences, shard.num_documents)
+    problems = {
+        "counts differ from index.json": counts
+        != (entry.num_tokens, entry.num_sentences, entry.num_documents),
+        "an empty sentence": _not_rising(shard.sentences, shard.num_tokens),
+        "an empty document": _not_rising(shard.documents, shard.num_sentences),
+        "a token outside the vocabulary": bool(
+            shard.num_tokens and int(shard.tokens.max()) >= vocab_size
+        ),
+    }
+    for problem, found in problems.items():
+        if found:
+            raise ShardsError(
+                f"invalid shard ({problem})", str(folder / shard.name), "prepare again"
+            )
+
+
+def _not_rising(offsets: NDArray[numpy.int64], end: int) -> bool:
+    return bool(
+        len(offsets) == 0
+        or offsets[0] != 0
+        or offsets[-1] != end
+        or numpy.any(numpy.diff(offsets) < 1)
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs `verify DIR`: one line and exit code 0, or what is wrong and 2."""
+    if len(arguments) != 2 or arguments[0] != "verify":
+        sys.stderr.write("usage: python -m bert_core.text.shards verify DIR\n")
+        return 2
+    try:
+        index = verify_shards(arguments[1])
+    except UserError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    for split, entries in index.splits.items():
+        documents = sum(entry.num_documents for entry in entries)
+        tokens = sum(entry.num_tokens for entry in entries)
+        sys.stdout.write(
+            f"{split}: {len(entries)} shards, {documents:,} documents, {tokens:,} tokens: intact\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,230 @@
+"""WordPiece tokenizers: train, load and save them, and know one again by its hash.
+
+Texts go in, a `tokenizers.Tokenizer` with BERT's normalisation and special tokens comes out.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from bert_core.errors import UserError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""In the order of their ids in a vocabulary trained here."""
+
+_COUNT_CHARACTERS = 1 << 20
+
+
+class TokenizerError(UserError):
+    """A tokenizer file that is missing, damaged or not BERT's."""
+
+
+@dataclass(frozen=True)
+class SpecialTokenIds:
+    """The ids of BERT's five special tokens in one vocabulary."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+    @property
+    def all(self) -> tuple[int, int, int, int, int]:
+        """The five ids, in the order of `SPECIAL_TOKENS`."""
+        return (self.pad, self.unk, self.cls, self.sep, self.mask)
+
+
+def special_token_ids(tokenizer: Tokenizer) -> SpecialTokenIds:
+    """Looks the special tokens up by name; raises `TokenizerError` if one is missing."""
+    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
+    missing = [token for token, index in ids.items() if index is None]
+    if missing:
+        raise TokenizerError(
+            "the vocabulary lacks special tokens",
+            ", ".join(missing),
+            f"use a BERT vocabulary, which has {' '.join(SPECIAL_TOKENS)}",
+        )
+    return SpecialTokenIds(*(index for index in ids.values() if index is not None))
+
+
+def wordpiece_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
+    """Builds BERT's tokenizer over a given vocabulary.
+
+    Text is cleaned, CJK characters stand alone, accents fall away when lower-cased (Devlin et al.
+    2018, and the published code). Encoding with special tokens gives `[CLS] A [SEP] B [SEP]`.
+    """
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.add_special_tokens([token for token in SPECIAL_TOKENS if token in vocabulary])
+    special = special_token_ids(tokenizer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", special.cls), ("[SEP]", special.sep)],
+    )
+    return tokenizer
+
+
+def train_wordpiece(
+    texts: Iterable[str],
+    vocabulary_size: int,
+    *,
+    lowercase: bool,
+    limit_alphabet: int = 1000,
+    min_frequency: int = 2,
+) -> Tokenizer:
+    """Trains a vocabulary of at most `vocabulary_size` entries, special tokens included.
+
+    `texts` is walked through twice, so a one-shot iterator is held in memory. The same texts give
+    the same tokenizer to the byte: the trainer of `tokenizers` numbers the `##` characters in the
+    order of a randomly seeded hash map (its issue 1794) and cuts the alphabet at random among
+    equally frequent characters, so both are fixed here before it starts.
+    Raises `TokenizerError` when the texts hold no character or the alphabet fills the vocabulary.
+    """
+    if isinstance(texts, Iterator):
+        texts = list(texts)
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    counts = _count_normalized_characters(texts, normalizer)
+    alphabet = sorted(sorted(counts, key=lambda char: (-counts[char], char))[:limit_alphabet])
+    continuing = [
+        f"##{char}"
+        for char in alphabet
+        if len(pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(f"a{char}"))) == 1
+    ]
+    fixed = [*SPECIAL_TOKENS, *continuing]
+    if not alphabet or len(fixed) + len(alphabet) > vocabulary_size:
+        raise TokenizerError(
+            "no vocabulary can be trained",
+            f"{len(alphabet)} different characters for {vocabulary_size} entries",
+            "give more text" if not alphabet else "ask for a larger vocabulary",
+        )
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary_size,
+        min_frequency=min_frequency,
+        special_tokens=fixed,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learner.normalizer = normalizer
+    learner.pre_tokenizer = pre_tokenizer
+    learner.train_from_iterator(texts, trainer)
+    return wordpiece_tokenizer(learner.get_vocab(), lowercase=lowercase)
+
+
+def _count_normalized_characters(
+    texts: Iterable[str], normalizer: normalizers.Normalizer
+) -> Counter[str]:
+    """Counts characters as the trainer sees them.
+
+    BERT's normalisation looks at one character at a time, so counting the raw characters and
+    normalising each of them once is exact, and hundreds of times cheaper.
+    """
+    raw = numpy.zeros(0x110000, dtype=numpy.int64)
+    held: list[str] = []
+    num_held = 0
+    for text in texts:
+        held.append(text)
+        num_held += len(text)
+        if num_held >= _COUNT_CHARACTERS:
+            _add_character_counts(raw, held)
+            held, num_held = [], 0
+    _add_character_counts(raw, held)
+    counts: Counter[str] = Counter()
+    for code in numpy.flatnonzero(raw):
+        for char in normalizer.normalize_str(chr(code)):
+            if not char.isspace():
+                counts[char] += int(raw[code])
+    return counts
+
+
+def _add_character_counts(raw: numpy.ndarray, texts: list[str]) -> None:
+    codes = numpy.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+    found = numpy.bincount(codes)
+    raw[: len(found)] += found
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Loads a `tokenizer.json`, a `vocab.txt`, or a folder that holds one of them.
+
+    A `vocab.txt` says nothing about case: it is taken as cased if any of its entries has a
+    capital letter. Padding and truncation that a file brings along are switched off.
+    Raises `TokenizerError` for a missing or damaged file or a vocabulary without BERT's tokens.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = [path / name for name in ("tokenizer.json", "vocab.txt")]
+        path = next((each for each in found if each.is_file()), found[0])
+    if not path.is_file():
+        raise TokenizerError("no tokenizer", str(path), "give a vocab.txt or a tokenizer.json")
+    try:
+        if path.suffix == ".json":
+            tokenizer = Tokenizer.from_file(str(path))
+        else:
+            tokenizer = _from_vocabulary_file(path)
+    except UserError:
+        raise
+    except Exception as error:  # tokenizers raises bare Exception for a file it cannot parse
+        raise TokenizerError(
+            "damaged tokenizer", str(path), f"restore the file; {str(error).splitlines()[0]}"
+        ) from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    special_token_ids(tokenizer)
+    return tokenizer
+
+
+def _from_vocabulary_file(path: Path) -> Tokenizer:
+    entries = path.read_text(encoding="utf-8").split("\n")
+    while entries and not entries[-1]:
+        entries.pop()
+    vocabulary = {entry.rstrip("\r"): index for index, entry in enumerate(entries)}
+    cased = any(
+        entry != entry.lower() and not (entry.startswith("[") and entry.endswith("]"))
+        for entry in vocabulary
+    )
+    return wordpiece_tokenizer(vocabulary, lowercase=not cased)
+
+
+def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
+    """Writes a `tokenizer.json`, atomically: beside its name first, then renamed."""
+    path = Path(path)
+    written = path.with_name(f".{path.name}.written")
+    written.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    written.replace(path)
+
+
+def tokenizer_hash(tokenizer: Tokenizer) -> str:
+    """The sha256, in hex, of what decides the ids of a text.
+
+    That is the vocabulary, the normalisation and the splitting into words; templates, padding and
+    truncation are left out, so the same tokenizer saved by another program keeps its hash.
+    """
+    state = json.loads(tokenizer.to_str())
+    decisive = {
+        "vocabulary": tokenizer.get_vocab(with_added_tokens=True),
+        "model": state["model"]["type"],
+        "normalizer": state["normalizer"],
+        "pre_tokenizer": state["pre_tokenizer"],
+    }
+    text = json.dumps(decisive, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

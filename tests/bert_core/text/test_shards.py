@@ -1,0 +1,144 @@
+import json
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+from bert_core.text.shard_index import (
+    FileEntry,
+    ShardIndex,
+    ShardsError,
+    describe_file,
+    read_index,
+    write_index,
+)
+from bert_core.text.shards import open_shards, token_dtype, verify_shards, write_shard
+
+DOCUMENTS = [[[5, 6, 7], [8]], [[9, 10]], [[11], [12], [13, 14]]]
+
+
+def make_folder(folder, documents=DOCUMENTS, vocab_size=100):
+    dtype = token_dtype(vocab_size)
+    entries = [
+        write_shard(folder, "train-00000", documents, dtype),
+        write_shard(folder, "train-00001", documents[:1], dtype),
+    ]
+    index = ShardIndex(
+        dtype=dtype, vocab_size=vocab_size, tokenizer_sha256="0" * 64, splits={"train": entries}
+    )
+    write_index(folder, index)
+    return folder
+
+
+def as_documents(shard):
+    return [
+        [
+            shard.tokens[shard.sentences[s] : shard.sentences[s + 1]].tolist()
+            for s in range(shard.documents[d], shard.documents[d + 1])
+        ]
+        for d in range(shard.num_documents)
+    ]
+
+
+def test_what_is_written_is_read(tmp_path):
+    shards = open_shards(make_folder(tmp_path))
+    assert [shard.name for shard in shards.shards] == ["train-00000", "train-00001"]
+    assert as_documents(shards.shards[0]) == DOCUMENTS
+    assert (shards.num_documents, shards.num_sentences, shards.num_tokens) == (4, 8, 14)
+    first = shards.shards[0]
+    assert (first.num_documents, first.num_sentences, first.num_tokens) == (3, 6, 10)
+    assert isinstance(first.tokens, numpy.memmap) and first.tokens.dtype == numpy.uint16
+    assert shards.vocab_size == 100 and len(shards.data_hash) == 64
+
+
+def test_empty_sentences_and_documents_never_stand_in_a_shard(tmp_path):
+    make_folder(tmp_path, [[[], [5]], [], [[]], [[6]]])
+    assert as_documents(open_shards(tmp_path).shards[0]) == [[[5]], [[6]]]
+    verify_shards(tmp_path)
+
+
+def test_vocabularies_above_uint16(tmp_path):
+    assert (token_dtype(65_536), token_dtype(65_537)) == ("uint16", "uint32")
+    make_folder(tmp_path, [[[70_000, 5]]], vocab_size=70_001)
+    assert as_documents(open_shards(tmp_path).shards[0]) == [[[70_000, 5]]]
+
+
+def test_the_data_hash_follows_the_content(tmp_path):
+    same = [open_shards(make_folder(tmp_path / name)).data_hash for name in "ab"]
+    other = open_shards(make_folder(tmp_path / "c", [[[5, 6, 7], [9]]])).data_hash
+    assert same[0] == same[1] != other
+
+
+def test_no_file_is_left_beside(tmp_path):
+    make_folder(tmp_path)
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("part", ["tokens", "sentences", "documents"])
+def test_a_flipped_bit_is_named(tmp_path, part):
+    path = make_folder(tmp_path) / f"train-00001.{part}.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ShardsError, match=path.name):
+        verify_shards(tmp_path)
+
+
+def test_a_truncated_or_missing_file_is_named_on_opening(tmp_path):
+    path = make_folder(tmp_path) / "train-00000.tokens.npy"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ShardsError, match=r"train-00000\.tokens\.npy"):
+        open_shards(tmp_path)
+    path.unlink()
+    with pytest.raises(ShardsError, match="missing"):
+        open_shards(tmp_path)
+
+
+def test_offsets_that_contradict_each_other_are_found(tmp_path):
+    make_folder(tmp_path)
+    path = tmp_path / "train-00001.sentences.npy"
+    numpy.save(path, numpy.array([0, 0, 4], dtype=numpy.int64))
+    index = read_index(tmp_path)
+    index.splits["train"][1].files[path.name] = describe_file(path)
+    write_index(tmp_path, index)
+    with pytest.raises(ShardsError, match="empty sentence"):
+        verify_shards(tmp_path)
+
+
+def test_other_folders_are_refused(tmp_path):
+    with pytest.raises(ShardsError, match="no token shards"):
+        open_shards(tmp_path)
+    make_folder(tmp_path)
+    with pytest.raises(ShardsError, match="no split 'heldout'"):
+        open_shards(tmp_path, "heldout")
+    index = json.loads((tmp_path / "index.json").read_text())
+    (tmp_path / "index.json").write_text(json.dumps(index | {"version": 9}))
+    with pytest.raises(ShardsError, match="version 9"):
+        open_shards(tmp_path)
+    (tmp_path / "index.json").write_text("{")
+    with pytest.raises(ShardsError, match="damaged index"):
+        open_shards(tmp_path)
+
+
+def test_pickled_arrays_are_refused(tmp_path):
+    make_folder(tmp_path)
+    path = tmp_path / "train-00000.tokens.npy"
+    numpy.save(path, numpy.array([{"a": 1}], dtype=object), allow_pickle=True)
+    index = read_index(tmp_path)
+    entry = index.splits["train"][0]
+    entry.files[path.name] = FileEntry.model_validate(describe_file(path).model_dump())
+    write_index(tmp_path, index)
+    with pytest.raises(ShardsError, match="damaged"):
+        open_shards(tmp_path)
+
+
+def test_verify_as_a_command(tmp_path):
+    command = [sys.executable, "-m", "bert_core.text.shards", "verify", str(tmp_path)]
+    make_folder(tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "4 documents, 14 tokens: intact" in done.stdout
+    (tmp_path / "train-00000.documents.npy").unlink()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
