@@ -7,17 +7,18 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from bert_core.errors import UserError
+from bert_core.training.ranks import data_parallel, rank, world_size
+from bert_core.training.readings import NUM_SUMS, STOP, NonFiniteLossError, Readings
 
-NUM_SUMS = 6
-"""How many sums a loss function returns; see `bert_core.tasks.pretraining.SUM_NAMES`."""
-_STOP = NUM_SUMS + 2  # the place of the stop flag in a step's totals, after the two counts
+__all__ = ["NonFiniteLossError", "StepResult", "TrainingState", "train"]
 
 
 class MicroBatch(Protocol):
@@ -69,7 +70,7 @@ class ComputeLoss(Protocol):
         num_predictions: int,
         num_rows: int,
     ) -> tuple[Tensor, Tensor]:
-        """Calls `model` itself, not a part of it, so that a data-parallel wrapper takes part."""
+        """`model` is the bare module, whatever the number of ranks."""
         ...
 
 
@@ -77,9 +78,10 @@ class ComputeLoss(Protocol):
 class TrainingState:
     """All that changes while training, and so all that a checkpoint holds.
 
-    `model` may be wrapped (data parallel, compiled). `step` counts finished steps. The rows and
-    tokens seen are those of all ranks; `num_tokens_seen` becomes a 0-d tensor on an accelerator,
-    so that counting never waits for it: `int()` reads both forms.
+    `model` is the bare module, on its device: `train` makes it data parallel by itself where there
+    is a process group. `step` counts finished steps. The rows and tokens seen are those of all
+    ranks; `num_tokens_seen` becomes a 0-d tensor on an accelerator, so that counting never waits
+    for it: `int()` reads both forms.
     """
 
     model: nn.Module
@@ -105,22 +107,6 @@ class StepResult:
     num_real_tokens: Tensor
     num_slots: Tensor
     stopped: bool
-
-
-class NonFiniteLossError(UserError):
-    """The loss or the gradient norm of `step` was infinite or not a number."""
-
-    def __init__(self, step: int, loss: float, gradient_norm: float) -> None:
-        super().__init__(
-            "training stopped on a number that is not finite",
-            f"step {step}: loss sum {loss}, gradient norm {gradient_norm}",
-            "lower the peak learning rate or lengthen the warm-up; the last checkpoint is intact",
-        )
-        self.step, self.loss, self.gradient_norm = step, loss, gradient_norm
-
-    def __reduce__(self) -> tuple[type["NonFiniteLossError"], tuple[int, float, float]]:  # pyright: ignore[reportIncompatibleMethodOverride] - rebuilt from its own three parts
-        """Lets the error cross process borders."""
-        return type(self), (self.step, self.loss, self.gradient_norm)
 
 
 def train(
@@ -153,29 +139,32 @@ def train(
     checkpoint: `save_checkpoint` refuses weights that are not finite. Raises `ValueError` for a
     share without micro-batches and `RuntimeError` when `steps` ends early.
     """
-    readings = _Readings(late=device.type != "cpu")
+    several = world_size() > 1
+    forward = (
+        data_parallel(state.model, compute_loss) if several else partial(compute_loss, state.model)
+    )
+    readings = Readings(late=device.type != "cpu")
     while state.step < total_steps:
-        batches = next(steps, None)
-        if batches is None:
-            raise RuntimeError(f"the data ended after step {state.step} of {total_steps}")
-        if not batches.micro_batches:
-            raise ValueError(f"rank {_rank()} has no micro-batch in step {state.step + 1}")
+        batches = _next_share(steps, state.step)
         state.model.train()  # here, because the consumer may have evaluated
         state.optimizer.zero_grad(set_to_none=True)
         totals = _accumulate_gradients(
-            state, batches, compute_loss, device=device, autocast_dtype=autocast_dtype, seed=seed
+            forward,
+            batches,
+            step=state.step,
+            device=device,
+            autocast_dtype=autocast_dtype,
+            seed=seed,
         )
-        totals[_STOP] = float(should_stop is not None and should_stop())
-        if _world_size() > 1:
+        totals[STOP] = float(should_stop is not None and should_stop())
+        if several:
             dist.all_reduce(totals)
         gradient_norm = nn.utils.clip_grad_norm_(state.model.parameters(), max_gradient_norm)
         number = state.step + 1
         stopped = readings.take(number, totals, gradient_norm, last=number == total_steps)
 
         learning_rate = schedule(state.step)
-        for group in state.optimizer.param_groups:
-            group["lr"] = learning_rate
-        state.optimizer.step()
+        _step_optimizer(state.optimizer, learning_rate)
         state.step = number
         state.num_rows_seen += batches.num_rows
         seen = state.num_tokens_seen + totals[NUM_SUMS]
@@ -193,76 +182,47 @@ def train(
             return
 
 
+def _next_share(steps: Iterator[StepBatches], step: int) -> StepBatches:
+    batches = next(steps, None)
+    if batches is None:
+        raise RuntimeError(f"the data ended after step {step}")
+    if not batches.micro_batches:
+        raise ValueError(f"rank {rank()} has no micro-batch in step {step + 1}")
+    return batches
+
+
+def _step_optimizer(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()
+
+
 def _accumulate_gradients(
-    state: TrainingState,
+    forward: Callable[..., tuple[Tensor, Tensor]],
     batches: StepBatches,
-    compute_loss: ComputeLoss,
     *,
+    step: int,
     device: torch.device,
     autocast_dtype: torch.dtype | None,
     seed: int,
 ) -> Tensor:
     """This rank's gradients into `.grad`; its totals [6 sums, real tokens, slots, 0] float64."""
-    totals = torch.zeros(_STOP + 1, dtype=torch.float64, device=device)
+    totals = torch.zeros(STOP + 1, dtype=torch.float64, device=device)
     last = len(batches.micro_batches) - 1
     for index, micro_batch in enumerate(batches.micro_batches):
-        torch.manual_seed(_dropout_seed(seed, state.step, _rank(), index))
-        with _gradient_sync(state.model, wanted=index == last):
-            with _autocast(device, autocast_dtype):
-                loss, sums = compute_loss(
-                    state.model,
+        torch.manual_seed(_dropout_seed(seed, step, rank(), index))
+        with _gradient_sync(forward, wanted=index == last):
+            with autocast(device, autocast_dtype):
+                loss, sums = forward(
                     micro_batch.to(device, non_blocking=True),
                     num_predictions=batches.num_predictions,
                     num_rows=batches.num_rows,
                 )
-            (loss * _world_size()).backward()
+            (loss * world_size()).backward()
         totals[:NUM_SUMS] += sums
     totals[NUM_SUMS] = sum(batch.num_real_tokens for batch in batches.micro_batches)
     totals[NUM_SUMS + 1] = sum(batch.num_slots for batch in batches.micro_batches)
     return totals
-
-
-class _Readings:
-    """Brings each step's totals and gradient norm to the host, at once or one step late."""
-
-    def __init__(self, *, late: bool) -> None:
-        self._late = late
-        self._pending: tuple[int, Tensor, torch.cuda.Event | None] | None = None
-
-    def take(self, step: int, totals: Tensor, gradient_norm: Tensor, *, last: bool) -> bool:
-        """Whether to stop after this step. Raises `NonFiniteLossError` for what has been read.
-
-        Late, the answer is the previous step's: every rank reads the same reduced values at the
-        same step, so all stop together.
-        """
-        values = torch.cat([totals, gradient_norm.detach().to(totals).reshape(1)])
-        stop = self._read()
-        self._pending = step, *_copy_to_host(values)
-        if last or not self._late:
-            stop = self._read() or stop
-        return stop
-
-    def _read(self) -> bool:
-        if self._pending is None:
-            return False
-        step, values, copied = self._pending
-        self._pending = None
-        if copied is not None:
-            copied.synchronize()
-        if not bool(values.isfinite().all()):
-            raise NonFiniteLossError(step, float(values[0] + values[3]), float(values[-1]))
-        return bool(values[_STOP] > 0)
-
-
-def _copy_to_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-    """A host copy, and on CUDA the event after which it may be read."""
-    if values.device.type != "cuda":
-        return values.cpu(), None
-    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    host.copy_(values, non_blocking=True)
-    copied = torch.cuda.Event()
-    copied.record()
-    return host, copied
 
 
 def _dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
@@ -271,19 +231,14 @@ def _dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
-def _gradient_sync(model: nn.Module, *, wanted: bool) -> AbstractContextManager[object]:
-    """Keeps a data-parallel model from exchanging gradients before the last micro-batch."""
-    no_sync = getattr(model, "no_sync", nullcontext)  # a plain module has nothing to hold back
-    return nullcontext() if wanted else no_sync()
+def _gradient_sync(
+    forward: Callable[..., object], *, wanted: bool
+) -> AbstractContextManager[object]:
+    """Keeps data-parallel ranks from exchanging gradients before the last micro-batch."""
+    parallel = isinstance(forward, DistributedDataParallel)
+    return forward.no_sync() if parallel and not wanted else nullcontext()
 
 
-def _autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
+def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
+    """Runs matrix products in `dtype`; None leaves everything in float32."""
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
-
-
-def _world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -1,0 +1,44 @@
+"""How many processes train together, which one this is, and how their gradients meet."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def world_size() -> int:
+    """Number of ranks; 1 without a process group."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process among the ranks; 0 without a process group."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+class _ModelWithLoss(nn.Module):
+    """Model and loss as one forward pass: the whole of what data parallelism must watch."""
+
+    def __init__(
+        self, model: nn.Module, compute_loss: Callable[..., tuple[Tensor, Tensor]]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.compute_loss = compute_loss
+
+    def forward(self, *batch: Any, **counts: int) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        return self.compute_loss(self.model, *batch, **counts)
+
+
+def data_parallel(
+    model: nn.Module, compute_loss: Callable[..., tuple[Tensor, Tensor]]
+) -> DistributedDataParallel:
+    """`compute_loss(model, ...)` whose backward pass averages gradients over the ranks.
+
+    Starts every rank from rank 0's weights. `model` itself stays bare.
+    """
+    return DistributedDataParallel(
+        _ModelWithLoss(model, compute_loss), broadcast_buffers=False, gradient_as_bucket_view=True
+    )

@@ -1,0 +1,97 @@
+"""A folder that is whole or absent: written beside its name, checksummed, renamed, verified.
+
+`seal` commits a temporary folder under its final name; `damage` says what is wrong with one.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+TEMPORARY, DELETING = ".tmp-", ".deleting"
+
+
+def temporary_folder(final: Path) -> Path:
+    """A fresh folder beside `final`, in the same file system so that a rename can commit it."""
+    temporary = final.with_name(f"{final.name}{TEMPORARY}{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    return temporary
+
+
+def seal(temporary: Path, final: Path) -> None:
+    """Commits `temporary` as `final`: sizes and hashes last, everything on disk before the rename.
+
+    A power cut or a kill at any moment leaves `final` whole or absent.
+    """
+    paths = sorted(path for path in temporary.rglob("*") if path.is_file())
+    files = {str(path.relative_to(temporary)): _describe(path) for path in paths}
+    manifest = {"format_version": FORMAT_VERSION, "files": files}
+    (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    folders = [path for path in temporary.rglob("*") if path.is_dir()]
+    for path in [*paths, temporary / MANIFEST, *folders, temporary]:
+        _sync(path)
+    temporary.rename(final)
+    _sync(final.parent)
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a sealed folder, in a few words, or None when every byte is right."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version, files = manifest["format_version"], dict(manifest["files"])
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (ValueError, KeyError, TypeError):
+        return f"{MANIFEST} cannot be read"
+    if version != FORMAT_VERSION:
+        return f"format version {version}, this program reads {FORMAT_VERSION}"
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != expected["bytes"]:
+            return f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}"
+        if _describe(path) != expected:
+            return f"{name} does not match its checksum"
+    return None
+
+
+def remove(folder: Path) -> None:
+    """Deletes a sealed folder; a kill in between leaves nothing that looks like one."""
+    doomed = folder.with_name(folder.name + DELETING)
+    shutil.rmtree(doomed, ignore_errors=True)
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def remove_leftovers(parent: Path) -> list[str]:
+    """Deletes what killed writers left in `parent`, and returns the names.
+
+    Only for the one process that writes there: a live writer's temporary folder goes too.
+    """
+    leftovers = [
+        path
+        for path in sorted(parent.glob("*"))
+        if path.is_dir() and (TEMPORARY in path.name or path.name.endswith(DELETING))
+    ]
+    for path in leftovers:
+        shutil.rmtree(path, ignore_errors=True)
+    return [path.name for path in leftovers]
+
+
+def _describe(path: Path) -> dict[str, str | int]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"sha256": digest, "bytes": path.stat().st_size}
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
