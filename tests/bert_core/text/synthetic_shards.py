@@ -1,0 +1,42 @@
+"""Token shards made in memory, whose every token says where it stands."""
+
+from pathlib import Path
+
+import numpy as np
+
+from bert_core.text.masking import Vocabulary
+from bert_core.text.shards import Shard, TokenShards
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+
+
+def vocabulary(size: int = 30_000) -> Vocabulary:
+    special = np.zeros(size, dtype=bool)
+    special[[PAD, CLS, SEP, MASK]] = True
+    continuation = np.zeros(size, dtype=bool)
+    continuation[size // 2 :] = True
+    return Vocabulary(size, MASK, CLS, SEP, PAD, special, continuation)
+
+
+def synthetic_shards(
+    num_shards: int = 3,
+    sentences_per_shard: int = 2000,
+    *,
+    seed: int = 0,
+    longest_sentence: int = 48,
+    sentences_per_document: int = 40,
+    vocab_size: int = 30_000,
+) -> TokenShards:
+    random = np.random.default_rng(seed)
+    shards = []
+    for number in range(num_shards):
+        lengths = random.integers(3, longest_sentence, sentences_per_shard)
+        sentences = np.concatenate([[0], np.cumsum(lengths)])
+        per_document = random.integers(1, 2 * sentences_per_document, sentences_per_shard)
+        ends = np.cumsum(per_document)
+        ends = ends[ends < sentences_per_shard]
+        documents = np.concatenate([[0], ends, [sentences_per_shard]])
+        tokens = random.integers(5, vocab_size, sentences[-1], dtype=np.uint16)
+        shards.append(Shard(f"shard-{number:05d}", tokens, sentences, documents))
+    name = f"{num_shards}-{sentences_per_shard}-{seed}-{longest_sentence}-{sentences_per_document}"
+    return TokenShards(Path("synthetic"), "train", shards, vocab_size, "none", name)
