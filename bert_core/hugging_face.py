@@ -1,0 +1,122 @@
+"""One table of weight names: our state dict to Hugging Face's BERT layout, and back.
+
+Ours fuses query, key and value into one matrix; theirs keeps three.
+"""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+_LAYER = "encoder.layers.{layer}."
+_THEIR_LAYER = "bert.encoder.layer.{layer}."
+
+_MODULES = {
+    "encoder.embeddings.word": "bert.embeddings.word_embeddings",
+    "encoder.embeddings.position": "bert.embeddings.position_embeddings",
+    "encoder.embeddings.segment": "bert.embeddings.token_type_embeddings",
+    "encoder.embeddings.norm": "bert.embeddings.LayerNorm",
+    _LAYER + "attention_output": _THEIR_LAYER + "attention.output.dense",
+    _LAYER + "attention_norm": _THEIR_LAYER + "attention.output.LayerNorm",
+    _LAYER + "intermediate": _THEIR_LAYER + "intermediate.dense",
+    _LAYER + "output": _THEIR_LAYER + "output.dense",
+    _LAYER + "output_norm": _THEIR_LAYER + "output.LayerNorm",
+    "heads.pooler.dense": "bert.pooler.dense",
+    "heads.masked_token.transform": "cls.predictions.transform.dense",
+    "heads.masked_token.norm": "cls.predictions.transform.LayerNorm",
+    "heads.masked_token": "cls.predictions",
+    "heads.next_sentence.classifier": "cls.seq_relationship",
+}
+"""Our module: their module; the last part of a name (weight, bias) is the same in both."""
+
+_FUSED = _LAYER + "query_key_value"
+_SPLIT = tuple(_THEIR_LAYER + f"attention.self.{part}" for part in ("query", "key", "value"))
+"""Our one module, their three, stacked along dimension 0."""
+
+_IGNORED = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
+"""Constants that older folders store among the weights."""
+
+_TIED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+"""Copies that some folders store; ours holds the original once."""
+
+_OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
+"""Layer-norm names in folders converted from the first TensorFlow release."""
+
+
+class UnknownWeightError(ValueError):
+    """A weight that BERT does not have, or one that contradicts the tie of its copy."""
+
+
+def to_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Renames weights (or gradients) of a `Bert`, with their layout of `BertForPreTraining`.
+
+    The three parts of a fused weight are views of it. Raises `UnknownWeightError` for a name that
+    is not in the table.
+    """
+    theirs = {}
+    for name, tensor in state.items():
+        module, layer, leaf = _parse(name, r"encoder\.layers\.(\d+)\.", _LAYER)
+        if module == _FUSED:
+            for part, piece in zip(_SPLIT, tensor.chunk(3), strict=True):
+                theirs[f"{part.format(layer=layer)}.{leaf}"] = piece
+        elif module in _MODULES:
+            theirs[f"{_MODULES[module].format(layer=layer)}.{leaf}"] = tensor
+        else:
+            raise UnknownWeightError(name)
+    return theirs
+
+
+def from_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Renames weights of a Hugging Face `BertModel` or `BertForPreTraining` to those of a `Bert`.
+
+    Encoder-only names, which lack the `bert.` prefix, are understood. Raises `UnknownWeightError`
+    for a name that is not in the table, for a query without its key and value, and for a decoder
+    that is not tied to the word embeddings.
+    """
+    ours_of = {theirs: ours for ours, theirs in _MODULES.items()}
+    state = {_full_name(name): tensor for name, tensor in state.items()}
+    ours, fused = {}, {}
+    for name, tensor in state.items():
+        if name in _IGNORED:
+            continue
+        if name in _TIED:
+            _check_tie(name, state)
+            continue
+        module, layer, leaf = _parse(name, r"bert\.encoder\.layer\.(\d+)\.", _THEIR_LAYER)
+        if module in _SPLIT:
+            fused.setdefault((layer, leaf), {})[module] = tensor
+        elif module in ours_of:
+            ours[f"{ours_of[module].format(layer=layer)}.{leaf}"] = tensor
+        else:
+            raise UnknownWeightError(name)
+    for (layer, leaf), parts in fused.items():
+        if len(parts) < len(_SPLIT):
+            raise UnknownWeightError(f"layer {layer}: query, key and value {leaf} are not complete")
+        ours[f"{_FUSED.format(layer=layer)}.{leaf}"] = torch.cat([parts[part] for part in _SPLIT])
+    return ours
+
+
+def _parse(name: str, layer_pattern: str, layer_template: str) -> tuple[str, str, str]:
+    """Splits a name into its module with the layer's number left open, that number, the leaf."""
+    module, _, leaf = name.rpartition(".")
+    match = re.match(layer_pattern, name)
+    if match is None:
+        return module, "", leaf
+    return layer_template + module[match.end() :], match.group(1), leaf
+
+
+def _full_name(name: str) -> str:
+    if not name.startswith(("bert.", "cls.")):
+        name = f"bert.{name}"
+    module, _, leaf = name.rpartition(".")
+    return f"{module}.{_OLD_LEAVES.get(leaf, leaf)}"
+
+
+def _check_tie(name: str, state: Mapping[str, Tensor]) -> None:
+    original = state.get(_TIED[name])
+    if original is not None and not torch.equal(state[name], original):
+        raise UnknownWeightError(f"{name} differs from {_TIED[name]}, to which BERT ties it")

@@ -1,0 +1,144 @@
+"""The BERT encoder: token, segment and position ids go in, one hidden state per token comes out.
+
+Shapes: T tokens, real ones only in a packed layout; H hidden size. Post-norm, as in the paper.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bert_core.config import ModelConfig
+from bert_core.model.attention import attention
+from bert_core.model.layout import Layout
+
+
+def initialize(module: nn.Module, initializer_range: float) -> None:
+    """Draws the parameters of a module tree, in place, from torch's generator.
+
+    - weights of linear layers and embeddings: normal(0, initializer_range), truncated at 2 standard
+      deviations (the original implementation of Devlin et al. 2018)
+    - biases: 0
+    - layer norms: weight 1, bias 0
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            bound = 2 * initializer_range
+            nn.init.trunc_normal_(part.weight, std=initializer_range, a=-bound, b=bound)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed position encoding of Vaswani et al. 2017, section 3.5; it has no parameters."""
+
+    weight: Tensor
+
+    def __init__(self, num_positions: int, hidden_size: int) -> None:
+        super().__init__()
+        positions = torch.arange(num_positions, dtype=torch.float64).unsqueeze(1)
+        dimensions = torch.arange(0, hidden_size, 2, dtype=torch.float64)
+        angles = positions / 10_000 ** (dimensions / hidden_size)  # [positions, hidden / 2]
+        table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+        self.register_buffer("weight", table[:, :hidden_size].float(), persistent=False)
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """The encodings [T, H] of positions [T]."""
+        return F.embedding(position_ids, self.weight)
+
+
+class Embeddings(nn.Module):
+    """Sums word, segment and position embeddings, then layer norm and dropout (figure 2)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        hidden_size = config.hidden_size
+        self.word = nn.Embedding(config.vocab_size, hidden_size)
+        self.segment = nn.Embedding(config.type_vocab_size, hidden_size)
+        self.position: nn.Embedding | SinusoidalPositions
+        if config.position_embedding == "learned":
+            self.position = nn.Embedding(config.max_position_embeddings, hidden_size)
+        else:
+            self.position = SinusoidalPositions(config.max_position_embeddings, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size, config.layer_norm_eps)
+        self.dropout = config.hidden_dropout_prob
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """Embeds tokens; all three ids are int64 [T], the result is [T, H]."""
+        embedded = self.word(input_ids) + self.position(position_ids) + self.segment(token_type_ids)
+        return F.dropout(self.norm(embedded), self.dropout, self.training)
+
+
+class Layer(nn.Module):
+    """One Transformer layer: self-attention, then the feed-forward network, each with its residual.
+
+    Post-norm (Vaswani et al. 2017, section 3.1): norm(states + dropout(sublayer(states))).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        hidden_size, eps = config.hidden_size, config.layer_norm_eps
+        self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size)
+        self.attention_output = nn.Linear(hidden_size, hidden_size)
+        self.attention_norm = nn.LayerNorm(hidden_size, eps)
+        self.intermediate = nn.Linear(hidden_size, config.intermediate_size)
+        self.output = nn.Linear(config.intermediate_size, hidden_size)
+        self.output_norm = nn.LayerNorm(hidden_size, eps)
+        self.num_heads = config.num_attention_heads
+        self.hidden_dropout = config.hidden_dropout_prob
+        self.attention_dropout = config.attention_probs_dropout_prob
+
+    def forward(self, hidden_states: Tensor, layout: Layout) -> Tensor:
+        """Maps hidden states [T, H] to those of the next layer, [T, H]."""
+        attention_dropout = self.attention_dropout if self.training else 0.0
+        query_key_value = self.query_key_value(hidden_states)  # [T, 3H]
+        mixed = attention(query_key_value, self.num_heads, layout, attention_dropout)  # [T, H]
+        attended = F.dropout(self.attention_output(mixed), self.hidden_dropout, self.training)
+        hidden_states = self.attention_norm(hidden_states + attended)
+
+        intermediate = F.gelu(self.intermediate(hidden_states))  # [T, 4H]
+        output = F.dropout(self.output(intermediate), self.hidden_dropout, self.training)
+        return self.output_norm(hidden_states + output)
+
+
+class Encoder(nn.Module):
+    """The stack of layers over the embeddings (Devlin et al. 2018, section 3)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        initialize(self, config.initializer_range)
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """The table [vocab, H] that the masked-token head shares."""
+        return self.embeddings.word.weight
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: Layout
+    ) -> Tensor:
+        """The last layer's hidden states, [T, H], of tokens whose three ids are int64 [T]."""
+        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, layout)
+        return hidden_states
+
+    def all_hidden_states(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor,
+        layout: Layout,
+        *,
+        highest_layer: int | None = None,
+    ) -> list[Tensor]:
+        """The embeddings and the states after each layer up to `highest_layer`, each [T, H].
+
+        `highest_layer` counts layers from 1; layers above it are not computed. 0 gives the
+        embeddings alone, None all layers.
+        """
+        hidden_states = [self.embeddings(input_ids, token_type_ids, position_ids)]
+        for layer in self.layers[:highest_layer]:
+            hidden_states.append(layer(hidden_states[-1], layout))
+        return hidden_states

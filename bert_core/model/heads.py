@@ -1,0 +1,62 @@
+"""What stands on the encoder: hidden states go in, logits come out. A head knows no label.
+
+Shapes: T tokens, H hidden size, V vocabulary, P predicted positions, N sequences.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bert_core.config import ModelConfig
+from bert_core.model.encoder import initialize
+from bert_core.model.layout import Layout
+
+
+class MaskedTokenHead(nn.Module):
+    """Predicts the word at masked positions; its projection is the table of word embeddings.
+
+    The table is an argument, not a parameter: the tie is visible where the head is called, and the
+    model holds the weights once. Transform as in the original implementation.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        initialize(self, config.initializer_range)
+
+    def features(self, hidden_states: Tensor) -> Tensor:
+        """What is multiplied with the word embeddings: [P, H] from the states [P, H]."""
+        return self.norm(F.gelu(self.transform(hidden_states)))
+
+    def forward(self, hidden_states: Tensor, word_embeddings: Tensor) -> Tensor:
+        """Logits [P, V] over the vocabulary for the states [P, H] of the positions asked for."""
+        return F.linear(self.features(hidden_states), word_embeddings, self.bias)
+
+
+class Pooler(nn.Module):
+    """Summarises a sequence: tanh of a linear map of its first token's state, [CLS]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        initialize(self, config.initializer_range)
+
+    def forward(self, hidden_states: Tensor, layout: Layout) -> Tensor:
+        """One vector per sequence, [N, H], from the states [T, H]."""
+        first_states = hidden_states.index_select(0, layout.first_positions)
+        return self.dense(first_states).tanh()
+
+
+class NextSentenceHead(nn.Module):
+    """Decides whether segment B follows segment A: logits for 0 (IsNext) and 1 (NotNext)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(config.hidden_size, 2)
+        initialize(self, config.initializer_range)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Logits [N, 2] of pooled sequences [N, H]."""
+        return self.classifier(pooled)

@@ -1,0 +1,90 @@
+"""Pre-training: a batch of masked rows goes in, the loss of both tasks and its sums come out.
+
+Shapes: T tokens, N rows (sequences), P places for predictions, some of them unused.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bert_core.config import IGNORE_INDEX
+from bert_core.model.bert import Bert
+from bert_core.model.layout import Layout, Packed, Padded
+
+SUM_NAMES = (
+    "masked_token_loss",
+    "masked_token_correct",
+    "num_predictions",
+    "next_sentence_loss",
+    "next_sentence_correct",
+    "num_rows",
+)
+"""What the sums of `compute_loss` are, in order; rows without a next-sentence label not counted."""
+
+
+@dataclass(frozen=True)
+class PretrainingBatch:
+    """One micro-batch. Ids are int64.
+
+    `masked_positions` are indices into the flat tokens, `masked_ids` the words that stood there;
+    both are [P], and an unused place has any position and the id IGNORE_INDEX. `next_sentence` is
+    [N]: 0 IsNext, 1 NotNext, IGNORE_INDEX without the task or for a row that only fills the batch.
+    `num_real_tokens` of the `num_slots` places are not padding.
+    """
+
+    input_ids: Tensor
+    token_type_ids: Tensor
+    position_ids: Tensor
+    layout: Layout
+    masked_positions: Tensor
+    masked_ids: Tensor
+    next_sentence: Tensor
+    num_real_tokens: int
+    num_slots: int
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same batch on another device."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {
+            name: value.to(device, non_blocking=non_blocking)
+            for name, value in values.items()
+            if isinstance(value, Tensor | Packed | Padded)
+        }
+        return replace(self, **moved)
+
+
+def compute_loss(
+    model: Bert, batch: PretrainingBatch, *, num_predictions: int, num_rows: int
+) -> tuple[Tensor, Tensor]:
+    """The micro-batch's share of the global batch's loss, and its sums for the log.
+
+    The loss is the masked-token sum over `num_predictions` plus the next-sentence sum over
+    `num_rows`: both denominators count the global batch, so that the gradients of micro-batches
+    and ranks add up to that of the whole (Devlin et al. 2018, appendix A.2). The sums are detached
+    float32 [6], see SUM_NAMES. Nothing here waits for the device.
+    """
+    hidden_states = model.encoder(
+        batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+    )
+    masked_states = hidden_states.index_select(0, batch.masked_positions)  # [P, H]
+    logits = model.heads["masked_token"](masked_states, model.encoder.word_embeddings)
+    loss, sums = _cross_entropy(logits, batch.masked_ids, num_predictions)
+    if "next_sentence" not in model.heads:
+        return loss, torch.cat([sums, sums.new_zeros(3)])
+    pooled = model.heads["pooler"](hidden_states, batch.layout)
+    row_loss, row_sums = _cross_entropy(
+        model.heads["next_sentence"](pooled), batch.next_sentence, num_rows
+    )
+    return loss + row_loss, torch.cat([sums, row_sums])
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Summed cross entropy over `count`, and float32 [3]: its sum, hits, number of labels."""
+    total = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
+    counted = labels != IGNORE_INDEX
+    hits = (logits.detach().argmax(-1) == labels) & counted
+    sums = torch.stack([total.detach().float(), hits.sum(), counted.sum()])
+    return total / max(count, 1), sums
