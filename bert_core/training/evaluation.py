@@ -69,7 +69,7 @@ def evaluate_pretraining(
         model.train(was_training)
     if world_size() > 1:
         dist.all_reduce(totals)
-    return _means(*totals.tolist())
+    return _means(totals)
 
 
 def unigram_surprise(token_counts: np.ndarray) -> np.ndarray:
@@ -83,12 +83,8 @@ def _sum_of_surprise(surprise: Tensor, masked_ids: Tensor) -> Tensor:
     return (surprise[masked_ids.clamp(min=0)] * used).sum()  # no boolean index: it would wait
 
 
-def _means(
-    masked_token_loss: float,
-    masked_token_correct: float,
-    num_predictions: float,
-    *rest: float,
-) -> PretrainingEvaluation:
+def _means(totals: Tensor) -> PretrainingEvaluation:
+    masked_token_loss, masked_token_correct, num_predictions, *rest = totals.tolist()
     next_sentence_loss, next_sentence_correct, num_rows, unigram_loss = rest
     if not num_predictions:
         raise UserError(
@@ -97,7 +93,7 @@ def _means(
     loss = masked_token_loss / num_predictions
     return PretrainingEvaluation(
         masked_token_loss=loss,
-        perplexity=math.exp(loss) if loss < 700 else math.inf,  # the limit of a double
+        perplexity=math.inf if loss > 700 else math.exp(loss),  # 700: the limit of a double
         masked_token_accuracy=masked_token_correct / num_predictions,
         next_sentence_loss=next_sentence_loss / num_rows if num_rows else None,
         next_sentence_accuracy=next_sentence_correct / num_rows if num_rows else None,

@@ -1,10 +1,16 @@
 """A tiny model, loss and batches of the shapes the loop knows, for the tests of training."""
 
+import multiprocessing
+import uuid
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from bert_core.training.loop import TrainingState, train
+from bert_core.training.optimization import OptimizerSettings, create_optimizer, linear_schedule
 
 IGNORE = -100
 
@@ -16,7 +22,7 @@ class TinyBatch:
     num_real_tokens: int
     num_slots: int
 
-    def to(self, device, non_blocking=False):
+    def to(self, device, non_blocking=False):  # noqa: ARG002 - the shape of a real batch
         return replace(self, features=self.features.to(device), labels=self.labels.to(device))
 
 
@@ -69,3 +75,68 @@ def tiny_steps(start: int, sizes=(5, 3)):
         batches = [tiny_batch(step, index, rows) for index, rows in enumerate(sizes)]
         yield TinyStep(batches, sum(sizes), sum(sizes))
         step += 1
+
+
+CPU = torch.device("cpu")
+
+
+def tiny_state(optimizer: str = "adamw", dropout: float = 0.1) -> TrainingState:
+    torch.manual_seed(0)
+    model = TinyModel(dropout)
+    settings = OptimizerSettings(name=optimizer, peak_learning_rate=0.02, warmup_steps=3)
+    return TrainingState(model, create_optimizer(model, settings))
+
+
+def tiny_train(state: TrainingState, total_steps: int = 10, **options):
+    """Trains on `tiny_steps` under one schedule of 10 steps, from wherever the state stands."""
+
+    def rate(step):
+        return 0.02 * linear_schedule(step, total_steps=10, warmup_steps=3)
+
+    settings = {
+        "total_steps": total_steps,
+        "schedule": rate,
+        "max_gradient_norm": 1.0,
+        "device": CPU,
+        "autocast_dtype": None,
+        "seed": 7,
+    }
+    steps = options.pop("steps", None) or tiny_steps(state.step)
+    loss = options.pop("compute_loss", tiny_loss)
+    return train(state, steps, loss, **{**settings, **options})
+
+
+def processes():
+    """A context whose processes start in milliseconds, because its server has imported torch."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bert_core.training.checkpoint", "torch.distributed"])
+    return context
+
+
+def run_ranks(function, num_ranks: int, folder, *arguments) -> None:
+    """Runs `function(rank, folder, *arguments)` in a real gloo group of `num_ranks` processes."""
+    context = processes()
+    store = Path(folder) / f"store-{uuid.uuid4().hex}"
+    ranks = [
+        context.Process(target=_rank, args=(function, rank, num_ranks, store, folder, *arguments))
+        for rank in range(num_ranks)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+    codes = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+    assert codes == [0] * num_ranks
+
+
+def _rank(function, rank, num_ranks, store, folder, *arguments):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks
+    )
+    try:
+        function(rank, Path(folder), *arguments)
+    finally:
+        torch.distributed.destroy_process_group()
