@@ -109,7 +109,9 @@ def tiny_train(state: TrainingState, total_steps: int = 10, **options):
 def processes():
     """A context whose processes start in milliseconds, because its server has imported torch."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bert_core.training.checkpoint", "torch.distributed"])
+    context.set_forkserver_preload(
+        ["tiny_training", "bert_core.training.checkpoint", "torch._dynamo"]
+    )
     return context
 
 
