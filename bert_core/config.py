@@ -19,25 +19,38 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    vocab_size: int = Field(30_522, ge=5, description="entries of the word-piece vocabulary")
-    hidden_size: int = Field(768, ge=1, description="width of the hidden states, H in the paper")
-    num_hidden_layers: int = Field(12, ge=1, description="encoder layers, L in the paper")
-    num_attention_heads: int = Field(12, ge=1, description="attention heads, A in the paper")
-    intermediate_size: int = Field(3072, ge=1, description="width of the feed-forward layer, 4H")
-    max_position_embeddings: int = Field(512, ge=4, description="longest sequence, in tokens")
-    type_vocab_size: int = Field(2, ge=1, description="number of segments (A and B)")
-    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on hidden states")
+    vocab_size: int = Field(
+        default=30_522, ge=5, description="entries of the word-piece vocabulary"
+    )
+    hidden_size: int = Field(
+        default=768, ge=1, description="width of the hidden states, H in the paper"
+    )
+    num_hidden_layers: int = Field(default=12, ge=1, description="encoder layers, L in the paper")
+    num_attention_heads: int = Field(
+        default=12, ge=1, description="attention heads, A in the paper"
+    )
+    intermediate_size: int = Field(
+        default=3072, ge=1, description="width of the feed-forward layer, 4H"
+    )
+    max_position_embeddings: int = Field(
+        default=512, ge=4, description="longest sequence, in tokens"
+    )
+    type_vocab_size: int = Field(default=2, ge=1, description="number of segments (A and B)")
+    hidden_dropout_prob: float = Field(
+        default=0.1, ge=0, lt=1, description="dropout on hidden states"
+    )
     attention_probs_dropout_prob: float = Field(
-        0.1, ge=0, lt=1, description="dropout on attention probabilities"
+        default=0.1, ge=0, lt=1, description="dropout on attention probabilities"
     )
     initializer_range: float = Field(
-        0.02, gt=0, description="standard deviation of the truncated normal initialisation"
+        default=0.02, gt=0, description="standard deviation of the truncated normal initialisation"
     )
-    layer_norm_eps: float = Field(1e-12, gt=0, description="epsilon of every layer norm")
+    layer_norm_eps: float = Field(default=1e-12, gt=0, description="epsilon of every layer norm")
     position_embedding: Literal["learned", "sinusoidal"] = Field(
-        "learned", description="learned (the paper) or sinusoidal (the original Transformer)"
+        default="learned",
+        description="learned (the paper) or sinusoidal (the original Transformer)",
     )
-    pad_token_id: int = Field(0, ge=0, description="id of [PAD]")
+    pad_token_id: int = Field(default=0, ge=0, description="id of [PAD]")
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:

@@ -31,10 +31,12 @@ class BatchSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    global_batch_size: int = Field(256, ge=1, description="rows per optimizer step, all workers")
-    micro_batch_size: int = Field(32, ge=1, description="rows per worker and forward pass")
+    global_batch_size: int = Field(
+        default=256, ge=1, description="rows per optimizer step, all workers"
+    )
+    micro_batch_size: int = Field(default=32, ge=1, description="rows per worker and forward pass")
     packed: bool = Field(
-        False,
+        default=False,
         description="pack rows of any length into bins of micro_batch_size x sequence_length "
         "tokens instead of counting rows (a step then has about global_batch_size rows)",
     )

@@ -24,23 +24,31 @@ class RowSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     objective: Literal["mlm_nsp", "mlm"] = Field(
-        "mlm_nsp",
+        default="mlm_nsp",
         description="mlm_nsp: pairs of segments (the paper); mlm: full sentences without "
         "next-sentence prediction (RoBERTa)",
     )
     short_row_share: float = Field(
-        0.1, ge=0, le=1, description="share of rows planned for a random shorter length (mlm_nsp)"
+        default=0.1,
+        ge=0,
+        le=1,
+        description="share of rows planned for a random shorter length (mlm_nsp)",
     )
-    masked_share: float = Field(0.15, gt=0, lt=1, description="share of a row's tokens to predict")
+    masked_share: float = Field(
+        default=0.15, gt=0, lt=1, description="share of a row's tokens to predict"
+    )
     mask_token_share: float = Field(
-        0.8, ge=0, le=1, description="share of the predicted tokens replaced by [MASK]"
+        default=0.8, ge=0, le=1, description="share of the predicted tokens replaced by [MASK]"
     )
     random_token_share: float = Field(
-        0.1, ge=0, le=1, description="share of the predicted tokens replaced by a random token"
+        default=0.1,
+        ge=0,
+        le=1,
+        description="share of the predicted tokens replaced by a random token",
     )
-    whole_word: bool = Field(False, description="mask all pieces of a word together")
+    whole_word: bool = Field(default=False, description="mask all pieces of a word together")
     static_masks: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="number of fixed copies of rows and masks that the epochs go round (the "
         "paper: 10); without it every epoch has rows and masks of its own",

@@ -1,0 +1,269 @@
+"""Runs a training function on Ray Train workers; the only importer of `ray.train`.
+
+A module-level function and a plain dict go in; rank 0's return value comes out. While it runs the
+driver shows what rank 0 publishes, and passes Ctrl-C and SIGTERM on as a request to stop.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import ray
+import ray.train
+import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
+
+from bert_core.errors import UserError
+
+POLL_SECONDS = 0.3
+"""How often the driver looks for news and a worker for a request to stop."""
+
+
+class ClusterSettings(BaseModel):
+    """Where training runs: what a profile says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    num_workers: int | tuple[int, int] = Field(
+        default=1,
+        description="training processes; a pair [least, most] lets Ray start with what it has",
+    )
+    use_gpu: bool = Field(default=False, description="one GPU per worker")
+    cpus_per_worker: float = Field(default=1, gt=0, description="CPUs Ray reserves for a worker")
+    threads_per_worker: int | None = Field(
+        default=None,
+        ge=1,
+        description="torch threads of a worker; by default the cores shared out evenly",
+    )
+    max_failures: int = Field(
+        default=3, ge=0, description="times that lost workers are replaced before the run gives up"
+    )
+
+    @field_validator("num_workers", mode="before")
+    @classmethod
+    def _one_number_is_no_pair(cls, value: object) -> object:
+        """The command line makes a list of whatever may be one."""
+        return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+    @property
+    def fewest_workers(self) -> int:
+        """The number of workers without which nothing starts."""
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[0]
+
+
+@dataclass
+class Worker:
+    """What a training function knows of the cluster: its rank, its device, a word to the driver."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    _channel: Any
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def publish(self, news: dict[str, Any]) -> None:
+        """Shows something to the driver; never waits."""
+        self._channel.publish.remote(news)
+
+    def stop_requested(self) -> bool:
+        """Whether the driver was told to stop (rank 0 hears it; the loop tells the others)."""
+        return self._stop.is_set()
+
+
+class _Channel:
+    """A process between driver and workers that holds the last news, a wish, and a failure."""
+
+    def __init__(self) -> None:
+        self._news: dict[str, Any] = {}
+        self._stop = False
+        self._failure: UserError | None = None
+
+    def publish(self, news: dict[str, Any]) -> None:
+        self._news = news
+
+    def request_stop(self) -> None:
+        self._stop = True
+
+    def stop_requested(self) -> bool:
+        return self._stop
+
+    def fail(self, failure: UserError) -> None:
+        self._failure = self._failure or failure
+
+    def failure(self) -> UserError | None:
+        return self._failure
+
+    def news(self) -> dict[str, Any]:
+        return self._news
+
+
+def connect() -> None:
+    """Joins the cluster of the job or of RAY_ADDRESS, or starts one on this machine."""
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+
+
+def run_on_workers(
+    train_worker: Callable[[dict[str, Any]], Any],
+    config: dict[str, Any],
+    *,
+    settings: ClusterSettings,
+    folder: Path,
+    show: Callable[[dict[str, Any]], None],
+) -> Any:  # noqa: ANN401 - whatever the training function returns
+    """Calls `train_worker(config)` on every worker and returns what rank 0 returned.
+
+    `folder` holds Ray's own files. `show` gets the news of rank 0 as they come. Lost workers are
+    replaced up to `max_failures` times; a `UserError` in a worker ends the run at once and is
+    raised here. On SIGINT or SIGTERM the workers are asked to stop and to return; on a second one
+    the run is abandoned (`KeyboardInterrupt`).
+    """
+    connect()
+    _refuse_more_workers_than_fit(settings)
+    channel: Any = ray.remote(num_cpus=0)(_Channel).remote()  # pyright: ignore - Ray's decorator
+    trainer = TorchTrainer(
+        _enter_worker,
+        train_loop_config={
+            "train_worker": train_worker,
+            "config": config,
+            "channel": channel,
+            "num_threads": settings.threads_per_worker or _share_of_cores(settings),
+        },
+        torch_config=TorchConfig(backend="nccl" if settings.use_gpu else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=settings.num_workers,
+            use_gpu=settings.use_gpu,
+            resources_per_worker={"CPU": settings.cpus_per_worker}
+            | ({"GPU": 1} if settings.use_gpu else {}),
+        ),
+        # Our own checkpoints say where to go on; a fresh name keeps Ray from a resume of its own.
+        run_config=RunConfig(
+            name=f"attempt-{uuid4().hex[:8]}",
+            storage_path=str(folder),
+            failure_config=FailureConfig(max_failures=settings.max_failures),
+        ),
+    )
+    fit = _InThread(trainer.fit)
+    with _stop_on_signal(lambda: channel.request_stop.remote()):
+        while fit.running(POLL_SECONDS):
+            show(ray.get(channel.news.remote()))
+    show(ray.get(channel.news.remote()))
+    failure: UserError | None = ray.get(channel.failure.remote())
+    if failure is not None:
+        raise failure
+    return fit.result().return_value
+
+
+@contextmanager
+def current_worker(config: dict[str, Any]) -> Iterator[Worker]:
+    """The worker this process is, inside `train_worker`, with a thread that listens for a stop."""
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
+    device = get_device()
+    worker = Worker(rank, context.get_world_size(), device, config["channel"])
+    ended = threading.Event()
+
+    def listen() -> None:
+        while not ended.wait(POLL_SECONDS):
+            if ray.get(config["channel"].stop_requested.remote()):
+                worker._stop.set()
+                return
+
+    if rank == 0:
+        threading.Thread(target=listen, daemon=True, name="stop-listener").start()
+    try:
+        yield worker
+    finally:
+        ended.set()
+
+
+def _enter_worker(payload: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Prepares a worker process and calls the training function in it.
+
+    A mistake of the user's is told to the driver before the worker falls, and the workers that
+    Ray starts in its place find it told and return: it is not retried.
+    """
+    channel = payload["channel"]
+    if ray.get(channel.failure.remote()) is not None:
+        return None
+    torch.set_num_threads(payload["num_threads"])
+    torch.set_flush_denormal(True)  # products over denormals are several times slower
+    try:
+        return payload["train_worker"](payload["config"] | {"channel": channel})
+    except UserError as error:
+        ray.get(channel.fail.remote(error))
+        raise
+
+
+def _share_of_cores(settings: ClusterSettings) -> int:
+    return max(1, (os.cpu_count() or 1) // max(settings.fewest_workers, 1))
+
+
+def _refuse_more_workers_than_fit(settings: ClusterSettings) -> None:
+    """Says at once what would otherwise wait for ever on a cluster that cannot grow."""
+    have = ray.cluster_resources()
+    for kind, each in (("CPU", settings.cpus_per_worker), ("GPU", float(settings.use_gpu))):
+        wanted = each * settings.fewest_workers
+        if wanted > have.get(kind, 0) and not os.environ.get("RAY_ADDRESS"):
+            raise UserError(
+                f"{settings.fewest_workers} workers need {wanted:g} {kind}",
+                f"Ray sees {have.get(kind, 0):g}",
+                "lower --cluster.num_workers, or join a larger cluster with RAY_ADDRESS",
+            )
+
+
+class _InThread:
+    """A call in a thread of its own, so that the main thread stays free for signals."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._outcome: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self._outcome = call()
+        except BaseException as error:
+            self._error = error
+
+    def running(self, wait_seconds: float) -> bool:
+        """Waits a while; whether the call has still not returned."""
+        self._thread.join(wait_seconds)
+        return self._thread.is_alive()
+
+    def result(self) -> Any:  # noqa: ANN401
+        """What the call returned; raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._outcome
+
+
+@contextmanager
+def _stop_on_signal(request_stop: Callable[[], object]) -> Iterator[None]:
+    asked = 0.0
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal asked
+        del number, frame
+        if asked and time.monotonic() - asked > 1:
+            raise KeyboardInterrupt
+        asked = asked or time.monotonic()
+        request_stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

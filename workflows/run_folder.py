@@ -1,0 +1,147 @@
+"""A run's place on disk: one name, one folder, one process at a time.
+
+`<storage>/runs/<name>/` holds settings, checkpoints, journal, pictures and the exported model.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bert_core.errors import UserError
+from workflows.settings import differences
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The exported model folder."""
+        return self.path / "model"
+
+    @property
+    def settings(self) -> Path:
+        """The resolved settings: give this file to `--preset` to repeat the run."""
+        return self.path / "settings.yaml"
+
+    @property
+    def recipe(self) -> Path:
+        """What a run must not change when it goes on."""
+        return self.path / "recipe.json"
+
+    @property
+    def summary(self) -> Path:
+        """What a finished run ended with."""
+        return self.path / "summary.json"
+
+    @property
+    def ray(self) -> Path:
+        """Ray Train's own files."""
+        return self.path / "ray"
+
+
+@contextmanager
+def open_run(
+    storage: Path, name: str, recipe: dict[str, Any], *, fresh: bool
+) -> Iterator[RunFolder]:
+    """Takes the run of this name for this process alone, new or to go on.
+
+    `fresh` sets an earlier run aside under a name with the time. Raises `UserError` when another
+    process trains it, when the storage cannot be written, and when the earlier run was made with
+    another recipe (settings and data), naming what differs.
+    """
+    runs = storage / "runs"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        lock = (runs / f"{name}.lock").open("a+")
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the storage, {error.strerror}",
+            str(storage),
+            "choose another --storage",
+        ) from error
+    with lock:
+        _lock(lock.fileno(), name)
+        folder = RunFolder(runs / name)
+        if fresh and folder.path.exists():
+            stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+            folder.path.rename(runs / f"{name}.before-{stamp}")
+        if folder.recipe.exists():
+            _refuse_another_recipe(folder, recipe)
+        else:
+            folder.path.mkdir(exist_ok=True)
+            write_atomically(folder.recipe, json.dumps(recipe, indent=1, sort_keys=True))
+        shutil.rmtree(folder.ray, ignore_errors=True)
+        yield folder
+
+
+@contextmanager
+def sole_writer(folder: RunFolder, *, patience_seconds: float = 60) -> Iterator[None]:
+    """Waits until no worker of an earlier start of this run is alive any more, then holds that.
+
+    A driver that was killed leaves its workers to Ray, which ends them some seconds later.
+    """
+    with (folder.path / "worker.lock").open("a") as lock:
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        "a worker of an earlier start of this run is still writing",
+                        str(folder.path),
+                        "end that process, then start again",
+                    ) from None
+                time.sleep(0.2)
+        yield
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a small file beside its name and renames it."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def _lock(descriptor: int, name: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(
+            "another process is training this run", name, "wait for it, or give another --name"
+        ) from error
+
+
+def _refuse_another_recipe(folder: RunFolder, recipe: dict[str, Any]) -> None:
+    earlier = json.loads(folder.recipe.read_text(encoding="utf-8"))
+    changed = differences(earlier, json.loads(json.dumps(recipe)))
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise UserError(
+            f"run {folder.name} was made with other settings or data",
+            "; ".join(changed[:3]) + more,
+            "give another --name, or --fresh to start over",
+        )

@@ -1,0 +1,201 @@
+"""Typed settings from the command line: defaults < preset < profile < `--section.field value`.
+
+A settings class goes in with the arguments; a validated object comes out, or a `UserError` that
+names the setting and, where a name is unknown, the nearest one. The environment is never read.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import BaseSettings, CliSettingsSource, PydanticBaseSettingsSource
+from pydantic_settings.exceptions import SettingsError
+
+from bert_core.errors import UserError
+
+Settings = TypeVar("Settings", bound=BaseSettings)
+
+LAYERS = {
+    "preset": Path(__file__).parent / "presets",
+    "profile": Path(__file__).parent / "profiles",
+}
+"""The two options that name a settings file, and the folders of the files that have names."""
+
+
+class CommandLineSettings(BaseSettings):
+    """What entry points derive from: no environment, no dotenv file, no unknown field."""
+
+    model_config = {
+        "extra": "forbid",
+        "frozen": True,
+        "cli_kebab_case": False,
+        "cli_implicit_flags": True,
+        "cli_hide_none_type": True,
+        "cli_parse_none_str": "null",
+        "cli_avoid_json": True,
+        "cli_use_class_docs_for_groups": True,
+        "nested_model_default_partial_update": True,
+    }
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Leaves what the caller passes; the command line is put in front of it."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+def parse_command_line(settings_class: type[Settings], arguments: Sequence[str]) -> Settings:
+    """Reads arguments, and the preset and profile they name, into `settings_class`.
+
+    `--help` prints every field with its unit and leaves with exit code 0. Raises `UserError` for
+    anything that is wrong, in one line.
+    """
+    given: dict[str, Any] = {}
+    for option, folder in LAYERS.items():
+        if option in settings_class.model_fields:
+            chosen = _option(arguments, option) or settings_class.model_fields[option].default
+            if chosen:
+                given = _merged(given, read_layer(option, chosen, folder))
+    try:
+        flags = CliSettingsSource(
+            settings_class,
+            cli_parse_args=_flags_of_booleans(settings_class, arguments),
+            cli_exit_on_error=False,
+        )()
+    except SettingsError as error:
+        raise _command_line_error(settings_class, error) from error
+    return validated(settings_class, _merged(given, flags), "the command line")
+
+
+def read_layer(option: str, name: str, folder: Path) -> dict[str, Any]:
+    """The content of a settings file given by its name in `folder` or by its path."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = folder / f"{name}.yaml"
+        known = sorted(file.stem for file in folder.glob("*.yaml"))
+        if not path.is_file():
+            raise UserError(
+                f"unknown {option}{_nearest(name, known)}",
+                f"--{option} {name}",
+                f"give one of {', '.join(known)}, or the path of a .yaml file",
+            )
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the {option}", str(path), error.strerror or "") from error
+    except yaml.YAMLError as error:
+        line = " ".join(str(error).split())
+        raise UserError(f"not YAML, {line}", str(path), "mend the file") from error
+    if not isinstance(content, dict):
+        raise UserError("no settings", str(path), "write `section: {field: value}`")
+    return content
+
+
+def validated(settings_class: type[Settings], values: dict[str, Any], origin: str) -> Settings:
+    """The settings object of these values; raises `UserError` for the first that is wrong."""
+    try:
+        return settings_class(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            near = _nearest(where, field_names(settings_class))
+            raise UserError(f"unknown setting{near}", where, "see --help") from error
+        message = first["msg"].removeprefix("Value error, ")
+        raise UserError(message, f"--{where}" if where else origin, "see --help") from error
+
+
+def field_names(model: type[BaseModel], prefix: str = "", *, kind: type | None = None) -> list[str]:
+    """The dotted names of all fields of a settings class, or of those of one type."""
+    names = []
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            names += field_names(annotation, f"{prefix}{name}.", kind=kind)
+        elif kind is None or annotation is kind:
+            names.append(prefix + name)
+    return names
+
+
+def settings_hash(values: dict[str, Any]) -> str:
+    """Eight hexadecimal digits that settings and data of the same content share."""
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """`field: old -> new` for every field in which two settings dictionaries differ."""
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            found += differences(before, after, f"{prefix}{name}.")
+        elif before != after:
+            found.append(f"{prefix}{name}: {before} -> {after}")
+    return found
+
+
+def _option(arguments: Sequence[str], name: str) -> str | None:
+    """The value of `--name value` or `--name=value`, the last one given."""
+    value = None
+    for position, argument in enumerate(arguments):
+        if argument == f"--{name}" and position + 1 < len(arguments):
+            value = arguments[position + 1]
+        elif argument.startswith(f"--{name}="):
+            value = argument.split("=", 1)[1]
+    return value
+
+
+def _flags_of_booleans(settings_class: type[BaseSettings], arguments: Sequence[str]) -> list[str]:
+    """Rewrites `--flag true` and `--flag false`, as one writes in YAML, to the flags they mean."""
+    known = {f"--{name}" for name in field_names(settings_class, kind=bool)}
+    rewritten: list[str] = []
+    for argument in arguments:
+        before = rewritten[-1] if rewritten else ""
+        if before in known and argument.lower() in ("true", "false"):
+            if argument.lower() == "false":
+                rewritten[-1] = f"--no-{before.removeprefix('--')}"
+        else:
+            rewritten.append(argument)
+    return rewritten
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, section by section."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        sections = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = _merged(dict(old or {}), value) if sections else value
+    return merged
+
+
+def _command_line_error(settings_class: type[BaseSettings], error: SettingsError) -> UserError:
+    message = " ".join(str(error.__cause__ or error).split())
+    marker = "unrecognized arguments: "
+    if marker in message:
+        unknown = message.split(marker)[1].split()[0]
+        name = unknown.removeprefix("--").split("=")[0]
+        near = _nearest(name, field_names(settings_class))
+        return UserError(f"unknown setting{near}", unknown, "see --help")
+    return UserError("cannot read the command line", message, "see --help")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5) or difflib.get_close_matches(
+        name.split(".")[-1], [field.split(".")[-1] for field in known], n=1, cutoff=0.6
+    )
+    full = next((field for field in known if close and field.endswith(close[0])), None)
+    return f", did you mean {full}?" if full else ""
