@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 import torch
 from tiny_training import TinyModel, processes, tiny_state, tiny_train
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from training_processes import save, save_for_ever, save_with_small_files
 
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
@@ -24,20 +23,15 @@ from bert_core.training.checkpoint import (
     load_checkpoint,
     newest_checkpoint,
     read_checkpoint,
-    save_checkpoint,
 )
-from bert_core.training.state_tensors import unwrap_model, weights_by_name
-
-
-def _save(folder, state, keep=3, **options):
-    return save_checkpoint(folder, state, **{"extra": {}, "files": {}, **options}, keep=keep)
+from bert_core.training.state_tensors import weights_by_name
 
 
 def _save_steps(folder, *steps):
     state = tiny_state()
     for step in steps:
         state.step = step
-        _save(folder, state)
+        save(folder, state)
     return state
 
 
@@ -48,7 +42,7 @@ def test_five_steps_saved_and_five_more_are_ten(optimizer, tmp_path):
 
     first = tiny_state(optimizer)
     begun = [result.sums.tolist() for result in tiny_train(first, total_steps=5)]
-    path = _save(tmp_path, first)
+    path = save(tmp_path, first)
     second = tiny_state(optimizer)
     torch.manual_seed(99)
     for parameter in second.model.parameters():  # nothing of the fresh state may survive
@@ -71,7 +65,7 @@ def test_a_checkpoint_says_where_it_stands_and_carries_the_callers_files(tmp_pat
     state = tiny_state()
     list(tiny_train(state, total_steps=4))
     extra = {"phase": 1, "data_hash": "abc", "settings": {"seed": 7, "rate": 1e-4}}
-    path = _save(tmp_path / "checkpoints", state, extra=extra, files={"journal.jsonl": journal})
+    path = save(tmp_path / "checkpoints", state, extra=extra, files={"journal.jsonl": journal})
     info = read_checkpoint(path)
     assert path.name == "step-00000004"
     assert (info.step, info.num_rows_seen, info.num_tokens_seen) == (4, 32, 32)
@@ -83,7 +77,7 @@ def test_a_checkpoint_says_where_it_stands_and_carries_the_callers_files(tmp_pat
 
 def test_a_checkpoint_before_the_first_step(tmp_path):
     state = tiny_state()
-    load_checkpoint(_save(tmp_path, tiny_state()), state)
+    load_checkpoint(save(tmp_path, tiny_state()), state)
     assert state.step == 0
     list(tiny_train(state))
 
@@ -94,7 +88,7 @@ def test_the_newest_are_kept(tmp_path):
     (tmp_path / "step-00000000.deleting").mkdir()
     for step in (1, 2, 30, 100_000_000):
         state.step = step
-        _save(tmp_path, state, keep=2)
+        save(tmp_path, state, keep=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "step-00000030",
         "step-100000000",
@@ -107,10 +101,10 @@ def test_a_second_save_of_a_step_keeps_the_first_unless_it_is_damaged(tmp_path):
     state = _save_steps(tmp_path, 3)
     path = tmp_path / "step-00000003"
     before = (path / "manifest.json").stat().st_mtime_ns
-    assert _save(tmp_path, state) == path
+    assert save(tmp_path, state) == path
     assert (path / "manifest.json").stat().st_mtime_ns == before
     (path / "state.json").unlink()
-    assert _save(tmp_path, state) == path
+    assert save(tmp_path, state) == path
     assert newest_checkpoint(tmp_path) == (path, [])
 
 
@@ -194,21 +188,8 @@ def test_weights_that_are_not_finite_are_never_written(tmp_path):
     with torch.no_grad():
         state.model.dense.bias[3] = float("nan")
     with pytest.raises(UserError, match=r"after step 2, .*dense\.bias"):
-        _save(tmp_path, state)
+        save(tmp_path, state)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-
-
-def test_names_are_the_bare_models_under_any_wrapper(tmp_path):
-    model = TinyModel()
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        wrapped = torch.compile(DistributedDataParallel(torch.compile(model)))
-        assert unwrap_model(wrapped) is model
-        assert list(weights_by_name(wrapped)) == list(weights_by_name(model))
-    finally:
-        torch.distributed.destroy_process_group()
-    assert "output.weight" not in weights_by_name(model)  # tied: once, as embedding.weight
 
 
 def test_the_estimate_of_a_checkpoints_size_holds(tmp_path):
@@ -217,26 +198,16 @@ def test_the_estimate_of_a_checkpoints_size_holds(tmp_path):
     state.optimizer = torch.optim.AdamW(state.model.parameters())
     state.model(torch.ones(1, 600)).sum().backward()
     state.optimizer.step()
-    path = _save(tmp_path, state)
+    path = save(tmp_path, state)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert size <= checkpoint_bytes(state.model, "adamw") <= size + (1 << 20)
-
-
-def _save_with_small_files(folder, answer):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
-    state = tiny_state()
-    state.step = 2
-    try:
-        _save(folder, state)
-    except UserError as error:
-        answer.put((str(error), getattr(error.__cause__, "errno", None)))
 
 
 def test_a_file_that_cannot_grow_leaves_the_previous_checkpoint(tmp_path):
     _save_steps(tmp_path, 1)
     context = processes()
     answer = context.SimpleQueue()
-    process = context.Process(target=_save_with_small_files, args=(tmp_path, answer))
+    process = context.Process(target=save_with_small_files, args=(tmp_path, answer))
     process.start()
     process.join(60)
     message, number = answer.get()
@@ -262,23 +233,13 @@ def test_a_full_disk_leaves_the_previous_checkpoint(small_disk):
     state = tiny_state()
     list(tiny_train(state, total_steps=2))
     with pytest.raises(UserError, match="no room for the checkpoint of step 2") as caught:
-        _save(small_disk, state)
+        save(small_disk, state)
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
     assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "step-00000001"]
     assert newest_checkpoint(small_disk) == (small_disk / "step-00000001", [])
     (small_disk / "filler").unlink()
-    assert _save(small_disk, state).name == "step-00000002"
-
-
-def _save_for_ever(folder, first_step, committed):
-    state = tiny_state()
-    list(tiny_train(state, total_steps=1))
-    state.step = first_step
-    while True:
-        state.step += 1
-        _save(folder, state, keep=2)
-        committed.value = state.step
+    assert save(small_disk, state).name == "step-00000002"
 
 
 def test_a_kill_at_any_moment_leaves_the_newest_checkpoint_whole(tmp_path):
@@ -287,7 +248,7 @@ def test_a_kill_at_any_moment_leaves_the_newest_checkpoint_whole(tmp_path):
     leftovers = 0
     for _ in range(40):
         start = committed.value
-        process = context.Process(target=_save_for_ever, args=(tmp_path, start, committed))
+        process = context.Process(target=save_for_ever, args=(tmp_path, start, committed))
         process.start()
         deadline = time.monotonic() + 30
         while committed.value == start and time.monotonic() < deadline:

@@ -109,9 +109,7 @@ def tiny_train(state: TrainingState, total_steps: int = 10, **options):
 def processes():
     """A context whose processes start in milliseconds, because its server has imported torch."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["tiny_training", "bert_core.training.checkpoint", "torch._dynamo"]
-    )
+    context.set_forkserver_preload(["training_processes", "torch._dynamo"])
     return context
 
 
@@ -142,3 +140,31 @@ def _rank(function, rank, num_ranks, store, folder, *arguments):
         function(rank, Path(folder), *arguments)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def double_steps(shares):
+    """Global batches of 16 rows divided into `shares`; the last row carries no label."""
+    for step in range(3):
+        whole = tiny_batch(step, 0, 16, dtype=torch.float64)
+        whole.labels[-1] = IGNORE
+        parts = zip(
+            whole.features.split([n for share in shares for n in share]),
+            whole.labels.split([n for share in shares for n in share]),
+            strict=True,
+        )
+        batches = [TinyBatch(rows, labels, len(rows), len(rows)) for rows, labels in parts]
+        divided = []
+        for share in shares:
+            divided.append(TinyStep(batches[: len(share)], 15, 16))
+            batches = batches[len(share) :]
+        yield divided
+
+
+def double_state():
+    state = tiny_state(dropout=0.0)
+    state.model.double()
+    return state
+
+
+def gradients_of(state):
+    return {name: p.grad.clone() for name, p in state.model.named_parameters()}

@@ -1,0 +1,59 @@
+"""A folder is whole or absent, and says what is wrong with it."""
+
+import json
+import os
+
+import pytest
+
+from bert_core.training.sealed_folder import (
+    damage,
+    remove,
+    remove_leftovers,
+    seal,
+    temporary_folder,
+)
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    temporary = temporary_folder(tmp_path / "thing")
+    (temporary / "inner").mkdir()
+    (temporary / "inner" / "a.bin").write_bytes(bytes(range(200)))
+    (temporary / "b.txt").write_text("words")
+    seal(temporary, tmp_path / "thing")
+    return tmp_path / "thing"
+
+
+def test_a_sealed_folder_is_whole_and_nothing_else_is_left(sealed):
+    assert damage(sealed) is None
+    assert [path.name for path in sealed.parent.iterdir()] == ["thing"]
+    manifest = json.loads((sealed / "manifest.json").read_text())
+    assert manifest["files"].keys() == {"inner/a.bin", "b.txt"}
+    assert manifest["files"]["b.txt"]["bytes"] == 5
+
+
+def test_every_single_flipped_byte_is_found(sealed):
+    for name in ("inner/a.bin", "b.txt"):
+        content = (sealed / name).read_bytes()
+        for place in range(len(content)):
+            changed = bytearray(content)
+            changed[place] ^= 0x80
+            (sealed / name).write_bytes(changed)
+            assert damage(sealed) == f"{name} does not match its checksum"
+        (sealed / name).write_bytes(content)
+    assert damage(sealed) is None
+
+
+def test_a_missing_folder_is_damaged_and_a_removed_one_is_gone(sealed):
+    remove(sealed)
+    assert list(sealed.parent.iterdir()) == []
+    assert damage(sealed) == "manifest.json is missing"
+
+
+def test_leftovers_of_killed_writers_are_removed_and_named(sealed):
+    (sealed.parent / "thing.tmp-123").mkdir()
+    (sealed.parent / "old.deleting").mkdir()
+    (sealed.parent / "file.tmp-1").write_text("not a folder")
+    assert remove_leftovers(sealed.parent) == ["old.deleting", "thing.tmp-123"]
+    assert sorted(path.name for path in sealed.parent.iterdir()) == ["file.tmp-1", "thing"]
+    assert temporary_folder(sealed).name == f"thing.tmp-{os.getpid()}"

@@ -1,0 +1,167 @@
+"""What the tests of training run in other processes, which can import this module by name."""
+
+import json
+import resource
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tiny_training import (
+    CPU,
+    IGNORE,
+    TinyModel,
+    TinyStep,
+    double_state,
+    double_steps,
+    gradients_of,
+    tiny_state,
+    tiny_train,
+)
+from torch import Tensor
+
+from bert_core.config import ModelConfig
+from bert_core.errors import UserError
+from bert_core.model.bert import Bert
+from bert_core.model.layout import Packed
+from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
+from bert_core.training.checkpoint import save_checkpoint
+from bert_core.training.evaluation import evaluate_pretraining
+from bert_core.training.loop import TrainingState
+from bert_core.training.optimization import OptimizerSettings, create_optimizer
+
+INFINITE = float("inf")
+SHARES = [[5], [3, 4], [2, 1, 1]]  # rows of each rank's micro-batches
+COUNTS = np.array([0, 5, 1, 100, 7, 0, 0, 3, 2, 2, 9, 1, 1, 1, 40, 8])
+
+
+def train_share(rank, folder):
+    state = double_state()
+    steps = (divided[rank] for divided in double_steps(SHARES))
+    options = {"max_gradient_norm": INFINITE, "total_steps": 3}
+    seen = [
+        (gradients_of(state), result.sums, result.gradient_norm, int(result.num_real_tokens))
+        for result in tiny_train(state, steps=steps, **options)
+    ]
+    torch.save(seen, folder / f"rank{rank}.pt")
+    if rank == 0:
+        save_checkpoint(folder / "checkpoints", state, extra={}, files={}, keep=1)
+
+
+def stop_on_rank_one(rank, folder):
+    state = tiny_state()
+    asked = iter([False, rank == 1, False])
+    results = list(tiny_train(state, should_stop=lambda: next(asked)))
+    (folder / f"rank{rank}.txt").write_text(f"{state.step} {results[-1].stopped}")
+
+
+def _pretraining_batch(lengths, labels):
+    num_tokens = sum(lengths)
+    ids = (torch.arange(num_tokens) * 7) % 59 + 5
+    places = torch.arange(0, num_tokens, 4)
+    return PretrainingBatch(
+        input_ids=ids,
+        token_type_ids=torch.zeros_like(ids),
+        position_ids=torch.cat([torch.arange(length) for length in lengths]),
+        layout=Packed.from_lengths(lengths),
+        masked_positions=places,
+        masked_ids=ids[places],
+        next_sentence=torch.tensor(labels),
+        num_real_tokens=num_tokens,
+        num_slots=num_tokens,
+    )
+
+
+def _bert_state():
+    torch.manual_seed(1)
+    config = ModelConfig(
+        vocab_size=64,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+    )
+    model = Bert.for_pretraining(config)
+    settings = OptimizerSettings(peak_learning_rate=1e-2)
+    return TrainingState(model, create_optimizer(model, settings))
+
+
+def train_bert(rank, folder):
+    # Rank 1 has no row with a next-sentence label, and still takes part in every exchange.
+    batch = _pretraining_batch([8, 12], [0, 1] if rank == 0 else [IGNORE, IGNORE])
+    step = TinyStep([batch, batch], 20, 4)
+    options = {"steps": iter([step] * 20), "total_steps": 20, "compute_loss": compute_loss}
+    losses = [
+        float(r.sums[0]) for r in tiny_train(_bert_state(), schedule=lambda _: 1e-2, **options)
+    ]
+    (folder / f"losses{rank}.txt").write_text(repr(losses))
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def save(folder, state, keep=3, **options):
+    return save_checkpoint(folder, state, **{"extra": {}, "files": {}, **options}, keep=keep)
+
+
+def save_with_small_files(folder, answer):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+    state = tiny_state()
+    state.step = 2
+    try:
+        save(folder, state)
+    except UserError as error:
+        answer.put((str(error), getattr(error.__cause__, "errno", None)))
+
+
+def save_for_ever(folder, first_step, committed):
+    state = tiny_state()
+    list(tiny_train(state, total_steps=1))
+    state.step = first_step
+    while True:
+        state.step += 1
+        save(folder, state, keep=2)
+        committed.value = state.step
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    features: Tensor  # [predictions, 8]
+    masked_ids: Tensor  # [predictions]
+    next_sentence: Tensor  # [rows]
+
+    def to(self, device, non_blocking=False):  # noqa: ARG002 - the shape of a real batch
+        return self
+
+
+def loss_of_both(model, batch, *, num_predictions, num_rows):
+    """A loss whose next-sentence part answers IsNext with certainty 0.75."""
+    logits = model(batch.features)
+    used, labelled = batch.masked_ids != IGNORE, batch.next_sentence != IGNORE
+    loss = F.cross_entropy(logits, batch.masked_ids, ignore_index=IGNORE, reduction="sum")
+    hits = ((logits.argmax(-1) == batch.masked_ids) & used).sum()
+    chances = torch.where(batch.next_sentence == 0, 0.75, 0.25)[labelled]
+    row_hits = (batch.next_sentence == 0).sum()
+    parts = [loss, hits, used.sum(), -chances.log().sum(), row_hits, labelled.sum()]
+    return loss / num_predictions, torch.stack([torch.as_tensor(p).float() for p in parts])
+
+
+def held_out(number, next_sentence=(0, 1, 0)):
+    generator = torch.Generator().manual_seed(number)
+    ids = torch.randint(0, 16, (6,), generator=generator)
+    ids[number % 3] = IGNORE
+    features = torch.randn(6, 8, generator=generator)
+    return HeldOut(features, ids, torch.tensor(next_sentence))
+
+
+def undecided_model():
+    torch.manual_seed(0)
+    return TinyModel(dropout=0.5)
+
+
+def evaluate(model, batches, loss=loss_of_both):
+    return evaluate_pretraining(model, batches, loss, device=CPU, token_counts=COUNTS)
+
+
+def evaluate_share(rank, folder):
+    batches = [[held_out(number) for number in range(5)], []][rank]
+    (folder / f"{rank}.json").write_text(json.dumps(asdict(evaluate(undecided_model(), batches))))
