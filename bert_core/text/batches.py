@@ -160,7 +160,10 @@ class BatchSource:
         if window not in self._windows:
             plan = self._plan(window * steps_per_window * size, steps_per_window * size)
             bins = pack(
-                plan.lengths, token_budget=self._token_budget, rows_per_bin=self._rows_per_bin
+                plan.lengths,
+                token_budget=self._token_budget,
+                rows_per_bin=self._rows_per_bin,
+                at_least=steps_per_window,  # so that no step is empty
             )
             while len(self._windows) >= 2:
                 self._windows.pop(next(iter(self._windows)))

@@ -1,6 +1,7 @@
-"""Rows of unequal length -> bins that fit a token budget and are all about equally full."""
+"""Rows of unequal length -> bins that fit a token budget."""
 
 import heapq
+from bisect import bisect_left, insort
 
 import numpy as np
 
@@ -12,23 +13,47 @@ def by_length(lengths: IntArray) -> IntArray:
     return np.argsort(-lengths, kind="stable").astype(np.int64)
 
 
-def pack(lengths: IntArray, *, token_budget: int, rows_per_bin: int) -> list[IntArray]:
-    """Divides rows among as few bins as will do; each answer lists the rows of one bin.
+def pack(
+    lengths: IntArray, *, token_budget: int, rows_per_bin: int, at_least: int = 1
+) -> list[IntArray]:
+    """Divides rows among few bins, or `at_least` so many; each answer lists the rows of one bin.
 
-    Each row, longest first, goes into the emptiest bin (longest processing time first, Graham
-    1969), so that bins are equally full and ranks equally busy. Every length must be within the
-    budget.
+    Every length must be within the budget. Each row, longest first, goes into the fullest bin
+    that takes it (best fit decreasing); where that needs fewer bins than asked for, into the
+    emptiest of so many. No bin is empty as long as there are rows enough.
     """
+    if len(lengths) and lengths.max() > token_budget:
+        raise ValueError(f"a row of {lengths.max()} tokens is over the budget of {token_budget}")
     order = by_length(lengths)
-    fewest = max(-(-int(lengths.sum()) // token_budget), -(-len(lengths) // rows_per_bin))
-    for num_bins in range(fewest, len(lengths) + 1):
-        bins = _packed_into(num_bins, order, lengths, token_budget, rows_per_bin)
-        if bins is not None:
-            return [np.array(rows, dtype=np.int64) for rows in bins]
-    raise ValueError(f"a row of {lengths.max()} tokens is over the budget of {token_budget}")
+    bins = _into_fullest(order, lengths, token_budget, rows_per_bin)
+    if len(bins) < at_least:
+        bins = next(
+            filled
+            for num_bins in range(at_least, len(lengths) + 1)
+            if (filled := _into_emptiest(num_bins, order, lengths, token_budget, rows_per_bin))
+        )
+    return [np.array(rows, dtype=np.int64) for rows in bins]
 
 
-def _packed_into(
+def _into_fullest(
+    order: IntArray, lengths: IntArray, token_budget: int, rows_per_bin: int
+) -> list[list[int]]:
+    room: list[tuple[int, int]] = []  # (tokens left, bin), ascending
+    bins: list[list[int]] = []
+    for row, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        place = bisect_left(room, (length, 0))
+        if place == len(room):
+            left, number = token_budget, len(bins)
+            bins.append([])
+        else:
+            left, number = room.pop(place)
+        bins[number].append(row)
+        if len(bins[number]) < rows_per_bin:
+            insort(room, (left - length, number))
+    return bins
+
+
+def _into_emptiest(
     num_bins: int, order: IntArray, lengths: IntArray, token_budget: int, rows_per_bin: int
 ) -> list[list[int]] | None:
     """The rows of each bin, or None where so many bins do not hold them."""

@@ -1,0 +1,84 @@
+"""The news of a run -> one line that stays in place on a terminal, or now and then a line in a log."""
+
+import shutil
+import sys
+import time
+from typing import Any, TextIO
+
+LOG_SECONDS = 15.0
+"""Seconds between two lines where there is no terminal to rewrite."""
+
+
+class LiveLine:
+    """Shows how a run stands; messages of the workers are printed once, above the line."""
+
+    def __init__(self, total_steps: int, stream: TextIO = sys.stdout) -> None:
+        self._total_steps = total_steps
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._shown = 0
+        self._last_text = ""
+        self._last_time = -LOG_SECONDS
+
+    def __call__(self, news: dict[str, Any]) -> None:
+        """Shows the news, unless nothing is new."""
+        for message in news.get("messages", [])[self._shown :]:
+            self._print(message)
+            self._shown += 1
+        text = describe(news, self._total_steps)
+        if text == self._last_text or "train/loss" not in news:
+            return
+        finished = news["step"] == self._total_steps
+        if self._terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r\x1b[K{text[:width]}")
+        elif finished or time.monotonic() - self._last_time > LOG_SECONDS:
+            self._stream.write(text + "\n")
+            self._last_time = time.monotonic()
+        self._stream.flush()
+        self._last_text = text
+
+    def close(self) -> None:
+        """Leaves the line as it stands."""
+        if self._terminal and self._last_text:
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def _print(self, message: str) -> None:
+        self._stream.write(f"\r\x1b[K{message}\n" if self._terminal else f"{message}\n")
+
+
+def describe(news: dict[str, Any], total_steps: int) -> str:
+    """One line: step, losses, learning rate, speed, padding, MFU, memory, time left."""
+    if "train/loss" not in news:
+        return ""
+    parts = [
+        f"step {news['step']:,}/{total_steps:,}",
+        f"loss {news['train/loss']:.3f}",
+        f"mlm {news['train/masked_token_loss']:.3f}",
+    ]
+    if "train/next_sentence_loss" in news:
+        parts.append(f"nsp {news['train/next_sentence_loss']:.3f}")
+    if "heldout/masked_token_loss" in news:
+        parts.append(f"held-out mlm {news['heldout/masked_token_loss']:.3f}")
+    parts += [
+        f"lr {news['train/learning_rate']:.1e}",
+        f"{news['tokens_per_second']:,.0f} tokens/s",
+        f"padding {news['padding_share']:.1%}",
+        f"MFU {news['mfu']:.0%}",
+        f"{news['memory_bytes'] / 2**30:.1f} GiB",
+        f"ETA {duration(news['eta_seconds'])}",
+    ]
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 45 s, 12 min 30 s, 3 h 20 min, 4 d 2 h."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    if seconds < 86_400:
+        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+    return f"{seconds // 86_400} d {seconds % 86_400 // 3600} h"
