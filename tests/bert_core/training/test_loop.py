@@ -116,3 +116,18 @@ def test_autocast_reaches_the_forward_pass():
     list(tiny_train(state, total_steps=1, compute_loss=loss, autocast_dtype=torch.bfloat16))
     assert set(kinds) == {torch.bfloat16}
     assert all(p.dtype == torch.float32 and p.device == CPU for p in state.model.parameters())
+
+
+def test_a_compiled_loss_is_compiled_twice_at_most_whatever_the_counts():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    same = tiny_batch(0, 0, 4)
+    steps = (TinyStep([same], 40 + count, 4 + count) for count in range(12))
+    compiled = torch.compile(tiny_loss, fullgraph=True, backend=backend)
+    list(tiny_train(tiny_state(), steps=steps, compute_loss=compiled))
+    assert 1 <= len(graphs) <= 2  # static, then with the counts as symbols
