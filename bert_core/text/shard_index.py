@@ -1,6 +1,6 @@
 """index.json of a folder of token shards: what stands there, and what every file must be.
 
-Its content depends on the text, the tokenizer and the settings alone, so its hash names the data.
+Its content depends on the text, the tokenizer and the settings alone.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class ShardEntry(BaseModel):
 
 
 class ShardIndex(BaseModel):
-    """The content of index.json; nothing in it depends on where, when or how fast it was made."""
+    """The content of index.json; nothing in it depends on when or how fast it was made."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -62,6 +62,14 @@ class ShardIndex(BaseModel):
     settings: dict[str, Any] = Field(default_factory=dict)
     sources: list[dict[str, Any]] = Field(default_factory=list)
 
+    @property
+    def data_hash(self) -> str:
+        """The sha256, in hex, of tokens, offsets, splits and tokenizer; not of paths or counts."""
+        decisive = self.model_dump(
+            mode="json", include={"dtype", "vocab_size", "tokenizer_sha256", "splits"}
+        )
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
 
 def write_array(path: Path, array: numpy.ndarray) -> FileEntry:
     """Writes a .npy file atomically and says what it must be."""
@@ -71,10 +79,16 @@ def write_array(path: Path, array: numpy.ndarray) -> FileEntry:
 def write_index(folder: str | Path, index: ShardIndex) -> None:
     """Writes index.json, the last file of a folder: with it the folder is complete."""
     text = json.dumps(index.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
-    _write(Path(folder) / INDEX_NAME, lambda file: file.write(text.encode() + b"\n"))
+    write_bytes(Path(folder) / INDEX_NAME, text.encode() + b"\n")
+
+
+def write_bytes(path: Path, content: bytes) -> FileEntry:
+    """Writes a file atomically and says what it must be."""
+    return _write(path, lambda file: file.write(content))
 
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> FileEntry:
+    path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_name(f".{path.name}.{uuid.uuid4().hex}.written")  # two writers never meet
     with written.open("wb") as file:
         write(file)

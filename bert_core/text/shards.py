@@ -3,19 +3,17 @@
 `python -m bert_core.text.shards verify DIR` checks every byte against index.json.
 """
 
-import hashlib
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy
 from numpy.typing import DTypeLike, NDArray
 
 from bert_core.errors import UserError
 from bert_core.text.shard_index import (
-    INDEX_NAME,
     FileEntry,
     ShardEntry,
     ShardIndex,
@@ -154,18 +152,35 @@ def open_shards(folder: str | Path, split: str = "train") -> TokenShards:
             f"no split {split!r}", str(folder), f"it has {', '.join(sorted(index.splits))}"
         )
     shards = [_open_shard(folder, entry, index.dtype) for entry in index.splits[split]]
-    data_hash = hashlib.sha256((folder / INDEX_NAME).read_bytes()).hexdigest()
-    return TokenShards(folder, split, shards, index.vocab_size, index.tokenizer_sha256, data_hash)
+    return TokenShards(
+        folder, split, shards, index.vocab_size, index.tokenizer_sha256, index.data_hash
+    )
 
 
 def _open_shard(folder: Path, entry: ShardEntry, dtype: str) -> Shard:
     for name, file in entry.files.items():
         _check_size(folder / name, file)
-    tokens, sentences, documents = (
-        _map_array(folder / f"{entry.name}.{part}.npy", kind)
-        for part, kind in zip(PARTS, (dtype, "int64", "int64"), strict=True)
-    )
-    return Shard(entry.name, tokens, sentences, documents)
+    shard = map_shard(folder, entry.name)
+    for array, expected in ((shard.tokens, dtype), (shard.sentences, "int64")):
+        if array.dtype != expected or array.ndim != 1:
+            where = str(folder / entry.name)
+            raise ShardsError(f"{array.dtype} where {expected} belongs", where, _REMEDY)
+    return shard
+
+
+def map_shard(folder: Path, name: str) -> Shard:
+    """Memory-maps the arrays of one shard as they are; `open_shards` compares them with the index.
+
+    Raises `ShardsError` for a file that is no array.
+    """
+    try:
+        arrays = [
+            numpy.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
+            for part in PARTS
+        ]
+    except ValueError as error:
+        raise ShardsError("damaged shards", str(folder / name), _REMEDY) from error
+    return Shard(name, *arrays)
 
 
 def _check_size(path: Path, entry: FileEntry) -> None:
@@ -177,16 +192,6 @@ def _check_size(path: Path, entry: FileEntry) -> None:
             str(path),
             _REMEDY,
         )
-
-
-def _map_array(path: Path, dtype: str) -> Any:  # noqa: ANN401 - memmap carries no element type
-    try:
-        array = numpy.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise ShardsError("damaged shards", str(path), _REMEDY) from error
-    if array.dtype != dtype or array.ndim != 1:
-        raise ShardsError(f"{array.dtype} where {dtype} belongs", str(path), _REMEDY)
-    return array
 
 
 def verify_shards(folder: str | Path) -> ShardIndex:

@@ -1,0 +1,114 @@
+"""Sentences go in, their token ids come out in one array, several times faster than `tokenizers`.
+
+BERT never looks across white space or ASCII punctuation, so each different word is encoded once.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+from numpy.typing import DTypeLike, NDArray
+from tokenizers import Tokenizer
+
+from bert_core.tokenizer import SPECIAL_TOKENS, special_token_ids
+
+_BATCH_CHARACTERS = 1 << 21
+_DELETED_BY_CLEANING = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+"""What regular expressions take for white space and BERT's normaliser deletes: words grow."""
+_WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]|\n")
+"""Words, ASCII punctuation, and the end of a sentence."""
+
+
+class SentenceEncoder:
+    """Gives the ids that `tokenizer.encode` gives, without special tokens.
+
+    A text's own "[MASK]" and the like are plain text here: the ids of special tokens come from
+    the rows alone. `max_cached_words` bounds the memory, at about 250 bytes a word.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, dtype: DTypeLike, *, max_cached_words: int = 400_000
+    ) -> None:
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer.encode_special_tokens = True
+        self._dtype = numpy.dtype(dtype)
+        self._by_word = _words_stand_alone(tokenizer)
+        special = special_token_ids(tokenizer)
+        self.unknown_id = special.unk
+        self._end = special.pad  # no text is encoded to [PAD]
+        self._max_cached_words = max_cached_words
+        self._cache: dict[str, bytes] = {}
+
+    def encode(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
+        """Encodes sentences, none of which holds a line break.
+
+        Returns tokens [num_tokens] and lengths [sentences]; a length may be 0.
+        """
+        encode = self._encode_by_word if self._by_word else self._encode_whole
+        encoded = [encode(batch) for batch in _batches(sentences)]
+        return (
+            numpy.concatenate([numpy.zeros(0, self._dtype), *(tokens for tokens, _ in encoded)]),
+            numpy.concatenate([numpy.zeros(0, numpy.int64), *(lengths for _, lengths in encoded)]),
+        )
+
+    def _encode_whole(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
+        encodings = self._tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
+        tokens = numpy.array([index for each in ids for index in each], dtype=self._dtype)
+        return tokens, numpy.array([len(each) for each in ids], dtype=numpy.int64)
+
+    def _encode_by_word(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
+        text = _DELETED_BY_CLEANING.sub("", "\n".join([*sentences, ""]))
+        words = _WORDS.findall(text)
+        self._learn(set(words))
+        stream = b"".join(map(self._cache.__getitem__, words))
+        marked = numpy.frombuffer(stream, dtype=self._dtype)
+        is_end = marked == self._end
+        ends = numpy.flatnonzero(is_end)
+        lengths = numpy.diff(ends, prepend=-1) - 1
+        return marked[~is_end], lengths.astype(numpy.int64)
+
+    def _learn(self, words: set[str]) -> None:
+        if len(self._cache) + len(words) > self._max_cached_words:
+            self._cache = {}
+        unseen = list(words.difference(self._cache))
+        if not unseen:
+            return
+        encoding = self._tokenizer.encode_batch(
+            [unseen], is_pretokenized=True, add_special_tokens=False
+        )[0]
+        ids = numpy.array(encoding.ids, dtype=self._dtype).tobytes()
+        of_word = numpy.array(encoding.word_ids, dtype=numpy.int64)
+        bounds = numpy.searchsorted(of_word, numpy.arange(len(unseen) + 1))
+        ends = (bounds * self._dtype.itemsize).tolist()
+        for index, word in enumerate(unseen):
+            self._cache[word] = ids[ends[index] : ends[index + 1]]
+        self._cache["\n"] = numpy.array([self._end], dtype=self._dtype).tobytes()
+
+
+def _batches(sentences: list[str]) -> Iterator[list[str]]:
+    held: list[str] = []
+    num_characters = 0
+    for sentence in sentences:
+        held.append(sentence)
+        num_characters += len(sentence)
+        if num_characters > _BATCH_CHARACTERS:
+            yield held
+            held, num_characters = [], 0
+    if held:
+        yield held
+
+
+def _words_stand_alone(tokenizer: Tokenizer) -> bool:
+    """Whether a word between white space or ASCII punctuation has the same ids anywhere."""
+    state = json.loads(tokenizer.to_str())
+    normalizer = state["normalizer"] or {}
+    return (
+        state["model"]["type"] == "WordPiece"
+        and normalizer.get("type") == "BertNormalizer"
+        and normalizer.get("clean_text") is True
+        and (state["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
+        and {token["content"] for token in state["added_tokens"]} <= set(SPECIAL_TOKENS)
+    )

@@ -1,0 +1,101 @@
+"""The folder a long job writes to: continued, found finished or refused, and locked meanwhile.
+
+Unfinished work lies in `.preparing` inside it; `plan.json` says what was asked for.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bert_core.errors import UserError
+from bert_core.text.shard_index import INDEX_NAME, write_bytes
+from workflows.ray_tasks import WorkKeptError
+from workflows.settings import differences
+
+WORK_NAME = ".preparing"
+PLAN_NAME = "plan.json"
+
+
+def is_finished(output: Path, plan: dict[str, Any], *, fresh: bool) -> bool:
+    """Whether the folder holds the finished result of this plan.
+
+    With `fresh`, a folder of ours is renamed out of the way. Raises `UserError` if the folder holds
+    something else, or the result of another plan, with the differences.
+    """
+    if output.exists() and not output.is_dir():
+        raise UserError("the output is a file", str(output), "give another --output")
+    if not output.exists() or not any(output.iterdir()):
+        return False
+    plans = [output / PLAN_NAME, output / WORK_NAME / PLAN_NAME]
+    found = [path for path in plans if path.is_file()]
+    if not found and not (output / INDEX_NAME).is_file():
+        remedy = "give an empty or a new folder"
+        raise UserError("the output folder holds other files", str(output), remedy)
+    if fresh:
+        _rename_old(output)
+        return False
+    old = json.loads(found[0].read_bytes()) if found else {}
+    if old != plan:
+        changed = differences(old.get("settings", {}), plan["settings"])
+        what = "; ".join(changed) or "the files of text have changed"
+        remedy = "give another --output, or --fresh to start over"
+        raise UserError(f"prepared otherwise before ({what})", str(output), remedy)
+    return found[0].parent == output
+
+
+def _rename_old(output: Path) -> None:
+    names = (output.with_name(f"{output.name}.old-{number}") for number in range(1, 10_000))
+    output.rename(next(name for name in names if not name.exists()))
+
+
+def check_disk(output: Path, num_bytes: float) -> None:
+    """Raises `UserError` if the folder cannot be made, or its disk has less than `num_bytes`."""
+    existing = next(path for path in (output, *output.parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError("no permission to write", str(existing), "give another --output")
+    free = shutil.disk_usage(existing).free
+    if free < num_bytes:
+        what = f"{free / 1e9:,.1f} GB of free disk, about {num_bytes / 1e9:,.1f} GB needed"
+        raise UserError(what, str(existing), "free some space, or give another --output")
+
+
+@contextmanager
+def work_folder(output: Path, plan: dict[str, Any]) -> Iterator[Path]:
+    """Makes the folder of unfinished work and holds its lock.
+
+    It is removed at the end and after a `UserError`, which only other input can mend, and
+    stays after anything else, to go on from.
+    """
+    work = output / WORK_NAME
+    existed = output.exists()
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        lock = (work / "lock").open("w")
+    except OSError as error:
+        remedy = "give another --output"
+        raise UserError("cannot write", str(work), error.strerror or remedy) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            remedy = "wait for the other process, or give another --output"
+            raise UserError("being prepared by another process", str(output), remedy) from error
+        _write_plan(work, plan)
+        try:
+            yield work
+        except WorkKeptError:
+            raise
+        except UserError:
+            shutil.rmtree(work if existed else output)
+            raise
+        _write_plan(output, plan)
+        shutil.rmtree(work)
+
+
+def _write_plan(folder: Path, plan: dict[str, Any]) -> None:
+    write_bytes(folder / PLAN_NAME, json.dumps(plan, indent=1, sort_keys=True).encode())

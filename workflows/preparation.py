@@ -1,0 +1,239 @@
+"""Text to token shards as Ray tasks: a plan goes in, a folder of shards comes out.
+
+Every step leaves files in the folder of unfinished work, so a restart goes on where it was killed.
+"""
+
+import functools
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import ray
+from numpy.typing import NDArray
+
+from bert_core.text import pieces
+from bert_core.text.encoding import SentenceEncoder
+from bert_core.text.inventory import (
+    Corpus,
+    SampleTexts,
+    describe_sources,
+    group_parts,
+    take_inventory,
+)
+from bert_core.text.pieces import EncodeRecord, Piece, ScanRecord
+from bert_core.text.shard_index import (
+    TOKEN_COUNTS_NAME,
+    TOKENIZER_NAME,
+    ShardEntry,
+    ShardIndex,
+    describe_file,
+    write_array,
+    write_index,
+)
+from bert_core.text.shards import token_dtype
+from bert_core.text.sources import CorpusError, CorpusPart
+from bert_core.tokenizer import (
+    load_tokenizer,
+    save_tokenizer,
+    tokenizer_hash,
+    train_wordpiece,
+)
+from workflows.progress import ProgressLine
+from workflows.ray_tasks import run_tasks
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What is to be prepared, and how; the work folder and the output share a file system."""
+
+    output: Path
+    work: Path
+    parts: list[CorpusPart]
+    tokenizer: str | None
+    vocabulary_size: int
+    cased: bool
+    tokenizer_sample_bytes: int
+    heldout_share: float
+    shard_tokens: int
+    strict: bool
+    text_column: str
+    language: str
+    num_workers: int | None
+    logged_settings: dict[str, Any]
+
+    @property
+    def text_bytes(self) -> float:
+        """About how many bytes of text the parts hold."""
+        return sum(part.text_bytes for part in self.parts)
+
+
+def run(plan: Preparation) -> ShardIndex:
+    """Runs or finishes all steps; raises `UserError` for what is wrong with the text."""
+    units = list(group_parts(plan.parts))
+    records = _scan(plan, units)
+    corpus = take_inventory(plan.work, records, plan.heldout_share, plan.tokenizer_sample_bytes)
+    vocab_size = _provide_tokenizer(plan, corpus)
+    encoded = _encode(plan, corpus, vocab_size)
+    return _finish(plan, corpus, encoded, units, records, vocab_size)
+
+
+def _scan(plan: Preparation, units: list[list[CorpusPart]]) -> list[ScanRecord]:
+    sizes = [sum(part.text_bytes for part in unit) for unit in units]
+    calls = [
+        functools.partial(
+            _scan_task.remote, plan.work, f"{index:06d}", unit, plan.text_column, plan.strict
+        )
+        for index, unit in enumerate(units)
+    ]
+    records: dict[int, ScanRecord] = {}
+    with ProgressLine("reading the text", sum(sizes)) as line:
+        for index, record in run_tasks(calls, plan.num_workers, line.refresh):
+            records[index] = ScanRecord.model_validate(record)
+            line.advance(sizes[index])
+    return [records[index] for index in range(len(units))]
+
+
+@ray.remote(num_cpus=1)
+def _scan_task(
+    folder: Path, name: str, parts: Sequence[CorpusPart], text_column: str, strict: bool
+) -> dict[str, Any]:
+    record = pieces.scan_parts(folder, name, parts, text_column=text_column, strict=strict)
+    return record.model_dump()
+
+
+def _provide_tokenizer(plan: Preparation, corpus: Corpus) -> int:
+    """Leaves the tokenizer in the work folder; returns the size of its vocabulary."""
+    path = plan.work / TOKENIZER_NAME
+    if plan.tokenizer:
+        save_tokenizer(load_tokenizer(plan.tokenizer), path)
+    elif not path.is_file():
+        total = corpus.sample_bytes
+        with ProgressLine(f"training the tokenizer on {total / 1e6:,.1f} MB", 2 * total) as line:
+            note = "then the merges"
+            texts = SampleTexts(plan.work, corpus, lambda size: line.advance(size, note))
+            trained = train_wordpiece(texts, plan.vocabulary_size, lowercase=not plan.cased)
+        save_tokenizer(trained, path)
+    return load_tokenizer(path).get_vocab_size()
+
+
+def _encode(plan: Preparation, corpus: Corpus, vocab_size: int) -> list[EncodeRecord]:
+    path = plan.work / TOKENIZER_NAME
+    key = describe_file(path).sha256
+    dtype = token_dtype(vocab_size)
+    calls = [
+        functools.partial(
+            _encode_task.remote, plan.work, piece, choice, (str(path), key, dtype), plan.language
+        )
+        for piece, choice in zip(corpus.pieces, corpus.choices, strict=True)
+    ]
+    records: dict[int, EncodeRecord] = {}
+    with ProgressLine("encoding", sum(piece.num_bytes for piece in corpus.pieces)) as line:
+        for index, record in run_tasks(calls, plan.num_workers, line.refresh):
+            records[index] = EncodeRecord.model_validate(record)
+            line.advance(corpus.pieces[index].num_bytes)
+    return [records[index] for index in range(len(calls))]
+
+
+@ray.remote(num_cpus=1)
+def _encode_task(
+    folder: Path,
+    piece: Piece,
+    choice: NDArray[numpy.int8],
+    tokenizer: tuple[str, str, str],
+    language: str,
+) -> dict[str, Any]:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a task has one CPU; its neighbours the others
+    encoder = _encoder(*tokenizer)
+    return pieces.encode_piece(folder, piece, choice, encoder, language).model_dump()
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(path: str, key: str, dtype: str) -> SentenceEncoder:
+    """Kept from task to task, with the words it has learnt; `key` is the hash of the file."""
+    del key
+    return SentenceEncoder(load_tokenizer(path), dtype)
+
+
+def _finish(
+    plan: Preparation,
+    corpus: Corpus,
+    encoded: list[EncodeRecord],
+    units: list[list[CorpusPart]],
+    scanned: list[ScanRecord],
+    vocab_size: int,
+) -> ShardIndex:
+    """Joins pieces to shards and moves them to their place; the index comes last."""
+    joined = plan.work / "joined"
+    shutil.rmtree(joined, ignore_errors=True)
+    joined.mkdir()
+    splits, token_counts = _join(plan, encoded, joined, vocab_size)
+    if not splits["train"]:
+        raise CorpusError("empty corpus", "no document gives a token", "add text")
+    shutil.copyfile(plan.work / TOKENIZER_NAME, joined / TOKENIZER_NAME)
+    write_array(joined / TOKEN_COUNTS_NAME, token_counts)
+    counts = Counter(corpus.counts)
+    for record in encoded:
+        counts.update(record.counts)
+    index = ShardIndex(
+        dtype=token_dtype(vocab_size),
+        vocab_size=vocab_size,
+        tokenizer_sha256=tokenizer_hash(load_tokenizer(joined)),
+        splits=splits,
+        files={name: describe_file(joined / name) for name in (TOKENIZER_NAME, TOKEN_COUNTS_NAME)},
+        counts=dict(sorted(counts.items())),
+        settings=plan.logged_settings,
+        sources=describe_sources(plan.work, units, scanned),
+    )
+    for path in sorted(joined.iterdir()):
+        path.replace(plan.output / path.name)
+    write_index(plan.output, index)
+    return index
+
+
+def _join(
+    plan: Preparation, encoded: list[EncodeRecord], joined: Path, vocab_size: int
+) -> tuple[dict[str, list[ShardEntry]], NDArray[numpy.int64]]:
+    names: list[tuple[str, int]] = []
+    calls: list[Callable[[], Any]] = []
+    for split in pieces.ENCODED_SPLITS:
+        entries = [record.splits[split] for record in encoded if split in record.splits]
+        for number, group in enumerate(_groups(entries, plan.shard_tokens)):
+            names.append((split, number))
+            name = f"{split}-{number:05d}"
+            calls.append(
+                functools.partial(_join_task.remote, plan.work, joined, name, group, vocab_size)
+            )
+    splits: dict[str, list[ShardEntry]] = {split: [] for split in pieces.ENCODED_SPLITS}
+    token_counts = numpy.zeros(vocab_size, dtype=numpy.int64)
+    for index, (entry, counts) in run_tasks(calls, plan.num_workers):
+        split = names[index][0]
+        splits[split].append(ShardEntry.model_validate(entry))
+        if split == "train":
+            token_counts += counts
+    for entries in splits.values():
+        entries.sort(key=lambda entry: entry.name)
+    return splits, token_counts
+
+
+@ray.remote(num_cpus=1)
+def _join_task(
+    folder: Path, joined: Path, name: str, entries: Sequence[ShardEntry], vocab_size: int
+) -> tuple[dict[str, Any], NDArray[numpy.int64]]:
+    entry, counts = pieces.join_pieces(folder, joined, name, entries, vocab_size)
+    return entry.model_dump(), counts
+
+
+def _groups(entries: Iterable[ShardEntry], shard_tokens: int) -> Iterator[list[ShardEntry]]:
+    held: list[ShardEntry] = []
+    for entry in entries:
+        held.append(entry)
+        if sum(each.num_tokens for each in held) >= shard_tokens:
+            yield held
+            held = []
+    if held:
+        yield held

@@ -1,0 +1,191 @@
+"""Turns text into token shards: `python workflows/prepare.py --text PATH… --output DIR`.
+
+Killed at any moment, the same command finishes the rest; the result is equal to the byte.
+"""
+
+import hashlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from bert_core.errors import UserError
+from bert_core.text.shard_index import ShardIndex, read_index
+from bert_core.text.sources import CorpusPart, find_parts
+from bert_core.tokenizer import load_tokenizer
+from workflows.output_folder import WORK_NAME, check_disk, is_finished, work_folder
+from workflows.preparation import Preparation, run
+from workflows.progress import format_seconds
+from workflows.ray_tasks import connect
+from workflows.settings import CommandLineSettings, parse_command_line
+
+_NOT_IN_THE_PLAN = {"output", "fresh", "num_workers"}
+_DISK_FACTOR = 1.8
+"""Bytes on disk at the worst moment for each byte of text: the text again, and its tokens twice."""
+
+
+class PrepareSettings(CommandLineSettings):
+    """Text to token shards."""
+
+    text: list[str] = Field(
+        min_length=1,
+        description=(
+            "files, folders, globs (.txt, .jsonl, .xz or .gz of them, .parquet), s3:// or gs:// "
+            "addresses, hf://NAME[:CONFIG[:SPLIT]], docs:// (the standard library's documentation) "
+            "or docs://PACKAGE; several may follow"
+        ),
+    )
+    output: Path = Field(description="folder of the shards; all nodes of a cluster must see it")
+    tokenizer: str | None = Field(
+        default=None, description="vocab.txt, tokenizer.json or their folder; else one is trained"
+    )
+    vocabulary_size: int = Field(
+        default=30_000, ge=100, description="entries of the vocabulary that is trained"
+    )
+    cased: bool = Field(default=False, description="keep capitals and accents when training it")
+    tokenizer_sample_bytes: int = Field(
+        default=200_000_000,
+        ge=1,
+        description="bytes of text it is trained on at most: whole documents, drawn by their hash",
+    )
+    heldout_share: float = Field(
+        default=0.01,
+        ge=0,
+        lt=1,
+        description="share of documents kept for evaluation, drawn by their hash",
+    )
+    shard_tokens: int = Field(
+        default=4_000_000, ge=1, description="tokens after which a shard is complete"
+    )
+    text_column: str = Field(default="text", description="column of .jsonl and .parquet records")
+    language: str = Field(default="en", description="language code for splitting sentences")
+    strict: bool = Field(
+        default=False, description="refuse invalid UTF-8 and JSON; else replace, drop and count"
+    )
+    num_workers: int | None = Field(
+        default=None,
+        ge=1,
+        description="tasks at a time; by default one for each CPU",
+    )
+    fresh: bool = Field(
+        default=False, description="start over; what stands in the output folder is renamed"
+    )
+
+
+def prepare(settings: PrepareSettings) -> Path:
+    """Prepares the text, or finishes it, or finds it finished; returns the folder of the shards.
+
+    Raises `UserError`, before anything is written, for what the user can mend.
+    """
+    start = time.monotonic()
+    output = settings.output.expanduser().absolute()
+    skipped: Counter[str] = Counter()
+    parts = list(find_parts(settings.text, settings.text_column, skipped))
+    if settings.tokenizer:
+        load_tokenizer(settings.tokenizer)
+    plan = _plan_of(settings, parts)
+    if is_finished(output, plan, fresh=settings.fresh):
+        print(f"complete already: {output}")
+        print("\n".join(describe(read_index(output))))
+        return output
+    preparation = _preparation(settings, parts, output, plan["settings"])
+    check_disk(output, _DISK_FACTOR * preparation.text_bytes)
+    with work_folder(output, plan):
+        connect()
+        index = run(preparation)
+    seconds = time.monotonic() - start
+    print("\n".join(describe(index)))
+    if skipped["files_of_unknown_format"]:
+        print(f"files of no known format left out: {skipped['files_of_unknown_format']:,}")
+    rate = index.counts["characters"] / 1e6 / seconds
+    print(f"{format_seconds(seconds)}, {rate:.1f} million characters a second: {output}")
+    return output
+
+
+def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str, Any]:
+    """What decides the result: the settings, and a hash of names, sizes and times of the files."""
+    files = hashlib.sha256()
+    for part in parts:
+        path = Path(part.path)
+        modified = path.stat().st_mtime_ns if part.kind != "documentation" and path.is_file() else 0
+        files.update(json.dumps([part.as_dict(), modified], sort_keys=True).encode())
+    values = settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
+    if settings.tokenizer:
+        values |= {"vocabulary_size": None, "cased": None, "tokenizer_sample_bytes": None}
+    return {"settings": values, "files_sha256": files.hexdigest()}
+
+
+def _preparation(
+    settings: PrepareSettings, parts: list[CorpusPart], output: Path, logged: dict[str, Any]
+) -> Preparation:
+    values = settings.model_dump(exclude={"text", "output", "fresh"})
+    return Preparation(
+        output=output, work=output / WORK_NAME, parts=parts, logged_settings=logged, **values
+    )
+
+
+def describe(index: ShardIndex) -> list[str]:
+    """The lines of the summary: what there is of each split, and all that was dropped."""
+    lines = [f"{'':10}{'documents':>12}{'sentences':>14}{'tokens':>16}{'shards':>8}"]
+    num_tokens = 0
+    for split, entries in index.splits.items():
+        documents = sum(entry.num_documents for entry in entries)
+        sentences = sum(entry.num_sentences for entry in entries)
+        tokens = sum(entry.num_tokens for entry in entries)
+        num_tokens += tokens
+        lines.append(f"{split:10}{documents:12,}{sentences:14,}{tokens:16,}{len(entries):8,}")
+    counts = Counter(index.counts)
+    read, characters = counts.pop("documents_read"), counts.pop("characters_read")
+    kept, unknown = counts.pop("characters"), counts.pop("unknown_tokens")
+    single = counts.pop("documents_of_one_sentence")
+    lines += [
+        f"read: {read:,} documents, {characters:,} characters",
+        f"kept: {kept:,} characters, {kept / max(num_tokens, 1):.2f} to a token",
+        f"vocabulary: {index.vocab_size:,} entries; "
+        f"unknown tokens: {unknown:,} ({unknown / max(num_tokens, 1):.4%})",
+        f"documents of one sentence: {single:,}",
+        "dropped, replaced or cut:" + ("" if any(counts.values()) else " nothing"),
+    ]
+    for reason, number in sorted(counts.items()):
+        if number:
+            lines.append(f"  {reason.replace('_', ' '):40}{number:>14,}")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepares what the command line says; 0, or 2 with one line about what is wrong."""
+    try:
+        prepare(parse_command_line(PrepareSettings, several_values(arguments, "--text")))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+def several_values(arguments: Sequence[str], option: str) -> list[str]:
+    """Lets several values follow one option, `--text a b`: they become one JSON list."""
+    rest: list[str] = []
+    values: list[str] = []
+    taking = False
+    for argument in arguments:
+        if argument == option or argument.startswith(f"{option}="):
+            taking = argument == option
+            values += [] if taking else [argument.split("=", 1)[1]]
+        elif taking and not argument.startswith("--"):
+            values.append(argument)
+        else:
+            taking = False
+            rest.append(argument)
+    return [*rest, option, json.dumps(values)] if values else rest
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""One live line on standard error: what is done goes in; share, rate and time left are shown."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+_TERMINAL_SECONDS = 0.5
+_LOG_SECONDS = 15.0
+
+
+class ProgressLine:
+    """Shows `label  42 %  12.3 MB of 29.0 MB  4.1 MB/s  4 s left`, rewritten in a terminal.
+
+    Where standard error is no terminal, a line is written every 15 seconds.
+    """
+
+    def __init__(self, label: str, total_bytes: float, stream: TextIO | None = None) -> None:
+        self._label = label
+        self._total = total_bytes
+        self._stream = stream or sys.stderr
+        self._start = time.monotonic()
+        self._shown = self._start
+        self._done = 0.0
+        self._note = ""
+
+    def advance(self, num_bytes: float, note: str = "") -> None:
+        """Counts what was done since the last time."""
+        self._done += num_bytes
+        self._note = note
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Shows how much is done, if the last time is long enough ago."""
+        now = time.monotonic()
+        wait = _TERMINAL_SECONDS if self._stream.isatty() else _LOG_SECONDS
+        if now - self._shown >= wait:
+            self._shown = now
+            self._show(self._text(now - self._start))
+
+    def _text(self, seconds: float) -> str:
+        rate = self._done / max(seconds, 1e-9)
+        parts = [self._label]
+        if self._total > 0:
+            parts.append(f"{min(100.0, 100 * self._done / self._total):3.0f} %")
+            parts.append(f"{self._done / 1e6:,.1f} of {self._total / 1e6:,.1f} MB")
+        else:
+            parts.append(f"{self._done / 1e6:,.1f} MB")
+        parts.append(f"{rate / 1e6:.1f} MB/s")
+        if rate > 0 and self._total > self._done:
+            parts.append(f"{format_seconds((self._total - self._done) / rate)} left")
+        return "  ".join([*parts, self._note] if self._note else parts)
+
+    def _show(self, text: str) -> None:
+        self._stream.write(f"\r\x1b[2K{text}" if self._stream.isatty() else f"{text}\n")
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        seconds = time.monotonic() - self._start
+        if kind is None:
+            self._show(f"{self._label}  done in {format_seconds(seconds)}")
+        if self._stream.isatty():
+            self._stream.write("\n")
+
+
+def format_seconds(seconds: float) -> str:
+    """`42 s`, `3 min 05 s` or `2 h 07 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,65 @@
+"""Calls that start Ray tasks go in, their results come out as they arrive; few wait at a time."""
+
+import errno
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
+
+from bert_core.errors import UserError
+
+_POLL_SECONDS = 0.5
+
+
+class WorkKeptError(UserError):
+    """An error of the surroundings, after which the same command goes on."""
+
+
+def connect() -> None:
+    """Joins the running cluster (RAY_ADDRESS, or this machine's) or, without one, starts one."""
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, logging_level=logging.WARNING)
+
+
+def run_tasks(
+    calls: Sequence[Callable[[], Any]],
+    num_workers: int | None = None,
+    while_waiting: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[int, Any]]:
+    """Yields (index of the call, result) in the order of arrival.
+
+    At most `num_workers` tasks run at a time, by default as many as the cluster has CPUs; twice as
+    many are submitted, so that no CPU waits for the driver. A task's `UserError` is raised as it
+    is, a full disk as a `WorkKeptError`; everything else as Ray gives it.
+    """
+    num_cpus = int(ray.cluster_resources().get("CPU", 1))
+    window = num_workers or 2 * max(num_cpus, 1)
+    running: dict[Any, int] = {}
+    pending = iter(enumerate(calls))
+    while True:
+        for index, call in pending:
+            running[call()] = index
+            if len(running) >= window:
+                break
+        if not running:
+            return
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=_POLL_SECONDS)
+        while_waiting()
+        for reference in ready:
+            yield running.pop(reference), _result(reference)
+
+
+def _result(reference: Any) -> Any:  # noqa: ANN401 - whatever the task returns
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, UserError):
+            raise cause from None
+        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
+            where = str(cause.filename or "the output folder")
+            remedy = "free some space, then run the same command again: it goes on"
+            raise WorkKeptError("the disk is full", where, remedy) from error
+        raise
