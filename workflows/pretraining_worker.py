@@ -165,7 +165,7 @@ class PretrainingRun:
 
     def _compute_loss(self) -> Any:  # noqa: ANN401 - compiled or not, it is called alike
         if self.settings.compile and self.worker.device.type == "cuda":
-            return torch.compile(compute_loss, fullgraph=True, dynamic=False)
+            return torch.compile(compute_loss, fullgraph=True)
         return compute_loss
 
     def _reading_is_due(self) -> bool:
@@ -216,6 +216,7 @@ class PretrainingRun:
                     "settings": self.settings.model_dump(mode="json"),
                     "data_hash": self.shards.data_hash,
                     "used_seconds": self.throughput.usage(),
+                    "device": self.worker.device.type,
                 },
                 files={JOURNAL_NAME: self.journal.path},
                 keep=self.settings.checkpoint.keep,

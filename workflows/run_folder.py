@@ -55,6 +55,13 @@ class RunFolder:
         """What a finished run ended with."""
         return self.path / "summary.json"
 
+    def last_step(self) -> int:
+        """The step of the newest whole checkpoint, 0 without one."""
+        from bert_core.training.checkpoint import newest_checkpoint
+
+        path, _ = newest_checkpoint(self.checkpoints)
+        return 0 if path is None else int(path.name.removeprefix("step-"))
+
     @property
     def ray(self) -> Path:
         """Ray Train's own files."""
