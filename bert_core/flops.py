@@ -1,0 +1,47 @@
+"""The arithmetic that BERT asks for, counted from its shape: real tokens only, never padding.
+
+One multiply-add counts 2. Dropout, norms, activations, embeddings and the optimizer count nothing.
+"""
+
+from bert_core.config import ModelConfig
+
+
+def forward_flops(
+    config: ModelConfig,
+    *,
+    num_tokens: int,
+    sum_of_squared_lengths: float,
+    num_predictions: int,
+    num_rows: int,
+) -> float:
+    """FLOPs of one forward pass with both pre-training heads.
+
+    `sum_of_squared_lengths` is the sum over sequences of length squared, which attention costs;
+    `num_predictions` are the masked tokens projected to the vocabulary.
+    """
+    layers, hidden = config.num_hidden_layers, config.hidden_size
+    linear = 8 * hidden**2 + 4 * hidden * config.intermediate_size
+    return (
+        num_tokens * layers * linear
+        + 4 * hidden * layers * sum_of_squared_lengths
+        + num_predictions * 2 * (hidden**2 + hidden * config.vocab_size)
+        + num_rows * (2 * hidden**2 + 4 * hidden)
+    )
+
+
+def training_flops(
+    config: ModelConfig,
+    *,
+    num_tokens: int,
+    sum_of_squared_lengths: float,
+    num_predictions: int,
+    num_rows: int,
+) -> float:
+    """FLOPs of a forward and a backward pass: three times the forward's, nothing recomputed."""
+    return 3 * forward_flops(
+        config,
+        num_tokens=num_tokens,
+        sum_of_squared_lengths=sum_of_squared_lengths,
+        num_predictions=num_predictions,
+        num_rows=num_rows,
+    )
