@@ -22,6 +22,7 @@ from workflows.tracker import (
     DatasetInput,
     TrackedRun,
     read_json,
+    without_machine_paths,
     write_json,
 )
 
@@ -200,7 +201,7 @@ class RunSender:
 
         run = client.get_run(self.run_id)
         client.update_run(self.run_id, status="RUNNING")
-        here = {name: str(value) for name, value in self.run.params.items()}
+        here = {name: without_machine_paths(str(value)) for name, value in self.run.params.items()}
         there = run.data.params
         params = [Param(name, value) for name, value in here.items() if name not in there]
         # A param cannot change in MLflow; what a resumed run has otherwise, a tag says.
@@ -213,7 +214,7 @@ class RunSender:
             tags = tags | {"data.sha256": self.run.dataset.sha256}
         for start in range(0, len(params), MAX_PARAMS_PER_CALL):
             client.log_batch(self.run_id, params=params[start : start + MAX_PARAMS_PER_CALL])
-        entries = [RunTag(name, str(value)) for name, value in tags.items()]
+        entries = [RunTag(name, without_machine_paths(str(value))) for name, value in tags.items()]
         for start in range(0, len(entries), MAX_PARAMS_PER_CALL):
             client.log_batch(self.run_id, tags=entries[start : start + MAX_PARAMS_PER_CALL])
         self._log_dataset(client, run)
@@ -227,7 +228,7 @@ class RunSender:
         described = self.run.dataset
         if described is None or (run.inputs and run.inputs.dataset_inputs):
             return
-        source = CodeDatasetSource({"source": described.source})
+        source = CodeDatasetSource({"source": without_machine_paths(described.source)})
         dataset = MetaDataset(source, described.name, described.sha256[:8]).to_dict()
         context = [InputTag("mlflow.data.context", "training")]
         client.log_inputs(self.run_id, [DatasetInput(Dataset(**dataset), context)])

@@ -6,6 +6,7 @@ process of its own (`workflows.tracking`) sends to MLflow. Nothing here imports 
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,10 @@ ARTIFACTS_NAME = "artifacts"
 SPECIFICATION_NAME = "tracking.json"
 STATE_NAME = "tracking_state.json"
 LOG_NAME = "tracking.log"
+# Two parts or more, and not the rest of a URI, a fraction such as 0.9/0.999 or a relative path.
+ABSOLUTE_PATH = re.compile(
+    r"(?:(?<=file://)|(?<![\w:/.~…<-]))(?:/[^\s/'\",;:()<>]+)+/([^\s/'\",;:()<>]+)/?"
+)
 PACKAGES = ("bertline", "torch", "tokenizers", "ray", "mlflow", "numpy")
 
 
@@ -204,6 +209,14 @@ def default_tracking_uri(storage: Path) -> str:
     if uri.startswith(prefix):
         return prefix + str(Path(uri.removeprefix(prefix)).absolute())
     return uri or f"{prefix}{storage.absolute() / 'mlflow' / 'mlflow.db'}"
+
+
+def without_machine_paths(text: str) -> str:
+    """The text with every absolute path cut to its last part, `/data/wiki/a.txt` to `…/a.txt`.
+
+    URIs stay as they are, relative paths too.
+    """
+    return ABSOLUTE_PATH.sub(lambda match: f"…/{match[1]}", text)
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:

@@ -1,0 +1,105 @@
+"""The model card: what a model learned from, how, how well, and how to load it.
+
+In: plain mappings of what is known at the end of a run. Out: Markdown with Hugging Face's header.
+"""
+
+from collections.abc import Mapping
+
+import yaml
+
+from workflows.tracker import without_machine_paths
+
+LICENCE_NOTE = (
+    "The code that made this model is licensed under Apache-2.0. The weights carry no licence of "
+    "their own: whether they may be passed on depends on the texts they were trained on."
+)
+
+
+def model_card(
+    *,
+    name: str,
+    summary: str,
+    data: Mapping[str, object],
+    recipe: Mapping[str, object],
+    figures: Mapping[str, float],
+    baseline: Mapping[str, float],
+    lineage: Mapping[str, object],
+    language: str | None = None,
+) -> str:
+    """A pre-trained encoder's card, without paths of the machine it was made on.
+
+    `summary` is a sentence or two. Of `data`, `recipe` and `lineage` each entry becomes a row of
+    its table, `{"Tokens": 1_234_567}`. `figures` are measured on held-out documents; `baseline`
+    holds the unigram model's value of those figures it has.
+    """
+    header: dict[str, object] = {
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["bert", "bertline"],
+    }
+    if language is not None:
+        header["language"] = language
+    sections = [
+        f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
+        f"# {name}\n\n{summary}",
+        f"## Data\n\n{_table(('', 'Value'), data)}",
+        f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
+        f"## Figures on held-out documents\n\n{_figures(figures, baseline)}",
+        _LOADING,
+        f"## Where it comes from\n\n{_table(('', 'Value'), lineage)}",
+        f"## Licence\n\n{LICENCE_NOTE}",
+    ]
+    return without_machine_paths("\n\n".join(sections) + "\n")
+
+
+def _figures(figures: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+    rows = [
+        (name, _written(value), _written(baseline[name]) if name in baseline else "")
+        for name, value in figures.items()
+    ]
+    explanation = (
+        "The unigram baseline predicts every masked token by its frequency in the training text: "
+        "what a model must beat to have learned anything from context."
+    )
+    return f"{_rows(('', 'This model', 'Unigram baseline'), rows)}\n\n{explanation}"
+
+
+def _table(titles: tuple[str, str], entries: Mapping[str, object]) -> str:
+    return _rows(titles, [(name, _written(value)) for name, value in entries.items()])
+
+
+def _rows(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    separator = ("---",) + ("---:",) * (len(titles) - 1) if len(titles) > 2 else ("---", "---")
+    lines = [f"| {' | '.join(cells)} |" for cells in (titles, separator, *rows)]
+    return "\n".join(lines)
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+_LOADING = """## How to load
+
+The folder is in Hugging Face's layout. With Bertline's core, which needs PyTorch and no
+`transformers`:
+
+```python
+from bert_core.model_folder import load_model_folder
+
+config, model, tokenizer = load_model_folder("MODEL_FOLDER")
+```
+
+With `transformers`:
+
+```python
+from transformers import pipeline
+
+fill_mask = pipeline("fill-mask", model="MODEL_FOLDER")
+fill_mask("The capital of France is [MASK].")
+```"""

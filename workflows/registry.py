@@ -1,0 +1,219 @@
+"""Model folders as versions in MLflow's registry, with their card, lineage and aliases.
+
+In: a model folder and the run that made it. Out: a version number; and from `models:/name@alias`
+the folder again. No pickle: MLflow keeps the folder, `bert_core` and `model_pyfunc.py` as they are.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+import bert_core
+from bert_core.errors import UserError
+from workflows.mlflow_run import open_client
+from workflows.tracker import without_machine_paths
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+CONTENT_TAG = "bertline.content_sha256"
+FOLDER_NAME = "model"
+IDENTITY_NAMES = ("config.json", "model.safetensors", "tokenizer.json")
+REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",  # 1.8 s to check what is pinned to this process
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+ALIAS_URI = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+
+
+def register_model_folder(
+    folder: Path,
+    *,
+    name: str,
+    run_id: str,
+    tracking_uri: str,
+    card: str,
+    tags: Mapping[str, str],
+    metrics: Mapping[str, float],
+    aliases: Sequence[str] = ("latest-trained",),
+) -> int:
+    """Registers a model folder as a version of `name` and points the aliases at it.
+
+    The card becomes the version's description; metrics become its tags `metric.NAME`. The same
+    content of the same run is registered once, however often this is called. Raises `UserError`
+    when MLflow does not answer or refuses.
+    """
+    content = content_hash(folder)
+    entries = {CONTENT_TAG: content, "run_id": run_id} | dict(tags)
+    entries |= {f"metric.{key}": f"{value:.6g}" for key, value in metrics.items()}
+    with _mlflow_environment(tracking_uri), _as_user_error(f"model {name} not registered"):
+        client = open_client(tracking_uri)
+        version = _registered_version(client, name, run_id, content)
+        if version is None:
+            model_id = _log_model(client, folder, name, run_id, content)
+            _create_registered_model(client, name)
+            created = client.create_model_version(
+                name,
+                source=f"models:/{model_id}",
+                run_id=run_id,
+                tags={key: without_machine_paths(value) for key, value in entries.items()},
+                description=without_machine_paths(card),
+                model_id=model_id,
+            )
+            version = int(created.version)
+        for alias in aliases:
+            client.set_registered_model_alias(name, alias, str(version))
+    return version
+
+
+def resolve_model(model_uri: str, tracking_uri: str, cache_folder: Path) -> Path:
+    """The local model folder of `models:/name@alias` or `models:/name/version`.
+
+    Downloaded once for each logged model; a folder that is in the cache is whole. Raises
+    `UserError` for another form of URI and for what MLflow does not have.
+    """
+    from mlflow.artifacts import download_artifacts
+
+    match = ALIAS_URI.fullmatch(model_uri)
+    if match is None:
+        raise UserError("not a model URI", model_uri, "write models:/name@alias or models:/name/1")
+    with _mlflow_environment(tracking_uri), _as_user_error(f"no model {model_uri}"):
+        client = open_client(tracking_uri)
+        if match["alias"]:
+            version = client.get_model_version_by_alias(match["name"], match["alias"])
+        else:
+            version = client.get_model_version(match["name"], match["version"])
+        model = client.get_logged_model(str(version.source).removeprefix("models:/"))
+        final = cache_folder / model.model_id
+        if not final.exists():
+            cache_folder.mkdir(parents=True, exist_ok=True)
+            source = f"{model.artifact_location}/artifacts/{FOLDER_NAME}"
+            with tempfile.TemporaryDirectory(dir=cache_folder) as beside:
+                download_artifacts(source, dst_path=beside, tracking_uri=tracking_uri)
+                (Path(beside) / FOLDER_NAME).replace(final)
+    return final
+
+
+@contextmanager
+def _mlflow_environment(tracking_uri: str) -> Iterator[None]:
+    """MLflow's environment while it is called here: this store the default, waits bounded.
+
+    Its SQLite registry looks a logged model up in the default store, whatever its own client says.
+    """
+    wanted = ENVIRONMENT | {"MLFLOW_TRACKING_URI": tracking_uri}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _as_user_error(what: str) -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        remedy = "repeat the command when MLflow answers; nothing is registered twice"
+        raise UserError(what, str(error).partition("\n")[0][:300], remedy) from error
+
+
+def content_hash(folder: Path) -> str:
+    """What makes a model itself: sha256 over architecture, weights and tokenizer.
+
+    Raises `UserError` for a folder that lacks one of them.
+    """
+    total = hashlib.sha256()
+    for name in IDENTITY_NAMES:
+        path = folder / name
+        if not path.is_file():
+            raise UserError("not a model folder", str(path), "name a folder that was exported")
+        with path.open("rb") as file:
+            total.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def _registered_version(client: "MlflowClient", name: str, run_id: str, content: str) -> int | None:
+    condition = f"name = '{name}' and tags.`{CONTENT_TAG}` = '{content}'"
+    versions = client.search_model_versions(condition)
+    return next((int(each.version) for each in versions if each.run_id == run_id), None)
+
+
+def _create_registered_model(client: "MlflowClient", name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _log_model(client: "MlflowClient", folder: Path, name: str, run_id: str, content: str) -> str:
+    """Logs the folder as a model of the run and returns its id; a whole one is used again."""
+    experiment_id = client.get_run(run_id).info.experiment_id
+    condition = f"tags.`{CONTENT_TAG}` = '{content}'"
+    for found in client.search_logged_models([experiment_id], filter_string=condition):
+        if found.source_run_id == run_id:
+            if found.status == "READY":
+                return found.model_id
+            client.delete_logged_model(found.model_id)
+    model = client.create_logged_model(
+        experiment_id, name=name, source_run_id=run_id, tags={CONTENT_TAG: content}
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        client.log_model_artifacts(model.model_id, str(_save(folder, Path(temporary))))
+    return client.finalize_logged_model(model.model_id, "READY").model_id
+
+
+def _save(folder: Path, temporary: Path) -> Path:
+    """Writes MLflow's layout of a model; returns its folder, free of this machine's paths."""
+    import mlflow.pyfunc
+
+    source = temporary / FOLDER_NAME
+    shutil.copytree(folder, source)
+    own_code = temporary / "bert_core"
+    package = Path(bert_core.__path__[0])
+    shutil.copytree(package, own_code, ignore=shutil.ignore_patterns("__pycache__"))
+    code = shutil.copy(Path(__file__).with_name("model_pyfunc.py"), temporary)
+    saved = temporary / "saved"
+    mlflow.pyfunc.save_model(
+        saved,
+        python_model=str(code),
+        artifacts={"model_folder": str(source)},
+        code_paths=[str(own_code)],
+        pip_requirements=[f"{name}=={_public_version(name)}" for name in REQUIREMENTS],
+    )
+    _remove_machine_paths(saved / "MLmodel", temporary)
+    return saved
+
+
+def _remove_machine_paths(path: Path, temporary: Path) -> None:
+    """Makes MLmodel's absolute paths relative to the model, which is how they are read."""
+    text = path.read_text().replace(f"{temporary}/", "")
+    described = yaml.safe_load(text)
+    described["flavors"]["python_function"]["artifacts"]["model_folder"]["uri"] = FOLDER_NAME
+    path.write_text(yaml.safe_dump(described, sort_keys=False))
+
+
+def _public_version(package: str) -> str:
+    return metadata.version(package).partition("+")[0]  # 2.13.0+cpu is not on every index
