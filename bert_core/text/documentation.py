@@ -122,7 +122,7 @@ def _paragraphs(text: str) -> Iterator[str]:
         stripped = line.strip()
         here = len(line) - len(line.lstrip())
         joins = stripped and here == indentation and not _STARTS_A_LINE.match(stripped)
-        if held and not joins:
+        if held and (not joins or held[-1].startswith(">>>")):
             yield " ".join(held)
             held = []
         if stripped:

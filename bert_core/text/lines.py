@@ -23,7 +23,7 @@ def read_lines(
                 break
         offset -= 1
     held = b""
-    while line := held + stream.readline(max_bytes):
+    while line := held + stream.readline(max_bytes - len(held)):
         held = b""
         if len(line) >= max_bytes and not line.endswith(b"\n"):
             cut = line.rfind(b" ", 1)

@@ -3,7 +3,6 @@
 Files, folders, globs, `s3://` and `gs://` URIs, `hf://NAME[:CONFIG[:SPLIT]]`, `docs://[PACKAGE]`.
 """
 
-import fnmatch
 import glob
 import io
 import os
@@ -11,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from bert_core.errors import UserError
@@ -88,7 +87,7 @@ def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]
         files = [path]
     elif path.is_dir():
         every = sorted(each for each in path.rglob("*") if each.is_file())
-        visible = [f for f in every if not any(p[0] == "." for p in f.relative_to(path).parts)]
+        visible = [each for each in every if not _is_hidden(str(each.relative_to(path)))]
         files = [each for each in visible if _format(each.name)]
         skipped["files_of_unknown_format"] += len(visible) - len(files)
     else:
@@ -118,13 +117,11 @@ def _find_remote_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart
         else:
             selector = FileSelector(path, recursive=True, allow_not_found=True)
             found = [each for each in filesystem.get_file_info(selector) if each.is_file]
-            pattern = None if wild is None else path + address[len(root) :]
-            files = [
-                each
-                for each in sorted(found, key=lambda each: each.path)
-                if (fnmatch.fnmatchcase(each.path, pattern) if pattern else _format(each.path))
-            ]
-            skipped["files_of_unknown_format"] += 0 if pattern else len(found) - len(files)
+            pattern = "" if wild is None else path + address[len(root) :]
+            visible = [each for each in found if not _is_hidden(each.path[len(path) :])]
+            files = [each for each in visible if _is_meant(each.path, pattern)]
+            files.sort(key=lambda each: PurePosixPath(each.path).parts)
+            skipped["files_of_unknown_format"] += 0 if pattern else len(visible) - len(files)
     except OSError as error:
         remedy = f"check the address and credentials; {str(error).splitlines()[0]}"
         raise CorpusError("cannot read", typed, remedy) from error
@@ -132,6 +129,18 @@ def _find_remote_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart
         raise CorpusError("no text files at this address", typed, f"give {_READABLE} files")
     for file in files:
         yield replace(_part_of_file(typed, file.path, file.size), filesystem=uri)
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(path).parts)
+
+
+def _is_meant(path: str, pattern: str) -> bool:
+    """Whether a path matches the glob, whose `*` stays in a folder; without one, is readable."""
+    if not pattern:
+        return _format(path) is not None
+    same_depth = len(PurePosixPath(path).parts) == len(PurePosixPath(pattern).parts)
+    return same_depth and PurePosixPath(path).match(pattern)
 
 
 def _filesystem(uri: str) -> tuple["FileSystem", str]:
