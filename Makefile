@@ -1,0 +1,78 @@
+# `make` lists the targets. Each sets the environment up in .venv by itself, once, and again only
+# when pyproject.toml or constraints.txt change.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+# The folder counts too: an editable install that was moved points to where it was.
+STAMP := $(VENV)/.installed-$(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d' ' -f1)
+RESULTS := benchmarks/results
+
+# Long tests are begun in `make test` while fewer seconds than this have passed.
+LONG_TESTS_WITHIN ?= 0
+# What goes to the program behind a target: make demo ARGUMENTS="--fresh"
+ARGUMENTS ?=
+
+.PHONY: help
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+.PHONY: demo
+demo: $(STAMP)  ## pre-train a small encoder on this machine's documentation (minutes, no network)
+	$(PYTHON) workflows/pretrain.py $(ARGUMENTS)
+
+.PHONY: test
+test: $(STAMP)  ## the tests that take minutes
+	$(PYTHON) -m pytest --long-tests-within $(LONG_TESTS_WITHIN) $(ARGUMENTS)
+
+.PHONY: test-all
+test-all: $(STAMP)  ## all tests, the long ones too
+	$(PYTHON) -m pytest --long-tests-within 86400 $(ARGUMENTS)
+
+.PHONY: lint
+lint: $(STAMP)  ## style, format and types
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m pyright
+
+.PHONY: bench
+bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results
+	@mkdir -p $(RESULTS)
+	@set -e; for benchmark in pretraining data tracking; do \
+	  test -f benchmarks/$$benchmark.py || continue; \
+	  echo "$(PYTHON) benchmarks/$$benchmark.py --json $(RESULTS)/$$benchmark-cpu.json $(ARGUMENTS)"; \
+	  $(PYTHON) benchmarks/$$benchmark.py --json $(RESULTS)/$$benchmark-cpu.json $(ARGUMENTS); \
+	done
+
+.PHONY: constraints
+constraints: $(STAMP)  ## pin what .venv holds in constraints.txt
+	@{ sed -n '/^#/p' constraints.txt; \
+	  $(PYTHON) -m pip freeze --exclude-editable --exclude bertline \
+	    | sed -e '/^#/d' -e 's/+.*//' -e '/^\(nvidia\|cuda\|triton\)[-=]/d' | LC_ALL=C sort -f; } \
+	  > constraints.new
+	@mv constraints.new constraints.txt
+
+.PHONY: clean
+clean:  ## remove the environment and all that tools left behind
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+$(STAMP):
+	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \
+	  for name in python3 python3.13 python3.12 python3.11; do \
+	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+	    name=; \
+	  done; \
+	  if [ -z "$$name" ]; then \
+	    echo "error: no Python 3.11 or newer here; install one, say apt install python3 python3-venv" >&2; \
+	    exit 2; \
+	  fi; \
+	  if ! "$$name" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    echo "error: $$name cannot make a virtual environment; install its venv module, say apt install $$name-venv" >&2; \
+	    exit 2; \
+	  fi; \
+	  "$$name" -m venv $(VENV); }
+	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@rm -f $(VENV)/.installed-* && touch $@

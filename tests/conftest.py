@@ -1,0 +1,147 @@
+"""What all tests share: the Ray cluster, the data beside the checkout, the rules for skipping."""
+
+import logging
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parent
+NO_SHARED_DATA = "../shared/data is not beside this checkout"
+
+STARTED = time.monotonic()
+NOT_BEGUN = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def repository():
+    """The root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of real data sets beside the checkout, which is no part of it."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(NO_SHARED_DATA)
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def neutral_environment():
+    """Keeps a developer's own cluster and tracking server out of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """One Ray cluster of 2 CPUs for all tests that need one in this process."""
+    import ray
+
+    # The dashboard stays: without it Ray Train prints a complaint every two seconds.
+    ray.init(num_cpus=2, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def subprocess_environment(tmp_path):
+    """The environment of a command under test: a home of its own, and the token for `ray job`.
+
+    Ray writes its token into the home folder and its clients read it only when they are told to.
+    """
+    home = tmp_path / "home"
+    home.mkdir()
+    return os.environ | {"HOME": str(home), "RAY_AUTH_MODE": "token", "PYTHONUNBUFFERED": "1"}
+
+
+def pytest_addoption(parser):
+    """Declares how long tests marked `slow` may still begin."""
+    parser.addoption(
+        "--long-tests-within",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="run tests marked slow too, last, those that begin within SECONDS of the start",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    """Lets the long tests through the marker filter of pyproject.toml when there is time."""
+    config.stash[NOT_BEGUN] = []
+    if config.option.long_tests_within > 0 and config.option.markexpr == "not slow":
+        config.option.markexpr = ""
+
+
+def pytest_collection_modifyitems(items):
+    """Puts the long tests last."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Leaves out a long test for which it is too late; the summary names it."""
+    seconds = item.config.option.long_tests_within
+    late = 0 < seconds < time.monotonic() - STARTED
+    if late and item.get_closest_marker("slow") is not None:
+        item.config.stash[NOT_BEGUN].append(item.nodeid)
+        return True
+    return None
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Names the long tests that were not begun."""
+    names = config.stash[NOT_BEGUN]
+    if names:
+        seconds = config.option.long_tests_within
+        terminalreporter.section(f"{len(names)} long tests not begun within {seconds:.0f} s")
+        for name in names:
+            terminalreporter.line(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Fails a test that was skipped for a reason that nobody has agreed to."""
+    report = yield
+    refuse_unlisted_skip(report, item.nodeid)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Fails a module that was skipped for a reason that nobody has agreed to."""
+    report = yield
+    refuse_unlisted_skip(report, collector.nodeid)
+    return report
+
+
+def refuse_unlisted_skip(report, name):
+    """Turns a skipped or expected-to-fail report into a failed one unless its reason is listed."""
+    if not report.skipped:
+        return
+    expected_failure = getattr(report, "wasxfail", None)
+    reason = expected_failure if expected_failure is not None else report.longrepr[2]
+    reason = reason.removeprefix("reason: ").removeprefix("Skipped: ")
+    if not any(re.fullmatch(pattern, reason) for pattern in allowed_skip_reasons()):
+        if expected_failure is not None:
+            del report.wasxfail
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{name} was skipped: {reason!r}\n"
+            "No line of tests/allowed_skips.txt allows this reason. Let the test run, or add the "
+            "reason there with a comment that says why."
+        )
+
+
+def allowed_skip_reasons():
+    """The regular expressions of tests/allowed_skips.txt."""
+    lines = (HERE / "allowed_skips.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.strip() and not line.startswith("#")]
