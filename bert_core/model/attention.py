@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from torch.nn.attention.varlen import varlen_attn
 
 from bert_core.errors import UserError
+from bert_core.model.attention_dropout import attention_with_dropout
+from bert_core.model.dropout import is_eager_cpu
 from bert_core.model.layout import Layout, Packed, Padded
 
 
@@ -33,26 +35,37 @@ def attention(
 
 
 def _padded(split: Tensor, layout: Padded, dropout: float) -> Tensor:
-    batch, seq = layout.mask.shape
-    query, key, value = split.view(batch, seq, *split.shape[1:]).permute(2, 0, 3, 1, 4)
-    mask = None
-    if not layout.is_full:
-        # A row that is all padding attends to itself: a softmax over nothing would be NaN.
-        keys = layout.mask | ~layout.mask.any(dim=1, keepdim=True)
-        mask = keys[:, None, None, :]  # [batch, 1, 1, seq]
-    mixed = F.scaled_dot_product_attention(query, key, value, mask, dropout)
-    return mixed.transpose(1, 2)  # [batch, seq, A, D]
+    block = split.view(*layout.mask.shape, *split.shape[1:])  # [batch, seq, 3, A, D]
+    if layout.is_full:
+        return _block(block, None, dropout)
+    # A row that is all padding attends to itself: a softmax over nothing would be NaN.
+    keys = layout.mask | ~layout.mask.any(dim=1, keepdim=True)
+    return _block(block, keys[:, None, None, :], dropout)  # [batch, seq, A, D]
 
 
 def _packed_by_length(split: Tensor, layout: Packed, dropout: float) -> Tensor:
     blocks, start = [], 0
     for count, length in layout.runs:
-        block = split[start : start + count * length]
-        query, key, value = block.view(count, length, *block.shape[1:]).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value, None, dropout)  # [N, A, n, D]
-        blocks.append(mixed.transpose(1, 2).flatten(0, 1))
+        tokens = split[start : start + count * length]
+        mixed = _block(tokens.view(count, length, *split.shape[1:]), None, dropout)
+        blocks.append(mixed.flatten(0, 1))  # [N * n, A, D]
         start += count * length
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)  # [T, A, D]
+
+
+def _block(block: Tensor, keys: Tensor | None, dropout: float) -> Tensor:
+    """Attention in sequences of equal length, [N, n, 3, A, D] to [N, n, A, D].
+
+    `keys`, bool [N, 1, 1, n], are the keys to see; None stands for all.
+    """
+    if dropout > 0 and is_eager_cpu(block):
+        bias = None
+        if keys is not None:
+            bias = torch.zeros(keys.shape, dtype=block.dtype).masked_fill_(~keys, -torch.inf)
+        return attention_with_dropout(block, dropout, bias)
+    query, key, value = block.permute(2, 0, 3, 1, 4)  # [N, A, n, D]
+    mixed = F.scaled_dot_product_attention(query, key, value, keys, dropout)
+    return mixed.transpose(1, 2)
 
 
 def _packed(split: Tensor, layout: Packed, dropout: float) -> Tensor:

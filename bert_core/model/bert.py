@@ -1,6 +1,6 @@
 """`Bert`: one encoder and the heads that stand on it, by name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from torch import nn
@@ -8,6 +8,13 @@ from torch import nn
 from bert_core.config import ModelConfig
 from bert_core.model.encoder import Encoder
 from bert_core.model.heads import MaskedTokenHead, NextSentenceHead, Pooler
+
+HEADS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    "masked_token": MaskedTokenHead,
+    "pooler": Pooler,
+    "next_sentence": NextSentenceHead,
+}
+"""The heads of pre-training; their names are those in `Bert.heads` and in the weights."""
 
 
 class Bert(nn.Module):
@@ -27,10 +34,16 @@ class Bert(nn.Module):
 
         Drawn from torch's generator: seed it for a repeatable start.
         """
-        heads: dict[str, nn.Module] = {"masked_token": MaskedTokenHead(config)}
-        if next_sentence:
-            heads |= {"pooler": Pooler(config), "next_sentence": NextSentenceHead(config)}
-        return cls(Encoder(config), heads)
+        model = cls(Encoder(config), {})
+        model.add_missing_heads(HEADS if next_sentence else ["masked_token"])
+        return model
+
+    def add_missing_heads(self, names: Iterable[str]) -> list[str]:
+        """Adds a fresh head for each of these names of `HEADS` that has none; gives their names."""
+        added = [name for name in names if name not in self.heads]
+        for name in added:
+            self.heads[name] = HEADS[name](self.config)
+        return added
 
     @property
     def config(self) -> ModelConfig:

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from bert_core.config import ModelConfig
 from bert_core.model.attention import attention
+from bert_core.model.dropout import add_dropout, dropout
 from bert_core.model.layout import Layout
 
 
@@ -65,7 +66,7 @@ class Embeddings(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embeds tokens; all three ids are int64 [T], the result is [T, H]."""
         embedded = self.word(input_ids) + self.position(position_ids) + self.segment(token_type_ids)
-        return F.dropout(self.norm(embedded), self.dropout, self.training)
+        return dropout(self.norm(embedded), self.dropout, self.training)
 
 
 class Layer(nn.Module):
@@ -92,12 +93,14 @@ class Layer(nn.Module):
         attention_dropout = self.attention_dropout if self.training else 0.0
         query_key_value = self.query_key_value(hidden_states)  # [T, 3H]
         mixed = attention(query_key_value, self.num_heads, layout, attention_dropout)  # [T, H]
-        attended = F.dropout(self.attention_output(mixed), self.hidden_dropout, self.training)
-        hidden_states = self.attention_norm(hidden_states + attended)
+        attended = self._add(hidden_states, self.attention_output(mixed))
+        hidden_states = self.attention_norm(attended)
 
         intermediate = F.gelu(self.intermediate(hidden_states))  # [T, 4H]
-        output = F.dropout(self.output(intermediate), self.hidden_dropout, self.training)
-        return self.output_norm(hidden_states + output)
+        return self.output_norm(self._add(hidden_states, self.output(intermediate)))
+
+    def _add(self, residual: Tensor, states: Tensor) -> Tensor:
+        return add_dropout(residual, states, self.hidden_dropout, self.training)
 
 
 class Encoder(nn.Module):

@@ -51,6 +51,11 @@ class Packed:
         return replace(self, cu_seqlens=cu_seqlens, runs=runs)
 
     @property
+    def lengths(self) -> Tensor:
+        """Number of tokens of each sequence, [sequences]."""
+        return self.cu_seqlens.diff()
+
+    @property
     def first_positions(self) -> Tensor:
         """Index of each sequence's first token, int64 [sequences].
 
@@ -85,6 +90,11 @@ class Padded:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same layout on another device."""
         return replace(self, mask=self.mask.to(device, non_blocking=non_blocking))
+
+    @property
+    def lengths(self) -> Tensor:
+        """Number of real tokens of each sequence, [sequences]."""
+        return self.mask.sum(1)
 
     @property
     def first_positions(self) -> Tensor:

@@ -12,7 +12,9 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
+from bert_core.model.heads import MaskedTokenHead
 from bert_core.model.layout import Layout, Packed, Padded
+from bert_core.model.vocabulary import vocabulary_cross_entropy
 
 SUM_NAMES = (
     "masked_token_loss",
@@ -69,22 +71,35 @@ def compute_loss(
     hidden_states = model.encoder(
         batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
     )
-    masked_states = hidden_states.index_select(0, batch.masked_positions)  # [P, H]
-    logits = model.heads["masked_token"](masked_states, model.encoder.word_embeddings)
-    loss, sums = _cross_entropy(logits, batch.masked_ids, num_predictions)
+    loss, sums = _masked_token_loss(model, hidden_states, batch, max(num_predictions, 1))
     if "next_sentence" not in model.heads:
         return loss, torch.cat([sums, sums.new_zeros(3)])
-    pooled = model.heads["pooler"](hidden_states, batch.layout)
-    row_loss, row_sums = _cross_entropy(
-        model.heads["next_sentence"](pooled), batch.next_sentence, num_rows
-    )
+    row_loss, row_sums = _next_sentence_loss(model, hidden_states, batch, max(num_rows, 1))
     return loss + row_loss, torch.cat([sums, row_sums])
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Summed cross entropy over `count`, and float32 [3]: its sum, hits, number of labels."""
+def _masked_token_loss(
+    model: Bert, hidden_states: Tensor, batch: PretrainingBatch, count: int
+) -> tuple[Tensor, Tensor]:
+    head = model.heads["masked_token"]
+    assert isinstance(head, MaskedTokenHead)
+    features = head.features(hidden_states.index_select(0, batch.masked_positions))  # [P, H]
+    loss, hits = vocabulary_cross_entropy(
+        features, model.encoder.word_embeddings, head.bias, batch.masked_ids, count
+    )
+    return loss, _sums(loss.detach() * count, hits, batch.masked_ids)
+
+
+def _next_sentence_loss(
+    model: Bert, hidden_states: Tensor, batch: PretrainingBatch, count: int
+) -> tuple[Tensor, Tensor]:
+    pooled = model.heads["pooler"](hidden_states, batch.layout)
+    logits, labels = model.heads["next_sentence"](pooled), batch.next_sentence  # [N, 2], [N]
     total = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
-    counted = labels != IGNORE_INDEX
-    hits = (logits.detach().argmax(-1) == labels) & counted
-    sums = torch.stack([total.detach().float(), hits.sum(), counted.sum()])
-    return total / max(count, 1), sums
+    hits = (logits.detach().argmax(-1) == labels).sum()
+    return total / count, _sums(total.detach(), hits, labels)
+
+
+def _sums(loss: Tensor, hits: Tensor, labels: Tensor) -> Tensor:
+    """Float32 [3]: the summed loss, how many are right, how many there are."""
+    return torch.stack([loss.float(), hits.float(), (labels != IGNORE_INDEX).sum().float()])

@@ -1,0 +1,220 @@
+"""The model folder: a `Bert` and its tokenizer on disk, in Hugging Face's layout.
+
+Written beside its place and renamed; with checksums, and refused when damaged. No pickle.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from bert_core.config import ModelConfig
+from bert_core.errors import UserError
+from bert_core.hugging_face import UnknownWeightError, from_hugging_face, to_hugging_face
+from bert_core.model.bert import HEADS, Bert
+from bert_core.model.encoder import Encoder, SinusoidalPositions
+from bert_core.tokenizer import load_tokenizer, save_tokenizer
+
+CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
+
+_POSITIONS = "encoder.embeddings.position.weight"
+
+_REQUIRED = {
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+"""What config.json may say of a model that is computed here; all are the defaults when absent."""
+
+
+class ModelFolderError(UserError):
+    """A model folder that is missing, damaged, or holds something other than a BERT encoder."""
+
+
+def save_model_folder(
+    folder: str | Path,
+    model: Bert,
+    tokenizer: Tokenizer,
+    card: str,
+    *,
+    extra_config: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the folder whole or not at all; one that stands there is replaced.
+
+    `card` becomes README.md, `extra_config` is added to config.json. `transformers` loads the
+    folder with no missing or unexpected key.
+    """
+    folder = Path(folder).absolute()
+    written = folder.with_name(f".{folder.name}.written")
+    shutil.rmtree(written, ignore_errors=True)
+    written.mkdir(parents=True)
+    _write_json(written / CONFIG, _to_config_json(model) | dict(extra_config or {}))
+    save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
+    _write_tokenizer(written, tokenizer, model.config.max_position_embeddings)
+    (written / "README.md").write_text(card, encoding="utf-8")
+    lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(written.iterdir())]
+    (written / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
+    for path in (*written.iterdir(), written):
+        _flush(path)
+    replaced = folder.with_name(f".{folder.name}.replaced")
+    shutil.rmtree(replaced, ignore_errors=True)
+    if folder.exists():
+        folder.rename(replaced)
+    written.rename(folder)
+    _flush(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def load_model_folder(folder: str | Path) -> tuple[ModelConfig, Bert, Tokenizer]:
+    """Loads a folder written here, or any of Hugging Face's with a BERT encoder, on the CPU.
+
+    The model has the heads that stand in the folder and no other: an encoder alone has none, or
+    its pooler; `Bert.add_missing_heads` adds fresh ones. Raises `ModelFolderError`, naming the
+    file, for what is missing, damaged, unknown or not computed here.
+    """
+    folder = Path(folder)
+    _verify_checksums(folder)
+    config = _read_config(folder / CONFIG)
+    model = _read_model(folder, config)
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.get_vocab_size() > config.vocab_size:
+        raise ModelFolderError(
+            f"the tokenizer has {tokenizer.get_vocab_size()} words, the model {config.vocab_size}",
+            str(folder),
+            "restore the tokenizer that the model was trained with",
+        )
+    return config, model, tokenizer
+
+
+def _to_config_json(model: Bert) -> dict[str, Any]:
+    values = model.config.model_dump()
+    if values["position_embedding"] == "learned":
+        del values["position_embedding"]  # not a name of Hugging Face's
+    architecture = "BertModel"
+    if "masked_token" in model.heads:
+        with_rows = "next_sentence" in model.heads
+        architecture = "BertForPreTraining" if with_rows else "BertForMaskedLM"
+    return {"architectures": [architecture], "dtype": "float32", **_REQUIRED, **values}
+
+
+def _weights(model: Bert) -> dict[str, Tensor]:
+    """Float32 weights under Hugging Face's names; fixed positions are written out as a table."""
+    state = dict(model.state_dict())
+    if isinstance(model.encoder.embeddings.position, SinusoidalPositions):
+        state[_POSITIONS] = model.encoder.embeddings.position.weight
+    return {
+        name: tensor.detach().to("cpu", torch.float32).contiguous()
+        for name, tensor in to_hugging_face(state).items()
+    }
+
+
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, longest: int) -> None:
+    """Writes the tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take."""
+    save_tokenizer(tokenizer, folder / "tokenizer.json")
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    words = sorted(vocabulary, key=lambda word: vocabulary[word])
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    special = {
+        f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")
+    }
+    _write_json(folder / "special_tokens_map.json", special)
+    normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
+    settings = {"model_max_length": longest, **special}
+    if normalizer.get("type") == "BertNormalizer":
+        settings |= {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": normalizer["lowercase"],
+            "strip_accents": normalizer["strip_accents"],
+            "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+        }
+    else:
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    _write_json(folder / "tokenizer_config.json", settings)
+
+
+def _verify_checksums(folder: Path) -> None:
+    """Checks every listed file; a folder without a list, such as a foreign one, is not checked."""
+    if not (folder / CONFIG).is_file():
+        raise ModelFolderError("no model folder", str(folder), f"it has no {CONFIG}")
+    path = folder / CHECKSUMS
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        expected, _, name = line.partition("  ")
+        listed = folder / Path(name).name
+        if not listed.is_file() or _sha256(listed) != expected:
+            raise ModelFolderError(
+                "damaged model folder", str(listed), "restore the file, or export the model again"
+            )
+
+
+def _read_config(path: Path) -> ModelConfig:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        for name, required in _REQUIRED.items():
+            if values.get(name, required) != required:
+                raise ModelFolderError(
+                    f"{name} {values[name]!r} is not computed here",
+                    str(path),
+                    f"only {name} {required!r} is",
+                )
+        return ModelConfig(
+            **{name: values[name] for name in ModelConfig.model_fields & values.keys()}
+        )
+    except (ValidationError, ValueError, AttributeError) as error:
+        first_line = str(error).splitlines()[0]
+        raise ModelFolderError("damaged model configuration", str(path), first_line) from error
+
+
+def _read_model(folder: Path, config: ModelConfig) -> Bert:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        remedy = (
+            "convert the weights to safetensors" if list(folder.glob("*.bin")) else "restore it"
+        )
+        raise ModelFolderError("no weights", str(path), remedy)
+    try:
+        state = from_hugging_face(load_file(path))
+        if config.position_embedding == "sinusoidal":
+            del state[_POSITIONS]
+        names = [name for name in HEADS if any(key.startswith(f"heads.{name}.") for key in state)]
+        model = Bert(Encoder(config), {})
+        model.add_missing_heads(names)
+        model.load_state_dict(state)
+    except (SafetensorError, UnknownWeightError, RuntimeError, KeyError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelFolderError(
+            "weights that are damaged or not of this model", str(path), reason
+        ) from error
+    return model
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _flush(path: Path) -> None:
+    """Makes a file or folder survive a power cut before the rename that publishes it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
