@@ -56,7 +56,9 @@ def _rename_old(output: Path) -> None:
 def check_disk(output: Path, num_bytes: float) -> None:
     """Raises `UserError` if the folder cannot be made, or its disk has less than `num_bytes`."""
     existing = next(path for path in (output, *output.parents) if path.exists())
-    if not os.access(existing, os.W_OK | os.X_OK):
+    if not existing.is_dir():
+        raise UserError("not a folder", str(existing), "give another --output")
+    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
         raise UserError("no permission to write", str(existing), "give another --output")
     free = shutil.disk_usage(existing).free
     if free < num_bytes:

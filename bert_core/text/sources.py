@@ -97,7 +97,7 @@ def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]
         what = "no text files in this folder" if path.is_dir() else "no such file or folder"
         raise CorpusError(what, typed, f"give {_READABLE} files, a folder or a glob")
     for file in files:
-        if not os.access(file, os.R_OK):
+        if not os.access(file, os.R_OK, effective_ids=True):
             raise CorpusError("no permission to read", str(file), "change its permissions")
         yield _part_of_file(typed, str(file), file.stat().st_size)
 

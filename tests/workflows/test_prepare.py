@@ -1,0 +1,301 @@
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy
+import pytest
+
+from bert_core.text.shard_index import read_index
+from bert_core.text.shards import open_shards, verify_shards
+from bert_core.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_hash
+from workflows import prepare
+
+COMMAND = Path(prepare.__file__)
+
+
+def write_texts(folder, num_files=3, num_documents=20, seed=0):
+    """Text files of different kinds, with some documents that are repeated."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(3000)]
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number in range(num_files):
+        documents = [
+            "\n".join(
+                ". ".join(" ".join(draw.choices(words, k=9)).capitalize() for _ in range(4)) + "."
+                for _ in range(3)
+            )
+            for _ in range(num_documents)
+        ]
+        text = "\n\n".join([*documents, documents[0], "The same in every file."])
+        paths.append(folder / f"{number}.txt")
+        paths[-1].write_text(text)
+    last = paths[-1]
+    paths[-1] = last.with_name(f"{last.name}.gz")
+    paths[-1].write_bytes(gzip.compress(last.read_bytes()))
+    last.unlink()
+    return [str(path) for path in paths]
+
+
+def run(capsys, *arguments):
+    code = prepare.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def refused(capsys, output, *arguments):
+    """Runs a command that must fail in one line and leave nothing; returns the line."""
+    existed = Path(output).exists()
+    code, out, err = run(capsys, *arguments, "--output", output)
+    lines = [line for line in err.splitlines() if "  done in " not in line]
+    assert code == 2 and out == "" and len(lines) == 1
+    assert Path(output).exists() == existed
+    assert not existed or not (Path(output) / ".preparing").exists()
+    return lines[0]
+
+
+def test_several_values_after_one_option():
+    assert prepare.several_values(["--text", "a", "b,c", "--strict"], "--text") == [
+        "--strict",
+        "--text",
+        '["a", "b,c"]',
+    ]
+    assert prepare.several_values(["--text", "a", "--x", "1", "--text=b"], "--text") == [
+        "--x",
+        "1",
+        "--text",
+        '["a", "b"]',
+    ]
+    assert prepare.several_values(["--help"], "--text") == ["--help"]
+
+
+def test_the_command_line_is_checked(tmp_path, capsys):
+    (path,) = write_texts(tmp_path / "texts", 1)
+    output = tmp_path / "out"
+    assert "vocabulary_size" in refused(capsys, output, "--text", path, "--vocabulary_sise", 9000)
+    assert "heldout_share" in refused(capsys, output, "--text", path, "--heldout_share", 1.5)
+    code, _, err = run(capsys, "--output", output)
+    assert code == 2 and "text" in err and err.count("\n") == 1
+
+
+def test_help_lists_every_setting():
+    done = subprocess.run(
+        [sys.executable, str(COMMAND), "--help"], capture_output=True, text=True, check=True
+    )
+    for name in prepare.PrepareSettings.model_fields:
+        assert f"--{name}" in done.stdout
+
+
+def test_input_that_cannot_be_used_is_refused_before_anything_starts(tmp_path, capsys):
+    (path,) = write_texts(tmp_path / "texts", 1)
+    output = tmp_path / "out"
+    assert "no such file" in refused(capsys, output, "--text", tmp_path / "absent.txt")
+    assert "no such package" in refused(capsys, output, "--text", "docs://no_such_package")
+    line = refused(capsys, output, "--text", path, "--tokenizer", tmp_path / "absent")
+    assert "no tokenizer" in line
+
+
+def test_output_folders_that_hold_something_else_are_refused(tmp_path, capsys):
+    (path,) = write_texts(tmp_path / "texts", 1)
+    assert "holds other files" in refused(capsys, tmp_path, "--text", path)
+    assert "holds other files" in refused(capsys, tmp_path, "--text", path, "--fresh")
+    assert "is a file" in refused(capsys, path, "--text", path)
+    assert "not a folder" in refused(capsys, Path(path) / "out", "--text", path)
+
+
+@contextmanager
+def nobody():
+    """Permissions mean nothing to root, so root is nobody for a while."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_no_permission_to_write_or_read(capsys):
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
+    try:
+        (folder / "a.txt").write_text("Some text.")
+        (folder / "secret.txt").write_text("Some text.")
+        (folder / "secret.txt").chmod(0)
+        folder.chmod(0o555)
+        with nobody():
+            line = refused(capsys, folder / "out", "--text", folder / "a.txt")
+            secret = refused(capsys, folder / "out", "--text", folder / "secret.txt")
+        assert "no permission to read" in secret
+        assert "no permission to write" in line
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.ray
+def test_text_becomes_shards(tmp_path, capsys, ray_cluster):
+    paths = write_texts(tmp_path / "texts")
+    output = tmp_path / "out"
+    settings = ["--vocabulary_size", 800, "--heldout_share", 0.1, "--shard_tokens", 3000]
+    code, out, err = run(capsys, "--text", *paths, "--output", output, *settings)
+    assert code == 0, err
+    index = verify_shards(output)
+    assert index.counts["documents_read"] == 3 * 22
+    assert index.counts["duplicate_documents"] == 3 + 2
+    train, heldout = open_shards(output), open_shards(output, "heldout")
+    assert train.num_documents + heldout.num_documents == 61
+    assert len(train.shards) > 1 and heldout.num_documents > 0
+    tokenizer = load_tokenizer(output)
+    assert tokenizer_hash(tokenizer) == train.tokenizer_hash
+    counts = numpy.load(output / "token_counts.npy", allow_pickle=False)
+    assert counts.sum() == train.num_tokens and counts.shape == (tokenizer.get_vocab_size(),)
+    assert "duplicate documents" in out and "unknown tokens: 0 (0.0000%)" in out
+    assert sorted(path.name for path in output.iterdir() if path.name.startswith(".")) == []
+    first = train.shards[0]
+    text = tokenizer.decode(first.tokens[: first.sentences[1]].tolist())
+    assert text.replace(" ", "") in Path(paths[0]).read_text().lower().replace(" ", "")
+    assert [source["num_documents"] for source in index.sources] == [22, 22, 22]
+
+
+@pytest.mark.ray
+def test_the_result_is_the_same_for_any_number_of_workers(tmp_path, capsys, ray_cluster):
+    paths = write_texts(tmp_path / "texts", 4)
+    settings = ["--text", *paths, "--vocabulary_size", 800]
+    for workers in (1, 2, 3):
+        code, _, err = run(
+            capsys, *settings, "--output", tmp_path / f"{workers}", "--num_workers", workers
+        )
+        assert code == 0, err
+    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
+
+
+@pytest.mark.ray
+def test_a_finished_folder_is_found_and_another_plan_refused(tmp_path, capsys, ray_cluster):
+    (path,) = write_texts(tmp_path / "texts", 1)
+    output = tmp_path / "out"
+    command = ["--text", path, "--output", output, "--vocabulary_size", 300]
+    assert run(capsys, *command)[0] == 0
+    before = contents(output)
+    code, out, _ = run(capsys, *command, "--num_workers", 1)
+    assert code == 0 and "complete already" in out and contents(output) == before
+    code, _, err = run(capsys, *command, "--cased")
+    assert code == 2 and "cased: False -> True" in err
+    assert run(capsys, *command, "--cased", "--fresh")[0] == 0
+    assert contents(tmp_path / "out.old-1") == before
+    assert read_index(output).settings["cased"] is True
+    os.utime(path, (1, 1))
+    code, _, err = run(capsys, *command, "--cased")
+    assert code == 2 and "the files of text have changed" in err
+
+
+@pytest.mark.ray
+def test_text_that_turns_out_to_be_wrong_leaves_nothing(tmp_path, capsys, ray_cluster):
+    output = tmp_path / "out"
+    (tmp_path / "bad.txt").write_bytes(b"good words\nbad \xff byte\n")
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "a.jsonl").write_text('{"body": "x"}')
+    line = refused(capsys, output, "--text", tmp_path / "bad.txt", "--strict")
+    assert "invalid UTF-8" in line and "bad.txt, byte 15" in line
+    assert "empty corpus" in refused(capsys, output, "--text", tmp_path / "empty.txt")
+    assert "for example body" in refused(capsys, output, "--text", tmp_path / "a.jsonl")
+    (tmp_path / "wide.txt").write_text(" ".join(chr(code) for code in range(0x3A0, 0x500)))
+    command = ["--text", tmp_path / "wide.txt", "--vocabulary_size", 100]
+    assert "larger vocabulary" in refused(capsys, output, *command)
+
+
+@pytest.mark.ray
+def test_invalid_utf8_is_replaced_and_counted(tmp_path, capsys, ray_cluster):
+    (path,) = write_texts(tmp_path / "texts", 1)
+    (tmp_path / "bad.txt").write_bytes(b"some words \xff\xff and more words\n")
+    command = ["--text", path, tmp_path / "bad.txt", "--vocabulary_size", 300]
+    code, out, _ = run(capsys, *command, "--output", tmp_path / "out")
+    assert code == 0
+    assert read_index(tmp_path / "out").counts["invalid_utf8_characters_replaced"] == 2
+    assert "invalid utf8 characters replaced" in out
+
+
+@pytest.mark.ray
+def test_a_vocabulary_larger_than_uint16(tmp_path, capsys, ray_cluster):
+    words = [f"w{n}" for n in range(70_000)]
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words]))
+    (tmp_path / "a.txt").write_text("w1 w69999 w68000.\n\nw2 w3 w66666")
+    command = ["--text", tmp_path / "a.txt", "--tokenizer", vocabulary, "--heldout_share", 0]
+    assert run(capsys, *command, "--output", tmp_path / "out")[0] == 0
+    (shard,) = open_shards(tmp_path / "out").shards
+    assert shard.tokens.dtype == numpy.uint32
+    assert shard.tokens.tolist() == [6, 70_004, 68_005, 1, 7, 8, 66_671]
+    assert read_index(tmp_path / "out").counts["unknown_tokens"] == 1
+    verify_shards(tmp_path / "out")
+
+
+@pytest.mark.ray
+def test_documentation_is_prepared_without_a_file(tmp_path, capsys, ray_cluster):
+    command = ["--text", "docs://tokenizers", "docs://pydantic", "--vocabulary_size", 2000]
+    code, _, err = run(capsys, *command, "--output", tmp_path / "out")
+    assert code == 0, err
+    index = read_index(tmp_path / "out")
+    import tokenizers
+
+    assert [source["text"] for source in index.sources] == ["docs://tokenizers", "docs://pydantic"]
+    assert index.sources[0]["version"] == tokenizers.__version__
+    assert index.sources[1]["num_documents"] > 20
+
+
+MOMENTS = ["scanned/*.json", "tokenizer.json", "encoded/*.tokens.npy", "encoded/*.json", "joined/*"]
+
+
+@pytest.mark.ray
+def test_killed_at_any_moment_the_same_command_finishes(tmp_path, capsys, ray_cluster):
+    """SIGKILL of the driver in every step, one after the other, then an undisturbed end."""
+    paths = write_texts(tmp_path / "texts", num_files=6, num_documents=250)
+    command = ["--text", *paths, "--vocabulary_size", "3000", "--shard_tokens", "50000"]
+    assert run(capsys, *command, "--output", tmp_path / "whole")[0] == 0
+    output = tmp_path / "killed"
+    killed = []
+    for moment in MOMENTS:
+        process = subprocess.Popen(
+            [sys.executable, str(COMMAND), *command, "--output", str(output)],
+            env=os.environ | {"RAY_ADDRESS": ray_cluster},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None and not list((output / ".preparing").glob(moment)):
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        killed.append(process.wait())
+    assert killed == [-signal.SIGKILL] * len(MOMENTS)
+    assert (output / ".preparing").is_dir() and not (output / "index.json").exists()
+    assert run(capsys, *command, "--output", output)[0] == 0
+    assert contents(output) == contents(tmp_path / "whole")
+
+
+@pytest.mark.ray
+def test_two_processes_do_not_share_a_folder(tmp_path, capsys, ray_cluster):
+    import fcntl
+
+    (path,) = write_texts(tmp_path / "texts", 1)
+    command = ["--text", path, "--output", tmp_path / "out", "--vocabulary_size", 300]
+    settings = prepare.PrepareSettings(text=[path], output=tmp_path / "out", vocabulary_size=300)
+    parts = list(prepare.find_parts([path], "text", prepare.Counter()))
+    work = tmp_path / "out" / ".preparing"
+    work.mkdir(parents=True)
+    (work / "plan.json").write_text(json.dumps(prepare._plan_of(settings, parts)))
+    with (work / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, err = run(capsys, *command)
+        assert code == 2 and "another process" in err
+    assert run(capsys, *command)[0] == 0
