@@ -1,4 +1,4 @@
-"""The news of a run -> one line that stays in place on a terminal, or now and then a line in a log."""
+"""The news of a run -> one line that stays in place, or without a terminal a line now and then."""
 
 import shutil
 import sys

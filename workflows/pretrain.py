@@ -74,8 +74,8 @@ def train_and_register(
     write_settings(settings, folder, folder.path / ARTIFACTS_NAME)
     tracker = Tracker(folder.path, tracked_run(settings, storage, folder, shards))
     status, patience_seconds = "FAILED", 5.0
+    stopped_at = results = None
     try:
-        stopped_at = None
         if folder.last_step() < settings.total_steps:
             stopped_at = train_on_workers(settings, folder, shards)
         if stopped_at is None:
@@ -85,10 +85,10 @@ def train_and_register(
             status = "KILLED"
     finally:
         tracking = tracker.finish(status, patience_seconds)
-    if stopped_at is not None:
+    if results is None:
         print(f"stopped after step {stopped_at:,}; the same command goes on from there")
         return False
-    register(settings, folder, results, tracking)
+    register(settings, storage, folder, results, tracking)
     return True
 
 

@@ -53,7 +53,7 @@ class RunFolder:
     @property
     def summary(self) -> Path:
         """What a finished run ended with."""
-        return self.path / "summary.json"
+        return self.path / "summary.txt"
 
     def last_step(self) -> int:
         """The step of the newest whole checkpoint, 0 without one."""
