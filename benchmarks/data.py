@@ -1,0 +1,234 @@
+"""Text preparation beside `tokenizers` and sentencex alone, on the same text and the same cores.
+
+`python benchmarks/data.py [--text PATH] [--megabytes N] [--repeats N] [--json FILE]`
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from tokenizers import Tokenizer
+
+from bert_core.text.corpus import read_documents
+from bert_core.text.sentences import split_sentences
+from bert_core.text.shards import open_shards
+from bert_core.text.sources import find_parts
+from workflows.prepare import PrepareSettings, prepare
+
+_PIECE_CHARACTERS = 8 << 20
+_WATCH_SECONDS = 0.2
+
+
+def main(arguments: list[str]) -> int:
+    """Measures, prints a table and writes JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--text", default="../shared/data/text/wikipedia-aa.txt.xz")
+    parser.add_argument("--megabytes", type=float, default=100, help="of text, from its start")
+    parser.add_argument("--repeats", type=int, default=3, help="of each arm, interleaved")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        result = measure(options.text, options.megabytes, options.repeats, Path(name))
+    print_table(result)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+def measure(text: str, megabytes: float, repeats: int, folder: Path) -> dict[str, Any]:
+    """Runs all arms; rates are medians over the repeats."""
+    corpus = folder / "corpus.jsonl"
+    num_bytes = cut_corpus(text, megabytes, corpus)
+    num_cores = len(os.sched_getaffinity(0))
+    ray.init(num_cpus=num_cores, log_to_driver=False, include_dashboard=False)
+    with watched_memory() as memory:
+        start = time.perf_counter()
+        run_prepare(corpus, folder / "trained")
+        trained_seconds = time.perf_counter() - start
+    shards = open_shards(folder / "trained")
+    num_tokens = shards.num_tokens + open_shards(folder / "trained", "heldout").num_tokens
+    tokenizer = folder / "trained" / "tokenizer.json"
+    seconds: dict[str, list[float]] = {"ours": [], "processes": [], "threads": []}
+    with ProcessPoolExecutor(num_cores, mp_context=get_context("spawn")) as pool:
+        list(pool.map(segment_and_encode, [(["Warm."], str(tokenizer))] * 2 * num_cores))
+        for number in range(repeats):
+            seconds["ours"].append(timed_prepare(corpus, folder / f"again-{number}", tokenizer))
+            seconds["processes"].append(timed_processes(pool, corpus, tokenizer, num_tokens))
+            seconds["threads"].append(timed_threads(corpus, tokenizer, num_tokens))
+    ray.shutdown()
+    rates = {arm: num_tokens / statistics.median(each) for arm, each in seconds.items()}
+    return {
+        "text_bytes": num_bytes,
+        "tokens": num_tokens,
+        "cores": num_cores,
+        "arms": {
+            "ours": {"tokens_per_second": rates["ours"], "seconds": seconds["ours"]},
+            **{
+                f"tokenizers + sentencex, {arm}": {
+                    "tokens_per_second": rates[arm],
+                    "seconds": seconds[arm],
+                    "ratio": rates["ours"] / rates[arm],
+                }
+                for arm in ("processes", "threads")
+            },
+        },
+        "with_tokenizer_training_seconds": trained_seconds,
+        "peak_bytes_above_idle_cluster": memory["peak"] - memory["idle"],
+    }
+
+
+def cut_corpus(text: str, megabytes: float, path: Path) -> int:
+    """Writes the first documents as .jsonl, which all arms read; returns the bytes of text."""
+    num_bytes = 0
+    with path.open("w", encoding="utf-8") as file:
+        for part in find_parts([text], "text", Counter()):
+            for document in read_documents(part, Counter()):
+                if num_bytes >= megabytes * 1e6:
+                    return num_bytes
+                file.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
+                num_bytes += len(document.encode())
+    return num_bytes
+
+
+def run_prepare(corpus: Path, output: Path, tokenizer: Path | None = None) -> None:
+    """The whole of `prepare`, from files to verified index, without its summary."""
+    with redirect_stdout(StringIO()):
+        prepare(
+            PrepareSettings(
+                text=[str(corpus)], output=output, tokenizer=str(tokenizer) if tokenizer else None
+            )
+        )
+
+
+def timed_prepare(corpus: Path, output: Path, tokenizer: Path) -> float:
+    """Seconds of `prepare` with a given tokenizer, on the running cluster."""
+    start = time.perf_counter()
+    run_prepare(corpus, output, tokenizer)
+    return time.perf_counter() - start
+
+
+def timed_processes(
+    pool: ProcessPoolExecutor, corpus: Path, tokenizer: Path, num_tokens: int
+) -> float:
+    """Seconds of segmenting, then encoding, in one process per core; reading is not counted."""
+    calls = [(piece, str(tokenizer)) for piece in pieces(corpus)]
+    start = time.perf_counter()
+    found = sum(pool.map(segment_and_encode, calls))
+    seconds = time.perf_counter() - start
+    check_equal(found, num_tokens)
+    return seconds
+
+
+def segment_and_encode(call: tuple[list[str], str]) -> int:
+    """What the two libraries do alone: sentences, then their ids; returns the number of ids."""
+    documents, path = call
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return sum(map(len, encode(documents, path)))
+
+
+def encode(documents: list[str], path: str) -> list[Any]:
+    """Segments all documents, then encodes all sentences."""
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.encode_special_tokens = True
+    sentences = [sentence for document in documents for sentence in split_sentences(document)]
+    return tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+
+
+def timed_threads(corpus: Path, tokenizer: Path, num_tokens: int) -> float:
+    """The same in this process, where `tokenizers` uses its own threads."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    found, seconds = 0, 0.0
+    for piece in pieces(corpus):
+        start = time.perf_counter()
+        found += sum(map(len, encode(piece, str(tokenizer))))
+        seconds += time.perf_counter() - start
+    check_equal(found, num_tokens)
+    return seconds
+
+
+def check_equal(found: int, expected: int) -> None:
+    """An arm that does other work is no comparison."""
+    if found != expected:
+        raise RuntimeError(f"{found} tokens, not {expected}: the arms differ")
+
+
+def pieces(corpus: Path) -> Iterator[list[str]]:
+    """The documents, some megabytes at a time."""
+    held: list[str] = []
+    num_characters = 0
+    with corpus.open(encoding="utf-8") as file:
+        for line in file:
+            held.append(json.loads(line)["text"])
+            num_characters += len(held[-1])
+            if num_characters > _PIECE_CHARACTERS:
+                yield held
+                held, num_characters = [], 0
+    if held:
+        yield held
+
+
+@contextmanager
+def watched_memory() -> Iterator[dict[str, int]]:
+    """Memory of this process and the cluster: `idle` before, `peak` during, shared pages once."""
+    time.sleep(2)
+    memory = {"idle": _resident_bytes(), "peak": 0}
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_WATCH_SECONDS):
+            memory["peak"] = max(memory["peak"], _resident_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield memory
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _resident_bytes() -> int:
+    total = 0
+    session = Path(ray.get_runtime_context().get_session_name()).name
+    for process in psutil.process_iter():
+        try:
+            mine = process.pid == os.getpid()
+            command = "" if mine else " ".join(process.cmdline())
+            if mine or session in command or command.startswith("ray::"):
+                total += process.memory_full_info().pss
+        except psutil.Error:
+            continue
+    return total
+
+
+def print_table(result: dict[str, Any]) -> None:
+    """The arms, a line each."""
+    megabytes = result["text_bytes"] / 1e6
+    print(f"{megabytes:.1f} MB of text, {result['tokens']:,} tokens, {result['cores']} cores")
+    for name, arm in result["arms"].items():
+        rate = arm["tokens_per_second"]
+        mb_rate = rate * megabytes / result["tokens"]
+        ratio = f"   ours is {arm['ratio']:.2f} times as fast" if "ratio" in arm else ""
+        print(f"{name:36}{rate:14,.0f} tokens/s{mb_rate:8.1f} MB/s{ratio}")
+    print(f"with tokenizer training: {result['with_tokenizer_training_seconds']:.1f} s")
+    peak = result["peak_bytes_above_idle_cluster"] / 1e6
+    print(f"peak memory above the idle cluster: {peak:,.0f} MB")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
