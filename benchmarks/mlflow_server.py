@@ -104,33 +104,36 @@ class Proxy:
         self.mode = "pass"
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, which ends with its first swallowed or refused request."""
+        """One connection, which ends with its first refused or unanswered request."""
         with suppress(OSError):
-            request = await reader.read(65536)
-            if request and self.mode == "full":
-                writer.write(FULL)
-                await writer.drain()
-            elif request and self.mode != "refuse":
-                await self._forward(request, reader, writer)
+            target_reader, target_writer = await asyncio.open_connection(
+                "127.0.0.1", self.target_port
+            )
+            answers = asyncio.create_task(self._answers(target_reader, writer))
+            await self._forward(reader, writer, target_writer)
+            with suppress(OSError):
+                target_writer.write_eof()
+            await answers
+            target_writer.close()
         writer.close()
 
     async def _forward(
-        self, request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        target_writer: asyncio.StreamWriter,
     ) -> None:
-        target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
-        answers = asyncio.create_task(self._answers(target_reader, writer))
         last = 0.0
-        while request:
+        while request := await reader.read(65536):
+            if self.mode in ("refuse", "full"):
+                writer.write(FULL if self.mode == "full" else b"")
+                writer.close()
+                return
             if self.mode.startswith("delay") and time.monotonic() - last > 0.2:
                 await asyncio.sleep(float(self.mode.split()[1]))
             last = time.monotonic()
             target_writer.write(request)
             await target_writer.drain()
-            request = await reader.read(65536)
-        with suppress(OSError):
-            target_writer.write_eof()
-        await answers
-        target_writer.close()
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -10,7 +10,9 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +28,7 @@ STATE_NAME = "tracking_state.json"
 LOG_NAME = "tracking.log"
 # Two parts or more, and not the rest of a URI, a fraction such as 0.9/0.999 or a relative path.
 ABSOLUTE_PATH = re.compile(
-    r"(?:(?<=file://)|(?<![\w:/.~…<-]))(?:/[^\s/'\",;:()<>]+)+/([^\s/'\",;:()<>]+)/?"
+    r"(?:(?<=file://)|(?<=sqlite:///)|(?<![\w:/.~…<-]))(?:/[^\s/'\",;:()<>]+)+/([^\s/'\",;:()<>]+)/?"
 )
 PACKAGES = ("bertline", "torch", "tokenizers", "ray", "mlflow", "numpy")
 
@@ -114,17 +116,27 @@ class Tracker:
 
         `status` is FINISHED, FAILED or KILLED. With a timeout of 0 the sender is stopped at once.
         """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        for _ in range(2):  # a sender that was killed is replaced once
+            if self._ended(status, deadline):
+                break
+        self._stop()
+        return summarize_tracking(self._run_folder, self._error)
+
+    def _ended(self, status: str, deadline: float | None) -> bool:
+        """Whether the sender ended well, or there is no time for another."""
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             if self._process is None or self._process.poll() is not None:
                 self._process = start_sender(self._run_folder, "follow")
-            _order(self._process, f"finish {status}\n")
-            self._process.wait(timeout_seconds)
+            with suppress(BrokenPipeError):
+                _order(self._process, f"finish {status}\n")
+            return self._process.wait(left) == 0
         except subprocess.TimeoutExpired:
-            pass
+            return True
         except OSError as error:
             self._error = str(error)
-        self._stop()
-        return summarize_tracking(self._run_folder, self._error)
+            return True
 
     def _stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
