@@ -38,13 +38,12 @@ lint: $(STAMP)  ## style, format and types
 	$(PYTHON) -m pyright
 
 .PHONY: bench
-bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results
-	@mkdir -p $(RESULTS)
-	@set -e; for benchmark in pretraining data tracking; do \
-	  test -f benchmarks/$$benchmark.py || continue; \
-	  echo "$(PYTHON) benchmarks/$$benchmark.py --json $(RESULTS)/$$benchmark-cpu.json $(ARGUMENTS)"; \
-	  $(PYTHON) benchmarks/$$benchmark.py --json $(RESULTS)/$$benchmark-cpu.json $(ARGUMENTS); \
-	done
+bench: $(STAMP)  ## the CPU benchmarks; tables, and JSON into benchmarks/results
+	$(PYTHON) -m benchmarks.pretraining --preset tiny --json $(RESULTS)/pretraining-cpu-tiny.json
+	$(PYTHON) -m benchmarks.pretraining --preset mini --json $(RESULTS)/pretraining-cpu-mini.json
+	$(PYTHON) -m benchmarks.pretraining --preset mini --vocab 8192 \
+	  --json $(RESULTS)/pretraining-cpu-mini-8192.json
+	$(PYTHON) -m benchmarks.data --json $(RESULTS)/data-cpu.json
 
 .PHONY: constraints
 constraints: $(STAMP)  ## pin what .venv holds in constraints.txt

@@ -1,0 +1,20 @@
+import pickle
+
+from bert_core.errors import UserError
+
+
+class MissingText(UserError):
+    """As a module may derive its own."""
+
+
+def test_an_error_is_one_line_of_three_parts():
+    error = UserError("no such file", "a.txt", "give a path")
+    assert str(error) == "no such file: a.txt (give a path)"
+    assert (error.what, error.where, error.remedy) == ("no such file", "a.txt", "give a path")
+
+
+def test_an_error_crosses_process_borders_whole():
+    error = pickle.loads(pickle.dumps(MissingText("no text", "a folder", "add some")))
+    assert type(error) is MissingText
+    assert str(error) == "no text: a folder (add some)"
+    assert error.remedy == "add some"
