@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import secrets
 import time
 from pathlib import Path
 
@@ -31,35 +32,28 @@ def shared_data():
     return folder
 
 
-@pytest.fixture(scope="session", autouse=True)
-def neutral_environment():
-    """Keeps a developer's own cluster and tracking server out of the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
-            patch.delenv(name, raising=False)
-        yield
-
-
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """One Ray cluster of 2 CPUs for all tests that need one in this process."""
+    """The address of a Ray cluster of 2 CPUs, one for all tests; this process is connected to it.
+
+    A command under test joins it with `RAY_ADDRESS` in its environment.
+    """
     import ray
 
     # The dashboard stays: without it Ray Train prints a complaint every two seconds.
-    ray.init(num_cpus=2, log_to_driver=False, logging_level=logging.ERROR)
-    yield
+    context = ray.init(
+        address="local", num_cpus=2, log_to_driver=False, logging_level=logging.ERROR
+    )
+    yield context.address_info["address"]
     ray.shutdown()
 
 
 @pytest.fixture
 def subprocess_environment(tmp_path):
-    """The environment of a command under test: a home of its own, and the token for `ray job`.
-
-    Ray writes its token into the home folder and its clients read it only when they are told to.
-    """
+    """The environment of a command under test, with a home folder of its own."""
     home = tmp_path / "home"
     home.mkdir()
-    return os.environ | {"HOME": str(home), "RAY_AUTH_MODE": "token", "PYTHONUNBUFFERED": "1"}
+    return os.environ | {"HOME": str(home), "PYTHONUNBUFFERED": "1"}
 
 
 def pytest_addoption(parser):
@@ -75,7 +69,12 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    """Lets the long tests through the marker filter of pyproject.toml when there is time."""
+    """Keeps a developer's cluster and servers out; lets the long tests in when there is time."""
+    for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
+        os.environ.pop(name, None)
+    # One token for all clusters and clients, whatever home folder a test gives them. Before any
+    # test module is imported: Ray reads the mode while it is imported, `ray job` needs it said.
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     config.stash[NOT_BEGUN] = []
     if config.option.long_tests_within > 0 and config.option.markexpr == "not slow":
         config.option.markexpr = ""
