@@ -48,7 +48,7 @@ class FillMask(PythonModel):
             logits = head(masked, self.model.encoder.word_embeddings)
             top = logits.softmax(-1).squeeze(0).topk(min(NUM_CANDIDATES, logits.shape[-1]))
         return [
-            {"token": self.tokenizer.id_to_token(index), "probability": probability}
+            {"token": str(self.tokenizer.id_to_token(index)), "probability": probability}
             for probability, index in zip(top.values.tolist(), top.indices.tolist(), strict=True)
         ]
 

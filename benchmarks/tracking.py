@@ -1,0 +1,178 @@
+"""What tracking costs a step while MLflow is well, down, slow or full.
+
+`python -m benchmarks.tracking [--json FILE]` prints median step times, with tracking and without in
+turn, and whether MLflow held every step once at the end.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.mlflow_server import MlflowServer, TroubledProxy
+from workflows.journal import Journal
+from workflows.tracker import JOURNAL_NAME, STATE_NAME, TrackedRun, Tracker, read_json
+from workflows.tracking_report import verify_exactly_once
+
+MODES = {"well": "pass", "down": "refuse", "slow (10 s per call)": "delay 10", "full": "full"}
+START_SECONDS = 600.0  # the sender's start waits for idle moments of a busy machine
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Step times of one case in milliseconds, and the ratio of the medians."""
+
+    case: str
+    num_steps: int
+    alone_ms: float
+    tracked_ms: float
+    ratio: float
+    unsent_at_end: int
+    exactly_once: bool
+
+
+class Loop:
+    """A small training step of two torch threads that writes what a real one writes."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.step = 0
+        torch.manual_seed(0)
+        self.model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(8)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
+        self.inputs = torch.randn(512, 512)
+
+    def run(self, num_steps: int, metrics: Callable[[Tensor], dict[str, float]]) -> list[float]:
+        """Seconds of each step, journal included where `metrics` gives any."""
+        seconds = []
+        for _ in range(num_steps):
+            started = time.perf_counter()
+            loss = F.mse_loss(self.model(self.inputs), self.inputs)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            values = metrics(loss)
+            if values:
+                self.step += 1
+                self.journal.append(self.step, values)
+            seconds.append(time.perf_counter() - started)
+        return seconds
+
+
+def written(loss: Tensor) -> dict[str, float]:
+    """Eight metrics, as many as a pre-training step has."""
+    return {f"train/metric_{index}": float(loss) + index for index in range(8)}
+
+
+def nothing(loss: Tensor) -> dict[str, float]:
+    """What the untracked step records; it reads its loss too."""
+    float(loss)
+    return {}
+
+
+def measure(case: str, proxy: TroubledProxy, folder: Path, pairs: int, block: int) -> Figures:
+    """One run: blocks of steps without and with a tracker at work, in turn.
+
+    The sender is stopped (SIGSTOP) in the blocks without, so each pair sees the same machine.
+    """
+    journal = Journal(folder / JOURNAL_NAME)
+    loop = Loop(journal)
+    proxy.set_mode("pass")
+    run = TrackedRun(proxy.uri, "benchmark", folder.name, folder.name)
+    tracker = Tracker(folder, run, interval_seconds=1.0, system_interval_seconds=5.0)
+    assert tracker.process_id is not None
+    loop.run(20, written)
+    end = time.monotonic() + START_SECONDS
+    while not read_json(folder / STATE_NAME).get("confirmed") and time.monotonic() < end:
+        time.sleep(0.2)
+    proxy.set_mode(MODES[case])
+    alone: list[float] = []
+    tracked: list[float] = []
+    for pair in range(pairs):
+        for is_tracked in (pair % 2 == 0, pair % 2 == 1):
+            os.kill(tracker.process_id, signal.SIGCONT if is_tracked else signal.SIGSTOP)
+            seconds = loop.run(block, written if is_tracked else nothing)
+            (tracked if is_tracked else alone).extend(seconds)
+    os.kill(tracker.process_id, signal.SIGCONT)
+    proxy.set_mode("pass")
+    summary = tracker.finish(timeout_seconds=180.0)
+    middle = statistics.median(alone), statistics.median(tracked)
+    return Figures(
+        case=case,
+        num_steps=len(tracked),
+        alone_ms=1e3 * middle[0],
+        tracked_ms=1e3 * middle[1],
+        ratio=middle[1] / middle[0],
+        unsent_at_end=summary.unsent_records,
+        exactly_once=verify_exactly_once(folder).correct,
+    )
+
+
+def measure_start(folder: Path, block: int) -> tuple[float, float]:
+    """The ratio of the median step while the sender starts, and the seconds that takes."""
+    loop = Loop(Journal(folder / JOURNAL_NAME))
+    loop.run(20, written)
+    alone = loop.run(block, nothing)
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    started = time.monotonic()
+    tracker = Tracker(folder, TrackedRun(uri, "benchmark", "start", "start"))
+    starting: list[float] = []
+    while not read_json(folder / STATE_NAME).get("confirmed"):
+        starting += loop.run(5, written)
+        if time.monotonic() - started > START_SECONDS:
+            break
+    seconds = time.monotonic() - started
+    tracker.finish()
+    return statistics.median(starting) / statistics.median(alone), seconds
+
+
+def main() -> int:
+    """Prints the table; 1 when a step took over 5 % longer or something was lost."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tracking", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks in each case")
+    parser.add_argument("--block", type=int, default=100, help="steps in a block")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="torch threads")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        server = MlflowServer(folder)
+        server.start()
+        proxy = TroubledProxy(server.port)
+        try:
+            rows = [
+                measure(case, proxy, folder / mode.split()[0], arguments.pairs, arguments.block)
+                for case, mode in MODES.items()
+            ]
+        finally:
+            proxy.close()
+            server.kill()
+        start_ratio, start_seconds = measure_start(folder / "start", arguments.block)
+    print(f"{'MLflow':24}{'alone ms':>10}{'tracked ms':>12}{'ratio':>8}{'unsent':>8}  once")
+    for row in rows:
+        print(
+            f"{row.case:24}{row.alone_ms:>10.2f}{row.tracked_ms:>12.2f}{row.ratio:>8.3f}"
+            f"{row.unsent_at_end:>8}  {'yes' if row.exactly_once else 'NO'}"
+        )
+    print(f"while the sender starts ({start_seconds:.0f} s): ratio {start_ratio:.3f}")
+    if arguments.json:
+        figures = {"threads": arguments.threads, "cases": [asdict(row) for row in rows]}
+        figures |= {"start_ratio": start_ratio, "start_seconds": start_seconds}
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0 if all(row.ratio < 1.05 and row.exactly_once for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from workflows.journal import Journal
+from workflows.loss_plot import plot_losses, smoothed
+
+
+@pytest.fixture
+def journal(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    for step in range(1, 101):
+        loss = 9 - step / 30
+        metrics = {"train/masked_token_loss": loss, "train/learning_rate": step * 1e-6}
+        journal.append(step, metrics)
+        if step % 20 == 0:
+            journal.append(step, {"heldout/masked_token_loss": loss + 0.1})
+    return journal
+
+
+def test_the_picture_names_what_it_shows(journal, tmp_path):
+    output = tmp_path / "new" / "loss.svg"
+    plot_losses(journal.path, output, title="a run", unigram_loss=6.94)
+    text = output.read_text()
+    ElementTree.fromstring(text)
+    for label in ("a run", "training, smoothed", "held-out documents", "unigram baseline, 6.94"):
+        assert f"<!-- {label} -->" in text
+    assert [path.name for path in output.parent.iterdir()] == ["loss.svg"]
+
+
+def test_a_run_without_losses_gives_a_picture(tmp_path):
+    Journal(tmp_path / "journal.jsonl")
+    plot_losses(tmp_path / "journal.jsonl", tmp_path / "loss.png", title="nothing yet")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_smoothing_keeps_a_line_a_line_and_takes_the_noise_out():
+    assert np.allclose(smoothed(np.full(50, 3.0), 10), 3.0)
+    line = np.arange(200.0)
+    assert abs(smoothed(line, 5) - line)[60:-60].max() < 1e-3
+    noise = np.random.default_rng(0).normal(size=2000)
+    assert smoothed(noise, 50).std() < 0.2

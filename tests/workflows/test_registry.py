@@ -1,0 +1,198 @@
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_core.config import ModelConfig
+from bert_core.errors import UserError
+from bert_core.model.bert import Bert
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tokenizer import train_wordpiece
+from workflows.mlflow_run import create_store, open_client
+from workflows.model_card import model_card
+from workflows.registry import CONTENT_TAG, register_model_folder, resolve_model
+
+PROJECT = Path(__file__).parents[2]
+
+PREDICTING = """
+import json, sys
+import mlflow
+model = mlflow.pyfunc.load_model("models:/encoder@champion")
+print(json.dumps(model.predict(["the cat sat on the [MASK]", "[MASK] dog"])))
+import bert_core
+print(bert_core.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def store_uri(tmp_path_factory):
+    uri = f"sqlite:///{tmp_path_factory.mktemp('registry') / 'mlflow.db'}"
+    create_store(uri)
+    return uri
+
+
+@pytest.fixture(scope="module")
+def run_id(store_uri):
+    client = open_client(store_uri)
+    location = (Path(store_uri.removeprefix("sqlite:///")).parent / "artifacts").as_uri()
+    return client.create_run(client.create_experiment("pretraining", location)).info.run_id
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home") / "model"
+    return save_model(folder, seed=0)
+
+
+def save_model(folder, seed):
+    torch.manual_seed(seed)
+    tokenizer = train_wordpiece(["the cat sat on the mat with a dog"] * 9, 60, lowercase=True)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = ModelConfig(vocab_size=tokenizer.get_vocab_size(), intermediate_size=64, **sizes)
+    save_model_folder(folder, Bert.for_pretraining(config), tokenizer, "# A model")
+    return folder
+
+
+def register(folder, store_uri, run_id, **changes):
+    given = {
+        "name": "encoder",
+        "run_id": run_id,
+        "tracking_uri": store_uri,
+        "card": f"# Encoder\n\nfrom {Path.home()}/data/wiki and {folder}",
+        "tags": {"data.sha256": "ab" * 32, "folder": str(folder)},
+        "metrics": {"heldout/masked_token_loss": 5.25},
+        "aliases": ["champion"],
+    }
+    return register_model_folder(folder, **(given | changes))
+
+
+@pytest.fixture(scope="module")
+def version(model_folder, store_uri, run_id):
+    return register(model_folder, store_uri, run_id)
+
+
+def test_a_version_carries_card_lineage_and_figures(version, store_uri, run_id):
+    described = open_client(store_uri).get_model_version_by_alias("encoder", "champion")
+    assert int(described.version) == version
+    assert described.run_id == run_id
+    assert described.description.startswith("# Encoder")
+    assert described.tags["data.sha256"] == "ab" * 32
+    assert described.tags["metric.heldout/masked_token_loss"] == "5.25"
+
+
+def test_the_same_model_of_the_same_run_is_registered_once(
+    version, model_folder, store_uri, run_id, tmp_path
+):
+    assert register(model_folder, store_uri, run_id) == version
+    client = open_client(store_uri)
+    assert len(client.search_model_versions("name = 'encoder'")) == 1
+    experiment_id = client.get_run(run_id).info.experiment_id
+    assert len(client.search_logged_models([experiment_id])) == 1
+    other = save_model(tmp_path / "model", seed=1)
+    assert register(other, store_uri, run_id, aliases=[]) == version + 1
+
+
+def test_a_logged_model_without_its_version_is_used_again(store_uri, run_id, tmp_path):
+    """What a kill between the two calls leaves behind."""
+    folder = save_model(tmp_path / "model", seed=2)
+    first = register(folder, store_uri, run_id, name="halfway", aliases=[])
+    client = open_client(store_uri)
+    before = client.get_model_version("halfway", str(first))
+    client.delete_model_version("halfway", str(first))
+    second = register(folder, store_uri, run_id, name="halfway", aliases=[])
+    assert client.get_model_version("halfway", str(second)).source == before.source
+
+
+def test_mlflow_loads_the_alias_and_predicts(version, store_uri, tmp_path, model_folder):
+    environment = {"MLFLOW_TRACKING_URI": store_uri, "PATH": "", "HOME": str(tmp_path)}
+    environment["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # MLflow runs the code where a local store has it
+    result = subprocess.run(
+        [sys.executable, "-c", PREDICTING],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    predictions, core = result.stdout.strip().splitlines()[-2:]
+    assert not core.startswith(str(PROJECT))  # the code that was registered with the model
+    first, second = json.loads(predictions)
+    assert len(first) == len(second) == 5
+    probabilities = [candidate["probability"] for candidate in first]
+    assert probabilities == sorted(probabilities, reverse=True)
+    _, _, tokenizer = load_model_folder(model_folder)
+    assert all(tokenizer.token_to_id(candidate["token"]) is not None for candidate in first)
+
+
+def test_an_alias_resolves_to_the_whole_folder_once(version, store_uri, tmp_path, model_folder):
+    folder = resolve_model("models:/encoder@champion", store_uri, tmp_path)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        path.name: path.read_bytes() for path in model_folder.iterdir()
+    }
+    load_model_folder(folder)
+    stamp = folder.stat().st_mtime_ns
+    assert resolve_model(f"models:/encoder/{version}", store_uri, tmp_path) == folder
+    assert folder.stat().st_mtime_ns == stamp
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("uri", ["models:/encoder@nobody", "models:/nothing/1", "encoder@champion"])
+def test_what_is_not_there_is_named(uri, version, store_uri, tmp_path):
+    with pytest.raises(UserError, match=uri.replace("/", ".")):
+        resolve_model(uri, store_uri, tmp_path)
+
+
+def test_a_folder_that_is_no_model_is_named(store_uri, run_id, tmp_path):
+    with pytest.raises(UserError, match=r"not a model folder.*config\.json"):
+        register(tmp_path, store_uri, run_id)
+
+
+def test_nothing_logged_holds_a_path_of_this_machine(version, store_uri, model_folder):
+    database = Path(store_uri.removeprefix("sqlite:///"))
+    forbidden = [str(database.parent), str(model_folder.parent), str(PROJECT), f"{Path.home()}/"]
+    connection = sqlite3.connect(database)
+    logged = [
+        connection.execute(f"SELECT * FROM {table}").fetchall()
+        for table in (
+            "params",
+            "tags",
+            "datasets",
+            "model_version_tags",
+            "logged_model_tags",
+            "logged_model_params",
+            "registered_models",
+        )
+    ]
+    logged.append(connection.execute("SELECT description FROM model_versions").fetchall())
+    files = [path for path in (database.parent / "artifacts").rglob("*") if path.is_file()]
+    assert any(path.name == "MLmodel" for path in files)
+    assert not any(path.suffix in (".pkl", ".pickle", ".pyc") for path in files)
+    contents = [repr(logged).encode(), *(path.read_bytes() for path in files)]
+    for path in (*forbidden, "/tmp/tmp"):
+        assert not any(path.encode() in content for content in contents), path
+    assert CONTENT_TAG in repr(logged)
+
+
+def test_a_card_tells_data_recipe_and_figures_beside_the_baseline():
+    card = model_card(
+        name="quickstart",
+        summary="A small encoder.",
+        data={"Tokens": 1_234_567, "Source": "/data/wiki/a.txt"},
+        recipe={"Peak learning rate": 5e-4, "Whole words": True},
+        figures={"Masked-token loss (nats)": 5.25, "Masked-token accuracy": 0.2},
+        baseline={"Masked-token loss (nats)": 6.94},
+        lineage={"Git commit": "abc"},
+    )
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")
+    assert "| Tokens | 1,234,567 |" in card
+    assert "| Source | …/a.txt |" in card
+    assert "| Whole words | yes |" in card
+    assert "| Masked-token loss (nats) | 5.25 | 6.94 |" in card
+    assert "| Masked-token accuracy | 0.2 |  |" in card
+    assert "load_model_folder(" in card and 'pipeline("fill-mask"' in card

@@ -1,0 +1,27 @@
+import os
+
+from workflows.journal import METRIC_NAME
+from workflows.system_metrics import SystemSampler, parse_gpu_line
+
+
+def test_a_sample_of_this_machine_has_names_mlflow_takes(tmp_path):
+    sample = SystemSampler(os.getpid(), tmp_path).sample()
+    assert all(METRIC_NAME.fullmatch(name) for name in sample)
+    assert 0 < sample["system/system_memory_usage_percentage"] <= 100
+    assert sample["system/training_process_memory_megabytes"] > 1
+    assert sample["system/disk_available_megabytes"] > 0
+
+
+def test_a_process_that_has_gone_leaves_its_memory_out(tmp_path):
+    sample = SystemSampler(2**22 + 1, tmp_path).sample()
+    assert "system/training_process_memory_megabytes" not in sample
+
+
+def test_a_line_of_nvidia_smi_becomes_metrics():
+    values = parse_gpu_line("1, 87, 10240, 20480, 301.5")
+    assert values["system/gpu_1_utilization_percentage"] == 87
+    assert values["system/gpu_1_memory_usage_percentage"] == 50
+    assert values["system/gpu_1_memory_usage_megabytes"] == 10240 * 2**20 / 1e6
+    assert values["system/gpu_1_power_usage_watts"] == 301.5
+    assert parse_gpu_line("0, [N/A], 1, 2, 3") == {}
+    assert parse_gpu_line("No devices were found") == {}
