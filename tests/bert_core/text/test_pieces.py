@@ -6,10 +6,10 @@ import pytest
 
 from bert_core.text import pieces
 from bert_core.text.encoding import SentenceEncoder
-from bert_core.text.inventory import SampleTexts, describe_sources, group_parts, take_inventory
+from bert_core.text.inventory import group_parts, take_inventory
 from bert_core.text.pieces import encode_piece, join_pieces, read_piece, scan_parts
 from bert_core.text.shards import map_shard
-from bert_core.text.sources import CorpusError, find_parts
+from bert_core.text.sources import find_parts
 from bert_core.tokenizer import train_wordpiece
 
 DOCUMENTS = [f"Document number {n}. It has {n} apples.\nAnd a second line." for n in range(40)]
@@ -103,25 +103,3 @@ def test_documents_without_a_token_are_counted(tmp_path):
     assert encoded[0].splits["train"].num_sentences == 2
     assert encoded[0].counts["documents_without_token"] == 1
     assert encoded[0].counts["sentences_without_token"] == 2
-
-
-def test_the_sample_and_the_description(scanned):
-    work, units, records = scanned
-    corpus = take_inventory(work, records, 0.1, 10**6)
-    read = []
-    texts = SampleTexts(work, corpus, read.append)
-    trained_on = [DOCUMENTS[i] for i in numpy.flatnonzero(numpy.concatenate(corpus.choices) == 0)]
-    expected = [line for text in trained_on for line in text.split("\n")]
-    assert list(texts) == expected == list(texts)
-    assert sum(read) == 2 * corpus.sample_bytes
-    (source,) = describe_sources(work, units, records)
-    assert source["num_documents"] == 40 and len(source["sha256"]) == 64
-
-
-def test_no_document_at_all(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("\n \n")
-    unit = list(find_parts([str(path)], "text", Counter()))
-    record = scan_parts(tmp_path, "000000", unit, text_column="text", strict=False)
-    with pytest.raises(CorpusError, match="empty corpus"):
-        take_inventory(tmp_path, [record], 0.1, 10**6)

@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 
@@ -64,17 +63,6 @@ def test_vocabularies_above_uint16(tmp_path):
     assert as_documents(open_shards(tmp_path).shards[0]) == [[[70_000, 5]]]
 
 
-def test_the_data_hash_follows_the_content(tmp_path):
-    same = [open_shards(make_folder(tmp_path / name)).data_hash for name in "ab"]
-    other = open_shards(make_folder(tmp_path / "c", [[[5, 6, 7], [9]]])).data_hash
-    assert same[0] == same[1] != other
-
-
-def test_no_file_is_left_beside(tmp_path):
-    make_folder(tmp_path)
-    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
 @pytest.mark.parametrize("part", ["tokens", "sentences", "documents"])
 def test_a_flipped_bit_is_named(tmp_path, part):
     path = make_folder(tmp_path) / f"train-00001.{part}.npy"
@@ -104,21 +92,6 @@ def test_offsets_that_contradict_each_other_are_found(tmp_path):
     write_index(tmp_path, index)
     with pytest.raises(ShardsError, match="empty sentence"):
         verify_shards(tmp_path)
-
-
-def test_other_folders_are_refused(tmp_path):
-    with pytest.raises(ShardsError, match="no token shards"):
-        open_shards(tmp_path)
-    make_folder(tmp_path)
-    with pytest.raises(ShardsError, match="no split 'heldout'"):
-        open_shards(tmp_path, "heldout")
-    index = json.loads((tmp_path / "index.json").read_text())
-    (tmp_path / "index.json").write_text(json.dumps(index | {"version": 9}))
-    with pytest.raises(ShardsError, match="version 9"):
-        open_shards(tmp_path)
-    (tmp_path / "index.json").write_text("{")
-    with pytest.raises(ShardsError, match="damaged index"):
-        open_shards(tmp_path)
 
 
 def test_pickled_arrays_are_refused(tmp_path):

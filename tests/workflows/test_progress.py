@@ -1,0 +1,53 @@
+import io
+
+import pytest
+
+from workflows import progress
+from workflows.progress import ProgressLine, format_seconds
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (42.4, "42 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")],
+)
+def test_seconds_are_written_for_people(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+def test_share_rate_and_time_left(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = Terminal()
+    with ProgressLine("reading", 30e6, stream) as line:
+        line.advance(5e6)
+        assert stream.getvalue() == ""  # too early
+        now[0] += 2
+        line.advance(5e6, "note")
+        shown = stream.getvalue()
+        assert "reading   33 %  10.0 of 30.0 MB  5.0 MB/s  4.0 s left  note" in shown
+        now[0] += 2
+    assert stream.getvalue().endswith("\r\x1b[2Kreading  done in 4.0 s\n")
+
+
+def test_without_terminal_there_are_whole_lines_and_few(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    with ProgressLine("encoding", 0, stream) as line:
+        for _ in range(100):
+            now[0] += 0.5
+            line.advance(1e6)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4 and lines[0] == "encoding  30.0 MB  2.0 MB/s"
+
+
+def test_an_error_is_not_called_done():
+    stream = io.StringIO()
+    with pytest.raises(ValueError, match="x"), ProgressLine("reading", 1, stream):
+        raise ValueError("x")
+    assert stream.getvalue() == ""
