@@ -44,6 +44,7 @@ bench: $(STAMP)  ## the CPU benchmarks; tables, and JSON into benchmarks/results
 	$(PYTHON) -m benchmarks.pretraining --preset mini --vocab 8192 \
 	  --json $(RESULTS)/pretraining-cpu-mini-8192.json
 	$(PYTHON) -m benchmarks.data --json $(RESULTS)/data-cpu.json
+	$(PYTHON) -m benchmarks.tracking --json $(RESULTS)/tracking-cpu.json
 
 .PHONY: constraints
 constraints: $(STAMP)  ## pin what .venv holds in constraints.txt

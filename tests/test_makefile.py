@@ -86,6 +86,19 @@ def test_help_is_what_make_says_alone_and_installs_nothing(run_make, tmp_path):
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.mark.parametrize(("failing", "called"), [("none", ["lint", "test"]), ("lint", ["lint"])])
+def test_the_gate_checks_style_first_and_stops_at_what_fails(repository, tmp_path, failing, called):
+    make = tmp_path / "make"
+    make.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/calls.txt\n[[ $1 != {failing} ]]\n')
+    make.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CI": "true"}
+    outcome = subprocess.run([repository / ".ci" / "run"], env=environment, check=False)
+    calls = (tmp_path / "calls.txt").read_text().splitlines()
+    assert [call.split()[0] for call in calls] == called
+    assert (outcome.returncode == 0) == (failing == "none")
+    assert failing == "lint" or 1100 < int(calls[1].split("=")[1]) <= 1140
+
+
 def test_constraints_are_exact_and_name_no_place(repository):
     lines = (repository / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
