@@ -92,9 +92,11 @@ def _scan(plan: Preparation, units: list[list[CorpusPart]]) -> list[ScanRecord]:
     ]
     records: dict[int, ScanRecord] = {}
     with ProgressLine("reading the text", sum(sizes)) as line:
-        for index, record in run_tasks(calls, plan.num_workers, line.refresh):
+        for index, record in run_tasks(
+            calls, plan.num_workers, lambda: line.reach(pieces.written_bytes(plan.work))
+        ):
             records[index] = ScanRecord.model_validate(record)
-            line.advance(sizes[index])
+            line.reach(sum(sizes[done] for done in records))
     return [records[index] for index in range(len(units))]
 
 

@@ -30,6 +30,11 @@ class ProgressLine:
         self._note = note
         self.refresh()
 
+    def reach(self, done_bytes: float) -> None:
+        """Sets how much is done, if that is more than was counted."""
+        self._done = max(self._done, done_bytes)
+        self.refresh()
+
     def refresh(self) -> None:
         """Shows how much is done, if the last time is long enough ago."""
         now = time.monotonic()

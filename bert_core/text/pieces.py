@@ -112,6 +112,11 @@ def read_piece(folder: Path, piece: Piece) -> list[str]:
     return (folder / "text" / f"{piece.name}.txt").read_bytes().decode().split(_SEPARATOR)
 
 
+def written_bytes(folder: Path) -> int:
+    """Bytes of text in all pieces so far: how far the reading of a large file has come."""
+    return sum(path.stat().st_size for path in (folder / "text").glob("*.txt"))
+
+
 def read_hashes(folder: Path, piece: Piece) -> NDArray[numpy.uint64]:
     """[2, num_documents]: a 64-bit hash of each document's text, and its length in bytes."""
     return numpy.load(folder / "text" / f"{piece.name}.npy", allow_pickle=False)

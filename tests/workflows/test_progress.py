@@ -46,6 +46,17 @@ def test_without_terminal_there_are_whole_lines_and_few(monkeypatch):
     assert len(lines) == 4 and lines[0] == "encoding  30.0 MB  2.0 MB/s"
 
 
+def test_what_is_seen_elsewhere_only_adds(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = Terminal()
+    with ProgressLine("reading", 10e6, stream) as line:
+        for done, shown in [(3e6, "30 %"), (2e6, "30 %"), (5e6, "50 %")]:
+            now[0] += 1
+            line.reach(done)
+            assert shown in stream.getvalue().split("\r")[-1]
+
+
 def test_an_error_is_not_called_done():
     stream = io.StringIO()
     with pytest.raises(ValueError, match="x"), ProgressLine("reading", 1, stream):

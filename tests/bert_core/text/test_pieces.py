@@ -7,7 +7,7 @@ import pytest
 from bert_core.text import pieces
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.inventory import group_parts, take_inventory
-from bert_core.text.pieces import encode_piece, join_pieces, read_piece, scan_parts
+from bert_core.text.pieces import encode_piece, join_pieces, read_piece, scan_parts, written_bytes
 from bert_core.text.shards import map_shard
 from bert_core.text.sources import find_parts
 from bert_core.tokenizer import train_wordpiece
@@ -46,6 +46,8 @@ def test_small_files_are_read_together_and_cut_into_pieces(scanned):
     found = [read_piece(work, piece) for piece in records[0].pieces]
     assert [document for piece in found for document in piece] == DOCUMENTS
     assert len(found) > 3
+    separators = sum(len(documents) - 1 for documents in found)
+    assert written_bytes(work) == sum(p.num_bytes for p in records[0].pieces) + separators
     for piece, documents in zip(records[0].pieces, found, strict=True):
         assert piece.num_documents == len(documents)
         assert piece.num_bytes == sum(len(each.encode()) for each in documents) < 650
