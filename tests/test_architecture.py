@@ -38,6 +38,7 @@ def test_a_module_keeps_the_rules(module):
         + rules.unsafe_calls(source)
         + rules.naming_complaints(module)
         + rules.length_complaints(source)
+        + rules.unexplained_ignores(source)
     )
     assert not complaints, f"{module}:\n" + "\n".join(complaints)
 
@@ -100,6 +101,14 @@ def test_an_unsafe_call_is_found(source):
 
 def test_a_safe_call_is_let_through():
     assert not rules.unsafe_calls("torch.load(a, weights_only=True); zip(a, b, strict=False)")
+
+
+def test_ignored_types_need_a_reason():
+    ignored = "x = f()  # pyright: ignore[rule]"
+    assert rules.unexplained_ignores(ignored)
+    assert rules.unexplained_ignores("y = 1\nx = f()  # type: ignore")
+    assert not rules.unexplained_ignores(ignored + " - torch gives no type")
+    assert not rules.unexplained_ignores("# torch gives no type\n" + ignored)
 
 
 def test_names_and_lengths_are_judged():
@@ -230,5 +239,5 @@ def test_no_tracked_file_names_a_path_of_one_machine():
 
 def test_a_path_of_one_machine_is_found():
     for folder in ("home", "root", "work", "Users"):
-        assert rules.machine_paths(f"open('/{folder}/x/file')")
-    assert not rules.machine_paths("https://example.org/home/x and ./work/x and tests/root/x")
+        assert rules.machine_paths(f"open('/{folder}/someone/file')")
+    assert not rules.machine_paths("https://example.org/home/one ./work/one tests/root/one /home/x")

@@ -21,7 +21,9 @@ UNWANTED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base"
 PICKLES = ("pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "ray.cloudpickle")
 MOST_LINES = 400
 
-MACHINE_PATH = re.compile(r"(?<![\w.~\-])/(?:home|root|work|Users)/\w")
+TYPES_IGNORED = re.compile(r"# (type|pyright): ?ignore")
+
+MACHINE_PATH = re.compile(r"(?<![\w.~\-])/(?:home|root|work|Users)/\w\w")  # a name, not x
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,18 @@ def length_complaints(source):
     """Files that nobody reads to the end."""
     lines = source.count("\n")
     return [f"{lines} lines, more than {MOST_LINES}: divide it"] if lines > MOST_LINES else []
+
+
+def unexplained_ignores(source):
+    """Type checking that is switched off with no reason on the line or the one above."""
+    lines = ["", *source.splitlines()]
+    return [
+        f"line {number}: say why the types are ignored"
+        for number in range(1, len(lines))
+        if TYPES_IGNORED.search(lines[number])
+        and not re.search(r"ignore(\[[\w, ]+\])? - \w", lines[number])
+        and "# " not in lines[number - 1]
+    ]
 
 
 def machine_paths(text):
