@@ -91,12 +91,14 @@ def _scan(plan: Preparation, units: list[list[CorpusPart]]) -> list[ScanRecord]:
         for index, unit in enumerate(units)
     ]
     records: dict[int, ScanRecord] = {}
+    finished = 0.0
     with ProgressLine("reading the text", sum(sizes)) as line:
         for index, record in run_tasks(
             calls, plan.num_workers, lambda: line.reach(pieces.written_bytes(plan.work))
         ):
             records[index] = ScanRecord.model_validate(record)
-            line.reach(sum(sizes[done] for done in records))
+            finished += sizes[index]
+            line.reach(finished)
     return [records[index] for index in range(len(units))]
 
 
