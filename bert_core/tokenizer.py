@@ -62,6 +62,11 @@ def special_token_ids(tokenizer: Tokenizer) -> SpecialTokenIds:
     return SpecialTokenIds(*(index for index in ids.values() if index is not None))
 
 
+def num_embeddings(tokenizer: Tokenizer) -> int:
+    """Rows an embedding needs: one more than the highest id, which a vocabulary may not reach."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
 def wordpiece_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
     """Builds BERT's tokenizer over a given vocabulary.
 

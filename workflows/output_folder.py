@@ -42,7 +42,7 @@ def is_finished(output: Path, plan: dict[str, Any], *, fresh: bool) -> bool:
     old = json.loads(found[0].read_bytes()) if found else {}
     if old != plan:
         changed = differences(old.get("settings", {}), plan["settings"])
-        what = "; ".join(changed) or "the files of text have changed"
+        what = "; ".join(changed) or "the files it is made of have changed"
         remedy = "give another --output, or --fresh to start over"
         raise UserError(f"prepared otherwise before ({what})", str(output), remedy)
     return found[0].parent == output

@@ -39,6 +39,7 @@ from bert_core.text.shards import token_dtype
 from bert_core.text.sources import CorpusError, CorpusPart
 from bert_core.tokenizer import (
     load_tokenizer,
+    num_embeddings,
     save_tokenizer,
     tokenizer_hash,
     train_wordpiece,
@@ -122,7 +123,7 @@ def _provide_tokenizer(plan: Preparation, corpus: Corpus) -> int:
             texts = SampleTexts(plan.work, corpus, lambda size: line.advance(size, note))
             trained = train_wordpiece(texts, plan.vocabulary_size, lowercase=not plan.cased)
         save_tokenizer(trained, path)
-    return load_tokenizer(path).get_vocab_size()
+    return num_embeddings(load_tokenizer(path))
 
 
 def _encode(plan: Preparation, corpus: Corpus, vocab_size: int) -> list[EncodeRecord]:
@@ -181,6 +182,8 @@ def _finish(
     shutil.copyfile(plan.work / TOKENIZER_NAME, joined / TOKENIZER_NAME)
     write_array(joined / TOKEN_COUNTS_NAME, token_counts)
     counts = Counter(corpus.counts)
+    if not plan.tokenizer:
+        counts["tokenizer_sample_bytes"] = corpus.sample_bytes
     for record in encoded:
         counts.update(record.counts)
     index = ShardIndex(

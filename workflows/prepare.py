@@ -17,7 +17,7 @@ from pydantic import Field
 from bert_core.errors import UserError
 from bert_core.text.shard_index import ShardIndex, read_index
 from bert_core.text.sources import CorpusPart, find_parts
-from bert_core.tokenizer import load_tokenizer
+from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.output_folder import WORK_NAME, check_disk, is_finished, work_folder
 from workflows.preparation import Preparation, run
 from workflows.progress import format_seconds
@@ -86,8 +86,6 @@ def prepare(settings: PrepareSettings) -> Path:
     output = settings.output.expanduser().absolute()
     skipped: Counter[str] = Counter()
     parts = list(find_parts(settings.text, settings.text_column, skipped))
-    if settings.tokenizer:
-        load_tokenizer(settings.tokenizer)
     plan = _plan_of(settings, parts)
     if is_finished(output, plan, fresh=settings.fresh):
         print(f"complete already: {output}")
@@ -116,6 +114,7 @@ def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str
         files.update(json.dumps([part.as_dict(), modified], sort_keys=True).encode())
     values = settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
     if settings.tokenizer:
+        files.update(tokenizer_hash(load_tokenizer(settings.tokenizer)).encode())
         values |= {"vocabulary_size": None, "cased": None, "tokenizer_sample_bytes": None}
     return {"settings": values, "files_sha256": files.hexdigest()}
 
@@ -142,11 +141,17 @@ def describe(index: ShardIndex) -> list[str]:
     counts = Counter(index.counts)
     read, characters = counts.pop("documents_read"), counts.pop("characters_read")
     kept, unknown = counts.pop("characters"), counts.pop("unknown_tokens")
-    single = counts.pop("documents_of_one_sentence")
+    single, sample = (
+        counts.pop("documents_of_one_sentence"),
+        counts.pop("tokenizer_sample_bytes", 0),
+    )
+    trained = (
+        f" trained on {sample / 1e6:,.1f} MB of whole documents drawn by hash" if sample else ""
+    )
     lines += [
         f"read: {read:,} documents, {characters:,} characters",
         f"kept: {kept:,} characters, {kept / max(num_tokens, 1):.2f} to a token",
-        f"vocabulary: {index.vocab_size:,} entries; "
+        f"vocabulary: {index.vocab_size:,} entries{trained}",
         f"unknown tokens: {unknown:,} ({unknown / max(num_tokens, 1):.4%})",
         f"documents of one sentence: {single:,}",
         "dropped, replaced or cut:" + ("" if any(counts.values()) else " nothing"),

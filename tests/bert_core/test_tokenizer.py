@@ -1,4 +1,5 @@
 import hashlib
+import os
 import random
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from bert_core.tokenizer import (
     SPECIAL_TOKENS,
     TokenizerError,
     load_tokenizer,
+    num_embeddings,
     save_tokenizer,
     special_token_ids,
     tokenizer_hash,
@@ -38,7 +40,7 @@ def test_special_tokens_come_first(tokenizer):
 
 
 def test_training_is_equal_to_the_byte():
-    """In this process and in two others, whose hash seeds differ."""
+    """In this process and in two others, with other hash seeds and numbers of threads."""
     script = (
         "import hashlib, sys; sys.path.insert(0, sys.argv[1]);"
         "from test_tokenizer import some_texts; from bert_core.tokenizer import train_wordpiece;"
@@ -52,9 +54,13 @@ def test_training_is_equal_to_the_byte():
     folder = __file__.rsplit("/", 1)[0]
     elsewhere = [
         subprocess.run(
-            [sys.executable, "-c", script, folder], capture_output=True, text=True, check=True
+            [sys.executable, "-c", script, folder],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"RAYON_NUM_THREADS": num_threads},
         ).stdout.strip()
-        for _ in range(2)
+        for num_threads in "13"
     ]
     assert {hashlib.sha256(text.encode()).hexdigest() for text in here} == set(elsewhere)
 
@@ -85,6 +91,12 @@ def test_every_kept_character_can_continue_a_word(tokenizer):
     for char in "abcdefghijklmnop":
         assert char in vocabulary and f"##{char}" in vocabulary
     assert "," in vocabulary and "##," not in vocabulary and "##漢" not in vocabulary
+
+
+def test_embeddings_reach_the_highest_id(tokenizer):
+    assert num_embeddings(tokenizer) == tokenizer.get_vocab_size()
+    gap = {token: index for index, token in enumerate(SPECIAL_TOKENS)} | {"far": 99}
+    assert num_embeddings(wordpiece_tokenizer(gap, lowercase=True)) == 100
 
 
 def test_what_cannot_be_trained_is_refused():

@@ -19,7 +19,7 @@ def test_a_folder_is_new_then_finished(tmp_path):
     assert is_finished(output, PLAN, fresh=False) and not work.exists()
     with pytest.raises(UserError, match=r"size: 1 -> 2.*--fresh"):
         is_finished(output, {"settings": {"size": 2}, "files_sha256": "0"}, fresh=False)
-    with pytest.raises(UserError, match="files of text have changed"):
+    with pytest.raises(UserError, match="files it is made of have changed"):
         is_finished(output, PLAN | {"files_sha256": "1"}, fresh=False)
     for number in (1, 2):
         assert not is_finished(output, PLAN, fresh=True)

@@ -162,6 +162,7 @@ def test_text_becomes_shards(tmp_path, capsys, ray_cluster):
     assert tokenizer_hash(tokenizer) == train.tokenizer_hash
     counts = numpy.load(output / "token_counts.npy", allow_pickle=False)
     assert counts.sum() == train.num_tokens and counts.shape == (tokenizer.get_vocab_size(),)
+    assert "trained on 0.0 MB of whole documents drawn by hash" in out
     assert "duplicate documents" in out and "unknown tokens: 0 (0.0000%)" in out
     assert sorted(path.name for path in output.iterdir() if path.name.startswith(".")) == []
     first = train.shards[0]
@@ -198,7 +199,7 @@ def test_a_finished_folder_is_found_and_another_plan_refused(tmp_path, capsys, r
     assert read_index(output).settings["cased"] is True
     os.utime(path, (1, 1))
     code, _, err = run(capsys, *command, "--cased")
-    assert code == 2 and "the files of text have changed" in err
+    assert code == 2 and "files it is made of have changed" in err
 
 
 @pytest.mark.ray
@@ -240,6 +241,9 @@ def test_a_vocabulary_larger_than_uint16(tmp_path, capsys, ray_cluster):
     assert shard.tokens.tolist() == [6, 70_004, 68_005, 1, 7, 8, 66_671]
     assert read_index(tmp_path / "out").counts["unknown_tokens"] == 1
     verify_shards(tmp_path / "out")
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *reversed(words)]))
+    code, _, err = run(capsys, *command, "--output", tmp_path / "out")
+    assert code == 2 and "files it is made of have changed" in err
 
 
 @pytest.mark.ray
