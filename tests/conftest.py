@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import secrets
+import sys
 import time
 from pathlib import Path
 
@@ -75,6 +76,8 @@ def pytest_configure(config):
     # One token for all clusters and clients, whatever home folder a test gives them. Before any
     # test module is imported: Ray reads the mode while it is imported, `ray job` needs it said.
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # As in an activated environment: `python` and `ray`, here and in a job, are this one's.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     config.stash[NOT_BEGUN] = []
     if config.option.long_tests_within > 0 and config.option.markexpr == "not slow":
         config.option.markexpr = ""

@@ -1,0 +1,176 @@
+"""The pre-training command: killed, stopped, submitted as a job; and refused in one line."""
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import pytest
+from pretraining_runs import (
+    REPOSITORY,
+    Driver,
+    Run,
+    stop_inside_a_checkpoint_write,
+    unfinished_checkpoints,
+    write_corpus,
+    writer_of,
+)
+
+from benchmarks.mlflow_server import MlflowServer
+from workflows.mlflow_run import open_client
+from workflows.tracker import SPECIFICATION_NAME, STATE_NAME, read_json
+from workflows.tracking_report import verify_exactly_once
+
+STEPS = 600
+SETTINGS = {"checkpoint.every_steps": 40, "evaluation.every_steps": 200}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, corpus, ray_cluster):
+    """An uninterrupted run, as a job whose working folder goes to the cluster: what it printed."""
+    run = Run(tmp_path_factory.mktemp("reference"), "reference", corpus, STEPS, SETTINGS)
+    job = Job(run, ray_cluster, "--working-dir", ".")
+    yield run, job
+    job.process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = MlflowServer(tmp_path_factory.mktemp("server"))
+    server.start()
+    yield server
+    server.kill()
+
+
+class Job:
+    """`ray job submit … -- python workflows/pretrain.py …` from the root of the checkout."""
+
+    def __init__(self, run, ray_address, *options):
+        command = ["ray", "job", "submit", *options, "--", "python", "workflows/pretrain.py"]
+        self.process = subprocess.Popen(
+            [*command, *run.arguments()],
+            cwd=REPOSITORY,
+            env=os.environ | {"RAY_ADDRESS": ray_address},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    @cached_property
+    def output(self):
+        """What it printed, when it has ended well."""
+        output, _ = self.process.communicate(timeout=300)
+        assert self.process.returncode == 0, output
+        return output
+
+
+@dataclass
+class Story:
+    """What happened to the run that was killed, stopped and killed again."""
+
+    run: Run
+    killed_worker_at: int
+    stop_seconds: float
+    stopped: Driver
+    stopped_at: int
+    unfinished: str
+    last: Driver
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory, corpus, ray_cluster, reference, server):
+    """A worker, the tracking server and the driver are killed, and the driver is told to stop."""
+    choose = random.Random(2018)
+    patience = {"RAY_ADDRESS": ray_cluster, "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+    settings = SETTINGS | {"tracking.uri": server.uri}
+    run = Run(tmp_path_factory.mktemp("troubled"), "troubled", corpus, STEPS, settings, patience)
+    first = run.start()
+    first.until_step(choose.randint(60, 140))
+    writer_of(run).kill()
+    killed_worker_at = run.step()
+
+    first.until_step(killed_worker_at + choose.randint(40, 80))
+    server.kill()
+    restart = threading.Thread(target=server.start)
+    restart.start()
+    first.until_step(run.step() + choose.randint(20, 60))
+    begin = time.monotonic()
+    first.process.send_signal(signal.SIGTERM)
+    before = newest(run)
+    first.until(lambda: newest(run) != before, 60)
+    stop_seconds = time.monotonic() - begin
+    assert first.wait() == 130, first.output()
+    stopped_at = run.step()
+
+    second = run.start()
+    second.until_step(stopped_at + choose.randint(10, 60))
+    unfinished = stop_inside_a_checkpoint_write(second, writer_of(run))
+    second.kill()
+    assert unfinished in unfinished_checkpoints(run)
+    restart.join()
+
+    last = run.start()
+    assert last.wait() == 0, last.output()
+    return Story(run, killed_worker_at, stop_seconds, first, stopped_at, unfinished, last)
+
+
+def newest(run):
+    """The newest committed checkpoint's name."""
+    names = [path.name for path in run.checkpoints.glob("step-*") if "." not in path.name]
+    return max(names, default="")
+
+
+@pytest.mark.ray
+def test_killed_and_stopped_it_learns_the_same_bits(reference, story):
+    run, job = reference
+    assert job.output
+    assert story.run.records() == run.records()
+    last = f"step-{STEPS:08d}"
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        ours, theirs = (each.checkpoints / last / name for each in (story.run, run))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+    assert not list(unfinished_checkpoints(story.run))
+
+
+@pytest.mark.ray
+def test_told_to_stop_it_writes_a_checkpoint_and_says_how_to_go_on(story):
+    assert story.stop_seconds < 10
+    assert f"stopped after step {story.stopped_at}; the same command" in story.stopped.output()
+
+
+@pytest.mark.ray
+def test_it_goes_on_from_the_newest_whole_checkpoint(story):
+    before = int(story.unfinished.split(".")[0].removeprefix("step-")) - 40
+    going_on = max(before, story.stopped_at)
+    assert f"going on from step {going_on}" in story.last.output()
+
+
+@pytest.mark.ray
+def test_every_step_stands_in_mlflow_once_and_the_model_too(story):
+    report = verify_exactly_once(story.run.folder)
+    assert report.correct and report.num_metrics > 7 * STEPS, report
+    client = open_client(read_json(story.run.folder / SPECIFICATION_NAME)["tracking_uri"])
+    (version,) = client.search_model_versions("name = 'bert'")
+    assert version.version == "1"
+    run_id = read_json(story.run.folder / STATE_NAME)["run_id"]
+    assert version.run_id == run_id
+    assert client.get_run(run_id).info.status == "FINISHED"
+
+
+@pytest.mark.ray
+def test_a_job_trains_and_registers(reference, ray_cluster):
+    run, job = reference
+    assert f"finished     {STEPS} steps" in job.output
+    assert "models:/bert/1" in job.output
+    again = Job(run, ray_cluster)  # no working folder is sent: the project is installed
+    assert f"finished     {STEPS} steps" in again.output and "models:/bert/1" in again.output
+    assert [step for step, _ in run.records()][-1] == STEPS
