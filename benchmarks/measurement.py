@@ -1,0 +1,81 @@
+"""Timing that survives a busy machine: turns of arms interleaved, and what they ran on."""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class Arm:
+    """One contestant: a step to time. `seconds` collects the time per step of each turn."""
+
+    name: str
+    is_peer: bool
+    step: Callable[[], object]
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median_seconds(self) -> float:
+        """The median step."""
+        return statistics.median(self.seconds)
+
+
+def run_interleaved(arms: Sequence[Arm], device: torch.device, rounds: int, steps: int) -> None:
+    """Times `steps` steps of each arm in every round, the order turning by one each round."""
+    for turn in range(rounds):
+        start = turn % len(arms)
+        for arm in (*arms[start:], *arms[:start]):
+            synchronize(device)
+            begin = time.perf_counter()
+            for _ in range(steps):
+                arm.step()
+            synchronize(device)
+            arm.seconds.append((time.perf_counter() - begin) / steps)
+
+
+def median_ratio(slower: Arm, faster: Arm) -> float:
+    """How many times as fast `faster` is: the median over rounds of the ratio within a round."""
+    pairs = zip(slower.seconds, faster.seconds, strict=True)
+    return statistics.median(left / right for left, right in pairs)
+
+
+def matmul_peak(device: torch.device) -> float:
+    """FLOP/s of a large matrix product of random numbers, the best of ten: fp32 on CPU, or bf16."""
+    size, dtype = (2048, torch.float32) if device.type == "cpu" else (8192, torch.bfloat16)
+    left, right = torch.randn(2, size, size, device=device).to(dtype)
+    seconds = []
+    for _ in range(10):
+        synchronize(device)
+        begin = time.perf_counter()
+        torch.mm(left, right)
+        synchronize(device)
+        seconds.append(time.perf_counter() - begin)
+    return 2 * size**3 / min(seconds)
+
+
+def surroundings(device: torch.device) -> dict[str, str | int]:
+    """What the figures depend on: the device, the versions, the threads."""
+    import transformers
+
+    on_cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if on_cuda else _processor(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for what was started on a device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _processor() -> str:
+    return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
