@@ -5,6 +5,7 @@ Killed at any moment, the same command finishes the rest; the result is equal to
 
 import hashlib
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -83,7 +84,7 @@ def prepare(settings: PrepareSettings) -> Path:
     Raises `UserError`, before anything is written, for what the user can mend.
     """
     start = time.monotonic()
-    output = settings.output.expanduser().absolute()
+    output = _absolute_output(settings.output)
     skipped: Counter[str] = Counter()
     parts = list(find_parts(settings.text, settings.text_column, skipped))
     plan = _plan_of(settings, parts)
@@ -103,6 +104,15 @@ def prepare(settings: PrepareSettings) -> Path:
     rate = index.counts["characters"] / 1e6 / seconds
     print(f"{format_seconds(seconds)}, {rate:.1f} million characters a second: {output}")
     return output
+
+
+def _absolute_output(output: Path) -> Path:
+    """Raises `UserError` where Ray removes what is relative: in a submitted job."""
+    output = output.expanduser()
+    if not output.is_absolute() and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        what = "a relative output of a submitted job lies in Ray's temporary folder"
+        raise UserError(what, str(output), "give an absolute --output")
+    return output.absolute()
 
 
 def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str, Any]:
@@ -141,17 +151,13 @@ def describe(index: ShardIndex) -> list[str]:
     counts = Counter(index.counts)
     read, characters = counts.pop("documents_read"), counts.pop("characters_read")
     kept, unknown = counts.pop("characters"), counts.pop("unknown_tokens")
-    single, sample = (
-        counts.pop("documents_of_one_sentence"),
-        counts.pop("tokenizer_sample_bytes", 0),
-    )
-    trained = (
-        f" trained on {sample / 1e6:,.1f} MB of whole documents drawn by hash" if sample else ""
-    )
+    single = counts.pop("documents_of_one_sentence")
+    sample = counts.pop("tokenizer_sample_bytes", 0)
+    drawn = f", trained on {sample / 1e6:,.1f} MB of whole documents drawn by hash"
     lines += [
         f"read: {read:,} documents, {characters:,} characters",
         f"kept: {kept:,} characters, {kept / max(num_tokens, 1):.2f} to a token",
-        f"vocabulary: {index.vocab_size:,} entries{trained}",
+        f"vocabulary: {index.vocab_size:,} entries{drawn if sample else ''}",
         f"unknown tokens: {unknown:,} ({unknown / max(num_tokens, 1):.4%})",
         f"documents of one sentence: {single:,}",
         "dropped, replaced or cut:" + ("" if any(counts.values()) else " nothing"),

@@ -82,7 +82,7 @@ def find_parts(
 
 
 def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]:
-    path = Path(typed).expanduser()
+    path = Path(typed).expanduser().absolute()  # tasks run in other folders
     if path.is_file():
         files = [path]
     elif path.is_dir():

@@ -172,6 +172,20 @@ def test_text_becomes_shards(tmp_path, capsys, ray_cluster):
 
 
 @pytest.mark.ray
+def test_paths_may_be_relative_but_not_in_a_job(tmp_path, capsys, monkeypatch, ray_cluster):
+    """Tasks do not run in the folder of the command."""
+    write_texts(tmp_path / "texts", 2)
+    monkeypatch.chdir(tmp_path)
+    command = ["--text", "texts/*", "--output", "out", "--vocabulary_size", 300]
+    assert run(capsys, *command)[0] == 0
+    assert read_index("out").sources[0]["text"] == "texts/*"
+    assert str(tmp_path) not in Path("out/index.json").read_text()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    code, _, err = run(capsys, *command)
+    assert code == 2 and "give an absolute --output" in err
+
+
+@pytest.mark.ray
 def test_the_result_is_the_same_for_any_number_of_workers(tmp_path, capsys, ray_cluster):
     paths = write_texts(tmp_path / "texts", 4)
     settings = ["--text", *paths, "--vocabulary_size", 800]
