@@ -72,12 +72,12 @@ class Loop:
 
 def written(loss: Tensor) -> dict[str, float]:
     """Eight metrics, as many as a pre-training step has."""
-    return {f"train/metric_{index}": float(loss) + index for index in range(8)}
+    return {f"train/metric_{index}": float(loss.detach()) + index for index in range(8)}
 
 
 def nothing(loss: Tensor) -> dict[str, float]:
     """What the untracked step records; it reads its loss too."""
-    float(loss)
+    float(loss.detach())
     return {}
 
 

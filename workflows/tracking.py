@@ -67,7 +67,7 @@ def follow(run_folder: Path, interval_seconds: float, system_interval_seconds: f
     """Sends new records every `interval_seconds` until told to finish, or the parent is gone."""
     orders = Orders()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(15)  # steps come first
+    os.nice(10)  # steps come first, but not so far that a busy machine starves this process
     with (run_folder / LOCK_NAME).open("w") as lock:
         _wait_for_lock(lock.fileno(), orders)
         sender = RunSender(run_folder)
