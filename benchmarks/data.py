@@ -1,6 +1,6 @@
 """Text preparation beside `tokenizers` and sentencex alone, on the same text and the same cores.
 
-`python benchmarks/data.py [--text PATH] [--megabytes N] [--repeats N] [--json FILE]`
+`python -m benchmarks.data [--text PATH] [--megabytes N] [--repeats N] [--json FILE]`
 """
 
 import argparse
@@ -24,6 +24,7 @@ import psutil
 import ray
 from tokenizers import Tokenizer
 
+from bert_core.errors import UserError
 from bert_core.text.corpus import read_documents
 from bert_core.text.sentences import split_sentences
 from bert_core.text.shards import open_shards
@@ -42,8 +43,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--repeats", type=int, default=3, help="of each arm, interleaved")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as name:
-        result = measure(options.text, options.megabytes, options.repeats, Path(name))
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            result = measure(options.text, options.megabytes, options.repeats, Path(name))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
     print_table(result)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
