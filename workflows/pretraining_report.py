@@ -3,6 +3,8 @@
 In: a run folder with its last checkpoint and journal. Out: `model/`, `artifacts/`, summary.txt.
 """
 
+import shlex
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from safetensors.torch import load_file
 
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
+from bert_core.model_folder import save_model_folder
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TokenShards
 from bert_core.tokenizer import load_tokenizer
@@ -124,8 +127,6 @@ def export(
     settings: PretrainSettings, folder: RunFolder, shards: TokenShards, checkpoint: Path, card: str
 ) -> None:
     """Writes the checkpoint's weights as a model folder."""
-    from bert_core.model_folder import save_model_folder
-
     tokenizer = load_tokenizer(shards.folder)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     config = settings.model.config(vocabulary.size, vocabulary.pad_id)
@@ -167,11 +168,20 @@ def register(
         lines.append(f"MLflow       {tracking.unsent_records:,} records not sent: {problem}")
         lines.append("             the same command sends them and registers the model")
     else:
-        lines.append(f"MLflow       mlflow ui --backend-store-uri {tracking_uri}")
+        lines.append(f"MLflow       {open_command(tracking_uri)}")
     text = "\n".join(lines)
     if not problem and not tracking.unsent_records:
         write_atomically(folder.summary, text + "\n")
     print(text)
+
+
+def open_command(tracking_uri: str) -> str:
+    """What to type, or where to point a browser, to see the run in MLflow."""
+    if tracking_uri.startswith("http"):
+        return tracking_uri
+    beside_python = Path(sys.executable).with_name("mlflow")
+    program = str(beside_python) if beside_python.exists() else "mlflow"
+    return shlex.join([program, "ui", "--backend-store-uri", tracking_uri])
 
 
 def lineage_tags(folder: RunFolder) -> dict[str, str]:
