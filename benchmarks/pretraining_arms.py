@@ -133,7 +133,7 @@ def their_model(config: ModelConfig, attention: str, device: torch.device) -> nn
     missing, unexpected = theirs.load_state_dict(state, strict=False)
     if set(missing) != tied or unexpected:
         raise RuntimeError(f"weights do not match: {missing}, {unexpected}")
-    return theirs.to(device)
+    return nn.Module.to(theirs, device)
 
 
 def loss_and_gradient_norm(model: nn.Module, loss: Callable[[], Tensor]) -> tuple[float, float]:

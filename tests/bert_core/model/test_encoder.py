@@ -1,0 +1,96 @@
+import math
+
+import pytest
+import torch
+
+from bert_core.config import ModelConfig
+from bert_core.model.encoder import Encoder, SinusoidalPositions
+
+
+def test_initial_weights_are_a_truncated_normal():
+    torch.manual_seed(0)
+    encoder = Encoder(ModelConfig(vocab_size=2000, num_hidden_layers=1))
+    for name, parameter in encoder.named_parameters():
+        if name.endswith("norm.weight"):
+            assert (parameter == 1).all(), name
+        elif name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        else:
+            assert parameter.abs().max() <= 0.04, name
+            # A normal cut at two standard deviations has 0.88 of its deviation.
+            assert parameter.std().item() == pytest.approx(0.88 * 0.02, rel=0.05), name
+
+
+def test_fixed_positions_are_the_formula():
+    table = SinusoidalPositions(50, 8)
+    assert list(table.parameters()) == []
+    found = table(torch.tensor([0, 7]))
+    expected = [f(7 / 10_000 ** (i / 8)) for i in range(0, 8, 2) for f in (math.sin, math.cos)]
+    assert found[0].tolist() == [0, 1] * 4
+    assert found[1].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_fixed_positions_are_not_weights(small_config):
+    config = small_config.model_copy(update={"position_embedding": "sinusoidal"})
+    learned, fixed = Encoder(small_config), Encoder(config)
+    assert learned.state_dict().keys() - fixed.state_dict().keys() == {"embeddings.position.weight"}
+
+
+def test_stops_at_the_highest_layer(small_model, some_rows):
+    batch = some_rows([6, 9]).batch(packed=True)
+    arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+    encoder = small_model.encoder
+    states = encoder.all_hidden_states(*arguments)
+    assert torch.equal(states[-1], encoder(*arguments))
+    for highest in (0, 2, 3):
+        some = encoder.all_hidden_states(*arguments, highest_layer=highest)
+        assert len(some) == highest + 1
+        assert all(torch.equal(left, right) for left, right in zip(some, states, strict=False))
+
+
+def test_neither_packing_nor_padding_is_visible(small_model, some_rows):
+    rows = some_rows([5, 12, 12, 1], seq=20)
+    model = small_model.double()
+
+    def states(batch):
+        return model.encoder(
+            batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+        )
+
+    packed = states(rows.batch(packed=True))
+    padded = states(rows.batch(packed=False))[rows.real.flatten()]
+    alone = torch.cat(
+        [
+            model.encoder(
+                ids[:n], types[:n], torch.arange(n), some_rows([n]).batch(packed=True).layout
+            )
+            for ids, types, n in zip(rows.input_ids, rows.token_type_ids, rows.lengths, strict=True)
+        ]
+    )
+    torch.testing.assert_close(padded, packed, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(alone, packed, rtol=1e-10, atol=1e-10)
+
+
+def test_dropout_acts_in_training_only_and_follows_the_seed(small_config, some_rows):
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    torch.manual_seed(0)
+    encoder = Encoder(small_config.model_copy(update=dropout))
+    batch = some_rows([6, 9]).batch(packed=True)
+
+    def states(seed):
+        torch.manual_seed(seed)
+        return encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+
+    assert torch.equal(states(1), states(1))
+    assert not torch.equal(states(1), states(2))
+    encoder.eval()
+    assert torch.equal(states(1), states(2))
+
+
+@pytest.mark.slow
+def test_compiles_without_a_break(small_model, some_rows):
+    rows = some_rows([16, 9], seq=16)
+    batch = rows.batch(packed=False)
+    arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+    compiled = torch.compile(small_model.encoder, fullgraph=True)
+    torch.testing.assert_close(compiled(*arguments), small_model.encoder(*arguments))

@@ -1,0 +1,70 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bert_core.config import IGNORE_INDEX
+from bert_core.model import vocabulary
+from bert_core.model.vocabulary import vocabulary_cross_entropy
+
+
+def inputs(dtype, scale=1.0, predictions=37, words=5000):
+    random = torch.Generator().manual_seed(0)
+    features = torch.randn(predictions, 16, dtype=dtype, generator=random) * scale
+    weight = torch.randn(words, 16, dtype=dtype, generator=random)
+    bias = torch.randn(words, dtype=dtype, generator=random)
+    labels = torch.randint(0, words, (predictions,), generator=random)
+    labels[::4] = (features @ weight.T + bias).argmax(1)[::4]
+    labels[1::9] = IGNORE_INDEX
+    return [each.requires_grad_() for each in (features, weight, bias)], labels
+
+
+@pytest.mark.parametrize("block_places", [1, 40_000, 10_000_000])
+@pytest.mark.parametrize(
+    ("dtype", "scale", "tolerance"),
+    [
+        (torch.float64, 1.0, 1e-12),
+        (torch.float32, 1.0, 1e-5),
+        (torch.float32, 50.0, 1e-5),  # logits in the thousands: exp needs its shift
+        (torch.float64, 50.0, 1e-12),
+    ],
+)
+def test_equals_projection_and_cross_entropy(monkeypatch, dtype, scale, tolerance, block_places):
+    monkeypatch.setattr(vocabulary, "_BLOCK_PLACES", block_places)
+    (features, weight, bias), labels = inputs(dtype, scale)
+    logits = F.linear(features, weight, bias)
+    expected = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum") / 11
+    loss, hits = vocabulary_cross_entropy(features, weight, bias, labels, 11)
+    assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
+    counted = labels != IGNORE_INDEX
+    assert hits.item() == ((logits.argmax(1) == labels) & counted).sum().item() > 5
+    # A loss that is weighted afterwards takes its gradient along.
+    found = torch.autograd.grad(loss * 3, (features, weight, bias))
+    wanted = torch.autograd.grad(expected * 3, (features, weight, bias))
+    for left, right in zip(found, wanted, strict=True):
+        assert (left - right).norm() <= tolerance * right.norm()
+
+
+def test_agrees_with_what_other_devices_compute(monkeypatch):
+    (features, weight, bias), labels = inputs(torch.float64)
+    fused, hits = vocabulary_cross_entropy(features, weight, bias, labels, 7)
+    monkeypatch.setattr(vocabulary, "is_eager_cpu", lambda _: False)
+    plain, plain_hits = vocabulary_cross_entropy(features, weight, bias, labels, 7)
+    torch.testing.assert_close(fused, plain)
+    assert hits == plain_hits
+
+
+def test_without_predictions_loss_and_gradients_are_zero():
+    (features, weight, bias), labels = inputs(torch.float32)
+    loss, hits = vocabulary_cross_entropy(
+        features, weight, bias, torch.full_like(labels, IGNORE_INDEX), 1
+    )
+    loss.backward()
+    assert (loss.item(), hits.item()) == (0, 0)
+    assert all((each.grad == 0).all() for each in (features, weight, bias))
+
+
+def test_evaluation_holds_no_gradient():
+    (features, weight, bias), labels = inputs(torch.float32)
+    with torch.no_grad():
+        loss, _ = vocabulary_cross_entropy(features, weight, bias, labels, 5)
+    assert not loss.requires_grad

