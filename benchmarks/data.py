@@ -60,6 +60,7 @@ def measure(text: str, megabytes: float, repeats: int, folder: Path) -> dict[str
     corpus = folder / "corpus.jsonl"
     num_bytes = cut_corpus(text, megabytes, corpus)
     num_cores = len(os.sched_getaffinity(0))
+    load_before = os.getloadavg()[0]
     ray.init(num_cpus=num_cores, log_to_driver=False, include_dashboard=False)
     with watched_memory() as memory:
         start = time.perf_counter()
@@ -81,6 +82,7 @@ def measure(text: str, megabytes: float, repeats: int, folder: Path) -> dict[str
         "text_bytes": num_bytes,
         "tokens": num_tokens,
         "cores": num_cores,
+        "load_average_before": load_before,
         "arms": {
             "ours": {"tokens_per_second": rates["ours"], "seconds": seconds["ours"]},
             **{
@@ -224,7 +226,10 @@ def _resident_bytes() -> int:
 def print_table(result: dict[str, Any]) -> None:
     """The arms, a line each."""
     megabytes = result["text_bytes"] / 1e6
-    print(f"{megabytes:.1f} MB of text, {result['tokens']:,} tokens, {result['cores']} cores")
+    print(
+        f"{megabytes:.1f} MB of text, {result['tokens']:,} tokens, {result['cores']} cores, "
+        f"load average before: {result['load_average_before']:.1f}"
+    )
     for name, arm in result["arms"].items():
         rate = arm["tokens_per_second"]
         mb_rate = rate * megabytes / result["tokens"]
