@@ -31,7 +31,7 @@ def test_jsonl(tmp_path, read):
 
 
 def test_parquet(tmp_path, read):
-    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow
     from pyarrow import parquet
 
     table = pyarrow.table({"body": [f"document {n}" for n in range(10)] + [None], "id": range(11)})

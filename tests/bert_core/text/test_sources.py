@@ -30,7 +30,6 @@ def test_folders_and_globs_are_read_in_the_order_of_their_paths(tmp_path, read):
 
 
 def test_addresses_are_read_through_pyarrow(tmp_path, read):
-    pytest.importorskip("pyarrow")
     folder = make_folder(tmp_path / "texts")
     address = folder.as_uri()
     assert read(f"{address}/b.txt")[0] == ["b"]
