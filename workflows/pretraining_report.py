@@ -193,10 +193,11 @@ def summary_lines(folder: RunFolder, results: Results) -> list[str]:
     """What the run came to and where everything lies."""
     figures, checkpoint = results.figures, results.checkpoint
     loss, unigram = figures["heldout/masked_token_loss"], figures["heldout/unigram_loss"]
+    side = "under" if loss < unigram else "over"
     lines = [
         f"finished     {checkpoint.step:,} steps, {checkpoint.num_rows_seen:,} rows, "
         f"{checkpoint.num_tokens_seen:,} tokens",
-        f"held out     masked-token loss {loss:.3f} ({unigram - loss:.3f} under the unigram "
+        f"held out     masked-token loss {loss:.3f} ({abs(unigram - loss):.3f} {side} the unigram "
         f"baseline's {unigram:.3f}), accuracy {figures['heldout/masked_token_accuracy']:.1%}",
     ]
     if "heldout/next_sentence_accuracy" in figures:
