@@ -107,10 +107,14 @@ class _Channel:
         return self._news
 
 
-def connect() -> None:
-    """Joins the cluster of the job or of RAY_ADDRESS, or starts one on this machine."""
+def connect(settings: ClusterSettings) -> None:
+    """Joins the cluster of the job or of RAY_ADDRESS, or starts one on this machine.
+
+    Raises `UserError` when it has not the CPUs or GPUs that the workers need.
+    """
     if not ray.is_initialized():
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    _refuse_more_workers_than_fit(settings)
 
 
 def run_on_workers(
@@ -128,8 +132,7 @@ def run_on_workers(
     raised here. On SIGINT or SIGTERM the workers are asked to stop and to return; on a second one
     the run is abandoned (`KeyboardInterrupt`).
     """
-    connect()
-    _refuse_more_workers_than_fit(settings)
+    connect(settings)
     channel: Any = ray.remote(num_cpus=0)(_Channel).remote()  # pyright: ignore - Ray's decorator
     trainer = TorchTrainer(
         _enter_worker,

@@ -16,15 +16,18 @@ class LiveLine:
         self._total_steps = total_steps
         self._stream = stream
         self._terminal = stream.isatty()
-        self._shown = 0
+        self._shown: list[str] = []
         self._last_text = ""
         self._last_time = -LOG_SECONDS
 
     def __call__(self, news: dict[str, Any]) -> None:
         """Shows the news, unless nothing is new."""
-        for message in news.get("messages", [])[self._shown :]:
+        messages = list(news.get("messages", self._shown))
+        if messages[: len(self._shown)] != self._shown:  # a worker in the place of a lost one
+            self._shown = []
+        for message in messages[len(self._shown) :]:
             self._print(message)
-            self._shown += 1
+        self._shown = messages
         text = describe(news, self._total_steps)
         if text == self._last_text or "train/loss" not in news:
             return

@@ -45,13 +45,19 @@ def pretrain(settings: PretrainSettings) -> bool:
     """
     # Not at the top: --help and a mistake in the settings answer before torch and Ray are loaded.
     from bert_core.text.shards import open_shards
-    from workflows.pretraining_setup import announce, local_storage, prepared_text
+    from workflows.pretraining_setup import (
+        announce,
+        local_storage,
+        prepared_text,
+        refuse_unfit_shards,
+    )
     from workflows.run_folder import open_run
 
     storage = local_storage(settings.storage)
     print(f"storage  {storage}", flush=True)
     shards_folder = settings.shards or prepared_text(settings, storage)
     shards = open_shards(shards_folder, "train")
+    refuse_unfit_shards(shards, settings.rows)
     recipe = settings.recipe() | {"data": shards.data_hash}
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     with open_run(storage, name, recipe, fresh=settings.fresh) as folder:
@@ -71,12 +77,17 @@ def train_and_register(
     from workflows.tracker import ARTIFACTS_NAME, Tracker
 
     refuse_a_full_disk(settings, folder, shards.vocab_size)
+    unfinished = folder.last_step() < settings.total_steps
+    if unfinished:
+        from workflows.cluster import connect
+
+        connect(settings.cluster)
     write_settings(settings, folder, folder.path / ARTIFACTS_NAME)
     tracker = Tracker(folder.path, tracked_run(settings, storage, folder, shards))
     status, patience_seconds = "FAILED", 5.0
     stopped_at = results = None
     try:
-        if folder.last_step() < settings.total_steps:
+        if unfinished:
             stopped_at = train_on_workers(settings, folder, shards)
         if stopped_at is None:
             results = write_results(settings, folder, shards)

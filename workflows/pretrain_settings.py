@@ -105,7 +105,10 @@ class PretrainSettings(CommandLineSettings):
         default="local", description="where to train: a profile's name, or a YAML file"
     )
     name: str | None = Field(
-        default=None, description="run name; the same name goes on (default: preset and a hash)"
+        default=None,
+        pattern=r"^\w[\w.\-]*$",
+        description="run name, a plain folder name; the same name goes on (default: preset and a"
+        " hash)",
     )
     storage: str = Field(
         default_factory=lambda: str(Path.home() / ".bertline"),
@@ -151,9 +154,35 @@ class PretrainSettings(CommandLineSettings):
         longest = max(phase.sequence_length for phase in self.phases)
         if longest > self.model.max_position_embeddings:
             raise ValueError(
-                f"a phase of {longest} tokens is longer than the "
-                f"{self.model.max_position_embeddings} of model.max_position_embeddings"
+                f"a phase of {longest} tokens is longer than the position table: raise "
+                f"--model.max_position_embeddings from {self.model.max_position_embeddings}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _every_worker_has_rows(self) -> Self:
+        workers, rows = self.cluster.fewest_workers, self.batch.global_batch_size
+        if workers > rows:
+            raise ValueError(
+                f"{workers} workers cannot share {rows} rows a step: raise "
+                "--batch.global_batch_size or lower --cluster.num_workers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _packed_attention_exists(self) -> Self:
+        """The kernel for packed rows on GPU works in 16 bits and has no dropout."""
+        if self.batch.packed and self.cluster.use_gpu:
+            if self.model.attention_probs_dropout_prob:
+                raise ValueError(
+                    "packed rows have no attention dropout on GPU: set "
+                    "--model.attention_probs_dropout_prob 0 or --batch.packed false"
+                )
+            if self.precision == "float32":
+                raise ValueError(
+                    "packed rows need 16 bits on GPU: set --precision bfloat16 or "
+                    "--batch.packed false"
+                )
         return self
 
     @property

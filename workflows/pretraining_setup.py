@@ -10,7 +10,10 @@ import yaml
 
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.text.shards import TokenShards
+from bert_core.text.pairs import RowSettings
+from bert_core.text.shard_index import TOKENIZER_NAME
+from bert_core.text.shards import TokenShards, open_shards
+from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from bert_core.training.checkpoint import checkpoint_bytes
 from workflows.pretrain_settings import PretrainSettings
 from workflows.run_folder import RunFolder, write_atomically
@@ -39,6 +42,30 @@ def prepared_text(settings: PretrainSettings, storage: Path) -> Path:
             vocabulary_size=settings.vocabulary_size,
         )
     )
+
+
+def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
+    """Raises `UserError` where the tokenizer is not that of the shards, or documents are too few.
+
+    A run would find out after its start-up, or at its first evaluation.
+    """
+    if tokenizer_hash(load_tokenizer(shards.folder)) != shards.tokenizer_hash:
+        raise UserError(
+            "the tokenizer is not the one that the shards were made with",
+            str(shards.folder / TOKENIZER_NAME),
+            "put the right one back, or prepare the text again with workflows/prepare.py --fresh",
+        )
+    needed = 2 if rows.objective == "mlm_nsp" else 1
+    for each in (shards, open_shards(shards.folder, "heldout")):
+        if each.num_documents < needed:
+            remedy = "prepare more documents, or more held-out ones with --heldout_share"
+            if each.num_documents:  # one: enough where no second segment comes from another
+                remedy += ", or set --rows.objective mlm"
+            raise UserError(
+                f"{each.num_documents} documents in the {each.split} split, {needed} are needed",
+                str(shards.folder),
+                remedy,
+            )
 
 
 def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards) -> None:

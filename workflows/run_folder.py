@@ -18,6 +18,8 @@ from typing import Any
 from bert_core.errors import UserError
 from workflows.settings import differences
 
+WRITER_LOCK_NAME = "worker.lock"
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -55,6 +57,11 @@ class RunFolder:
         """What a finished run ended with."""
         return self.path / "summary.txt"
 
+    @property
+    def begun(self) -> bool:
+        """Whether a worker has ever begun to write here."""
+        return (self.path / WRITER_LOCK_NAME).exists()
+
     def last_step(self) -> int:
         """The step of the newest whole checkpoint, 0 without one."""
         from bert_core.training.checkpoint import newest_checkpoint
@@ -76,7 +83,8 @@ def open_run(
 
     `fresh` sets an earlier run aside under a name with the time. Raises `UserError` when another
     process trains it, when the storage cannot be written, and when the earlier run was made with
-    another recipe (settings and data), naming what differs.
+    another recipe (settings and data), naming what differs. A `UserError` inside, before the first
+    worker began, leaves everything as it was.
     """
     runs = storage / "runs"
     try:
@@ -91,16 +99,25 @@ def open_run(
     with lock:
         _lock(lock.fileno(), name)
         folder = RunFolder(runs / name)
+        set_aside = None
         if fresh and folder.path.exists():
             stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-            folder.path.rename(runs / f"{name}.before-{stamp}")
-        if folder.recipe.exists():
-            _refuse_another_recipe(folder, recipe)
-        else:
+            set_aside = folder.path.rename(runs / f"{name}.before-{stamp}")
+        is_new = not folder.recipe.exists()
+        if is_new:
             folder.path.mkdir(exist_ok=True)
             write_atomically(folder.recipe, json.dumps(recipe, indent=1, sort_keys=True))
+        else:
+            _refuse_another_recipe(folder, recipe)
         shutil.rmtree(folder.ray, ignore_errors=True)
-        yield folder
+        try:
+            yield folder
+        except UserError:
+            if is_new and not folder.begun:
+                shutil.rmtree(folder.path)
+                if set_aside is not None:
+                    set_aside.rename(folder.path)
+            raise
 
 
 @contextmanager
@@ -109,7 +126,7 @@ def sole_writer(folder: RunFolder, *, patience_seconds: float = 60) -> Iterator[
 
     A driver that was killed leaves its workers to Ray, which ends them some seconds later.
     """
-    with (folder.path / "worker.lock").open("a") as lock:
+    with (folder.path / WRITER_LOCK_NAME).open("a") as lock:
         deadline = time.monotonic() + patience_seconds
         while True:
             try:

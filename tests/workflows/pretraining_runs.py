@@ -44,7 +44,7 @@ def write_corpus(folder: Path, *, num_documents: int = 320, seed: int = 7) -> Pa
         [tokenizer.encode(line, add_special_tokens=False).ids for line in document]
         for document in documents
     ]
-    heldout, train = num_documents // 8, num_documents // 2
+    heldout, train = max(1, num_documents // 8), num_documents // 2 + 1
     splits = {
         "train": [
             write_shard(folder, "train-00000", encoded[heldout:train], "uint16"),
@@ -204,10 +204,9 @@ def writer_of(run: Run) -> psutil.Process:
 def unfinished_checkpoints(run: Run) -> Iterator[str]:
     """Names of checkpoint folders that are being written."""
     try:
-        names = os.listdir(run.checkpoints)
+        yield from (path.name for path in run.checkpoints.iterdir() if ".tmp-" in path.name)
     except FileNotFoundError:
         return
-    yield from (name for name in names if ".tmp-" in name)
 
 
 def stop_inside_a_checkpoint_write(driver: Driver, worker: psutil.Process) -> str:

@@ -2,12 +2,14 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 from pretraining_runs import (
@@ -21,7 +23,13 @@ from pretraining_runs import (
 )
 
 from benchmarks.mlflow_server import MlflowServer
+from bert_core.text.shards import open_shards
+from bert_core.tokenizer import save_tokenizer, train_wordpiece
 from workflows.mlflow_run import open_client
+from workflows.pretrain import main
+from workflows.pretrain_settings import PretrainSettings
+from workflows.run_folder import open_run
+from workflows.settings import parse_command_line
 from workflows.tracker import SPECIFICATION_NAME, STATE_NAME, read_json
 from workflows.tracking_report import verify_exactly_once
 
@@ -174,3 +182,110 @@ def test_a_job_trains_and_registers(reference, ray_cluster):
     again = Job(run, ray_cluster)  # no working folder is sent: the project is installed
     assert f"finished     {STEPS} steps" in again.output and "models:/bert/1" in again.output
     assert [step for step, _ in run.records()][-1] == STEPS
+
+
+def refused(capsys, storage, *arguments):
+    """The one line that the command gives; nothing of a run may stand in the storage then."""
+    before = contents(storage)
+    code = main(["--storage", str(storage), *map(str, arguments)])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == 2 and line.startswith("error: "), line
+    assert contents(storage) == before
+    return line
+
+
+def contents(storage):
+    """The files below a folder and what they hold; empty lock files may stay behind."""
+    if not storage.is_dir():
+        return None if not storage.exists() else storage.read_bytes()
+    files = (path for path in sorted(storage.rglob("*")) if path.is_file())
+    return {path: path.read_bytes() for path in files if path.suffix != ".lock"} or None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--batch.global_batchsize", "4"], ["did you mean batch.global_batch_size?"]),
+        (["--warmup_steps=4"], ["--warmup_steps", "did you mean optimizer.warmup_steps?"]),
+        (["--preset", "bsae"], ["unknown preset, did you mean base?", "--preset bsae"]),
+        (["--preset", "no/such.yaml"], ["cannot read the preset", "no/such.yaml", "No such file"]),
+        (["--profile", "gpus"], ["unknown profile, did you mean gpu?", "local"]),
+        (["--seed", "many"], ["--seed", "valid integer"]),
+        (["--name", "../../elsewhere"], ["--name"]),
+        (["--storage", "s3://bucket/runs"], ["s3://bucket/runs", "mounted path"]),
+        (
+            ["--phases", '[{"sequence_length": 256, "steps": 5}]'],
+            ["256 tokens", "raise --model.max_position_embeddings from 128"],
+        ),
+        (
+            ["--cluster.num_workers", "3", "--batch.global_batch_size", "2"],
+            ["3 workers cannot share 2 rows", "lower --cluster.num_workers"],
+        ),
+        (
+            ["--profile", "gpu", "--batch.packed", "true"],
+            ["no attention dropout on GPU", "--model.attention_probs_dropout_prob 0"],
+        ),
+        (
+            ["--batch.packed", "true", "--cluster.use_gpu", "true"]
+            + ["--model.attention_probs_dropout_prob", "0"],
+            ["16 bits", "--precision bfloat16"],
+        ),
+    ],
+)
+def test_a_wrong_setting_gets_one_line(tmp_path, capsys, corpus, arguments, parts):
+    line = refused(capsys, tmp_path / "storage", "--shards", corpus, *arguments)
+    for part in parts:
+        assert part in line
+
+
+def test_wrong_shards_get_one_line(tmp_path, capsys, corpus):
+    storage = tmp_path / "storage"
+    line = refused(capsys, storage, "--shards", tmp_path / "nowhere")
+    assert "no token shards here" in line and "workflows/prepare.py" in line
+
+    broken = Path(shutil.copytree(corpus, tmp_path / "broken"))
+    (broken / "index.json").write_text('{"version": 1, "spl')
+    assert "damaged index" in refused(capsys, storage, "--shards", broken)
+    shutil.copy(corpus / "index.json", broken)
+    with (broken / "train-00001.tokens.npy").open("rb+") as file:
+        file.truncate(1000)
+    line = refused(capsys, storage, "--shards", broken)
+    assert "train-00001.tokens.npy" in line and "1000 bytes" in line
+
+    other = Path(shutil.copytree(corpus, tmp_path / "other"))
+    tokenizer = train_wordpiece(["another language altogether"] * 9, 60, lowercase=True)
+    save_tokenizer(tokenizer, other / "tokenizer.json")
+    line = refused(capsys, storage, "--shards", other)
+    assert "tokenizer is not the one" in line and "other/tokenizer.json" in line
+
+    one = write_corpus(tmp_path / "one", num_documents=3)  # one of them held out, after all
+    line = refused(capsys, storage, "--shards", one)
+    assert "documents in the heldout split" in line and "--heldout_share" in line
+
+
+def test_storage_that_cannot_be_written_gets_one_line(tmp_path, capsys, corpus):
+    (tmp_path / "file").write_text("not a folder")
+    line = refused(capsys, tmp_path / "file", "--shards", corpus)
+    assert "cannot write to the storage" in line and "another --storage" in line
+
+
+def test_another_recipe_or_a_second_process_gets_one_line(tmp_path, capsys, corpus):
+    run = Run(tmp_path, "taken", corpus, steps=5)
+    settings = parse_command_line(PretrainSettings, run.arguments())
+    recipe = settings.recipe() | {"data": open_shards(corpus).data_hash}
+    with open_run(tmp_path, "taken", recipe, fresh=False):
+        line = refused(capsys, tmp_path, *run.arguments())
+        assert "another process is training this run: taken" in line
+    run.settings = {"seed": 5, "optimizer.peak_learning_rate": 0.5}
+    line = refused(capsys, tmp_path, *run.arguments())
+    assert "optimizer.peak_learning_rate: 0.002 -> 0.5; seed: 0 -> 5" in line
+    assert "--fresh" in line
+
+
+def test_a_mistake_leaves_the_program_with_code_2(tmp_path, corpus):
+    run = Run(tmp_path, "mistaken", tmp_path / "nowhere", steps=5)
+    driver = run.start()
+    assert driver.wait() == 2
+    *_, line = driver.output().splitlines()
+    assert line.startswith("error: no token shards here")
+    assert not (tmp_path / "runs").exists()
