@@ -223,3 +223,14 @@ def stop_inside_a_checkpoint_write(driver: Driver, worker: psutil.Process) -> st
             worker.send_signal(signal.SIGCONT)
         time.sleep(0.0005)
     raise AssertionError(f"no checkpoint was being written:\n{driver.output()}")
+
+
+def committed_checkpoints(run: Run) -> list[str]:
+    """Names of the checkpoints under their final names, oldest first."""
+    return sorted(path.name for path in run.checkpoints.glob("step-*") if "." not in path.name)
+
+
+def rank_one_beside(worker: psutil.Process) -> psutil.Process | None:
+    """The other of two training workers, None where there is one."""
+    others = [each for each in training_workers() if each.pid != worker.pid]
+    return others[0] if others else None

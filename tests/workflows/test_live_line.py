@@ -1,0 +1,85 @@
+import io
+
+import pytest
+
+from workflows.live_line import LiveLine, describe, duration
+
+NEWS = {
+    "step": 1200,
+    "train/loss": 4.25,
+    "train/masked_token_loss": 3.6,
+    "train/next_sentence_loss": 0.65,
+    "train/learning_rate": 2e-3,
+    "tokens_per_second": 12345.6,
+    "padding_share": 0.125,
+    "mfu": 0.42,
+    "memory_bytes": 3 << 29,
+    "eta_seconds": 3725,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_line_says_all_there_is_to_know():
+    assert describe(NEWS, 5000) == (
+        "step 1,200/5,000  loss 4.250  mlm 3.600  nsp 0.650  lr 2.0e-03  12,346 tokens/s  "
+        "padding 12.5%  MFU 42%  1.5 GiB  ETA 1 h 02 min"
+    )
+    without = {name: value for name, value in NEWS.items() if "next_sentence" not in name}
+    line = describe(without | {"heldout/masked_token_loss": 3.4}, 5000)
+    assert "nsp" not in line and "held-out mlm 3.400" in line
+    assert describe({"step": 3}, 5000) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.7, "1 min 00 s"),
+        (750, "12 min 30 s"),
+        (12_000, "3 h 20 min"),
+        (352_800, "4 d 2 h"),
+    ],
+)
+def test_times_as_people_say_them(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_terminal_has_one_line_and_messages_above_it():
+    stream = Terminal()
+    show = LiveLine(5000, stream)
+    show(NEWS | {"messages": ["going on from step 1,199"]})
+    show(NEWS | {"messages": ["going on from step 1,199"]})  # nothing new
+    show(NEWS | {"step": 1201, "messages": ["going on from step 1,199"]})
+    show.close()
+    first, second, *rest = stream.getvalue().split("\n")
+    assert first == "\r\x1b[Kgoing on from step 1,199"
+    assert second.count("\r\x1b[K") == 2 and "step 1,201/5,000" in second
+    assert rest == [""]
+
+
+def test_a_log_gets_a_line_now_and_then_and_the_last():
+    stream = io.StringIO()
+    show = LiveLine(1300, stream)
+    for step in range(1200, 1301):
+        show(NEWS | {"step": step})
+    show.close()
+    lines = stream.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 1,200/1,300", "step 1,300/1,300"]
+
+
+def test_the_messages_of_a_new_worker_are_shown_too():
+    stream = io.StringIO()
+    show = LiveLine(1300, stream)
+    show({"messages": ["going on from step 40"]})
+    show({"messages": ["step-60 is damaged", "going on from step 40"]})
+    show({"messages": ["step-60 is damaged", "going on from step 40"]})
+    show({})
+    assert stream.getvalue().splitlines() == [
+        "going on from step 40",
+        "step-60 is damaged",
+        "going on from step 40",
+    ]
