@@ -55,6 +55,14 @@ class ClusterSettings(BaseModel):
         """The command line makes a list of whatever may be one."""
         return value[0] if isinstance(value, list) and len(value) == 1 else value
 
+    @field_validator("num_workers")
+    @classmethod
+    def _at_least_one_worker(cls, value: int | tuple[int, int]) -> int | tuple[int, int]:
+        least, most = (value, value) if isinstance(value, int) else value
+        if not 1 <= least <= most:
+            raise ValueError("give a number from 1, or [least, most] with least from 1 to most")
+        return value
+
     @property
     def fewest_workers(self) -> int:
         """The number of workers without which nothing starts."""

@@ -1,0 +1,110 @@
+"""The parts around Ray Train; whole trainers run in test_pretrain.py."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from bert_core.errors import UserError
+from workflows import cluster
+from workflows.cluster import ClusterSettings, connect
+
+
+def test_the_number_of_workers_is_one_number_or_a_pair():
+    assert ClusterSettings(num_workers=3).fewest_workers == 3
+    assert ClusterSettings(num_workers=[3]).num_workers == 3
+    assert ClusterSettings(num_workers=[1, 8]).num_workers == (1, 8)
+    assert ClusterSettings(num_workers=[1, 8]).fewest_workers == 1
+    for wrong in (0, -2, [0, 2], [4, 2], [1, 2, 3]):
+        with pytest.raises(ValidationError):
+            ClusterSettings(num_workers=wrong)
+
+
+def test_cores_are_shared_out_among_the_fewest_workers():
+    cores = os.cpu_count() or 1
+    assert cluster._share_of_cores(ClusterSettings()) == cores
+    assert cluster._share_of_cores(ClusterSettings(num_workers=(cores, 99))) == 1
+
+
+@pytest.mark.ray
+def test_more_workers_than_this_machine_holds_are_refused(ray_cluster):
+    connect(ClusterSettings(num_workers=2))
+    connect(ClusterSettings(num_workers=(1, 50)))
+    with pytest.raises(UserError, match=r"3 workers need 3 CPU: Ray sees 2 \(lower --cluster"):
+        connect(ClusterSettings(num_workers=3))
+    with pytest.raises(UserError, match="2 workers need 8 CPU"):
+        connect(ClusterSettings(num_workers=2, cpus_per_worker=4))
+    with pytest.raises(UserError, match="need 1 GPU: Ray sees 0"):
+        connect(ClusterSettings(use_gpu=True))
+
+
+def test_one_signal_asks_and_a_second_abandons(monkeypatch):
+    asked = []
+    clock = [100.0]
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: clock[0])
+    before = signal.getsignal(signal.SIGTERM)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        cluster._stop_on_signal(lambda: asked.append(True)),
+    ):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked == [True]
+        os.kill(os.getpid(), signal.SIGTERM)  # a terminal and a job may both pass it on
+        clock[0] += 2
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_call_in_a_thread_returns_or_raises_what_it_would():
+    release = threading.Event()
+    call = cluster._InThread(lambda: release.wait(30) and "done")
+    assert call.running(0.01)
+    release.set()
+    end = time.monotonic() + 10
+    while call.running(0.05):
+        assert time.monotonic() < end
+    assert call.result() == "done"
+    broken = cluster._InThread(lambda: 1 // 0)
+    while broken.running(0.05):
+        pass
+    with pytest.raises(ZeroDivisionError):
+        broken.result()
+
+
+class LocalChannel:
+    """A channel in this process, called as Ray calls an actor; `ray.get` gives back values."""
+
+    def __init__(self):
+        self.channel = cluster._Channel()
+
+    def __getattr__(self, name):
+        method = getattr(self.channel, name)
+        return type("Method", (), {"remote": staticmethod(method)})
+
+
+def test_a_mistake_in_a_worker_is_told_once_and_not_tried_again(monkeypatch):
+    monkeypatch.setattr(cluster.ray, "get", lambda value: value)
+    channel, calls = LocalChannel(), []
+    threads = torch.get_num_threads()
+
+    def train(config):
+        calls.append(config["name"])
+        assert torch.get_num_threads() == 1
+        raise UserError("the disk is full", config["name"], "free some")
+
+    payload = {"channel": channel, "config": {"name": "a"}, "num_threads": 1, "train_worker": train}
+    try:
+        with pytest.raises(UserError, match="the disk is full"):
+            cluster._enter_worker(payload)
+        assert cluster._enter_worker(payload) is None, "the one in its place does not try"
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
+    assert calls == ["a"]
+    failure = channel.channel.failure()
+    channel.channel.fail(UserError("another", "b", "c"))
+    assert channel.channel.failure() is failure, "the first is the cause"

@@ -1,0 +1,149 @@
+"""The worker's loop in this process, without Ray: what a step leaves, and going on from it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pretraining_runs import Run, write_corpus
+
+from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+from bert_core.training.loop import StepResult
+from bert_core.training.readings import NonFiniteLossError
+from workflows.cluster import Worker
+from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining_worker import PretrainingRun, step_metrics
+from workflows.settings import parse_command_line
+
+PHASES = '[{"sequence_length": 16, "steps": 14}, {"sequence_length": 32, "steps": 11}]'
+
+
+class Channel:
+    """Keeps what rank 0 says to the driver."""
+
+    def __init__(self):
+        self.news = []
+        self.publish = SimpleNamespace(remote=lambda news: self.news.append(dict(news)))
+
+
+class StoppingWorker(Worker):
+    """A worker that is told to stop before it has done so many steps."""
+
+    calls_left = -1
+
+    def stop_requested(self):
+        self.calls_left -= 1
+        return self.calls_left == 0
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def train(tmp_path, corpus):
+    """Trains in a folder of the given name, as one start of a run does."""
+
+    def start(name, stop_after=-1, **settings):
+        named = {key.replace("__", "."): value for key, value in settings.items()}
+        here = {"phases": PHASES, "checkpoint.every_steps": 6, "evaluation.every_steps": 10}
+        run = Run(tmp_path, name, corpus, steps=25, settings=here | named)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
+        worker.calls_left = stop_after
+        parsed = parse_command_line(PretrainSettings, run.arguments())
+        outcome = PretrainingRun(parsed, worker, run.folder, corpus).train()
+        return run, outcome, worker._channel.news
+
+    return start
+
+
+def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(train):
+    whole, outcome, _ = train("whole")
+    assert outcome == {"step": 25, "stopped": False}
+    for stop_after, step in ((3, 3), (11, 14), (4, 18)):
+        run, outcome, news = train("parts", stop_after)
+        assert outcome == {"step": step, "stopped": True}
+        assert news[-1]["checkpoint"] == f"step-{step:08d}"
+    run, outcome, news = train("parts")
+    assert outcome == {"step": 25, "stopped": False}
+    assert "going on from step 18" in news[-1]["messages"]
+    assert run.records() == whole.records()
+    assert [step for step, each in run.records() if "heldout/perplexity" in each] == [10, 20, 25]
+
+
+def test_what_came_after_the_checkpoint_is_done_again(train):
+    whole, _, _ = train("whole")
+    path, _ = newest_checkpoint(whole.checkpoints)
+    records = whole.records()
+    for path in sorted(whole.checkpoints.iterdir())[-2:]:
+        (path / "model.safetensors").write_bytes(b"damaged")
+    _, _, news = train("whole")
+    assert whole.records() == records
+    *damaged, going_on = news[-1]["messages"]
+    assert going_on == "going on from step 18"
+    assert [message.split("/")[-1].split(" ")[0] for message in damaged] == [
+        "step-00000025",
+        "step-00000024",
+    ]
+
+
+def test_a_checkpoint_says_what_made_it_and_keeps_the_journal(train, corpus):
+    run, _, news = train("run", checkpoint__keep=2)
+    path, _ = newest_checkpoint(run.checkpoints)
+    info = read_checkpoint(path)
+    assert sorted(each.name for each in run.checkpoints.iterdir()) == [
+        "step-00000024",
+        "step-00000025",
+    ]
+    assert info.extra["settings"]["phases"][0] == {"sequence_length": 16, "steps": 14}
+    assert info.extra["device"] == "cpu" and info.extra["used_seconds"] > 0
+    assert info.files["journal.jsonl"].read_bytes() == (run.folder / "journal.jsonl").read_bytes()
+    assert {"tokens_per_second", "padding_share", "mfu", "memory_bytes"} <= news[-1].keys()
+
+
+def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_checkpoint(train):
+    run, _, _ = train("run", 8)
+    rate = {"optimizer__peak_learning_rate": 1e30}
+    with pytest.raises(NonFiniteLossError, match="step 10: loss sum nan") as caught:
+        train("run", **rate)
+    assert caught.value.step == 10
+    path, damaged = newest_checkpoint(run.checkpoints)
+    assert path.name == "step-00000008" and not damaged
+    assert run.step() == 9
+
+
+def test_metrics_are_means_over_the_global_batch():
+    def result(*sums):
+        each = torch.tensor(sums, dtype=torch.float64)
+        norm, count = torch.tensor(0.5), torch.tensor(90)
+        return StepResult(3, each, norm, 1e-3, count, count, stopped=False)
+
+    metrics = step_metrics(result(40.0, 5.0, 10.0, 6.0, 3.0, 8.0))
+    assert metrics == {
+        "train/loss": 4.0 + 0.75,
+        "train/masked_token_loss": 4.0,
+        "train/masked_token_accuracy": 0.5,
+        "train/learning_rate": 1e-3,
+        "train/gradient_norm": 0.5,
+        "train/next_sentence_loss": 0.75,
+        "train/next_sentence_accuracy": 3 / 8,
+    }
+    alone = step_metrics(result(40.0, 5.0, 10.0, 0.0, 0.0, 0.0))
+    assert "train/next_sentence_loss" not in alone and alone["train/loss"] == 4.0
+
+
+def test_warm_up_and_decay_run_over_both_phases(train):
+    run, _, _ = train("run", optimizer__warmup_steps=5)
+    rates = [each["train/learning_rate"] for _, each in run.records() if "train/loss" in each]
+    peak = 2e-3
+    assert rates[:5] == pytest.approx([peak * step / 5 for step in range(1, 6)])
+    assert rates[5:] == pytest.approx([peak * (25 - step) / 20 for step in range(5, 25)])
