@@ -20,7 +20,7 @@ import ray
 import ray.train
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from bert_core.errors import UserError
@@ -172,7 +172,16 @@ def run_on_workers(
     failure: UserError | None = ray.get(channel.failure.remote())
     if failure is not None:
         raise failure
-    return fit.result().return_value
+    try:
+        return fit.result().return_value
+    except WorkerGroupError as error:
+        if _only_lost_workers(error):
+            raise UserError(
+                f"workers were lost more than {settings.max_failures} times",
+                "killed, out of memory, or their machine went away (see `ray summary actors`)",
+                "the same command goes on; --cluster.max_failures says how often by itself",
+            ) from error
+        raise
 
 
 @contextmanager
@@ -214,6 +223,12 @@ def _enter_worker(payload: dict[str, Any]) -> Any:  # noqa: ANN401
     except UserError as error:
         ray.get(channel.fail.remote(error))
         raise
+
+
+def _only_lost_workers(error: WorkerGroupError) -> bool:
+    """Whether workers died, rather than raised something; the class is private to Ray."""
+    names = {type(each).__name__ for each in error.worker_failures.values()}
+    return names == {"WorkerHealthCheckFailedError"}
 
 
 def _share_of_cores(settings: ClusterSettings) -> int:

@@ -203,6 +203,19 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(stopped
     assert path is not None and path.name == f"step-{before:08d}" and not damaged
 
 
+def test_a_worker_lost_too_often_ends_the_run_in_one_line(make_run, stopped):
+    run = make_run("lost", cluster__max_failures=0)
+    driver = run.start()
+    driver.until_step(60)
+    writer_of(run).kill()
+    assert driver.wait() == 2, driver.output()
+    (line,) = (line for line in driver.output().splitlines() if line.startswith("error: "))
+    assert "workers were lost more than 0 times" in line and "--cluster.max_failures" in line
+    assert "Traceback" not in driver.output()
+    assert "going on from step 40" in run.finish()
+    assert run.records() == stopped[1].records()
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 64 MB."""
