@@ -97,10 +97,10 @@ class PretrainingRun:
         self.throughput.start(earlier_seconds)
         for result in results:
             self._unread.append(result)
-            ended = result.stopped or result.step == settings.total_steps
-            stopped = result.stopped
-            evaluate = ended and not stopped or _due(result, settings.evaluation.every_steps)
-            checkpoint = ended or _due(result, settings.checkpoint.every_steps)
+            finished = result.step == settings.total_steps
+            stopped = result.stopped and not finished
+            evaluate = finished or _due(result, settings.evaluation.every_steps)
+            checkpoint = finished or stopped or _due(result, settings.checkpoint.every_steps)
             if evaluate or checkpoint or self._reading_is_due():
                 self._read_results()
             if evaluate:

@@ -9,14 +9,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy
 import psutil
+import torch
 
 from bert_core.text.shard_index import TOKEN_COUNTS_NAME, ShardIndex, write_array, write_index
 from bert_core.text.shards import write_shard
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
+from workflows.cluster import Worker
 from workflows.journal import read_records
+from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining_worker import PretrainingRun
+from workflows.settings import parse_command_line
 
 REPOSITORY = Path(__file__).parents[2]
 PRETRAIN = REPOSITORY / "workflows" / "pretrain.py"
@@ -234,3 +241,36 @@ def rank_one_beside(worker: psutil.Process) -> psutil.Process | None:
     """The other of two training workers, None where there is one."""
     others = [each for each in training_workers() if each.pid != worker.pid]
     return others[0] if others else None
+
+
+class Channel:
+    """Keeps what rank 0 says to the driver, called as one calls an actor of Ray."""
+
+    def __init__(self) -> None:
+        self.news: list[dict[str, Any]] = []
+        self.publish = SimpleNamespace(remote=lambda news: self.news.append(dict(news)))
+
+
+class StoppingWorker(Worker):
+    """A worker that is told to stop in a certain step; never, where the number is negative."""
+
+    steps_left = -1
+
+    def stop_requested(self) -> bool:
+        self.steps_left -= 1
+        return self.steps_left == 0
+
+
+def train_here(run: Run, stop_after: int = -1) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """One start of a run's worker, in this process without Ray: its outcome and its news."""
+    settings = parse_command_line(PretrainSettings, run.arguments())
+    worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
+    worker.steps_left = stop_after
+    run.folder.mkdir(parents=True, exist_ok=True)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        outcome = PretrainingRun(settings, worker, run.folder, run.shards).train()
+    finally:
+        torch.set_num_threads(num_threads)
+    return outcome, worker._channel.news

@@ -1,51 +1,20 @@
 """The worker's loop in this process, without Ray: what a step leaves, and going on from it."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from pretraining_runs import Run, write_corpus
+from pretraining_runs import Run, train_here, write_corpus
 
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training.loop import StepResult
 from bert_core.training.readings import NonFiniteLossError
-from workflows.cluster import Worker
-from workflows.pretrain_settings import PretrainSettings
-from workflows.pretraining_worker import PretrainingRun, step_metrics
-from workflows.settings import parse_command_line
+from workflows.pretraining_worker import step_metrics
 
 PHASES = '[{"sequence_length": 16, "steps": 14}, {"sequence_length": 32, "steps": 11}]'
-
-
-class Channel:
-    """Keeps what rank 0 says to the driver."""
-
-    def __init__(self):
-        self.news = []
-        self.publish = SimpleNamespace(remote=lambda news: self.news.append(dict(news)))
-
-
-class StoppingWorker(Worker):
-    """A worker that is told to stop before it has done so many steps."""
-
-    calls_left = -1
-
-    def stop_requested(self):
-        self.calls_left -= 1
-        return self.calls_left == 0
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -56,12 +25,7 @@ def train(tmp_path, corpus):
         named = {key.replace("__", "."): value for key, value in settings.items()}
         here = {"phases": PHASES, "checkpoint.every_steps": 6, "evaluation.every_steps": 10}
         run = Run(tmp_path, name, corpus, steps=25, settings=here | named)
-        run.folder.mkdir(parents=True, exist_ok=True)
-        worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
-        worker.calls_left = stop_after
-        parsed = parse_command_line(PretrainSettings, run.arguments())
-        outcome = PretrainingRun(parsed, worker, run.folder, corpus).train()
-        return run, outcome, worker._channel.news
+        return run, *train_here(run, stop_after)
 
     return start
 
@@ -78,6 +42,12 @@ def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(train):
     assert "going on from step 18" in news[-1]["messages"]
     assert run.records() == whole.records()
     assert [step for step, each in run.records() if "heldout/perplexity" in each] == [10, 20, 25]
+
+
+def test_told_to_stop_in_the_last_step_it_has_finished(train):
+    run, outcome, _ = train("run", 25)
+    assert outcome == {"step": 25, "stopped": False}
+    assert "heldout/perplexity" in run.records()[-1][1]
 
 
 def test_what_came_after_the_checkpoint_is_done_again(train):
