@@ -12,7 +12,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.measurement import Arm, matmul_peak, median_ratio, run_interleaved, surroundings
+from benchmarks.measurement import (
+    CLOCKS,
+    Arm,
+    matmul_peak,
+    median_ratio,
+    run_interleaved,
+    surroundings,
+)
 from benchmarks.pretraining_arms import (
     Rows,
     loss_and_gradient_norm,
@@ -44,14 +51,20 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="turns of each arm")
     parser.add_argument("--steps", type=int, default=2, help="timed steps of a turn")
     parser.add_argument("--warmup", type=int, default=3, help="steps of each arm before timing")
+    parser.add_argument(
+        "--clock", choices=tuple(CLOCKS), default="wall", help="cpu is for one thread, when busy"
+    )
     parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.clock == "cpu" and (options.device != "cpu" or torch.get_num_threads() != 1):
+        parser.error("--clock cpu needs --device cpu and OMP_NUM_THREADS=1")
+    return options
 
 
 def main() -> None:
     """Runs the benchmark, prints the table and writes the JSON."""
     options = parse_arguments()
-    device = torch.device(options.device)
+    device, clock = torch.device(options.device), CLOCKS[options.clock]
     torch.set_flush_denormal(True)
     config = SIZES[options.preset].model_copy(
         update={
@@ -68,7 +81,7 @@ def main() -> None:
         "benchmark": "pretraining",
         "settings": {key: value for key, value in vars(options).items() if key != "json"},
         "surroundings": surroundings(device),
-        "matmul_flops_per_second": matmul_peak(device),
+        "matmul_flops_per_second": matmul_peak(device, clock),
         "real_tokens_per_step": sum(rows.lengths),
         "model_flops_per_step": step_flops(config, rows),
     }
@@ -76,7 +89,7 @@ def main() -> None:
     for arm in arms:
         for _ in range(options.warmup):
             arm.step()
-    run_interleaved(arms, device, options.rounds, options.steps)
+    run_interleaved(arms, device, rounds=options.rounds, steps=options.steps, clock=clock)
     results["arms"] = summarize(arms, results)
     print_results(results)
     if options.json is not None:
