@@ -63,6 +63,8 @@ def save_model_folder(
     written.mkdir(parents=True)
     _write_json(written / CONFIG, _to_config_json(model) | dict(extra_config or {}))
     save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
+    # safetensors makes a file for its owner alone; a server may run as somebody else.
+    (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
     _write_tokenizer(written, tokenizer, model.config.max_position_embeddings)
     (written / "README.md").write_text(card, encoding="utf-8")
     lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(written.iterdir())]

@@ -23,7 +23,7 @@ from workflows.output_folder import WORK_NAME, check_disk, is_finished, work_fol
 from workflows.preparation import Preparation, run
 from workflows.progress import format_seconds
 from workflows.ray_tasks import connect
-from workflows.settings import CommandLineSettings, parse_command_line
+from workflows.settings import CommandLineSettings, parse_command_line, settings_hash
 
 _NOT_IN_THE_PLAN = {"output", "fresh", "num_workers"}
 _DISK_FACTOR = 1.8
@@ -113,6 +113,12 @@ def _absolute_output(output: Path) -> Path:
         what = "a relative output of a submitted job lies in Ray's temporary folder"
         raise UserError(what, str(output), "give an absolute --output")
     return output.absolute()
+
+
+def plan_hash(settings: PrepareSettings) -> str:
+    """Eight hexadecimal digits that change with the settings and with any file of the text."""
+    parts = list(find_parts(settings.text, settings.text_column, Counter()))
+    return settings_hash(_plan_of(settings, parts))
 
 
 def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str, Any]:

@@ -129,6 +129,9 @@ class PretrainSettings(CommandLineSettings):
     vocabulary_size: int = Field(
         default=30_000, ge=100, description="word pieces to train when no shards are given"
     )
+    heldout_share: float = Field(
+        default=0.01, gt=0, lt=1, description="share of the documents of `text` kept for evaluation"
+    )
     model: ModelSettings = Field(default_factory=ModelSettings)
     rows: RowSettings = Field(default_factory=RowSettings)
     batch: BatchSettings = Field(default_factory=BatchSettings)
@@ -202,5 +205,12 @@ class PretrainSettings(CommandLineSettings):
     def recipe(self) -> dict[str, object]:
         """What decides the weights that come out: a run may only go on under the same."""
         changeable = {"preset", "profile", "name", "storage", "fresh", "shards", "text"}
-        changeable |= {"vocabulary_size", "tracking", "cluster", "checkpoint", "evaluation"}
+        changeable |= {
+            "vocabulary_size",
+            "heldout_share",
+            "tracking",
+            "cluster",
+            "checkpoint",
+            "evaluation",
+        }
         return self.model_dump(mode="json", exclude=changeable)

@@ -17,7 +17,6 @@ from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from bert_core.training.checkpoint import checkpoint_bytes
 from workflows.pretrain_settings import PretrainSettings
 from workflows.run_folder import RunFolder, write_atomically
-from workflows.settings import settings_hash
 from workflows.tracker import DatasetInput, TrackedRun, code_tags, default_tracking_uri
 
 
@@ -31,17 +30,19 @@ def local_storage(storage: str) -> Path:
 
 
 def prepared_text(settings: PretrainSettings, storage: Path) -> Path:
-    """Prepares `settings.text` under the storage folder and returns the shards' folder."""
-    from workflows.prepare import PrepareSettings, prepare
+    """Prepares `settings.text` under the storage folder and returns the shards' folder.
 
-    name = settings_hash({"text": settings.text, "vocabulary_size": settings.vocabulary_size})
-    return prepare(
-        PrepareSettings(
-            text=settings.text,
-            output=storage / "shards" / name,
-            vocabulary_size=settings.vocabulary_size,
-        )
+    The folder is named after the text's files too: text that changed is prepared anew.
+    """
+    from workflows.prepare import PrepareSettings, plan_hash, prepare
+
+    wanted = PrepareSettings(
+        text=settings.text,
+        output=storage / "shards",
+        vocabulary_size=settings.vocabulary_size,
+        heldout_share=settings.heldout_share,
     )
+    return prepare(wanted.model_copy(update={"output": wanted.output / plan_hash(wanted)}))
 
 
 def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
