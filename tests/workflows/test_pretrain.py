@@ -151,6 +151,7 @@ def test_killed_and_stopped_it_learns_the_same_bits(reference, story):
 
 @pytest.mark.ray
 def test_told_to_stop_it_writes_a_checkpoint_and_says_how_to_go_on(story):
+    print(f"from SIGTERM to the checkpoint: {story.stop_seconds:.1f} s")
     assert story.stop_seconds < 10
     assert f"stopped after step {story.stopped_at}; the same command" in story.stopped.output()
 
