@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
 from workflows.pretrain_settings import PretrainSettings
@@ -110,13 +110,19 @@ def train_on_workers(
     from workflows.cluster import run_on_workers
     from workflows.live_line import LiveLine
     from workflows.pretraining_worker import train_worker
+    from workflows.system_metrics import note_throughput
 
     config = {
         "settings": settings.model_dump(mode="json"),
         "run_folder": str(folder.path),
         "shards": str(shards.folder.absolute()),
     }
-    with closing(LiveLine(settings.total_steps)) as show:
+    with closing(LiveLine(settings.total_steps)) as line:
+
+        def show(news: dict[str, Any]) -> None:
+            line(news)
+            note_throughput(folder.path, news)
+
         outcome = run_on_workers(
             train_worker, config, settings=settings.cluster, folder=folder.ray, show=show
         )

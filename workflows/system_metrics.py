@@ -3,13 +3,38 @@
 In: the training process's id and a folder on its disk. Out: `{name: value}`, units in the names.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Mapping
 from pathlib import Path
+
+from workflows.tracker import read_json, write_json
 
 MEGABYTE = 1e6
 GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw"
+
+
+THROUGHPUT_NAME = "throughput.json"
+STALE_SECONDS = 60.0
+
+
+def note_throughput(folder: Path, news: Mapping[str, float]) -> None:
+    """Leaves a run's present speed where its sampler finds it; nothing for news without a speed."""
+    names = ("tokens_per_second", "padding_share", "mfu", "memory_bytes")
+    speed = {f"system/training_{name}": news[name] for name in names if name in news}
+    if speed:
+        with contextlib.suppress(OSError):  # a full disk is the checkpoint's to report
+            write_json(folder / THROUGHPUT_NAME, speed)
+
+
+def _throughput(folder: Path) -> dict[str, float]:
+    path = folder / THROUGHPUT_NAME
+    if not path.exists() or time.time() - path.stat().st_mtime > STALE_SECONDS:
+        return {}
+    return read_json(path)
 
 
 class SystemSampler:
@@ -36,7 +61,7 @@ class SystemSampler:
             "system/disk_usage_percentage": disk.percent,
             "system/disk_available_megabytes": disk.free / MEGABYTE,
         }
-        return values | self._process_memory() | self._gpus()
+        return values | self._process_memory() | self._gpus() | _throughput(self._folder)
 
     def _process_memory(self) -> dict[str, float]:
         try:

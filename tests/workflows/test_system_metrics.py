@@ -1,7 +1,8 @@
 import os
+import time
 
 from workflows.journal import METRIC_NAME
-from workflows.system_metrics import SystemSampler, parse_gpu_line
+from workflows.system_metrics import SystemSampler, note_throughput, parse_gpu_line
 
 
 def test_a_sample_of_this_machine_has_names_mlflow_takes(tmp_path):
@@ -25,3 +26,16 @@ def test_a_line_of_nvidia_smi_becomes_metrics():
     assert values["system/gpu_1_power_usage_watts"] == 301.5
     assert parse_gpu_line("0, [N/A], 1, 2, 3") == {}
     assert parse_gpu_line("No devices were found") == {}
+
+
+def test_the_speed_of_a_run_is_sampled_while_it_is_fresh(tmp_path):
+    news = {"step": 3, "tokens_per_second": 1234.5, "padding_share": 0.0, "mfu": 0.4}
+    note_throughput(tmp_path, {"messages": []})
+    assert "system/training_tokens_per_second" not in SystemSampler(os.getpid(), tmp_path).sample()
+    note_throughput(tmp_path, news)
+    sample = SystemSampler(os.getpid(), tmp_path).sample()
+    assert sample["system/training_tokens_per_second"] == 1234.5
+    assert sample["system/training_mfu"] == 0.4
+    old = time.time() - 3600
+    os.utime(tmp_path / "throughput.json", (old, old))
+    assert "system/training_tokens_per_second" not in SystemSampler(os.getpid(), tmp_path).sample()
