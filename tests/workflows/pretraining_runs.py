@@ -171,13 +171,15 @@ class Driver:
         self.process.kill()
         self.process.wait()
 
-    def until(self, condition: Callable[[], object], seconds: float = 180) -> None:
+    def until(
+        self, condition: Callable[[], object], seconds: float = 180, *, pause: float = 0.01
+    ) -> None:
         """Waits for something while the run goes on."""
         end = time.monotonic() + seconds
         while not condition():
             assert self.process.poll() is None, f"it ended too early:\n{self.output()}"
             assert time.monotonic() < end, f"waited in vain:\n{self.output()}"
-            time.sleep(0.01)
+            time.sleep(pause)
 
     def until_step(self, step: int, seconds: float = 180) -> None:
         """Waits until the journal has reached a step."""
@@ -198,6 +200,13 @@ def training_workers() -> list[psutil.Process]:
 
 def writer_of(run: Run) -> psutil.Process:
     """The worker that writes the journal of a run."""
+    writer = find_writer(run)
+    assert writer is not None, f"nobody writes the journal of {run.name}"
+    return writer
+
+
+def find_writer(run: Run) -> psutil.Process | None:
+    """The worker that writes the journal of a run, None between two of them."""
     journal = str(run.folder / "journal.jsonl")
     for process in training_workers():
         try:
@@ -205,7 +214,7 @@ def writer_of(run: Run) -> psutil.Process:
                 return process
         except psutil.Error:
             continue
-    raise AssertionError(f"nobody writes {journal}")
+    return None
 
 
 def unfinished_checkpoints(run: Run) -> Iterator[str]:

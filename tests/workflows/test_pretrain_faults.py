@@ -12,6 +12,7 @@ import pytest
 from pretraining_runs import (
     Run,
     committed_checkpoints,
+    find_writer,
     rank_one_beside,
     stop_inside_a_checkpoint_write,
     unfinished_checkpoints,
@@ -124,7 +125,7 @@ class Deaths:
     def happen(self, moment, step):
         """The death at a step, or, when that has passed, a few steps on."""
         self.driver.until_step(max(step, self.run.step() + 5), 300)
-        worker = writer_of(self.run)
+        worker = writer = writer_of(self.run)
         if moment == "server":
             self.join()
             self.server.kill()
@@ -135,7 +136,6 @@ class Deaths:
             unfinished = stop_inside_a_checkpoint_write(self.driver, worker)
         elif other := rank_one_beside(worker):
             worker = self.choose.choice([worker, other])
-        before = self.driver.output()
         if moment.startswith("driver"):
             self.driver.kill()
         else:
@@ -145,8 +145,7 @@ class Deaths:
             self.inside.append(moment)
         if moment.startswith("driver"):
             self.driver = self.run.start()
-            before = ""
-        self.driver.until(lambda: "going on from" in self.driver.output()[len(before) :], 300)
+        self.driver.until(lambda: find_writer(self.run) not in (None, writer), 300, pause=0.3)
 
     def join(self):
         """Waits until the server answers again."""
