@@ -90,7 +90,7 @@ def copied(run, storage, **settings):
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_killed_at_twenty_moments_it_learns_the_same_bits(make_run, server, num_workers):
-    steps = 1200
+    steps = 1500
     same = {"cluster__num_workers": num_workers, "cluster__max_failures": 100}
     reference = make_run("reference", steps, **same)
     printed = reference.finish(seconds=600)
@@ -98,7 +98,7 @@ def test_killed_at_twenty_moments_it_learns_the_same_bits(make_run, server, num_
     run = make_run("troubled", steps, tracking__uri=server.uri, **same)
     choose = random.Random(num_workers)
     moments = choose.sample(MOMENTS, len(MOMENTS))
-    at = sorted(choose.sample(range(20, steps - 120), len(moments)))
+    at = sorted(choose.sample(range(20, steps - 400), len(moments)))
     assert len(moments) == 20
     deaths = Deaths(run, server, choose)
     for step, moment in zip(at, moments, strict=True):
@@ -127,7 +127,9 @@ class Deaths:
         self.driver.until_step(max(step, self.run.step() + 5), 300)
         worker = writer = writer_of(self.run)
         if moment == "server":
+            worker.suspend()  # or the run would end while the server is still starting
             self.join()
+            worker.resume()
             self.server.kill()
             self._restart = threading.Thread(target=self.server.start)
             self._restart.start()
