@@ -19,8 +19,6 @@ from pretraining_runs import (
     write_corpus,
     writer_of,
 )
-from ray.util import placement_group, remove_placement_group
-
 from benchmarks.mlflow_server import MlflowServer
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.tracking_report import verify_exactly_once
@@ -162,18 +160,12 @@ def test_two_workers_become_one(make_run, tmp_path):
     stop(two, step=100)
     first = two.step()
     one = copied(two, tmp_path / "one", cluster__num_workers=1)
-    elastic = copied(two, tmp_path / "elastic", cluster__num_workers="[1,2]")
-    two.finish()
-    one.finish()
-    # As many workers as there is room for: with one of two CPUs taken, one.
-    taken = placement_group([{"CPU": 1}])
-    assert taken.wait(60)
-    try:
-        elastic.finish()
-    finally:
-        remove_placement_group(taken)
+    # As many workers as there is room for: of two that want two CPUs each, one.
+    room = {"cluster__num_workers": "[1,2]", "cluster__cpus_per_worker": 2}
+    elastic = copied(two, tmp_path / "elastic", **room)
+    for run in (two, one, elastic):
+        assert f"going on from step {first}" in run.finish()
     assert elastic.records() == one.records()
-    print("elastic with one CPU free is one worker, bit for bit")
     ours, theirs = (
         {step: each["train/loss"] for step, each in run.records() if "train/loss" in each}
         for run in (one, two)
