@@ -19,6 +19,7 @@ from pretraining_runs import (
     write_corpus,
     writer_of,
 )
+
 from benchmarks.mlflow_server import MlflowServer
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.tracking_report import verify_exactly_once
