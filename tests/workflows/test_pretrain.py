@@ -44,11 +44,9 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, corpus, ray_cluster):
-    """An uninterrupted run, as a job whose working folder goes to the cluster: what it printed."""
+    """An uninterrupted run, as a job whose working folder goes to the cluster."""
     run = Run(tmp_path_factory.mktemp("reference"), "reference", corpus, STEPS, SETTINGS)
-    job = Job(run, ray_cluster, "--working-dir", ".")
-    yield run, job
-    job.process.kill()
+    return run, Job(run, ray_cluster, "--working-dir", ".")
 
 
 @pytest.fixture(scope="module")
@@ -64,21 +62,32 @@ class Job:
 
     def __init__(self, run, ray_address, *options):
         command = ["ray", "job", "submit", *options, "--", "python", "workflows/pretrain.py"]
-        self.process = subprocess.Popen(
-            [*command, *run.arguments()],
-            cwd=REPOSITORY,
-            env=os.environ | {"RAY_ADDRESS": ray_address},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        self._command = [*command, *run.arguments()]
+        self._environment = os.environ | {"RAY_ADDRESS": ray_address}
+        self._thread = threading.Thread(target=self._submit, daemon=True)
+        self._thread.start()
+
+    def _submit(self):
+        for _ in range(20):
+            self._done = subprocess.run(
+                self._command,
+                cwd=REPOSITORY,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            if "No available agent to submit job" not in self._done.stdout:
+                return
+            time.sleep(1)  # a cluster takes jobs some seconds after it has started
 
     @cached_property
     def output(self):
         """What it printed, when it has ended well."""
-        output, _ = self.process.communicate(timeout=300)
-        assert self.process.returncode == 0, output
-        return output
+        self._thread.join(300)
+        assert not self._thread.is_alive(), "the job goes on and on"
+        assert self._done.returncode == 0, self._done.stdout
+        return self._done.stdout
 
 
 @dataclass
