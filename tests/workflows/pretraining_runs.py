@@ -1,5 +1,6 @@
 """Real pre-training runs for tests: a small corpus, drivers as processes, and ways to kill them."""
 
+import atexit
 import os
 import random
 import signal
@@ -153,6 +154,7 @@ class Driver:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+        atexit.register(self.process.kill)  # whatever becomes of the test
 
     def output(self) -> str:
         """What it has printed so far."""
