@@ -96,7 +96,6 @@ def test_the_gate_checks_style_first_and_stops_at_what_fails(repository, tmp_pat
     calls = (tmp_path / "calls.txt").read_text().splitlines()
     assert [call.split()[0] for call in calls] == called
     assert (outcome.returncode == 0) == (failing == "none")
-    assert failing == "lint" or 1100 < int(calls[1].split("=")[1]) <= 1140
 
 
 def test_constraints_are_exact_and_name_no_place(repository):

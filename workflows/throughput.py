@@ -63,9 +63,13 @@ class Throughput:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves what happens inside out of the rates, though not out of the usage."""
+        """Leaves what happens inside out of the rates, though not out of the usage.
+
+        The peak is measured again: at the start Ray's own start may still share the cores.
+        """
         begin = time.perf_counter()
         yield
+        self._peak = max(self._peak, peak_flops(self._worker.device) * self._worker.world_size)
         spent = time.perf_counter() - begin
         self._busy_seconds += spent
         self._last += spent

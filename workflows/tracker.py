@@ -74,7 +74,7 @@ class Tracker:
     """Sends a run's journal to MLflow, from a child process of low priority.
 
     A thread would do for the waiting, but not for `import mlflow`: measured beside a loop on two
-    cores it made steps 1.7 to 3.3 times longer for seconds. The child also outlives a SIGKILL of
+    cores it made steps more than twice as long for seconds. The child also outlives a SIGKILL of
     this process long enough to send what was written, and has its own timeouts.
 
     Nothing here raises: a run goes on without tracking, and `finish` says what is missing. Files

@@ -32,9 +32,14 @@ class Orders:
 
     def __init__(self) -> None:
         self.status: str | None = None
-        self.orphaned = False
+        self._hung_up = False
         self._parent = os.getppid()
         self._text = b""
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the training process is gone, be it after it gave its last order."""
+        return self._hung_up or os.getppid() != self._parent
 
     def wait(self, seconds: float) -> None:
         """Returns after `seconds`, or at once when the run is to be ended."""
@@ -44,7 +49,7 @@ class Orders:
             ready, _, _ = select.select([0], [], [], max(0.0, min(left, 1.0)))
             if ready:
                 self._read()
-            elif os.getppid() != self._parent:
+            elif self.orphaned:
                 self._die()
             elif left <= 0:
                 return
@@ -60,7 +65,7 @@ class Orders:
             self._die()
 
     def _die(self) -> None:
-        self.status, self.orphaned = "KILLED", True
+        self.status, self._hung_up = "KILLED", True
 
 
 def follow(run_folder: Path, interval_seconds: float, system_interval_seconds: float) -> None:

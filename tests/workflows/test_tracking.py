@@ -204,6 +204,36 @@ def test_after_a_sigkill_of_training_the_sender_sends_the_rest_and_goes(tmp_path
     assert open_client(store_uri).get_run(run_id).info.status == "KILLED"
 
 
+DYING_AT_THE_END = """
+import os, signal, sys, threading
+from pathlib import Path
+from workflows.journal import Journal
+from workflows.tracker import JOURNAL_NAME, TrackedRun, Tracker
+
+folder, uri = Path(sys.argv[1]), sys.argv[2]
+Journal(folder / JOURNAL_NAME).append(1, {"train/loss": 1.0})
+tracker = Tracker(folder, TrackedRun(uri, "experiment", "run", "key"), interval_seconds=0.5)
+threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+print(tracker.process_id, flush=True)
+tracker.finish("FINISHED", timeout_seconds=60)
+"""
+
+
+@pytest.mark.slow
+def test_a_sender_whose_parent_dies_while_it_finishes_does_not_try_for_ever(tmp_path):
+    process = subprocess.run(
+        [sys.executable, "-c", DYING_AT_THE_END, str(tmp_path), f"http://127.0.0.1:{free_port()}"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert process.returncode == -signal.SIGKILL
+    sender_id = int(process.stdout)
+    assert Path(f"/proc/{sender_id}").exists()
+    wait_until(lambda: not Path(f"/proc/{sender_id}").exists() or is_zombie(sender_id))
+
+
 def is_zombie(process_id):
     return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
