@@ -69,10 +69,9 @@ class Throughput:
         """
         begin = time.perf_counter()
         yield
+        self._busy_seconds += time.perf_counter() - begin
         self._peak = max(self._peak, peak_flops(self._worker.device) * self._worker.world_size)
-        spent = time.perf_counter() - begin
-        self._busy_seconds += spent
-        self._last += spent
+        self._last += time.perf_counter() - begin
 
     def publish(self, news: dict[str, Any], *, at_once: bool = False) -> None:
         """Adds to the news, and tells the driver unless it was told just now."""
