@@ -25,10 +25,10 @@ import ray
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
-from bert_core.text.corpus import read_documents
-from bert_core.text.sentences import split_sentences
+from bert_core.text.reading.corpus import read_documents
+from bert_core.text.reading.sentences import split_sentences
+from bert_core.text.reading.sources import find_parts
 from bert_core.text.shards import open_shards
-from bert_core.text.sources import find_parts
 from workflows.prepare import PrepareSettings, prepare
 
 _PIECE_CHARACTERS = 8 << 20

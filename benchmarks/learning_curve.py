@@ -23,9 +23,9 @@ from bert_core.config import IGNORE_INDEX, SIZES
 from bert_core.hugging_face import from_hugging_face
 from bert_core.model.layout import Padded
 from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
-from bert_core.text.batches import BatchSettings, BatchSource, StepBatches
-from bert_core.text.masking import Vocabulary
-from bert_core.text.pairs import RowSettings
+from bert_core.text.rows.batches import BatchSettings, BatchSource, StepBatches
+from bert_core.text.rows.masking import Vocabulary
+from bert_core.text.rows.pairs import RowSettings
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining

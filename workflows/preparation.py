@@ -16,16 +16,7 @@ import numpy
 import ray
 from numpy.typing import NDArray
 
-from bert_core.text import pieces
-from bert_core.text.encoding import SentenceEncoder
-from bert_core.text.inventory import (
-    Corpus,
-    SampleTexts,
-    describe_sources,
-    group_parts,
-    take_inventory,
-)
-from bert_core.text.pieces import EncodeRecord, Piece, ScanRecord
+from bert_core.text.reading.sources import CorpusError, CorpusPart
 from bert_core.text.shard_index import (
     TOKEN_COUNTS_NAME,
     TOKENIZER_NAME,
@@ -35,8 +26,17 @@ from bert_core.text.shard_index import (
     write_array,
     write_index,
 )
+from bert_core.text.sharding import pieces
+from bert_core.text.sharding.encoding import SentenceEncoder
+from bert_core.text.sharding.inventory import (
+    Corpus,
+    SampleTexts,
+    describe_sources,
+    group_parts,
+    take_inventory,
+)
+from bert_core.text.sharding.pieces import EncodeRecord, Piece, ScanRecord
 from bert_core.text.shards import token_dtype
-from bert_core.text.sources import CorpusError, CorpusPart
 from bert_core.tokenizer import (
     load_tokenizer,
     num_embeddings,

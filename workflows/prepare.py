@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import Field
 
 from bert_core.errors import UserError
+from bert_core.text.reading.sources import CorpusPart, find_parts
 from bert_core.text.shard_index import ShardIndex, read_index
-from bert_core.text.sources import CorpusPart, find_parts
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.output_folder import WORK_NAME, check_disk, is_finished, work_folder
 from workflows.preparation import Preparation, run

@@ -6,8 +6,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bert_core.config import SIZES, ModelConfig
-from bert_core.text.batches import BatchSettings
-from bert_core.text.pairs import RowSettings
+from bert_core.text.rows.batches import BatchSettings
+from bert_core.text.rows.pairs import RowSettings
 from bert_core.training.optimization import OptimizerSettings
 from workflows.cluster import ClusterSettings
 from workflows.settings import CommandLineSettings

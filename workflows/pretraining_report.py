@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.text.masking import Vocabulary
+from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.shards import TokenShards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import MODEL, CheckpointInfo, newest_checkpoint, read_checkpoint

@@ -10,7 +10,7 @@ import yaml
 
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.text.pairs import RowSettings
+from bert_core.text.rows.pairs import RowSettings
 from bert_core.text.shard_index import TOKENIZER_NAME
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash

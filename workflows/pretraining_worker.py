@@ -16,8 +16,8 @@ import torch
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
-from bert_core.text.batches import BatchSource, StepBatches
-from bert_core.text.masking import Vocabulary
+from bert_core.text.rows.batches import BatchSource, StepBatches
+from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint

@@ -1,1 +1,1 @@
-"""From files of text to rows of token ids: corpus, token shards, row plans, masks, batches."""
+"""From files of text to rows of token ids, by way of the token shards on disk."""

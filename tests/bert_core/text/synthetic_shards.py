@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_core.text.masking import Vocabulary
+from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.shards import Shard, TokenShards
 
 PAD, UNK, CLS, SEP, MASK = range(5)

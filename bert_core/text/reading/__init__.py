@@ -1,0 +1,1 @@
+"""Files, folders, addresses and documentation become documents and sentences."""

@@ -1,0 +1,153 @@
+"""Parts of text files go in, documents come out: one string each, one paragraph a line.
+
+A text file whose first line is `= Title =` has a document per title; any other has a blank line
+between documents. The first style is what wiki extractors write, so its markup residue is dropped.
+"""
+
+import lzma
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import IO
+
+from bert_core.text.reading.documentation import read_documentation
+from bert_core.text.reading.lines import read_lines
+from bert_core.text.reading.records import read_dataset, read_jsonl, read_parquet
+from bert_core.text.reading.sources import CorpusPart, damaged_file, open_part
+from bert_core.text.reading.wiki_markup import clean_wiki_line, is_title
+
+MAX_DOCUMENT_BYTES = 4 << 20
+"""A longer document is cut at a line's end, so that no task ever holds more."""
+
+_MAX_LINE_BYTES = 1 << 20
+
+
+def read_documents(
+    part: CorpusPart, dropped: Counter[str], *, text_column: str = "text", strict: bool = False
+) -> Iterator[str]:
+    """Yields the documents that begin in a part, and counts by reason what it drops.
+
+    A document is at most `MAX_DOCUMENT_BYTES` long and holds no NUL. Bytes that are not UTF-8 are
+    replaced and counted, or refused if `strict`.
+    Raises `CorpusError` for damaged files, with the byte where they are wrong.
+    """
+    if part.kind == "documentation":
+        yield from _cut(read_documentation(part.path, dropped), dropped)
+    elif part.kind == "hugging_face":
+        yield from _cut(read_dataset(part, dropped, text_column), dropped)
+    elif part.kind == "parquet":
+        yield from _cut(read_parquet(part, dropped, text_column), dropped)
+    else:
+        try:
+            with open_part(part) as stream:
+                if part.kind == "jsonl":
+                    yield from _cut(read_jsonl(stream, part, dropped, text_column, strict), dropped)
+                else:
+                    yield from _read_text(stream, part, dropped, strict)
+        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+            raise damaged_file(part, error) from error
+
+
+def _read_text(
+    stream: IO[bytes], part: CorpusPart, dropped: Counter[str], strict: bool
+) -> Iterator[str]:
+    titled = _is_titled(stream)
+    lines = read_lines(stream, part, _MAX_LINE_BYTES, dropped, strict)
+    divide = _titled_documents if titled else _blank_line_documents
+    end = float("inf") if part.end is None else part.end
+    clean = clean_wiki_line if titled else _keep_line
+    num_bytes = 0
+    document: list[str] = []
+    for line in divide(lines, part.start, end):
+        if line is not None:
+            cleaned = clean(line, dropped)
+            if cleaned:
+                document.append(cleaned)
+                num_bytes += len(cleaned.encode()) + 1
+        if line is None or num_bytes > MAX_DOCUMENT_BYTES:
+            dropped["documents_cut_for_length"] += line is not None
+            dropped["empty_documents"] += not document
+            if document:
+                yield "\n".join(document)
+            document, num_bytes = [], 0
+
+
+def _is_titled(stream: IO[bytes]) -> bool:
+    """Looks at the first line that is not blank, then goes back to the start."""
+    head = stream.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
+    stream.seek(0)
+    return is_title(head.split(b"\n", 1)[0].rstrip().decode("utf-8", "replace"))
+
+
+def _titled_documents(
+    lines: Iterator[tuple[int, str]], start: int, end: float
+) -> Iterator[str | None]:
+    """Yields the lines of the documents whose title begins in [start, end), None after each."""
+    mine = False
+    for offset, line in lines:
+        if is_title(line):
+            if mine:
+                yield None
+            mine = start <= offset < end
+        if mine:
+            yield line
+        elif offset >= end:
+            return
+    if mine:
+        yield None
+
+
+def _blank_line_documents(
+    lines: Iterator[tuple[int, str]], start: int, end: float
+) -> Iterator[str | None]:
+    """Yields the lines of documents whose blank line before begins in [start, end), None after."""
+    blank_before = 0 if start == 0 else None
+    inside = False
+    for offset, line in lines:
+        if not line:
+            if inside:
+                yield None
+            inside, blank_before = False, offset
+            continue
+        if blank_before is not None and not inside:
+            if blank_before >= end:
+                return
+            inside = True
+        if inside:
+            yield line
+        elif offset >= end:
+            return
+    if inside:
+        yield None
+
+
+def _keep_line(line: str, _: Counter[str]) -> str:
+    return line
+
+
+def _cut(texts: Iterator[str], dropped: Counter[str]) -> Iterator[str]:
+    """Strips the lines of whole texts, and cuts those that are too long for one document."""
+    for text in texts:
+        text = text.encode("utf-8", "replace").decode().replace("\0", "")
+        lines = [stripped for line in text.split("\n") if (stripped := line.strip())]
+        dropped["empty_documents"] += not lines
+        if len(text) * 4 <= MAX_DOCUMENT_BYTES and lines:
+            yield "\n".join(lines)
+        elif lines:
+            yield from _cut_lines(lines, dropped)
+
+
+def _cut_lines(lines: list[str], dropped: Counter[str]) -> Iterator[str]:
+    document: list[str] = []
+    num_bytes = 0
+    for line in lines:
+        for begin in range(0, len(line), _MAX_LINE_BYTES):
+            stretch = line[begin : begin + _MAX_LINE_BYTES]
+            size = len(stretch.encode()) + 1
+            if document and num_bytes + size > MAX_DOCUMENT_BYTES:
+                dropped["documents_cut_for_length"] += 1
+                yield "\n".join(document)
+                document, num_bytes = [], 0
+            document.append(stretch)
+            num_bytes += size
+    yield "\n".join(document)

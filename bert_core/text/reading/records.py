@@ -1,0 +1,89 @@
+"""Texts of records: a jsonl or parquet file or a Hugging Face dataset goes in, texts come out."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import IO
+
+from bert_core.text.reading.lines import read_lines
+from bert_core.text.reading.sources import (
+    CorpusError,
+    CorpusPart,
+    damaged_file,
+    missing_column,
+    open_part,
+)
+
+_MAX_RECORD_BYTES = 16 << 20
+
+
+def read_jsonl(
+    stream: IO[bytes], part: CorpusPart, dropped: Counter[str], text_column: str, strict: bool
+) -> Iterator[str]:
+    """Yields the texts of the records that begin in the part; invalid lines are counted.
+
+    Raises `CorpusError` if no record has the column.
+    """
+    end = float("inf") if part.end is None else part.end
+    names: set[str] = set()
+    for offset, line in read_lines(stream, part, _MAX_RECORD_BYTES, dropped, strict):
+        if offset >= end:
+            break
+        if not line:
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            if strict:
+                where = f"{part.path}, byte {offset}"
+                raise CorpusError("invalid JSON", where, "mend or remove the line") from error
+            dropped["invalid_json_lines"] += 1
+            continue
+        if isinstance(record, dict):
+            names.update(record)
+        yield from _strings(
+            [record.get(text_column) if isinstance(record, dict) else None], dropped
+        )
+    if names and text_column not in names:
+        raise missing_column(text_column, sorted(names), part.path)
+
+
+def read_parquet(part: CorpusPart, dropped: Counter[str], text_column: str) -> Iterator[str]:
+    """Yields the texts of one row group; raises `CorpusError` for a damaged file."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with open_part(part) as stream:
+            batches = ParquetFile(stream).iter_batches(
+                batch_size=256, row_groups=[part.start], columns=[text_column]
+            )
+            for batch in batches:
+                yield from _strings(batch.column(0).to_pylist(), dropped)
+    except (ArrowException, OSError) as error:
+        raise damaged_file(part, error) from error
+
+
+def read_dataset(part: CorpusPart, dropped: Counter[str], text_column: str) -> Iterator[str]:
+    """Yields the texts of `NAME[:CONFIG[:SPLIT]]`, as a stream; may raise `CorpusError`."""
+    from datasets import load_dataset  # pyright: ignore[reportMissingImports] - an optional extra
+
+    name, _, rest = part.path.partition(":")
+    config, _, split = rest.partition(":")
+    try:
+        records = load_dataset(name, config or None, split=split or "train", streaming=True)
+    except (OSError, ValueError) as error:  # datasets' own errors derive from these two
+        remedy = f"check the name; {str(error).splitlines()[0]}"
+        raise CorpusError("cannot load the dataset", part.typed, remedy) from error
+    for record in records:
+        if text_column not in record:
+            raise missing_column(text_column, list(record), part.typed)
+        yield from _strings([record[text_column]], dropped)
+
+
+def _strings(values: list[object], dropped: Counter[str]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        else:
+            dropped["records_without_text"] += 1

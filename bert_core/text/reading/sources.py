@@ -1,0 +1,248 @@
+"""What a user types after --text goes in; the parts of files that one task reads each come out.
+
+Files, folders, globs, `s3://` and `gs://` URIs, `hf://NAME[:CONFIG[:SPLIT]]`, `docs://[PACKAGE]`.
+"""
+
+import glob
+import io
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from bert_core.errors import UserError
+from bert_core.text.reading.documentation import documentation_files
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+PART_BYTES = 8 << 20
+_FORMATS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
+_COMPRESSIONS = {".xz": "xz", ".gz": "gz"}
+_EXPANSION = {"": 1.0, "gz": 2.8, "xz": 3.6}
+"""Bytes of text that a compressed byte of natural language stands for, roughly."""
+_READABLE = ".txt, .txt.xz, .txt.gz, .jsonl, .jsonl.xz, .jsonl.gz or .parquet"
+
+
+class CorpusError(UserError):
+    """Text that is missing, unreadable or empty."""
+
+
+@dataclass(frozen=True)
+class CorpusPart:
+    """What one task reads: a file, or the stretch of it from `start` to `end`.
+
+    `start` and `end` count bytes of uncompressed text files and row groups of parquet files; an
+    `end` of None means all of it. `filesystem` is the URI that `pyarrow.fs` opens, or empty for a
+    local path. `num_bytes` is what progress is measured by.
+    """
+
+    typed: str
+    kind: str
+    path: str
+    num_bytes: int
+    compression: str = ""
+    filesystem: str = ""
+    start: int = 0
+    end: int | None = None
+
+    @property
+    def text_bytes(self) -> float:
+        """About how much text it holds, for progress and free disk only."""
+        return self.num_bytes * _EXPANSION[self.compression]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON and for a task's arguments."""
+        return asdict(self)
+
+
+def find_parts(
+    texts: Iterable[str], text_column: str, skipped: Counter[str]
+) -> Iterator[CorpusPart]:
+    """Yields the parts of everything typed, in a fixed order; folders are walked by sorted path.
+
+    Files of a folder whose extension says no format are left out and counted in `skipped`.
+    Raises `CorpusError` for what does not exist, cannot be read, or lacks the text column.
+    """
+    for typed in texts:
+        if typed.startswith("docs://"):
+            name = typed.removeprefix("docs://") or "stdlib"
+            num_bytes = sum(path.stat().st_size for path in documentation_files(name))
+            yield CorpusPart(typed, "documentation", name, num_bytes)
+        elif typed.startswith("hf://"):
+            _check_datasets_installed(typed)
+            yield CorpusPart(typed, "hugging_face", typed.removeprefix("hf://"), 0)
+        else:
+            find_files = _find_remote_files if "://" in typed else _find_local_files
+            for part in find_files(typed, skipped):
+                yield from _divide(part, text_column)
+
+
+def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]:
+    path = Path(typed).expanduser().absolute()  # tasks run in other folders
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        every = sorted(each for each in path.rglob("*") if each.is_file())
+        visible = [each for each in every if not _is_hidden(str(each.relative_to(path)))]
+        files = [each for each in visible if _format(each.name)]
+        skipped["files_of_unknown_format"] += len(visible) - len(files)
+    else:
+        files = [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - absolute globs
+        files = [each for each in files if each.is_file()]
+    if not files:
+        what = "no text files in this folder" if path.is_dir() else "no such file or folder"
+        raise CorpusError(what, typed, f"give {_READABLE} files, a folder or a glob")
+    for file in files:
+        if not os.access(file, os.R_OK, effective_ids=True):
+            raise CorpusError("no permission to read", str(file), "change its permissions")
+        yield _part_of_file(typed, str(file), file.stat().st_size)
+
+
+def _find_remote_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]:
+    from pyarrow.fs import FileSelector, FileType
+
+    address, _, query = typed.partition("?")
+    wild = next((i for i, char in enumerate(address) if char in "*["), None)
+    root = address if wild is None else address[: address.rindex("/", 0, wild)]
+    uri = f"{root}?{query}" if query else root
+    try:
+        filesystem, path = _filesystem(uri)
+        info = filesystem.get_file_info(path)
+        if info.type == FileType.File:
+            files = [info]
+        else:
+            selector = FileSelector(path, recursive=True, allow_not_found=True)
+            found = [each for each in filesystem.get_file_info(selector) if each.is_file]
+            pattern = "" if wild is None else path + address[len(root) :]
+            visible = [each for each in found if not _is_hidden(each.path[len(path) :])]
+            files = [each for each in visible if _is_meant(each.path, pattern)]
+            files.sort(key=lambda each: PurePosixPath(each.path).parts)
+            skipped["files_of_unknown_format"] += 0 if pattern else len(visible) - len(files)
+    except OSError as error:
+        remedy = f"check the address and credentials; {str(error).splitlines()[0]}"
+        raise CorpusError("cannot read", typed, remedy) from error
+    if not files:
+        raise CorpusError("no text files at this address", typed, f"give {_READABLE} files")
+    for file in files:
+        yield replace(_part_of_file(typed, file.path, file.size), filesystem=uri)
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(path).parts)
+
+
+def _is_meant(path: str, pattern: str) -> bool:
+    """Whether a path matches the glob, whose `*` stays in a folder; without one, is readable."""
+    if not pattern:
+        return _format(path) is not None
+    same_depth = len(PurePosixPath(path).parts) == len(PurePosixPath(pattern).parts)
+    return same_depth and PurePosixPath(path).match(pattern)
+
+
+def _filesystem(uri: str) -> tuple["FileSystem", str]:
+    from pyarrow import ArrowInvalid
+    from pyarrow.fs import FileSystem
+
+    try:
+        return FileSystem.from_uri(uri)
+    except ArrowInvalid as error:
+        remedy = "give a path, or a file://, s3://, gs://, hf:// or docs:// address"
+        raise CorpusError("no such kind of address", uri, remedy) from error
+
+
+def _format(name: str) -> tuple[str, str] | None:
+    stem, extension = os.path.splitext(name)  # noqa: PTH122 - remote names are no local paths
+    compression = _COMPRESSIONS.get(extension, "")
+    if compression:
+        extension = os.path.splitext(stem)[1]  # noqa: PTH122
+    kind = _FORMATS.get(extension)
+    if kind is None or (compression and kind == "parquet"):
+        return None
+    return kind, compression
+
+
+def _part_of_file(typed: str, path: str, num_bytes: int) -> CorpusPart:
+    found = _format(path)
+    if found is None:
+        raise CorpusError("unknown text format", path, f"give {_READABLE} files")
+    return CorpusPart(typed, found[0], path, num_bytes, compression=found[1])
+
+
+def _divide(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
+    if part.kind == "parquet":
+        yield from _row_groups(part, text_column)
+    elif part.compression or part.num_bytes <= PART_BYTES:
+        yield part
+    else:
+        for start in range(0, part.num_bytes, PART_BYTES):
+            end = min(start + PART_BYTES, part.num_bytes)
+            yield replace(part, start=start, end=end, num_bytes=end - start)
+
+
+def _row_groups(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
+    with open_part(part) as stream:
+        try:
+            file = ParquetFile(stream)
+        except ArrowInvalid as error:
+            raise CorpusError("damaged parquet file", part.path, "restore the file") from error
+        names = file.schema_arrow.names
+        if text_column not in names:
+            raise missing_column(text_column, names, part.path)
+        groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+    for index, num_bytes in enumerate(groups):
+        yield replace(part, start=index, end=index + 1, num_bytes=num_bytes)
+
+
+def missing_column(text_column: str, names: Iterable[str], where: str) -> CorpusError:
+    """The error for records without the text column, with the nearest name as the remedy."""
+    names = list(names)
+    nearest = get_close_matches(text_column, names, n=1) or names[:1]
+    return CorpusError(
+        f"no column {text_column!r}",
+        where,
+        f"give --text_column, for example {nearest[0]}" if nearest else "give --text_column",
+    )
+
+
+def damaged_file(part: CorpusPart, error: Exception) -> CorpusError:
+    """The error for a file that breaks off or does not decompress."""
+    return CorpusError("cannot read to the end", part.path, f"restore the file; {error}")
+
+
+def _check_datasets_installed(typed: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("datasets") is None:
+        raise CorpusError(
+            "Hugging Face datasets need the package `datasets`",
+            typed,
+            "pip install 'bertline[datasets]'",
+        )
+
+
+def open_part(part: CorpusPart) -> IO[bytes]:
+    """Opens the file of a part for reading bytes, uncompressed; raises `CorpusError`."""
+    try:
+        if part.filesystem:
+            filesystem, _ = _filesystem(part.filesystem)
+            stream: Any = io.BufferedReader(filesystem.open_input_file(part.path), 1 << 20)
+        else:
+            stream = Path(part.path).open("rb", buffering=1 << 20)  # noqa: SIM115 - the caller's
+    except OSError as error:
+        raise CorpusError("cannot read", part.path, str(error).splitlines()[0]) from error
+    if part.compression == "xz":
+        import lzma
+
+        return lzma.open(stream)
+    if part.compression == "gz":
+        import gzip
+
+        return cast(IO[bytes], gzip.open(stream))
+    return stream

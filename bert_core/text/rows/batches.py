@@ -1,0 +1,253 @@
+"""Shards + plan + masks -> the batches of any step, for any rank, from any step on.
+
+`BatchSource.step` is a pure function: neither the number of workers nor where a run was resumed
+changes the rows of a global batch, their masks, or how they are packed.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from bert_core.errors import UserError
+from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.text.rows.collation import Rows, no_rows, ragged, static_packed, static_padded
+from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.text.rows.masking import Masker, Vocabulary, max_predictions, prediction_counts
+from bert_core.text.rows.packing import by_length, pack
+from bert_core.text.rows.pairs import RowPlan, RowSettings
+from bert_core.text.rows.row_order import RowOrder
+from bert_core.text.shards import TokenShards
+
+WINDOW_ROWS = 8192
+"""Rows that are packed together, at least; a multiple of the global batch is taken."""
+
+
+class BatchSettings(BaseModel):
+    """How many rows make a step, and how they are divided for one forward pass."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    global_batch_size: int = Field(
+        default=256, ge=1, description="rows per optimizer step, all workers"
+    )
+    micro_batch_size: int = Field(default=32, ge=1, description="rows per worker and forward pass")
+    packed: bool = Field(
+        default=False,
+        description="pack rows of any length into bins of micro_batch_size x sequence_length "
+        "tokens instead of counting rows (a step then has about global_batch_size rows)",
+    )
+
+
+@dataclass(frozen=True)
+class StepBatches:
+    """What one rank computes in one step, with the counts of the whole global batch.
+
+    The loss is summed and divided by the global counts, so unequal shares do not bias it.
+    """
+
+    micro_batches: list[PretrainingBatch]
+    num_predictions: int
+    num_rows: int
+
+
+class BatchSource:
+    """The training batches of one phase.
+
+    `static_shapes` pads every micro-batch to the same shapes, for accelerators whose programs are
+    compiled; without it batches hold real tokens only.
+    """
+
+    def __init__(
+        self,
+        shards: TokenShards,
+        vocabulary: Vocabulary,
+        *,
+        rows: RowSettings,
+        batch: BatchSettings,
+        sequence_length: int,
+        seed: int,
+        phase: int,
+        static_shapes: bool = False,
+        cache_folder: Path | None = None,
+    ) -> None:
+        key = ("bertline", seed, phase)
+        self._shards = shards
+        self._vocabulary = vocabulary
+        self._rows = rows
+        self._batch = batch
+        self._sequence_length = sequence_length
+        self._static = static_shapes
+        self._order = RowOrder(shards, rows, sequence_length, key, cache_folder=cache_folder)
+        self._masker = Masker(rows, vocabulary, sequence_length, key)
+        self._windows: dict[int, tuple[RowPlan, list[IntArray]]] = {}
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """Rows in one pass over the corpus."""
+        return self._order.rows_per_epoch
+
+    def step(self, step: int, rank: int = 0, world_size: int = 1) -> StepBatches:
+        """The share of `rank` in the global batch of a step (from 0) of this phase.
+
+        A rank always has a micro-batch, if need be one without labels, since all ranks take part
+        in the exchange of gradients. Raises `UserError` when a step has fewer rows than workers.
+        """
+        if self._batch.global_batch_size < world_size:
+            raise UserError(
+                f"{world_size} workers cannot share {self._batch.global_batch_size} rows a step",
+                "batch.global_batch_size",
+                "raise it, or use fewer workers",
+            )
+        if self._batch.packed:
+            plan, bins = self._packed_bins(step)
+            mine = bins[rank::world_size] or [bins[0][:0]]
+        else:
+            plan = self._plan(step * self._batch.global_batch_size, self._batch.global_batch_size)
+            bins = [by_length(plan.lengths)]
+            mine = self._dealt(bins[0], rank, world_size)
+        whole = plan.take(np.concatenate(bins))
+        return StepBatches(
+            [self._micro_batch(plan.take(rows), world_size) for rows in mine],
+            num_predictions=self._num_predictions(whole),
+            num_rows=len(whole.start),
+        )
+
+    def steps(
+        self, first: int, rank: int = 0, world_size: int = 1, *, ahead: int = 2
+    ) -> Iterator[StepBatches]:
+        """The endless sequence of steps from `first` on, prepared `ahead` in a thread."""
+        with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
+            coming = [thread.submit(self.step, first + i, rank, world_size) for i in range(ahead)]
+            while True:
+                first += 1
+                coming.append(thread.submit(self.step, first + ahead - 1, rank, world_size))
+                yield coming.pop(0).result()
+
+    def epoch_zero(
+        self, num_rows: int, rank: int = 0, world_size: int = 1
+    ) -> Iterator[PretrainingBatch]:
+        """The first rows of epoch 0, each once, in micro-batches: what evaluation reads."""
+        total = min(num_rows, self.rows_per_epoch)
+        size = self._batch.micro_batch_size
+        for begin in range(rank * size, total, world_size * size):
+            plan = self._plan(begin, min(size, total - begin))
+            yield self._micro_batch(plan.take(by_length(plan.lengths)), 1)
+
+    def _plan(self, first: int, count: int) -> RowPlan:
+        names = self._order.names(np.arange(first, first + count))
+        return self._order.planner.rows(*names)
+
+    def _dealt(self, rows: IntArray, rank: int, world_size: int) -> list[IntArray]:
+        """The micro-batches of a rank: rows, sorted by length, dealt out like cards."""
+        mine = rows[rank::world_size]
+        width = self._micro_batch_rows(world_size)
+        return [mine[begin : begin + width] for begin in range(0, len(mine), width)]
+
+    def _micro_batch_rows(self, world_size: int) -> int:
+        """Rows of one forward pass: no more than a worker's share of the step."""
+        share = -(-self._batch.global_batch_size // world_size)
+        return min(self._batch.micro_batch_size, share)
+
+    def _packed_bins(self, step: int) -> tuple[RowPlan, list[IntArray]]:
+        """The bins of a step: its share of the bins of the window it lies in."""
+        size = self._batch.global_batch_size
+        steps_per_window = -(-max(WINDOW_ROWS, 128 * self._batch.micro_batch_size) // size)
+        window, within = divmod(step, steps_per_window)
+        if window not in self._windows:
+            plan = self._plan(window * steps_per_window * size, steps_per_window * size)
+            bins = pack(
+                plan.lengths,
+                token_budget=self._token_budget,
+                rows_per_bin=self._rows_per_bin,
+                at_least=steps_per_window,  # so that no step is empty
+            )
+            while len(self._windows) >= 2:
+                self._windows.pop(next(iter(self._windows)))
+            self._windows[window] = plan, bins
+        plan, bins = self._windows[window]
+        begin, end = np.arange(within, within + 2) * len(bins) // steps_per_window
+        return plan, bins[begin:end]
+
+    @property
+    def _token_budget(self) -> int:
+        return self._batch.micro_batch_size * self._sequence_length
+
+    @property
+    def _rows_per_bin(self) -> int:
+        """The most rows in one bin: room for a mean length of a quarter of the longest."""
+        return 4 * self._batch.micro_batch_size
+
+    def _num_predictions(self, plan: RowPlan) -> int:
+        if self._rows.whole_word:  # how many whole words fit is known only after choosing them
+            return int(self._masked(plan).masked.num_predictions.sum())
+        return int(prediction_counts(plan.lengths, self._rows, self._sequence_length).sum())
+
+    def _masked(self, plan: RowPlan) -> Rows:
+        input_ids, token_type_ids = self._assemble(plan)
+        masked = self._masker(input_ids, plan.lengths, (plan.copy, plan.shard, plan.start))
+        return Rows(plan.lengths, token_type_ids, masked, plan.next_sentence)
+
+    def _micro_batch(self, plan: RowPlan, world_size: int) -> PretrainingBatch:
+        rows = self._masked(plan) if len(plan.start) else no_rows(self._vocabulary.pad_id)
+        if not self._static:
+            return ragged(rows)
+        if self._batch.packed:
+            shares = self._token_budget * self._rows.masked_share + self._rows_per_bin / 2
+            return static_packed(
+                rows,
+                token_budget=self._token_budget,
+                max_rows=self._rows_per_bin,
+                max_length=self._sequence_length,
+                predictions=int(shares),  # each row rounds up by a half at most
+            )
+        num_rows = self._micro_batch_rows(world_size)
+        return static_padded(
+            rows,
+            num_rows=num_rows,
+            sequence_length=self._sequence_length,
+            predictions=num_rows * max_predictions(self._rows, self._sequence_length),
+            pad_id=self._vocabulary.pad_id,
+        )
+
+    def _assemble(self, plan: RowPlan) -> tuple[IntArray, IntArray]:
+        """[CLS] A [SEP] (B [SEP]) of every row, end to end, and the segment of each token."""
+        lengths = plan.lengths
+        first = np.cumsum(lengths) - lengths
+        input_ids = np.full(int(lengths.sum()), self._vocabulary.sep_id, dtype=np.int64)
+        input_ids[first] = self._vocabulary.cls_id
+        self._copy_tokens(
+            input_ids, first + 1, plan.shard, plan.a_offset, plan.a_length, plan.num_separators
+        )
+        b_first = first + 2 + plan.a_length
+        none = np.zeros_like(plan.b_length)
+        self._copy_tokens(input_ids, b_first, plan.b_shard, plan.b_offset, plan.b_length, none)
+        token_type_ids = np.zeros(len(input_ids), dtype=np.int64)
+        paired = np.where(plan.next_sentence >= 0, plan.b_length + 1, 0)
+        token_type_ids[ragged_arange(b_first, paired)] = 1
+        return input_ids, token_type_ids
+
+    def _copy_tokens(
+        self,
+        target: IntArray,
+        place: IntArray,
+        shard: IntArray,
+        offset: IntArray,
+        length: IntArray,
+        separators: IntArray,
+    ) -> None:
+        """Copies a token range of each row; documents in it stand one [SEP] apart."""
+        for index in np.unique(shard).tolist():
+            here = np.flatnonzero(shard == index)
+            data = self._shards.shards[index]
+            source = ragged_arange(offset[here], length[here])
+            destination = ragged_arange(place[here], length[here])
+            if separators[here].any():
+                begins = data.sentences[data.documents[:-1]]
+                document = np.searchsorted(begins, source, side="right")
+                first = np.searchsorted(begins, offset[here], side="right")
+                destination += document - np.repeat(first, length[here])
+            target[destination] = data.tokens[source]

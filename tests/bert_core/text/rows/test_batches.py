@@ -1,0 +1,204 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from synthetic_shards import CLS, MASK, PAD, SEP, synthetic_shards, vocabulary
+
+from bert_core.config import IGNORE_INDEX
+from bert_core.errors import UserError
+from bert_core.model.layout import Packed, Padded
+from bert_core.text.rows.batches import BatchSettings, BatchSource
+from bert_core.text.rows.pairs import RowSettings
+
+LENGTH = 64
+
+
+def make_source(*, packed=False, static=False, rows=None, shards=None, **batch):
+    return BatchSource(
+        shards or synthetic_shards(3, 3000),
+        vocabulary(),
+        rows=rows or RowSettings(),
+        batch=BatchSettings(
+            **{"global_batch_size": 32, "micro_batch_size": 8} | batch | {"packed": packed}
+        ),
+        sequence_length=LENGTH,
+        seed=1,
+        phase=0,
+        static_shapes=static,
+    )
+
+
+def rows_of(batch):
+    """Each row of a micro-batch with its masks and labels, as comparable bytes."""
+    if isinstance(batch.layout, Packed):
+        offsets = batch.layout.cu_seqlens.long()
+    else:
+        offsets = torch.arange(len(batch.layout.mask) + 1) * batch.layout.mask.shape[1]
+    real = batch.masked_ids != IGNORE_INDEX
+    positions, ids = batch.masked_positions[real], batch.masked_ids[real]
+    for row, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
+        here = (positions >= begin) & (positions < end)
+        if not here.any():
+            continue  # padding
+        if isinstance(batch.layout, Padded):
+            end = begin + int(batch.layout.mask[row].sum())
+        yield (
+            batch.input_ids[begin:end].numpy().tobytes(),
+            batch.token_type_ids[begin:end].numpy().tobytes(),
+            batch.position_ids[begin:end].numpy().tobytes(),
+            (positions[here] - begin).numpy().tobytes(),
+            ids[here].numpy().tobytes(),
+            int(batch.next_sentence[row]),
+        )
+
+
+def global_batch(source, step, world_size):
+    shares = [source.step(step, rank, world_size) for rank in range(world_size)]
+    rows = sorted(r for share in shares for batch in share.micro_batches for r in rows_of(batch))
+    totals = {(share.num_predictions, share.num_rows) for share in shares}
+    assert len(totals) == 1
+    return rows, totals.pop()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("whole_word", [False, True])
+def test_global_batches_are_the_same_for_any_number_of_ranks_and_any_start(
+    packed, static, whole_word
+):
+    rows = RowSettings(whole_word=whole_word)
+    reference = make_source(packed=packed, static=static, rows=rows)
+    for step in (0, 1, 255, 700):
+        expected, totals = global_batch(reference, step, 1)
+        predictions = sum(len(np.frombuffer(row[4], np.int64)) for row in expected)
+        assert totals == (predictions, len(expected))
+        for world_size in (2, 3, 8):
+            # A source made now has no memory of the steps before.
+            fresh = make_source(packed=packed, static=static, rows=rows)
+            assert global_batch(fresh, step, world_size) == (expected, totals)
+
+
+def test_padded_and_packed_show_the_same_rows_over_a_window():
+    padded, packed = make_source(static=True), make_source(packed=True)
+    steps = 8192 // 32
+    one = sorted(itertools.chain(*(global_batch(padded, s, 1)[0] for s in range(steps))))
+    other = sorted(itertools.chain(*(global_batch(packed, s, 1)[0] for s in range(steps))))
+    assert one == other
+
+
+def test_the_iterator_gives_the_steps_from_where_it_starts():
+    source = make_source()
+    for step, batches in zip(range(5, 9), source.steps(5), strict=False):
+        expected = source.step(step)
+        assert batches.num_predictions == expected.num_predictions
+        for got, want in zip(batches.micro_batches, expected.micro_batches, strict=True):
+            assert torch.equal(got.input_ids, want.input_ids)
+
+
+def test_rows_decode_to_what_stands_in_the_shards():
+    shards = synthetic_shards(3, 3000)
+    source = make_source(shards=shards, global_batch_size=64)
+    text = [shard.tokens.astype(np.int64) for shard in shards.shards]
+    joined = np.concatenate(text)
+    batch = source.step(3).micro_batches[0]
+    ids = batch.input_ids.clone()
+    ids[batch.masked_positions] = batch.masked_ids
+    offsets = batch.layout.cu_seqlens.tolist()
+    for begin, end in itertools.pairwise(offsets):
+        row, types = ids[begin:end], batch.token_type_ids[begin:end]
+        separators = torch.nonzero(row == SEP).flatten().tolist()
+        assert row[0] == CLS
+        assert len(separators) == 2
+        assert separators[1] == len(row) - 1
+        assert types.tolist() == [0] * (separators[0] + 1) + [1] * (len(row) - separators[0] - 1)
+        for segment in (row[1 : separators[0]], row[separators[0] + 1 : -1]):
+            first = np.flatnonzero(joined == int(segment[0]))
+            assert any(
+                np.array_equal(joined[at : at + len(segment)], segment.numpy()) for at in first
+            )
+
+
+def test_full_sentence_rows_have_one_segment_and_separators_between_documents():
+    shards = synthetic_shards(3, 3000, sentences_per_document=3)
+    batch = make_source(shards=shards, rows=RowSettings(objective="mlm")).step(0).micro_batches[0]
+    ids = batch.input_ids.clone()
+    ids[batch.masked_positions] = batch.masked_ids
+    assert not batch.token_type_ids.any()
+    assert (batch.next_sentence == IGNORE_INDEX).all()
+    begins = {
+        int(shard.tokens[shard.sentences[d]])
+        for shard in shards.shards
+        for d in shard.documents[:-1]
+    }
+    inner = 0
+    for begin, end in itertools.pairwise(batch.layout.cu_seqlens.tolist()):
+        row = ids[begin:end].tolist()
+        assert row[0] == CLS
+        assert row[-1] == SEP
+        for place in (i for i, token in enumerate(row[:-1]) if token == SEP):
+            assert row[place + 1] in begins
+            inner += 1
+    assert inner > 1
+
+
+def test_static_shapes_never_change():
+    for packed in (False, True):
+        source = make_source(packed=packed, static=True)
+        shapes = set()
+        for step in (0, 1, 300, 900):
+            for rank in range(3):
+                for batch in source.step(step, rank, 3).micro_batches:
+                    layout = batch.layout
+                    inner = layout.cu_seqlens if isinstance(layout, Packed) else layout.mask
+                    shapes.add(
+                        (
+                            batch.input_ids.shape,
+                            batch.masked_positions.shape,
+                            batch.next_sentence.shape,
+                            inner.shape,
+                        )
+                    )
+        assert len(shapes) == 1, shapes
+
+
+def test_packed_bins_are_full():
+    source = make_source(packed=True, static=True, global_batch_size=256, micro_batch_size=32)
+    batches = [b for step in range(32) for b in source.step(step).micro_batches]
+    real = sum(batch.num_real_tokens for batch in batches)
+    slots = sum(batch.num_slots for batch in batches)
+    assert real / slots >= 0.99, real / slots
+
+
+def test_a_rank_without_rows_gets_a_batch_without_labels():
+    source = make_source(packed=True, global_batch_size=16, micro_batch_size=16)
+    shares = [source.step(0, rank, 8) for rank in range(8)]
+    idle = [share for share in shares if not (share.micro_batches[0].masked_ids >= 0).any()]
+    assert idle
+    batch = idle[0].micro_batches[0]
+    assert batch.input_ids.tolist() == [PAD]
+    assert batch.num_real_tokens == 0
+    assert (batch.next_sentence == IGNORE_INDEX).all()
+
+
+def test_more_workers_than_rows_is_refused():
+    with pytest.raises(UserError, match="global_batch_size"):
+        make_source(global_batch_size=4).step(0, 0, 5)
+
+
+def test_evaluation_reads_each_row_once_whatever_the_number_of_ranks():
+    source = make_source()
+    alone = sorted(r for batch in source.epoch_zero(500) for r in rows_of(batch))
+    shared = sorted(
+        r for rank in range(3) for batch in source.epoch_zero(500, rank, 3) for r in rows_of(batch)
+    )
+    assert alone == shared
+    assert len(alone) == 500
+    everything = list(source.epoch_zero(10**9))
+    assert sum(len(list(rows_of(batch))) for batch in everything) == source.rows_per_epoch
+
+
+def test_masks_and_mask_tokens_are_where_the_labels_say():
+    batch = make_source().step(0).micro_batches[0]
+    masked = torch.nonzero(batch.input_ids == MASK).flatten()
+    assert set(masked.tolist()) <= set(batch.masked_positions.tolist())
