@@ -1,13 +1,15 @@
-"""Token shards made in memory, whose every token says where it stands."""
+"""Token shards for tests: large ones of random tokens in memory, small ones on disk."""
 
 from pathlib import Path
 
 import numpy as np
 
 from bert_core.text.rows.masking import Vocabulary
-from bert_core.text.shards import Shard, TokenShards
+from bert_core.text.shard_index import ShardIndex, write_index
+from bert_core.text.shards import Shard, TokenShards, token_dtype, write_shard
 
 PAD, UNK, CLS, SEP, MASK = range(5)
+DOCUMENTS = [[[5, 6, 7], [8]], [[9, 10]], [[11], [12], [13, 14]]]
 
 
 def vocabulary(size: int = 30_000) -> Vocabulary:
@@ -40,3 +42,19 @@ def synthetic_shards(
         shards.append(Shard(f"shard-{number:05d}", tokens, sentences, documents))
     name = f"{num_shards}-{sentences_per_shard}-{seed}-{longest_sentence}-{sentences_per_document}"
     return TokenShards(Path("synthetic"), "train", shards, vocab_size, "none", name)
+
+
+def write_two_shards(
+    folder: Path, documents: list[list[list[int]]] = DOCUMENTS, vocab_size: int = 100
+) -> Path:
+    """Writes a split `train`: the documents, then the first of them again; returns the folder."""
+    dtype = token_dtype(vocab_size)
+    entries = [
+        write_shard(folder, "train-00000", documents, dtype),
+        write_shard(folder, "train-00001", documents[:1], dtype),
+    ]
+    index = ShardIndex(
+        dtype=dtype, vocab_size=vocab_size, tokenizer_sha256="0" * 64, splits={"train": entries}
+    )
+    write_index(folder, index)
+    return folder

@@ -1,33 +1,18 @@
 import subprocess
 import sys
 
-import numpy
+import numpy as np
 import pytest
+from synthetic_shards import DOCUMENTS, write_two_shards
 
 from bert_core.text.shard_index import (
     FileEntry,
-    ShardIndex,
     ShardsError,
     describe_file,
     read_index,
     write_index,
 )
-from bert_core.text.shards import open_shards, token_dtype, verify_shards, write_shard
-
-DOCUMENTS = [[[5, 6, 7], [8]], [[9, 10]], [[11], [12], [13, 14]]]
-
-
-def make_folder(folder, documents=DOCUMENTS, vocab_size=100):
-    dtype = token_dtype(vocab_size)
-    entries = [
-        write_shard(folder, "train-00000", documents, dtype),
-        write_shard(folder, "train-00001", documents[:1], dtype),
-    ]
-    index = ShardIndex(
-        dtype=dtype, vocab_size=vocab_size, tokenizer_sha256="0" * 64, splits={"train": entries}
-    )
-    write_index(folder, index)
-    return folder
+from bert_core.text.shards import open_shards, token_dtype, verify_shards
 
 
 def as_documents(shard):
@@ -41,31 +26,31 @@ def as_documents(shard):
 
 
 def test_what_is_written_is_read(tmp_path):
-    shards = open_shards(make_folder(tmp_path))
+    shards = open_shards(write_two_shards(tmp_path))
     assert [shard.name for shard in shards.shards] == ["train-00000", "train-00001"]
     assert as_documents(shards.shards[0]) == DOCUMENTS
     assert (shards.num_documents, shards.num_sentences, shards.num_tokens) == (4, 8, 14)
     first = shards.shards[0]
     assert (first.num_documents, first.num_sentences, first.num_tokens) == (3, 6, 10)
-    assert isinstance(first.tokens, numpy.memmap) and first.tokens.dtype == numpy.uint16
+    assert isinstance(first.tokens, np.memmap) and first.tokens.dtype == np.uint16
     assert shards.vocab_size == 100 and len(shards.data_hash) == 64
 
 
 def test_empty_sentences_and_documents_never_stand_in_a_shard(tmp_path):
-    make_folder(tmp_path, [[[], [5]], [], [[]], [[6]]])
+    write_two_shards(tmp_path, [[[], [5]], [], [[]], [[6]]])
     assert as_documents(open_shards(tmp_path).shards[0]) == [[[5]], [[6]]]
     verify_shards(tmp_path)
 
 
 def test_vocabularies_above_uint16(tmp_path):
     assert (token_dtype(65_536), token_dtype(65_537)) == ("uint16", "uint32")
-    make_folder(tmp_path, [[[70_000, 5]]], vocab_size=70_001)
+    write_two_shards(tmp_path, [[[70_000, 5]]], vocab_size=70_001)
     assert as_documents(open_shards(tmp_path).shards[0]) == [[[70_000, 5]]]
 
 
 @pytest.mark.parametrize("part", ["tokens", "sentences", "documents"])
 def test_a_flipped_bit_is_named(tmp_path, part):
-    path = make_folder(tmp_path) / f"train-00001.{part}.npy"
+    path = write_two_shards(tmp_path) / f"train-00001.{part}.npy"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -74,7 +59,7 @@ def test_a_flipped_bit_is_named(tmp_path, part):
 
 
 def test_a_truncated_or_missing_file_is_named_on_opening(tmp_path):
-    path = make_folder(tmp_path) / "train-00000.tokens.npy"
+    path = write_two_shards(tmp_path) / "train-00000.tokens.npy"
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(ShardsError, match=r"train-00000\.tokens\.npy"):
         open_shards(tmp_path)
@@ -84,9 +69,9 @@ def test_a_truncated_or_missing_file_is_named_on_opening(tmp_path):
 
 
 def test_offsets_that_contradict_each_other_are_found(tmp_path):
-    make_folder(tmp_path)
+    write_two_shards(tmp_path)
     path = tmp_path / "train-00001.sentences.npy"
-    numpy.save(path, numpy.array([0, 0, 4], dtype=numpy.int64))
+    np.save(path, np.array([0, 0, 4], dtype=np.int64))
     index = read_index(tmp_path)
     index.splits["train"][1].files[path.name] = describe_file(path)
     write_index(tmp_path, index)
@@ -95,9 +80,9 @@ def test_offsets_that_contradict_each_other_are_found(tmp_path):
 
 
 def test_pickled_arrays_are_refused(tmp_path):
-    make_folder(tmp_path)
+    write_two_shards(tmp_path)
     path = tmp_path / "train-00000.tokens.npy"
-    numpy.save(path, numpy.array([{"a": 1}], dtype=object), allow_pickle=True)
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     index = read_index(tmp_path)
     entry = index.splits["train"][0]
     entry.files[path.name] = FileEntry.model_validate(describe_file(path).model_dump())
@@ -108,7 +93,7 @@ def test_pickled_arrays_are_refused(tmp_path):
 
 def test_verify_as_a_command(tmp_path):
     command = [sys.executable, "-m", "bert_core.text.shards", "verify", str(tmp_path)]
-    make_folder(tmp_path)
+    write_two_shards(tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "4 documents, 14 tokens: intact" in done.stdout

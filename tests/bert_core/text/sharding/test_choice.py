@@ -1,4 +1,4 @@
-import numpy
+import numpy as np
 import pytest
 
 from bert_core.text.sharding.choice import (
@@ -11,12 +11,12 @@ from bert_core.text.sharding.choice import (
 
 
 def some_hashes(num, seed=0):
-    return numpy.random.default_rng(seed).integers(0, 2**64, num, dtype=numpy.uint64)
+    return np.random.default_rng(seed).integers(0, 2**64, num, dtype=np.uint64)
 
 
 def test_the_first_of_equal_documents_stays():
     hashes = some_hashes(50)
-    repeated = numpy.concatenate([hashes, hashes[:10], hashes[:5]])
+    repeated = np.concatenate([hashes, hashes[:10], hashes[:5]])
     choice = choose_documents(repeated, 0.1)
     assert (choice[50:] == DUPLICATE).all() and (choice[:50] != DUPLICATE).all()
     assert (choice[:50] == choose_documents(hashes, 0.1)).all()
@@ -46,7 +46,7 @@ def test_small_corpora_have_both_splits(share):
 
 
 def test_the_sample_is_of_the_whole_corpus_and_within_its_budget():
-    hashes, sizes = some_hashes(10_000), numpy.full(10_000, 100, dtype=numpy.uint64)
+    hashes, sizes = some_hashes(10_000), np.full(10_000, 100, dtype=np.uint64)
     choice = choose_documents(hashes, 0.1)
     sample = choose_sample(hashes, sizes, choice, 200_000)
     assert sample.sum() == 2000 and (choice[sample] == TRAIN).all()
@@ -57,7 +57,7 @@ def test_the_sample_is_of_the_whole_corpus_and_within_its_budget():
 
 
 def test_the_sample_hangs_on_hashes_alone():
-    hashes, sizes = some_hashes(1000), some_hashes(1000, 1) % numpy.uint64(500)
+    hashes, sizes = some_hashes(1000), some_hashes(1000, 1) % np.uint64(500)
     choice = choose_documents(hashes, 0.1)
     sample = choose_sample(hashes, sizes, choice, 50_000)
     other = choose_sample(hashes[::-1], sizes[::-1], choice[::-1], 50_000)

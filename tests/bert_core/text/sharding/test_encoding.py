@@ -1,6 +1,6 @@
 import random
 
-import numpy
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -28,7 +28,7 @@ def plain_encode(tokenizer, sentences):
 
 def split(tokens, lengths):
     assert lengths.sum() == len(tokens)
-    ends = numpy.cumsum(lengths)
+    ends = np.cumsum(lengths)
     return [tokens[end - n : end].tolist() for end, n in zip(ends, lengths, strict=True)]
 
 
@@ -81,7 +81,7 @@ def test_batches_are_put_together(tokenizer, monkeypatch):
 
 def test_no_sentence_at_all(tokenizer):
     tokens, lengths = SentenceEncoder(tokenizer, "uint16").encode([])
-    assert tokens.dtype == numpy.uint16 and len(tokens) == len(lengths) == 0
+    assert tokens.dtype == np.uint16 and len(tokens) == len(lengths) == 0
 
 
 def test_tokenizers_of_another_kind_are_asked_for_whole_sentences():

@@ -1,13 +1,11 @@
-import json
 from collections import Counter
 
-import numpy
-import pytest
+import numpy as np
 
 from bert_core.text.reading.sources import find_parts
 from bert_core.text.sharding import pieces
 from bert_core.text.sharding.encoding import SentenceEncoder
-from bert_core.text.sharding.inventory import group_parts, take_inventory
+from bert_core.text.sharding.inventory import take_inventory
 from bert_core.text.sharding.pieces import (
     encode_piece,
     join_pieces,
@@ -18,27 +16,9 @@ from bert_core.text.sharding.pieces import (
 from bert_core.text.shards import map_shard
 from bert_core.tokenizer import train_wordpiece
 
-DOCUMENTS = [f"Document number {n}. It has {n} apples.\nAnd a second line." for n in range(40)]
 
-
-@pytest.fixture
-def scanned(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 500)
-    for number in range(4):
-        texts = DOCUMENTS[number * 10 : number * 10 + 10]
-        lines = "\n".join(json.dumps({"text": text}) for text in texts)
-        (tmp_path / f"{number}.jsonl").write_text(lines)
-    units = list(group_parts(find_parts([str(tmp_path / "*.jsonl")], "text", Counter())))
-    work = tmp_path / "work"
-    records = [
-        scan_parts(work, f"{n:06d}", unit, text_column="text", strict=False)
-        for n, unit in enumerate(units)
-    ]
-    return work, units, records
-
-
-def encode(work, corpus):
-    tokenizer = train_wordpiece(DOCUMENTS, 200, lowercase=True)
+def encode(documents, work, corpus):
+    tokenizer = train_wordpiece(documents, 200, lowercase=True)
     encoder = SentenceEncoder(tokenizer, "uint16")
     return tokenizer, [
         encode_piece(work, piece, choice, encoder, "en")
@@ -46,42 +26,42 @@ def encode(work, corpus):
     ]
 
 
-def test_small_files_are_read_together_and_cut_into_pieces(scanned):
+def test_small_files_are_read_together_and_cut_into_pieces(documents, scanned):
     work, units, records = scanned
     assert len(units) == 1 and len(units[0]) == 4
     found = [read_piece(work, piece) for piece in records[0].pieces]
-    assert [document for piece in found for document in piece] == DOCUMENTS
+    assert [document for piece in found for document in piece] == documents
     assert len(found) > 3
-    separators = sum(len(documents) - 1 for documents in found)
+    separators = sum(len(piece) - 1 for piece in found)
     assert written_bytes(work) == sum(p.num_bytes for p in records[0].pieces) + separators
-    for piece, documents in zip(records[0].pieces, found, strict=True):
-        assert piece.num_documents == len(documents)
-        assert piece.num_bytes == sum(len(each.encode()) for each in documents) < 650
+    for piece, read in zip(records[0].pieces, found, strict=True):
+        assert piece.num_documents == len(read)
+        assert piece.num_bytes == sum(len(each.encode()) for each in read) < 650
 
 
-def test_a_finished_step_is_not_done_again(scanned, tmp_path):
+def test_a_finished_step_is_not_done_again(documents, scanned, tmp_path):
     work, units, records = scanned
     for path in tmp_path.glob("*.jsonl"):
         path.unlink()
     again = scan_parts(work, "000000", units[0], text_column="text", strict=False)
     assert again == records[0]
     corpus = take_inventory(work, records, 0.1, 10**6)
-    _, encoded = encode(work, corpus)
+    _, encoded = encode(documents, work, corpus)
     assert not list((work / "text").glob("*.txt"))
-    assert encode(work, corpus)[1] == encoded
+    assert encode(documents, work, corpus)[1] == encoded
 
 
-def test_shards_hold_the_documents_in_order(scanned):
+def test_shards_hold_the_documents_in_order(documents, scanned):
     work, _, records = scanned
     corpus = take_inventory(work, records, 0.2, 10**6)
-    tokenizer, encoded = encode(work, corpus)
+    tokenizer, encoded = encode(documents, work, corpus)
     found = {}
     for number, split in enumerate(pieces.ENCODED_SPLITS):
         entries = [record.splits[split] for record in encoded if split in record.splits]
         entry, counts = join_pieces(work, work / "joined", split, entries, 200)
         shard = map_shard(work / "joined", split)
         assert counts.sum() == entry.num_tokens == shard.num_tokens
-        assert (numpy.bincount(shard.tokens, minlength=200) == counts).all()
+        assert (np.bincount(shard.tokens, minlength=200) == counts).all()
         texts = [
             tokenizer.decode(
                 shard.tokens[
@@ -90,8 +70,8 @@ def test_shards_hold_the_documents_in_order(scanned):
             )
             for d in range(shard.num_documents)
         ]
-        chosen = numpy.concatenate(corpus.choices) == number
-        expected = [text for text, mine in zip(DOCUMENTS, chosen, strict=True) if mine]
+        chosen = np.concatenate(corpus.choices) == number
+        expected = [text for text, mine in zip(documents, chosen, strict=True) if mine]
         assert [t.replace(" ", "") for t in texts] == [
             "".join(text.lower().split()) for text in expected
         ]
@@ -100,13 +80,13 @@ def test_shards_hold_the_documents_in_order(scanned):
     assert found["heldout"] > 0 and sum(found.values()) == 40
 
 
-def test_documents_without_a_token_are_counted(tmp_path):
+def test_documents_without_a_token_are_counted(documents, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("Some words.\n\n\u200b\n\nMore words.\n\u200b\n")
     unit = list(find_parts([str(path)], "text", Counter()))
     record = scan_parts(tmp_path, "000000", unit, text_column="text", strict=False)
     corpus = take_inventory(tmp_path, [record], 0, 10**6)
-    _, encoded = encode(tmp_path, corpus)
+    _, encoded = encode(documents, tmp_path, corpus)
     assert encoded[0].splits["train"].num_documents == 2
     assert encoded[0].splits["train"].num_sentences == 2
     assert encoded[0].counts["documents_without_token"] == 1
