@@ -23,13 +23,14 @@ from bert_core.config import IGNORE_INDEX, SIZES
 from bert_core.hugging_face import from_hugging_face
 from bert_core.model.layout import Padded
 from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
-from bert_core.text.rows.batches import BatchSettings, BatchSource, StepBatches
+from bert_core.text.rows.batches import BatchSource, StepBatches
 from bert_core.text.rows.masking import Vocabulary
-from bert_core.text.rows.pairs import RowSettings
+from bert_core.text.rows.settings import BatchSettings, RowSettings
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
-from bert_core.training.optimization import OptimizerSettings, create_optimizer
+from bert_core.training.optimization import create_optimizer
+from bert_core.training.settings import OptimizerSettings
 
 TURN_SECONDS = 10.0
 EVALUATIONS = 12

@@ -14,11 +14,14 @@ from typing import Any
 
 from bert_core.errors import UserError
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
-from workflows.ray_tasks import WorkKeptError
 from workflows.settings import differences
 
 WORK_NAME = ".preparing"
 PLAN_NAME = "plan.json"
+
+
+class WorkKeptError(UserError):
+    """An error of the surroundings, after which the same command goes on."""
 
 
 def is_finished(output: Path, plan: dict[str, Any], *, fresh: bool) -> bool:

@@ -6,10 +6,9 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bert_core.config import SIZES, ModelConfig
-from bert_core.text.rows.batches import BatchSettings
-from bert_core.text.rows.pairs import RowSettings
-from bert_core.training.optimization import OptimizerSettings
-from workflows.cluster import ClusterSettings
+from bert_core.text.rows.settings import BatchSettings, RowSettings
+from bert_core.training.settings import OptimizerSettings
+from workflows.cluster_settings import ClusterSettings
 from workflows.settings import CommandLineSettings
 
 

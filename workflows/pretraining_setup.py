@@ -5,16 +5,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import torch
 import yaml
 
 from bert_core.errors import UserError
-from bert_core.model.bert import Bert
-from bert_core.text.rows.pairs import RowSettings
+from bert_core.text.rows.settings import RowSettings
 from bert_core.text.shard_index import TOKENIZER_NAME
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
-from bert_core.training.checkpoint import checkpoint_bytes
 from workflows.pretrain_settings import PretrainSettings
 from workflows.run_folder import RunFolder, write_atomically
 from workflows.tracker import DatasetInput, TrackedRun, code_tags, default_tracking_uri
@@ -85,6 +82,12 @@ def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards)
 
 def refuse_a_full_disk(settings: PretrainSettings, folder: RunFolder, vocab_size: int) -> None:
     """Raises `UserError` where the checkpoints of the run will not fit."""
+    # Not at the top: what is wrong with storage or shards is said before torch is loaded.
+    import torch
+
+    from bert_core.model.bert import Bert
+    from bert_core.training.checkpoint import checkpoint_bytes
+
     with torch.device("meta"):
         model = Bert.for_pretraining(settings.model.config(vocab_size, pad_token_id=0))
     # One more while the newest is written, and the exported model.

@@ -9,12 +9,9 @@ import ray
 from ray.exceptions import RayTaskError
 
 from bert_core.errors import UserError
+from workflows.output_folder import WorkKeptError
 
 _POLL_SECONDS = 0.5
-
-
-class WorkKeptError(UserError):
-    """An error of the surroundings, after which the same command goes on."""
 
 
 def connect() -> None:

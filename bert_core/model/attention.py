@@ -6,7 +6,6 @@ Shapes: T tokens, A heads, D head size, N sequences of n tokens in one block of 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.varlen import varlen_attn
 
 from bert_core.errors import UserError
 from bert_core.model.attention_dropout import attention_with_dropout
@@ -81,6 +80,9 @@ def _packed(split: Tensor, layout: Packed, dropout: float) -> Tensor:
             str(split.dtype),
             "train under bfloat16 autocast, or use the padded layout",
         )
+    # Not at the top: it brings the compiler along, seconds that only this kernel's users wait for.
+    from torch.nn.attention.varlen import varlen_attn
+
     query, key, value = split.unbind(1)
     offsets, longest = layout.cu_seqlens, layout.max_length
     # Seven positional arguments: the signature that torch 2.10 to 2.13 share.

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from bert_core.errors import UserError
-from workflows.output_folder import check_disk, is_finished, work_folder
-from workflows.ray_tasks import WorkKeptError
+from workflows.output_folder import WorkKeptError, check_disk, is_finished, work_folder
 
 PLAN = {"settings": {"size": 1}, "files_sha256": "0"}
 

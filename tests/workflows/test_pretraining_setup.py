@@ -5,7 +5,7 @@ import yaml
 from pretraining_runs import write_corpus
 
 from bert_core.errors import UserError
-from bert_core.text.rows.pairs import RowSettings
+from bert_core.text.rows.settings import RowSettings
 from bert_core.text.shards import open_shards
 from workflows.pretrain_settings import PretrainSettings
 from workflows.pretraining_setup import (

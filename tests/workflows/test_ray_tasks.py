@@ -5,7 +5,8 @@ import time
 import pytest
 
 from bert_core.errors import UserError
-from workflows.ray_tasks import WorkKeptError, connect, run_tasks
+from workflows.output_folder import WorkKeptError
+from workflows.ray_tasks import connect, run_tasks
 
 
 def square(number):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.errors import UserError
 from bert_core.tasks.pretraining import PretrainingBatch
@@ -18,28 +17,13 @@ from bert_core.text.rows.collation import Rows, no_rows, ragged, static_packed, 
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.text.rows.masking import Masker, Vocabulary, max_predictions, prediction_counts
 from bert_core.text.rows.packing import by_length, pack
-from bert_core.text.rows.pairs import RowPlan, RowSettings
+from bert_core.text.rows.pairs import RowPlan
 from bert_core.text.rows.row_order import RowOrder
+from bert_core.text.rows.settings import BatchSettings, RowSettings
 from bert_core.text.shards import TokenShards
 
 WINDOW_ROWS = 8192
 """Rows that are packed together, at least; a multiple of the global batch is taken."""
-
-
-class BatchSettings(BaseModel):
-    """How many rows make a step, and how they are divided for one forward pass."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    global_batch_size: int = Field(
-        default=256, ge=1, description="rows per optimizer step, all workers"
-    )
-    micro_batch_size: int = Field(default=32, ge=1, description="rows per worker and forward pass")
-    packed: bool = Field(
-        default=False,
-        description="pack rows of any length into bins of micro_batch_size x sequence_length "
-        "tokens instead of counting rows (a step then has about global_batch_size rows)",
-    )
 
 
 @dataclass(frozen=True)

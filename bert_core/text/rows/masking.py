@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
 from bert_core.text.rows.counter_hash import CounterHash, IntArray, UInt32Array
-from bert_core.text.rows.pairs import RowSettings
+from bert_core.text.rows.settings import RowSettings
 
 Counters = tuple[UInt32Array, IntArray]
 """The hash of a token's row and the token's place in it; each [T]."""

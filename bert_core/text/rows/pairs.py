@@ -5,54 +5,16 @@ plan is a pure function of the key; legend: S sentences, D documents, R rows.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.errors import UserError
 from bert_core.text.rows.counter_hash import CounterHash, IntArray, UInt32Array, ragged_arange
+from bert_core.text.rows.settings import RowSettings
 from bert_core.text.shards import TokenShards
 
 _KEPT_SHARDS = 32
 """Shards whose running lengths stay in memory: two of the loader's groups."""
-
-
-class RowSettings(BaseModel):
-    """How documents become rows and what is hidden in them (Devlin et al. 2018, section 3.1)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    objective: Literal["mlm_nsp", "mlm"] = Field(
-        default="mlm_nsp",
-        description="mlm_nsp: pairs of segments (the paper); mlm: full sentences without "
-        "next-sentence prediction (RoBERTa)",
-    )
-    short_row_share: float = Field(
-        default=0.1,
-        ge=0,
-        le=1,
-        description="share of rows planned for a random shorter length (mlm_nsp)",
-    )
-    masked_share: float = Field(
-        default=0.15, gt=0, lt=1, description="share of a row's tokens to predict"
-    )
-    mask_token_share: float = Field(
-        default=0.8, ge=0, le=1, description="share of the predicted tokens replaced by [MASK]"
-    )
-    random_token_share: float = Field(
-        default=0.1,
-        ge=0,
-        le=1,
-        description="share of the predicted tokens replaced by a random token",
-    )
-    whole_word: bool = Field(default=False, description="mask all pieces of a word together")
-    static_masks: int | None = Field(
-        default=None,
-        ge=1,
-        description="number of fixed copies of rows and masks that the epochs go round (the "
-        "paper: 10); without it every epoch has rows and masks of its own",
-    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 
 from bert_core.errors import UserError
 from bert_core.text.rows.counter_hash import CounterHash, IntArray, permutation
-from bert_core.text.rows.pairs import RowPlanner, RowSettings
+from bert_core.text.rows.pairs import RowPlanner
+from bert_core.text.rows.settings import RowSettings
 from bert_core.text.shards import TokenShards
 
 SHUFFLED_SHARDS = 16

@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import nn
 
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.training.optimization import (
-    OptimizerSettings,
     create_optimizer,
     linear_schedule,
     parameter_groups,
 )
+from bert_core.training.settings import OptimizerSettings
 
 CONFIG = ModelConfig(
     vocab_size=64,
@@ -23,23 +22,6 @@ CONFIG = ModelConfig(
     intermediate_size=32,
     max_position_embeddings=16,
 )
-
-
-def test_defaults_are_the_papers():
-    settings = OptimizerSettings()
-    assert settings.model_dump() == {
-        "name": "adamw",
-        "peak_learning_rate": 1e-4,
-        "warmup_steps": 10_000,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "epsilon": 1e-6,
-        "weight_decay": 0.01,
-        "max_gradient_norm": 1.0,
-    }
-    assert all(field.description for field in OptimizerSettings.model_fields.values())
-    with pytest.raises(ValidationError, match="warmup"):
-        OptimizerSettings(warmup=3)  # pyright: ignore[reportCallIssue]
 
 
 def test_schedule_rises_to_one_and_falls_to_zero():

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert_core.training.loop import TrainingState, train
-from bert_core.training.optimization import OptimizerSettings, create_optimizer, linear_schedule
+from bert_core.training.optimization import create_optimizer, linear_schedule
+from bert_core.training.settings import OptimizerSettings
 
 IGNORE = -100
 

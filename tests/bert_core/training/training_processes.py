@@ -28,7 +28,8 @@ from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
 from bert_core.training.checkpoint import save_checkpoint
 from bert_core.training.evaluation import evaluate_pretraining
 from bert_core.training.loop import TrainingState
-from bert_core.training.optimization import OptimizerSettings, create_optimizer
+from bert_core.training.optimization import create_optimizer
+from bert_core.training.settings import OptimizerSettings
 
 INFINITE = float("inf")
 SHARES = [[5], [3, 4], [2, 1, 1]]  # rows of each rank's micro-batches

@@ -8,8 +8,8 @@ from synthetic_shards import CLS, MASK, PAD, SEP, synthetic_shards, vocabulary
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.model.layout import Packed, Padded
-from bert_core.text.rows.batches import BatchSettings, BatchSource
-from bert_core.text.rows.pairs import RowSettings
+from bert_core.text.rows.batches import BatchSource
+from bert_core.text.rows.settings import BatchSettings, RowSettings
 
 LENGTH = 64
 

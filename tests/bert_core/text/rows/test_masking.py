@@ -3,7 +3,7 @@ import pytest
 from synthetic_shards import CLS, MASK, SEP, vocabulary
 
 from bert_core.text.rows.masking import Masker, max_predictions, prediction_counts
-from bert_core.text.rows.pairs import RowSettings
+from bert_core.text.rows.settings import RowSettings
 
 NUM_ROWS, LENGTH = 2000, 128
 

@@ -3,7 +3,8 @@ import pytest
 from synthetic_shards import synthetic_shards
 
 from bert_core.errors import UserError
-from bert_core.text.rows.pairs import RowPlanner, RowSettings
+from bert_core.text.rows.pairs import RowPlanner
+from bert_core.text.rows.settings import RowSettings
 
 KEY = ("test", 0, 0)
 

@@ -1,0 +1,229 @@
+"""The README's figures, written from the committed results.
+
+`python -m benchmarks.readme` rewrites each block of README.md between `<!-- figures: NAME -->` and
+`<!-- end of figures -->` from benchmarks/results; with `--check` it changes nothing, names the
+blocks that differ and returns 1. The prose around the blocks is written by hand.
+"""
+
+import argparse
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from bert_core.config import SIZES
+from bert_core.errors import UserError
+
+ROOT = Path(__file__).parent.parent
+RESULTS = "benchmarks/results"
+CURVE_PICTURE = "docs/learning-curve-mini.png"
+END = "<!-- end of figures -->"
+LINE_WIDTH = 120
+_BLOCK = re.compile(rf"(<!-- figures: (.*?) -->\n)(.*?)({re.escape(END)})", re.DOTALL)
+
+Results = dict[str, Any]
+
+
+def main(arguments: list[str], root: Path = ROOT) -> int:
+    """Rewrites or checks the blocks: 1 where one differs, 2 where they cannot be written."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing, name what differs")
+    options = parser.parse_args(arguments)
+    path = root / "README.md"
+    text = path.read_text(encoding="utf-8")
+    try:
+        found = blocks_of(text)
+        written = {name: write(root) for name, write in BLOCKS.items()}
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    changed = [name for name in BLOCKS if found[name] != written[name]]
+    if options.check:
+        for name in changed:
+            print(f"{path}: {name!r} is not what {RESULTS} say; run python -m benchmarks.readme")
+        return 1 if changed else 0
+    path.write_text(_BLOCK.sub(lambda m: m[1] + written[m[2]] + m[4], text), encoding="utf-8")
+    print(f"{path}: rewrote {', '.join(changed) or 'nothing'}")
+    return 0
+
+
+def blocks_of(text: str) -> dict[str, str]:
+    """What stands in each block. Raises `UserError` unless all are there, each once."""
+    blocks = [(match[2], match[3]) for match in _BLOCK.finditer(text)]
+    names = [name for name, _ in blocks]
+    if sorted(names) != sorted(BLOCKS) or text.count(END) != len(names):
+        remedy = f"each of {', '.join(BLOCKS)} stands once, from its name to {END}"
+        raise UserError("blocks missing, unknown or not closed", "README.md", remedy)
+    return dict(blocks)
+
+
+def data_block(root: Path) -> str:
+    """A sentence on text preparation, beside the faster arm of the libraries alone."""
+    name = "data-cpu"
+    result = _read(root, name)
+    megabytes = result["text_bytes"] / 1e6
+    ours = result["arms"]["ours"]
+    rate = ours["tokens_per_second"] * megabytes / result["tokens"]
+    theirs = _fastest(result, ours=False)[1]
+    return _paragraph(
+        f"{megabytes:.0f} MB of text on {result['cores']} cores (load average before: "
+        f"{result['load_average_before']:.1f}): {rate:.1f} MB/s, {theirs['ratio']:.1f} times the "
+        "rate of `tokenizers` and sentencex alone; "
+        f"{result['peak_bytes_above_idle_cluster'] / 1e6:,.0f} MB of memory at most above the "
+        f"idle cluster ({_link(name)})."
+    )
+
+
+def pretraining_block(root: Path) -> str:
+    """A table of steps on the CPU."""
+    names = ("pretraining-cpu-tiny", "pretraining-cpu-mini", "pretraining-cpu-mini-8192")
+    return _pretraining_table({name: _read(root, name) for name in names})
+
+
+def pretraining_gpu_block(root: Path) -> str:
+    """The same table of steps on GPUs, as soon as there are results of any."""
+    names = sorted(path.stem for path in (root / RESULTS).glob("pretraining-cuda-*.json"))
+    if not names:
+        return _paragraph(
+            "Still to be measured: everything on a GPU; the code for it is here and has not run "
+            "on one yet."
+        )
+    return _pretraining_table({name: _read(root, name) for name in names})
+
+
+def _pretraining_table(results: dict[str, Results]) -> str:
+    setups = {_setup(result) for result in results.values()}
+    if len(setups) > 1:
+        found = "; ".join(f"{name}: {_setup(result)}" for name, result in results.items())
+        raise UserError("one table, different set-ups", found, "measure again on one: make bench")
+    rows = []
+    for name, result in results.items():
+        config, settings = SIZES[result["settings"]["preset"]], result["settings"]
+        length = f"{'up to ' if settings['lengths'] == 'natural' else ''}"
+        length += str(settings["sequence_length"])
+        ours, theirs = _fastest(result, ours=True), _fastest(result, ours=False)
+        rows.append(
+            [
+                f"{config.num_hidden_layers} layers, {config.hidden_size} wide, "
+                f"{settings['vocab']:,} words",
+                f"{settings['batch']} rows of {length}",
+                _rate(*ours),
+                _rate(*theirs),
+                f"{theirs[1]['ratio']:.1f} times as fast",
+                _link(name),
+            ]
+        )
+    header = ["model", "step", "ours, tokens/s", "transformers, tokens/s", "ours is", ""]
+    table = _table(header, rows, right=(2, 3))
+    return table + "\n" + _paragraph(f"Measured with {setups.pop()}.")
+
+
+def _setup(result: Results) -> str:
+    settings, around = result["settings"], result["surroundings"]
+    return (
+        f"dropout {settings['dropout']:g} on hidden states and {settings['attention_dropout']:g} "
+        f"on attention, on {around['device']}, {around['threads']} threads, torch "
+        f"{around['torch']}, transformers {around['transformers']}"
+    )
+
+
+def tracking_block(root: Path) -> str:
+    """What tracking costs a step in each case; nothing until it was measured."""
+    name = "tracking-cpu"
+    if not _path(root, name).exists():
+        return ""
+    result = _read(root, name)
+    rows = [
+        [
+            case["case"],
+            f"{case['alone_ms']:.2f}",
+            f"{case['tracked_ms']:.2f}",
+            f"{case['ratio']:.3f} times as long",
+            "yes" if case["exactly_once"] else "**no**",
+        ]
+        for case in result["cases"]
+    ]
+    header = ["MLflow is", "step alone, ms", "tracked, ms", "a tracked step takes"]
+    table = _table([*header, "every step is there once"], rows, right=(1, 2))
+    return (
+        table
+        + "\n"
+        + _paragraph(
+            f"For the {result['start_seconds']:.0f} s in which the sender starts: "
+            f"{result['start_ratio']:.3f} times as long. {result['threads']} threads; medians of "
+            f"neighbouring blocks with and without tracking ({_link(name)})."
+        )
+    )
+
+
+def learning_curve_block(root: Path) -> str:
+    """The picture, and both arms' ends in words."""
+    name = "learning-curve-mini"
+    if not _path(root, name).exists():
+        return _paragraph(
+            "Still to be measured: `mini` for half an hour beside transformers at the same time "
+            "(`python -m benchmarks.learning_curve`)."
+        )
+    if not (root / CURVE_PICTURE).exists():
+        remedy = f"python -m benchmarks.learning_curve --plot {CURVE_PICTURE}"
+        raise UserError("figures without their picture", CURVE_PICTURE, remedy)
+    result = _read(root, name)
+    settings = result["settings"]
+    ends = {arm: figures["curve"][-1] for arm, figures in result["arms"].items()}
+    said = "; ".join(
+        f"{arm} ends at a held-out masked-token loss of {end['masked_token_loss']:.2f} after "
+        f"{end['steps']:,} steps at {result['arms'][arm]['tokens_per_second']:,.0f} tokens/s"
+        for arm, end in ends.items()
+    )
+    return f"![Held-out loss over minutes of training]({CURVE_PICTURE})\n\n" + _paragraph(
+        f"`{settings['size']}`, {settings['minutes']:g} minutes for each, steps of "
+        f"{settings['rows']} rows of {settings['sequence_length']}, "
+        f"{result['surroundings']['threads']} threads: {said}; the unigram baseline is at "
+        f"{result['unigram_loss']:.2f} ({_link(name)})."
+    )
+
+
+BLOCKS = {
+    "data": data_block,
+    "pretraining": pretraining_block,
+    "pretraining-gpu": pretraining_gpu_block,
+    "learning-curve": learning_curve_block,
+    "tracking": tracking_block,
+}
+
+
+def _fastest(result: Results, *, ours: bool) -> tuple[str, Results]:
+    arms = [(name, arm) for name, arm in result["arms"].items() if ("ratio" not in arm) == ours]
+    return max(arms, key=lambda named: named[1]["tokens_per_second"])
+
+
+def _rate(name: str, arm: Results) -> str:
+    how = name.partition(", ")[2]
+    return f"{arm['tokens_per_second']:,.0f}" + (f" ({how})" if how else "")
+
+
+def _path(root: Path, name: str) -> Path:
+    return root / RESULTS / f"{name}.json"
+
+
+def _read(root: Path, name: str) -> Results:
+    return json.loads(_path(root, name).read_text(encoding="utf-8"))
+
+
+def _link(name: str) -> str:
+    return f"[figures]({RESULTS}/{name}.json)"
+
+
+def _table(header: list[str], rows: list[list[str]], right: tuple[int, ...]) -> str:
+    rule = ["---:" if column in right else "---" for column in range(len(header))]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, LINE_WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""What a user may set about the optimizer; it stands here so that reading it loads no torch."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class OptimizerSettings(BaseModel):
+    """The optimizer and its schedule; the defaults are the paper's (Devlin et al. 2018, A.2)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["adamw", "lamb"] = Field(
+        default="adamw",
+        description="adamw (the paper's Adam with decoupled decay) or lamb (large batches)",
+    )
+    peak_learning_rate: float = Field(
+        default=1e-4, gt=0, description="learning rate at the end of the warm-up, per step"
+    )
+    warmup_steps: int = Field(
+        default=10_000,
+        ge=0,
+        description="steps over which the learning rate rises linearly, in steps",
+    )
+    beta1: float = Field(
+        default=0.9, ge=0, lt=1, description="decay of the mean of the gradients, per step"
+    )
+    beta2: float = Field(
+        default=0.999,
+        ge=0,
+        lt=1,
+        description="decay of the mean of the squared gradients, per step",
+    )
+    epsilon: float = Field(
+        default=1e-6,
+        gt=0,
+        description="added to the root of the second moment, in units of the gradient",
+    )
+    weight_decay: float = Field(
+        default=0.01,
+        ge=0,
+        description="decoupled decay, a fraction of the weight per unit learning rate",
+    )
+    max_gradient_norm: float = Field(
+        default=1.0,
+        gt=0,
+        description="global gradient norm above which gradients are scaled down, L2",
+    )
