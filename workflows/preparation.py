@@ -67,11 +67,6 @@ class Preparation:
     num_workers: int | None
     logged_settings: dict[str, Any]
 
-    @property
-    def text_bytes(self) -> float:
-        """About how many bytes of text the parts hold."""
-        return sum(part.text_bytes for part in self.parts)
-
 
 def run(plan: Preparation) -> ShardIndex:
     """Runs or finishes all steps; raises `UserError` for what is wrong with the text."""

@@ -19,10 +19,8 @@ from bert_core.errors import UserError
 from bert_core.text.reading.sources import CorpusPart, find_parts
 from bert_core.text.shard_index import ShardIndex, read_index
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
-from workflows.output_folder import WORK_NAME, check_disk, is_finished, work_folder
-from workflows.preparation import Preparation, run
+from workflows.output_folder import check_disk, is_finished, work_folder
 from workflows.progress import format_seconds
-from workflows.ray_tasks import connect
 from workflows.settings import CommandLineSettings, parse_command_line, settings_hash
 
 _NOT_IN_THE_PLAN = {"output", "fresh", "num_workers"}
@@ -92,11 +90,18 @@ def prepare(settings: PrepareSettings) -> Path:
         print(f"complete already: {output}")
         print("\n".join(describe(read_index(output))))
         return output
-    preparation = _preparation(settings, parts, output, plan["settings"])
-    check_disk(output, _DISK_FACTOR * preparation.text_bytes)
-    with work_folder(output, plan):
+    check_disk(output, _DISK_FACTOR * sum(part.text_bytes for part in parts))
+    # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
+    from workflows.preparation import Preparation, run
+    from workflows.ray_tasks import connect
+
+    with work_folder(output, plan) as work:
         connect()
-        index = run(preparation)
+        values = settings.model_dump(exclude={"text", "output", "fresh"})
+        logged = plan["settings"]
+        index = run(
+            Preparation(output=output, work=work, parts=parts, logged_settings=logged, **values)
+        )
     seconds = time.monotonic() - start
     print("\n".join(describe(index)))
     if skipped["files_of_unknown_format"]:
@@ -133,15 +138,6 @@ def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str
         files.update(tokenizer_hash(load_tokenizer(settings.tokenizer)).encode())
         values |= {"vocabulary_size": None, "cased": None, "tokenizer_sample_bytes": None}
     return {"settings": values, "files_sha256": files.hexdigest()}
-
-
-def _preparation(
-    settings: PrepareSettings, parts: list[CorpusPart], output: Path, logged: dict[str, Any]
-) -> Preparation:
-    values = settings.model_dump(exclude={"text", "output", "fresh"})
-    return Preparation(
-        output=output, work=output / WORK_NAME, parts=parts, logged_settings=logged, **values
-    )
 
 
 def describe(index: ShardIndex) -> list[str]:

@@ -38,11 +38,6 @@ def plan(folder, parts, **settings):
     return Preparation(output=output, work=output / "work", parts=parts, **(values | settings))
 
 
-def test_the_size_of_the_text_is_guessed_for_compressed_files(tmp_path):
-    parts = [CorpusPart("a", "text", "a", 10), CorpusPart("b", "text", "b", 10, compression="xz")]
-    assert 30 < plan(tmp_path, parts).text_bytes < 60
-
-
 @pytest.mark.ray
 def test_all_steps_in_order(tmp_path, ray_cluster):
     texts = [f"Document {n} of {n % 7} words. It says no more.\n\n" for n in range(60)]

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -131,3 +133,35 @@ def test_names_hashes_and_differences():
     assert differences(old, new) == ["name: None -> loaf", "oven.minutes: 40 -> 3"]
     assert settings_hash(old) != settings_hash(new) and len(settings_hash(old)) == 8
     assert settings_hash(old) == settings_hash(json.loads(json.dumps(old))), "order is no matter"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("pretrain.py --help", 0),
+        ("pretrain.py --optimizer.peak_learning_rat 1", 2),
+        ("pretrain.py --preset bse", 2),
+        ("pretrain.py --batch.global_batch_size 0", 2),
+        ("pretrain.py --shards nowhere --storage new", 2),
+        ("prepare.py --help", 0),
+        ("prepare.py --txt a --output new", 2),
+        ("prepare.py --text nowhere --output new", 2),
+    ],
+)
+def test_help_and_mistakes_do_not_wait_for_torch_and_ray(
+    command, code, repository, tmp_path, subprocess_environment
+):
+    script, *arguments = command.split()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", repository / "workflows" / script, *arguments],
+        cwd=tmp_path,
+        env=subprocess_environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr
+    times = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    loaded = {line.split("|")[-1].strip() for line in times}
+    assert "pydantic" in loaded
+    assert not loaded & {"torch", "ray"}
+    assert not (tmp_path / "new").exists()

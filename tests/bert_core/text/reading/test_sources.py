@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.text.reading.sources import CorpusError
+from bert_core.text.reading.sources import CorpusError, CorpusPart
 
 
 def write_file(path, content):
@@ -66,3 +66,9 @@ def test_datasets_of_hugging_face_need_their_package(tmp_path, read):
         return
     write_file(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": "b"}\n')
     assert read(f"hf://{tmp_path}")[0] == ["a", "b"]
+
+
+def test_the_size_of_the_text_is_guessed_for_compressed_files():
+    plain = CorpusPart("a", "text", "a", 10)
+    compressed = CorpusPart("b", "text", "b", 10, compression="xz")
+    assert plain.text_bytes == 10 and 20 < compressed.text_bytes < 50
