@@ -38,13 +38,14 @@ lint: $(STAMP)  ## style, format and types
 	$(PYTHON) -m pyright
 
 .PHONY: bench
-bench: $(STAMP)  ## the CPU benchmarks; tables, and JSON into benchmarks/results
+bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results, figures into README.md
 	$(PYTHON) -m benchmarks.pretraining --preset tiny --json $(RESULTS)/pretraining-cpu-tiny.json
 	$(PYTHON) -m benchmarks.pretraining --preset mini --json $(RESULTS)/pretraining-cpu-mini.json
 	$(PYTHON) -m benchmarks.pretraining --preset mini --vocab 8192 \
 	  --json $(RESULTS)/pretraining-cpu-mini-8192.json
 	$(PYTHON) -m benchmarks.data --json $(RESULTS)/data-cpu.json
 	$(PYTHON) -m benchmarks.tracking --json $(RESULTS)/tracking-cpu.json
+	$(PYTHON) -m benchmarks.readme
 
 .PHONY: constraints
 constraints: $(STAMP)  ## pin what .venv holds in constraints.txt

@@ -9,7 +9,7 @@ import argparse
 import json
 import re
 import sys
-import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ ROOT = Path(__file__).parent.parent
 RESULTS = "benchmarks/results"
 CURVE_PICTURE = "docs/learning-curve-mini.png"
 END = "<!-- end of figures -->"
-LINE_WIDTH = 120
 _BLOCK = re.compile(rf"(<!-- figures: (.*?) -->\n)(.*?)({re.escape(END)})", re.DOTALL)
 
 Results = dict[str, Any]
@@ -64,68 +63,68 @@ def data_block(root: Path) -> str:
     name = "data-cpu"
     result = _read(root, name)
     megabytes = result["text_bytes"] / 1e6
-    ours = result["arms"]["ours"]
-    rate = ours["tokens_per_second"] * megabytes / result["tokens"]
+    rate = result["arms"]["ours"]["tokens_per_second"] * megabytes / result["tokens"]
     theirs = _fastest(result, ours=False)[1]
-    return _paragraph(
-        f"{megabytes:.0f} MB of text on {result['cores']} cores (load average before: "
-        f"{result['load_average_before']:.1f}): {rate:.1f} MB/s, {theirs['ratio']:.1f} times the "
-        "rate of `tokenizers` and sentencex alone; "
-        f"{result['peak_bytes_above_idle_cluster'] / 1e6:,.0f} MB of memory at most above the "
-        f"idle cluster ({_link(name)})."
+    memory = result["peak_bytes_above_idle_cluster"] / 1e6
+    return (
+        f"{megabytes:.0f} MB of text on {result['cores']} cores (load average "
+        f"{result['load_average_before']:.1f} when it began): {rate:.1f} MB/s, "
+        f"{theirs['ratio']:.1f} times the rate of `tokenizers` and sentencex alone;\n"
+        f"{memory:,.0f} MB of memory at most above the idle cluster ({_link(name)}).\n"
     )
 
 
 def pretraining_block(root: Path) -> str:
     """A table of steps on the CPU."""
     names = ("pretraining-cpu-tiny", "pretraining-cpu-mini", "pretraining-cpu-mini-8192")
-    return _pretraining_table({name: _read(root, name) for name in names})
+    return _pretraining_tables(root, names)
 
 
 def pretraining_gpu_block(root: Path) -> str:
     """The same table of steps on GPUs, as soon as there are results of any."""
     names = sorted(path.stem for path in (root / RESULTS).glob("pretraining-cuda-*.json"))
     if not names:
-        return _paragraph(
-            "Still to be measured: everything on a GPU; the code for it is here and has not run "
-            "on one yet."
+        return (
+            "Still to be measured: everything on a GPU; the code for it is here and has not run on "
+            "one yet.\n"
         )
-    return _pretraining_table({name: _read(root, name) for name in names})
+    return _pretraining_tables(root, names)
 
 
-def _pretraining_table(results: dict[str, Results]) -> str:
-    setups = {_setup(result) for result in results.values()}
-    if len(setups) > 1:
-        found = "; ".join(f"{name}: {_setup(result)}" for name, result in results.items())
-        raise UserError("one table, different set-ups", found, "measure again on one: make bench")
-    rows = []
-    for name, result in results.items():
-        config, settings = SIZES[result["settings"]["preset"]], result["settings"]
-        length = f"{'up to ' if settings['lengths'] == 'natural' else ''}"
-        length += str(settings["sequence_length"])
-        ours, theirs = _fastest(result, ours=True), _fastest(result, ours=False)
-        rows.append(
-            [
-                f"{config.num_hidden_layers} layers, {config.hidden_size} wide, "
-                f"{settings['vocab']:,} words",
-                f"{settings['batch']} rows of {length}",
-                _rate(*ours),
-                _rate(*theirs),
-                f"{theirs[1]['ratio']:.1f} times as fast",
-                _link(name),
-            ]
-        )
+def _pretraining_tables(root: Path, names: Sequence[str]) -> str:
+    """A table for each set-up, for figures of two machines do not stand side by side."""
+    rows: dict[str, list[list[str]]] = {}
+    for name in names:
+        result = _read(root, name)
+        rows.setdefault(_setup(result), []).append(_pretraining_row(name, result))
     header = ["model", "step", "ours, tokens/s", "transformers, tokens/s", "ours is", ""]
-    table = _table(header, rows, right=(2, 3))
-    return table + "\n" + _paragraph(f"Measured with {setups.pop()}.")
+    return "\n".join(
+        _table(header, each, right=(2, 3)) + f"\n{setup}.\n" for setup, each in rows.items()
+    )
+
+
+def _pretraining_row(name: str, result: Results) -> list[str]:
+    settings, config = result["settings"], SIZES[result["settings"]["preset"]]
+    up_to = "up to " if settings["lengths"] == "natural" else ""
+    ours, theirs = _fastest(result, ours=True), _fastest(result, ours=False)
+    size = f"{config.num_hidden_layers} layers, {config.hidden_size} wide"
+    return [
+        f"{size}, {settings['vocab']:,} words",
+        f"{settings['batch']} rows of {up_to}{settings['sequence_length']}",
+        _rate(*ours),
+        _rate(*theirs),
+        f"{theirs[1]['ratio']:.1f} times as fast",
+        _link(name),
+    ]
 
 
 def _setup(result: Results) -> str:
     settings, around = result["settings"], result["surroundings"]
+    precision = "bfloat16" if settings["device"] == "cuda" else "float32"
     return (
-        f"dropout {settings['dropout']:g} on hidden states and {settings['attention_dropout']:g} "
-        f"on attention, on {around['device']}, {around['threads']} threads, torch "
-        f"{around['torch']}, transformers {around['transformers']}"
+        f"On {around['device']} ({around['threads']} threads) in {precision}, dropout "
+        f"{settings['dropout']:g}, attention dropout {settings['attention_dropout']:g}; "
+        f"torch {around['torch']}, transformers {around['transformers']}"
     )
 
 
@@ -146,25 +145,26 @@ def tracking_block(root: Path) -> str:
         for case in result["cases"]
     ]
     header = ["MLflow is", "step alone, ms", "tracked, ms", "a tracked step takes"]
-    table = _table([*header, "every step is there once"], rows, right=(1, 2))
-    return (
-        table
-        + "\n"
-        + _paragraph(
-            f"For the {result['start_seconds']:.0f} s in which the sender starts: "
-            f"{result['start_ratio']:.3f} times as long. {result['threads']} threads; medians of "
-            f"neighbouring blocks with and without tracking ({_link(name)})."
-        )
+    header.append("every step is there once")
+    intro = (
+        "What tracking adds to a training step while MLflow is well, and while it is not "
+        "(`python -m benchmarks.tracking`):\n"
     )
+    outro = (
+        f"For the {result['start_seconds']:.0f} s in which the sender starts: "
+        f"{result['start_ratio']:.3f} times as long.\n{result['threads']} threads, blocks with "
+        f"and without tracking in turn, medians ({_link(name)}).\n"
+    )
+    return "\n".join([intro, _table(header, rows, right=(1, 2)), outro])
 
 
 def learning_curve_block(root: Path) -> str:
     """The picture, and both arms' ends in words."""
     name = "learning-curve-mini"
     if not _path(root, name).exists():
-        return _paragraph(
-            "Still to be measured: `mini` for half an hour beside transformers at the same time "
-            "(`python -m benchmarks.learning_curve`)."
+        return (
+            "Still to be measured: `mini` for half an hour beside transformers at the same time\n"
+            "(`python -m benchmarks.learning_curve`).\n"
         )
     if not (root / CURVE_PICTURE).exists():
         remedy = f"python -m benchmarks.learning_curve --plot {CURVE_PICTURE}"
@@ -172,16 +172,17 @@ def learning_curve_block(root: Path) -> str:
     result = _read(root, name)
     settings = result["settings"]
     ends = {arm: figures["curve"][-1] for arm, figures in result["arms"].items()}
-    said = "; ".join(
+    said = ";\n".join(
         f"{arm} ends at a held-out masked-token loss of {end['masked_token_loss']:.2f} after "
         f"{end['steps']:,} steps at {result['arms'][arm]['tokens_per_second']:,.0f} tokens/s"
         for arm, end in ends.items()
     )
-    return f"![Held-out loss over minutes of training]({CURVE_PICTURE})\n\n" + _paragraph(
+    return (
+        f"![Held-out loss over minutes of training]({CURVE_PICTURE})\n\n"
         f"`{settings['size']}`, {settings['minutes']:g} minutes for each, steps of "
         f"{settings['rows']} rows of {settings['sequence_length']}, "
-        f"{result['surroundings']['threads']} threads: {said}; the unigram baseline is at "
-        f"{result['unigram_loss']:.2f} ({_link(name)})."
+        f"{result['surroundings']['threads']} threads:\n{said};\nthe unigram baseline is at "
+        f"{result['unigram_loss']:.2f} ({_link(name)}).\n"
     )
 
 
@@ -209,7 +210,10 @@ def _path(root: Path, name: str) -> Path:
 
 
 def _read(root: Path, name: str) -> Results:
-    return json.loads(_path(root, name).read_text(encoding="utf-8"))
+    path = _path(root, name)
+    if not path.exists():
+        raise UserError("no such results", str(path), "make bench")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _link(name: str) -> str:
@@ -219,10 +223,6 @@ def _link(name: str) -> str:
 def _table(header: list[str], rows: list[list[str]], right: tuple[int, ...]) -> str:
     rule = ["---:" if column in right else "---" for column in range(len(header))]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
-
-
-def _paragraph(text: str) -> str:
-    return textwrap.fill(text, LINE_WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 if __name__ == "__main__":
