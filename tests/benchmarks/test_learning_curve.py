@@ -1,0 +1,56 @@
+import json
+import sys
+
+import pytest
+import torch
+from pretraining_runs import write_corpus
+
+from benchmarks import learning_curve, readme
+
+WORDS = "learning_curve --size tiny --rows 4 --sequence_length 32 --heldout_rows 32 --minutes 0.03"
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """The command line of a race of two seconds for each, over a corpus of its own."""
+    results = tmp_path / readme.RESULTS / "learning-curve-mini.json"
+    picture = tmp_path / readme.CURVE_PICTURE
+    for path in (results, picture):
+        path.parent.mkdir(parents=True)
+    shards = write_corpus(tmp_path / "shards")
+    words = [*WORDS.split(), "--shards", shards, "--json", results, "--plot", picture]
+    monkeypatch.setattr(sys, "argv", list(map(str, words)))
+    monkeypatch.setattr(learning_curve, "TURN_SECONDS", 0.4)
+    return results
+
+
+def test_both_compute_the_same_loss_of_the_same_step(command):
+    losses = []
+    contestants, _ = learning_curve.prepare(learning_curve.parse_arguments())
+    for contestant in contestants:
+        contestant.model.eval()
+        with torch.no_grad():
+            losses.append(contestant.loss(contestant.source.step(3)).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_both_have_the_time_for_themselves_and_the_readme_can_quote_it(command, tmp_path):
+    learning_curve.main()
+    results = json.loads(command.read_text())
+    assert list(results["arms"]) == ["ours", "transformers"]
+    for arm in results["arms"].values():
+        seconds = [point["seconds"] for point in arm["curve"]]
+        assert seconds == sorted(seconds) and seconds[-1] >= 1.8
+        assert arm["curve"][-1]["masked_token_loss"] < arm["curve"][0]["masked_token_loss"]
+        end = arm["curve"][-1]
+        assert arm["tokens_per_second"] == pytest.approx(end["tokens"] / end["seconds"])
+    block = readme.learning_curve_block(tmp_path)
+    assert block.startswith(f"![Held-out loss over minutes of training]({readme.CURVE_PICTURE})")
+    assert f"the unigram baseline is at {results['unigram_loss']:.2f}" in block
+    for name, arm in results["arms"].items():
+        end = arm["curve"][-1]
+        assert (
+            f"{name} ends at a held-out masked-token loss of {end['masked_token_loss']:.2f}"
+            in block
+        )
+        assert f"after {end['steps']:,} steps at {arm['tokens_per_second']:,.0f} tokens/s" in block
