@@ -5,6 +5,8 @@ import sys
 import time
 from typing import Any, TextIO
 
+from workflows.progress import duration
+
 LOG_SECONDS = 15.0
 """Seconds between two lines where there is no terminal to rewrite."""
 
@@ -73,15 +75,3 @@ def describe(news: dict[str, Any], total_steps: int) -> str:
         f"ETA {duration(news['eta_seconds'])}",
     ]
     return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it: 45 s, 12 min 30 s, 3 h 20 min, 4 d 2 h."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    if seconds < 86_400:
-        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-    return f"{seconds // 86_400} d {seconds % 86_400 // 3600} h"

@@ -19,8 +19,9 @@ from bert_core.errors import UserError
 from bert_core.text.reading.sources import CorpusPart, find_parts
 from bert_core.text.shard_index import ShardIndex, read_index
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from workflows.command import run_command
 from workflows.output_folder import check_disk, is_finished, work_folder
-from workflows.progress import format_seconds
+from workflows.progress import duration
 from workflows.settings import CommandLineSettings, parse_command_line, settings_hash
 
 _NOT_IN_THE_PLAN = {"output", "fresh", "num_workers"}
@@ -107,7 +108,7 @@ def prepare(settings: PrepareSettings) -> Path:
     if skipped["files_of_unknown_format"]:
         print(f"files of no known format left out: {skipped['files_of_unknown_format']:,}")
     rate = index.counts["characters"] / 1e6 / seconds
-    print(f"{format_seconds(seconds)}, {rate:.1f} million characters a second: {output}")
+    print(f"{duration(seconds)}, {rate:.1f} million characters a second: {output}")
     return output
 
 
@@ -171,16 +172,13 @@ def describe(index: ShardIndex) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prepares what the command line says; 0, or 2 with one line about what is wrong."""
-    try:
+    """Prepares what the command line says; returns the exit code (see `run_command`)."""
+
+    def action() -> bool:
         prepare(parse_command_line(PrepareSettings, several_values(arguments, "--text")))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
-    return 0
+        return True
+
+    return run_command(action)
 
 
 def several_values(arguments: Sequence[str], option: str) -> list[str]:

@@ -53,7 +53,7 @@ class ProgressLine:
             parts.append(f"{self._done / 1e6:,.1f} MB")
         parts.append(f"{rate / 1e6:.1f} MB/s")
         if rate > 0 and self._total > self._done:
-            parts.append(f"{format_seconds((self._total - self._done) / rate)} left")
+            parts.append(f"{duration((self._total - self._done) / rate)} left")
         return "  ".join([*parts, self._note] if self._note else parts)
 
     def _show(self, text: str) -> None:
@@ -71,16 +71,20 @@ class ProgressLine:
     ) -> None:
         seconds = time.monotonic() - self._start
         if kind is None:
-            self._show(f"{self._label}  done in {format_seconds(seconds)}")
+            self._show(f"{self._label}  done in {duration(seconds)}")
         if self._stream.isatty():
             self._stream.write("\n")
 
 
-def format_seconds(seconds: float) -> str:
-    """`42 s`, `3 min 05 s` or `2 h 07 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+def duration(seconds: float) -> str:
+    """A time as people say it: 4.2 s, 45 s, 12 min 30 s, 3 h 20 min, 4 d 2 h."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    if seconds < 86_400:
+        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+    return f"{seconds // 86_400} d {seconds % 86_400 // 3600} h"

@@ -2,6 +2,10 @@
 
 import errno
 import logging
+import os
+import signal
+import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,12 +16,41 @@ from bert_core.errors import UserError
 from workflows.output_folder import WorkKeptError
 
 _POLL_SECONDS = 0.5
+_ANSWER_SECONDS = 10
 
 
 def connect() -> None:
-    """Joins the running cluster (RAY_ADDRESS, or this machine's) or, without one, starts one."""
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    """Joins the cluster of the job or of RAY_ADDRESS, or this machine's; without one, starts one.
+
+    Takes seconds, and says so on standard error. Raises `UserError` where RAY_ADDRESS leads
+    nowhere, and `KeyboardInterrupt` on SIGTERM meanwhile.
+    """
+    if ray.is_initialized():
+        return
+    address = os.environ.get("RAY_ADDRESS", "")
+    print(f"joining Ray at {address}…" if address else "starting Ray…", file=sys.stderr, flush=True)
+    _refuse_a_silent_address(address)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    except SystemExit as error:
+        if error.code == signal.SIGTERM:  # Ray's own handler, which ends a program without a word
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _refuse_a_silent_address(address: str) -> None:
+    """Raises `UserError` where nobody listens: Ray would ask again for ever."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or "://" in host:  # empty, `auto` or Ray's own kinds of address
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+    except OSError as error:
+        what = f"no Ray cluster answers, {error.strerror or error}"
+        raise UserError(what, f"RAY_ADDRESS={address}", "start it, or unset it") from error
 
 
 def run_tasks(

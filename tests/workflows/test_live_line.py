@@ -1,8 +1,6 @@
 import io
 
-import pytest
-
-from workflows.live_line import LiveLine, describe, duration
+from workflows.live_line import LiveLine, describe
 
 NEWS = {
     "step": 1200,
@@ -32,20 +30,6 @@ def test_a_line_says_all_there_is_to_know():
     line = describe(without | {"heldout/masked_token_loss": 3.4}, 5000)
     assert "nsp" not in line and "held-out mlm 3.400" in line
     assert describe({"step": 3}, 5000) == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.4, "0 s"),
-        (59.7, "1 min 00 s"),
-        (750, "12 min 30 s"),
-        (12_000, "3 h 20 min"),
-        (352_800, "4 d 2 h"),
-    ],
-)
-def test_times_as_people_say_them(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_a_terminal_has_one_line_and_messages_above_it():

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -299,6 +300,47 @@ def test_killed_at_any_moment_the_same_command_finishes(tmp_path, capsys, ray_cl
     assert (output / ".preparing").is_dir() and not (output / "index.json").exists()
     assert run(capsys, *command, "--output", output)[0] == 0
     assert contents(output) == contents(tmp_path / "whole")
+
+
+@pytest.mark.ray
+def test_sigterm_stops_it_in_one_line_and_the_same_command_finishes(tmp_path, capsys, ray_cluster):
+    paths = write_texts(tmp_path / "texts", num_files=6, num_documents=250)
+    command = ["--text", *paths, "--vocabulary_size", "3000", "--output", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [sys.executable, str(COMMAND), *command],
+        env=os.environ | {"RAY_ADDRESS": ray_cluster},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None and not list((tmp_path / "out" / ".preparing").glob("scanned/*")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == ""
+    first, *progress, last = err.splitlines()
+    assert first == f"joining Ray at {ray_cluster}…"
+    assert last == "stopped; the same command goes on from here"
+    assert "Traceback" not in err and all(line.startswith("reading") for line in progress), err
+    assert run(capsys, *command)[0] == 0
+
+
+def test_a_cluster_that_is_not_there_is_refused(tmp_path):
+    """In a process of its own: this one may be connected already."""
+    (path,) = write_texts(tmp_path / "texts", 1)
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody_listens.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, str(COMMAND), "--text", path, "--output", str(tmp_path / "out")],
+            env=os.environ | {"RAY_ADDRESS": address},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 2, done.stderr
+    *_, line = done.stderr.splitlines()
+    assert line.startswith("error: no Ray cluster answers") and address in line
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.ray

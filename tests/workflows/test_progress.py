@@ -3,7 +3,7 @@ import io
 import pytest
 
 from workflows import progress
-from workflows.progress import ProgressLine, format_seconds
+from workflows.progress import ProgressLine, duration
 
 
 class Terminal(io.StringIO):
@@ -13,10 +13,19 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.04, "0.0 s"), (9.94, "9.9 s"), (42.4, "42 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")],
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (42.4, "42 s"),
+        (59.7, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (7620, "2 h 07 min"),
+        (352_800, "4 d 2 h"),
+    ],
 )
-def test_seconds_are_written_for_people(seconds, text):
-    assert format_seconds(seconds) == text
+def test_times_as_people_say_them(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_share_rate_and_time_left(monkeypatch):

@@ -1,0 +1,49 @@
+import os
+import signal
+import time
+
+import pytest
+
+from bert_core.errors import UserError
+from workflows.command import run_command
+
+
+def told(number):
+    """An action that gets a signal."""
+
+    def action():
+        os.kill(os.getpid(), number)
+        time.sleep(10)  # is woken at once
+        return True
+
+    return action
+
+
+def mistaken():
+    raise UserError("no such folder", "a", "give b")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_sigterm_ends_a_command_as_ctrl_c_does(number, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    closed = []
+
+    def action():
+        try:
+            return told(number)()
+        finally:
+            closed.append(True)
+
+    assert run_command(action) == 130
+    assert capsys.readouterr() == ("", "stopped; the same command goes on from here\n")
+    assert closed and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_exit_codes(capsys):
+    assert run_command(lambda: True) == 0
+    assert run_command(lambda: False) == 130
+    assert capsys.readouterr() == ("", "")
+    assert run_command(mistaken) == 2
+    assert capsys.readouterr() == ("", "error: no such folder: a (give b)\n")
+    with pytest.raises(ZeroDivisionError):
+        run_command(lambda: bool(1 // 0))

@@ -1,0 +1,38 @@
+"""How a command ends: an exit code, and at most one line about what is wrong or goes on later."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bert_core.errors import UserError
+
+STOPPED = 130
+"""Exit code of a command that was told to stop, as the shell has it for Ctrl-C."""
+
+
+def run_command(action: Callable[[], bool]) -> int:
+    """Calls `action`; 0 when it has finished, 130 when it was told to stop, 2 for a `UserError`.
+
+    SIGTERM is Ctrl-C here: both raise `KeyboardInterrupt` wherever the command is, so that what is
+    open is closed. `action` may handle them itself for a while, and return False.
+    """
+    try:
+        with _sigterm_as_ctrl_c():
+            finished = action()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return STOPPED
+    return 0 if finished else STOPPED
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
