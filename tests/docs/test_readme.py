@@ -1,0 +1,176 @@
+"""Whoever follows the README gets what it says: commands, options, paths and the snippet."""
+
+import functools
+import re
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_core.config import SIZES
+from bert_core.model.bert import Bert
+from bert_core.model_folder import save_model_folder
+from bert_core.tokenizer import train_wordpiece
+
+REPOSITORY = Path(__file__).parents[2]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+OPTION = re.compile(r"(?<![\w-])--[\w.-]*\w")
+PLACEHOLDERS = {"--section.field"}
+FILE = re.compile(r"(?<![\w./:-])\w[\w./-]*(?:\.(?:py|md|yaml|json|txt|png)\b|/(?![\w*/]))")
+IN_A_RUN_FOLDER = {"model/"}
+FENCES = [match.groups() for match in FENCE.finditer(README)]
+SPANS = INLINE.findall(FENCE.sub("", README))
+
+
+def shell_lines(text):
+    """Lines that call a program, without comments."""
+    for line in text.splitlines():
+        command = line.partition("#")[0].strip()
+        if re.match(r"(make|python|ray) ", command):
+            yield command
+
+
+COMMANDS = [
+    command
+    for text in (*(text for kind, text in FENCES if kind == ""), *SPANS)
+    for command in shell_lines(text)
+]
+
+
+def calls_of(command):
+    """The programs of a command, each with the words after it: `ray job submit` has another."""
+    first, _, rest = command.partition(" -- ")
+    words = re.sub(r"[\[\]|…]", " ", first).split()
+    length = {"python": 3 if words[1] == "-m" else 2, "ray": 3, "make": 1}[words[0]]
+    yield " ".join(words[:length]), words[length:]
+    if rest:
+        yield from calls_of(rest)
+
+
+CALLS = [call for command in COMMANDS for call in calls_of(command)]
+PROGRAMS = sorted({program for program, _ in CALLS if program != "make"})
+
+
+@functools.cache
+def help_of(program):
+    """What the program's own parser says of itself."""
+    command = [*program.split(), "--help"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    # 2 is for the one program that takes no option at all and answers all with its usage.
+    assert done.returncode in (0, 2) and "usage: " in (done.stdout + done.stderr).lower()
+    return done.stdout or done.stderr
+
+
+def declared_options(program):
+    """The options that its help lists, each at the start of a line; not those of its prose."""
+    lines = re.findall(r"^ +((?:-\w, |--[\w.-]+, )*--[\w.-]+)", help_of(program), re.MULTILINE)
+    return {option for line in lines for option in OPTION.findall(line)}
+
+
+def test_the_commands_are_found():
+    programs = {"python workflows/prepare.py", "python workflows/pretrain.py", "ray job submit"}
+    assert programs < set(PROGRAMS)
+    assert {("make", ("demo",)), ("make", ("test",)), ("make", ("bench",))} <= {
+        (program, tuple(words)) for program, words in CALLS
+    }
+    assert len(COMMANDS) >= 8
+
+
+def test_every_target_is_in_the_makefile():
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    asked = {words[0] for program, words in CALLS if program == "make"}
+    assert asked <= targets
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_is_there_and_takes_the_options_shown(program):
+    name = program.split()[-1]
+    if program.startswith("python -m"):
+        assert find_spec(name) is not None
+    elif program.startswith("python"):
+        assert (REPOSITORY / name).is_file()
+    words = [word for called, words in CALLS if called == program for word in words]
+    shown = {option for word in words for option in OPTION.findall(word)} - PLACEHOLDERS
+    assert shown <= declared_options(program)
+    verbs = {word for word in words[:1] if re.fullmatch("[a-z]+", word)}
+    assert all(re.search(rf"\b{verb}\b", help_of(program)) for verb in verbs)
+
+
+def test_options_named_in_prose_belong_to_a_program():
+    named = {span.split()[0] for span in SPANS if span.startswith("--")} - PLACEHOLDERS
+    assert named
+    known = set().union(*(declared_options(program) for program in PROGRAMS))
+    assert named <= known
+
+
+def test_presets_are_those_of_the_table():
+    listed = set(re.findall(r"^\| ((?:`[\w-]+`(?:, )?)+) \|", README, re.MULTILINE))
+    names = {name for cell in listed for name in INLINE.findall(cell)}
+    assert names == {path.stem for path in (REPOSITORY / "workflows" / "presets").glob("*.yaml")}
+
+
+def test_links_lead_somewhere():
+    links = [link for link in LINK.findall(README) if "://" not in link]
+    assert len(links) > 3
+    assert not [link for link in links if not (REPOSITORY / link.partition("#")[0]).exists()]
+
+
+def test_paths_in_prose_are_there():
+    paths = [path for span in SPANS for path in FILE.findall(span) if "/" in path]
+    assert "tests/workflows/test_pretrain.py" in paths
+    there = {path for path in paths if (REPOSITORY / path).exists()}
+    assert set(paths) - there <= IN_A_RUN_FOLDER
+
+
+def tree_paths(picture):
+    """The paths of the tree: a line stands in the last folder that is indented less."""
+    folders = {}
+    for line in picture.splitlines():
+        depth = len(line) - len(line.lstrip())
+        folders = {indent: folder for indent, folder in folders.items() if indent < depth}
+        parent = folders[max(folders)] if folders else Path()
+        first = line.split()[0]
+        if first.endswith("/"):
+            folders[depth] = parent / first
+            yield parent / first
+            line = line.replace(first, "", 1)
+            parent = parent if re.match(r" *[\w.]+/", line) else parent / first
+        yield from (parent / name for name in FILE.findall(line))
+        for listed in re.findall(r"\(((?:\w+[,;] )+\w+)\)", line):
+            yield from (parent / f"{name}.py" for name in re.split("[,;] ", listed))
+
+
+def test_the_tree_is_as_pictured():
+    (picture,) = (text for _, text in FENCES if text.startswith("bert_core/ "))
+    paths = list(tree_paths(picture))
+    assert len(paths) > 50
+    assert not [str(path) for path in paths if not (REPOSITORY / path).exists()]
+
+
+def test_the_programs_in_the_first_picture_are_there():
+    (picture,) = (text for _, text in FENCES if text.startswith(" text "))
+    programs = [path for path in FILE.findall(picture) if "/" in path]
+    assert programs == ["workflows/prepare.py", "workflows/pretrain.py"]
+    assert all((REPOSITORY / program).is_file() for program in programs)
+
+
+def test_the_snippet_runs_with_a_model_folder(tmp_path, monkeypatch):
+    tokenizer = train_wordpiece(["The encoder goes anywhere."] * 3, 60, lowercase=True)
+    size = {"vocab_size": tokenizer.get_vocab_size()}
+    model = Bert.for_pretraining(SIZES["tiny"].model_copy(update=size))
+    save_model_folder(tmp_path / "MODEL_FOLDER", model, tokenizer, "# A card\n")
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = (text for kind, text in FENCES if kind == "python")
+    names = {}
+    exec(compile(snippet, "README.md", "exec"), names)
+    assert names["config"] == model.config
+    for name, weight in names["model"].state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name])
+    assert names["tokenizer"].encode("the encoder").tokens[0] == "[CLS]"
