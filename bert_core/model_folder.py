@@ -3,9 +3,7 @@
 Written beside its place and renamed; with checksums, and refused when damaged. No pickle.
 """
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bert_core.config import ModelConfig
+from bert_core.disk import file_sha256, flush_to_disk
 from bert_core.errors import UserError
 from bert_core.hugging_face import UnknownWeightError, from_hugging_face, to_hugging_face
 from bert_core.model.bert import HEADS, Bert
@@ -67,16 +66,16 @@ def save_model_folder(
     (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
     _write_tokenizer(written, tokenizer, model.config.max_position_embeddings)
     (written / "README.md").write_text(card, encoding="utf-8")
-    lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(written.iterdir())]
+    lines = [f"{file_sha256(path)}  {path.name}\n" for path in sorted(written.iterdir())]
     (written / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
     for path in (*written.iterdir(), written):
-        _flush(path)
+        flush_to_disk(path)
     replaced = folder.with_name(f".{folder.name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
     if folder.exists():
         folder.rename(replaced)
     written.rename(folder)
-    _flush(folder.parent)
+    flush_to_disk(folder.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -157,7 +156,7 @@ def _verify_checksums(folder: Path) -> None:
     for line in path.read_text(encoding="utf-8").splitlines():
         expected, _, name = line.partition("  ")
         listed = folder / Path(name).name
-        if not listed.is_file() or _sha256(listed) != expected:
+        if not listed.is_file() or file_sha256(listed) != expected:
             raise ModelFolderError(
                 "damaged model folder", str(listed), "restore the file, or export the model again"
             )
@@ -204,19 +203,5 @@ def _read_model(folder: Path, config: ModelConfig) -> Bert:
     return model
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _flush(path: Path) -> None:
-    """Makes a file or folder survive a power cut before the rename that publishes it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy
+import numpy as np
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -144,7 +144,7 @@ def _count_normalized_characters(
     BERT's normalisation looks at one character at a time, so counting the raw characters and
     normalising each of them once is exact, and hundreds of times cheaper.
     """
-    raw = numpy.zeros(0x110000, dtype=numpy.int64)
+    raw = np.zeros(0x110000, dtype=np.int64)
     held: list[str] = []
     num_held = 0
     for text in texts:
@@ -155,16 +155,16 @@ def _count_normalized_characters(
             held, num_held = [], 0
     _add_character_counts(raw, held)
     counts: Counter[str] = Counter()
-    for code in numpy.flatnonzero(raw):
+    for code in np.flatnonzero(raw):
         for char in normalizer.normalize_str(chr(code)):
             if not char.isspace():
                 counts[char] += int(raw[code])
     return counts
 
 
-def _add_character_counts(raw: numpy.ndarray, texts: list[str]) -> None:
-    codes = numpy.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
-    found = numpy.bincount(codes)
+def _add_character_counts(raw: np.ndarray, texts: list[str]) -> None:
+    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+    found = np.bincount(codes)
     raw[: len(found)] += found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import ray
 from numpy.typing import NDArray
 
@@ -143,7 +143,7 @@ def _encode(plan: Preparation, corpus: Corpus, vocab_size: int) -> list[EncodeRe
 def _encode_task(
     folder: Path,
     piece: Piece,
-    choice: NDArray[numpy.int8],
+    choice: NDArray[np.int8],
     tokenizer: tuple[str, str, str],
     language: str,
 ) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _finish(
 
 def _join(
     plan: Preparation, encoded: list[EncodeRecord], joined: Path, vocab_size: int
-) -> tuple[dict[str, list[ShardEntry]], NDArray[numpy.int64]]:
+) -> tuple[dict[str, list[ShardEntry]], NDArray[np.int64]]:
     names: list[tuple[str, int]] = []
     calls: list[Callable[[], Any]] = []
     for split in pieces.ENCODED_SPLITS:
@@ -211,7 +211,7 @@ def _join(
                 functools.partial(_join_task.remote, plan.work, joined, name, group, vocab_size)
             )
     splits: dict[str, list[ShardEntry]] = {split: [] for split in pieces.ENCODED_SPLITS}
-    token_counts = numpy.zeros(vocab_size, dtype=numpy.int64)
+    token_counts = np.zeros(vocab_size, dtype=np.int64)
     for index, (entry, counts) in run_tasks(calls, plan.num_workers):
         split = names[index][0]
         splits[split].append(ShardEntry.model_validate(entry))
@@ -225,7 +225,7 @@ def _join(
 @ray.remote(num_cpus=1)
 def _join_task(
     folder: Path, joined: Path, name: str, entries: Sequence[ShardEntry], vocab_size: int
-) -> tuple[dict[str, Any], NDArray[numpy.int64]]:
+) -> tuple[dict[str, Any], NDArray[np.int64]]:
     entry, counts = pieces.join_pieces(folder, joined, name, entries, vocab_size)
     return entry.model_dump(), counts
 

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import numpy
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 
 INDEX_NAME = "index.json"
@@ -71,9 +72,9 @@ class ShardIndex(BaseModel):
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
-def write_array(path: Path, array: numpy.ndarray) -> FileEntry:
+def write_array(path: Path, array: np.ndarray) -> FileEntry:
     """Writes a .npy file atomically and says what it must be."""
-    return _write(path, lambda file: numpy.save(file, array, allow_pickle=False))
+    return _write(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
 def write_index(folder: str | Path, index: ShardIndex) -> None:
@@ -101,9 +102,7 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> FileEntry:
 
 def describe_file(path: Path) -> FileEntry:
     """Reads a file once for its size and its sha256."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    return FileEntry(num_bytes=path.stat().st_size, sha256=digest.hexdigest())
+    return FileEntry(num_bytes=path.stat().st_size, sha256=file_sha256(path))
 
 
 def read_index(folder: str | Path) -> ShardIndex:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy
+import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bert_core.errors import UserError
@@ -39,9 +39,9 @@ class Shard:
     """
 
     name: str
-    tokens: NDArray[numpy.unsignedinteger]
-    sentences: NDArray[numpy.int64]
-    documents: NDArray[numpy.int64]
+    tokens: NDArray[np.unsignedinteger]
+    sentences: NDArray[np.int64]
+    documents: NDArray[np.int64]
 
     @property
     def num_documents(self) -> int:
@@ -111,18 +111,18 @@ def write_shard(
     return write_shard_arrays(
         folder,
         name,
-        numpy.asarray(tokens, dtype=dtype),
-        numpy.asarray(sentence_ends, dtype=numpy.int64),
-        numpy.asarray(document_ends, dtype=numpy.int64),
+        np.asarray(tokens, dtype=dtype),
+        np.asarray(sentence_ends, dtype=np.int64),
+        np.asarray(document_ends, dtype=np.int64),
     )
 
 
 def write_shard_arrays(
     folder: str | Path,
     name: str,
-    tokens: NDArray[numpy.unsignedinteger],
-    sentences: NDArray[numpy.int64],
-    documents: NDArray[numpy.int64],
+    tokens: NDArray[np.unsignedinteger],
+    sentences: NDArray[np.int64],
+    documents: NDArray[np.int64],
 ) -> ShardEntry:
     """Writes the three arrays of a `Shard`, each beside its name first, then renamed."""
     folder = Path(folder)
@@ -175,7 +175,7 @@ def map_shard(folder: Path, name: str) -> Shard:
     """
     try:
         arrays = [
-            numpy.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
+            np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
             for part in PARTS
         ]
     except ValueError as error:
@@ -234,12 +234,9 @@ def _check_offsets(folder: Path, shard: Shard, entry: ShardEntry, vocab_size: in
             )
 
 
-def _not_rising(offsets: NDArray[numpy.int64], end: int) -> bool:
+def _not_rising(offsets: NDArray[np.int64], end: int) -> bool:
     return bool(
-        len(offsets) == 0
-        or offsets[0] != 0
-        or offsets[-1] != end
-        or numpy.any(numpy.diff(offsets) < 1)
+        len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != end or np.any(np.diff(offsets) < 1)
     )
 
 

@@ -3,11 +3,12 @@
 `seal` commits a temporary folder under its final name; `damage` says what is wrong with one.
 """
 
-import hashlib
 import json
 import os
 import shutil
 from pathlib import Path
+
+from bert_core.disk import file_sha256, flush_to_disk
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -33,9 +34,9 @@ def seal(temporary: Path, final: Path) -> None:
     (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     folders = [path for path in temporary.rglob("*") if path.is_dir()]
     for path in [*paths, temporary / MANIFEST, *folders, temporary]:
-        _sync(path)
+        flush_to_disk(path)
     temporary.rename(final)
-    _sync(final.parent)
+    flush_to_disk(final.parent)
 
 
 def damage(folder: Path) -> str | None:
@@ -84,14 +85,4 @@ def remove_leftovers(parent: Path) -> list[str]:
 
 
 def _describe(path: Path) -> dict[str, str | int]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"sha256": digest, "bytes": path.stat().st_size}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return {"sha256": file_sha256(path), "bytes": path.stat().st_size}

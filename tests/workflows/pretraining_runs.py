@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy
+import numpy as np
 import psutil
 import torch
 
@@ -24,6 +24,7 @@ from workflows.cluster import Worker
 from workflows.journal import read_records
 from workflows.pretrain_settings import PretrainSettings
 from workflows.pretraining_worker import PretrainingRun
+from workflows.remote_run import RemoteRun
 from workflows.settings import parse_command_line
 
 REPOSITORY = Path(__file__).parents[2]
@@ -61,7 +62,7 @@ def write_corpus(folder: Path, *, num_documents: int = 320, seed: int = 7) -> Pa
         "heldout": [write_shard(folder, "heldout-00000", encoded[:heldout], "uint16")],
     }
     tokens = [token for document in encoded[heldout:] for line in document for token in line]
-    counts = numpy.bincount(tokens, minlength=tokenizer.get_vocab_size())
+    counts = np.bincount(tokens, minlength=tokenizer.get_vocab_size())
     index = ShardIndex(
         dtype="uint16",
         vocab_size=tokenizer.get_vocab_size(),
@@ -272,7 +273,9 @@ class StoppingWorker(Worker):
         return self.steps_left == 0
 
 
-def train_here(run: Run, stop_after: int = -1) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def train_here(
+    run: Run, stop_after: int = -1, remote: RemoteRun | None = None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """One start of a run's worker, in this process without Ray: its outcome and its news."""
     settings = parse_command_line(PretrainSettings, run.arguments())
     worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
@@ -281,7 +284,7 @@ def train_here(run: Run, stop_after: int = -1) -> tuple[dict[str, Any], list[dic
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        outcome = PretrainingRun(settings, worker, run.folder, run.shards).train()
+        outcome = PretrainingRun(settings, worker, run.folder, run.shards, remote).train()
     finally:
         torch.set_num_threads(num_threads)
     return outcome, worker._channel.news

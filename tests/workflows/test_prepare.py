@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy
+import numpy as np
 import pytest
 
 from bert_core.text.shard_index import read_index
@@ -161,7 +161,7 @@ def test_text_becomes_shards(tmp_path, capsys, ray_cluster):
     assert len(train.shards) > 1 and heldout.num_documents > 0
     tokenizer = load_tokenizer(output)
     assert tokenizer_hash(tokenizer) == train.tokenizer_hash
-    counts = numpy.load(output / "token_counts.npy", allow_pickle=False)
+    counts = np.load(output / "token_counts.npy", allow_pickle=False)
     assert counts.sum() == train.num_tokens and counts.shape == (tokenizer.get_vocab_size(),)
     assert "trained on 0.0 MB of whole documents drawn by hash" in out
     assert "duplicate documents" in out and "unknown tokens: 0 (0.0000%)" in out
@@ -252,7 +252,7 @@ def test_a_vocabulary_larger_than_uint16(tmp_path, capsys, ray_cluster):
     command = ["--text", tmp_path / "a.txt", "--tokenizer", vocabulary, "--heldout_share", 0]
     assert run(capsys, *command, "--output", tmp_path / "out")[0] == 0
     (shard,) = open_shards(tmp_path / "out").shards
-    assert shard.tokens.dtype == numpy.uint32
+    assert shard.tokens.dtype == np.uint32
     assert shard.tokens.tolist() == [6, 70_004, 68_005, 1, 7, 8, 66_671]
     assert read_index(tmp_path / "out").counts["unknown_tokens"] == 1
     verify_shards(tmp_path / "out")
@@ -320,7 +320,7 @@ def test_sigterm_stops_it_in_one_line_and_the_same_command_finishes(tmp_path, ca
     assert process.returncode == 130 and out == ""
     first, *progress, last = err.splitlines()
     assert first == f"joining Ray at {ray_cluster}…"
-    assert last == "stopped; the same command goes on from here"
+    assert last == "stopped; the same command goes on"
     assert "Traceback" not in err and all(line.startswith("reading") for line in progress), err
     assert run(capsys, *command)[0] == 0
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from tokenizers import Tokenizer
 
@@ -33,7 +33,7 @@ class SentenceEncoder:
     ) -> None:
         self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._tokenizer.encode_special_tokens = True
-        self._dtype = numpy.dtype(dtype)
+        self._dtype = np.dtype(dtype)
         self._by_word = _words_stand_alone(tokenizer)
         special = special_token_ids(tokenizer)
         self.unknown_id = special.unk
@@ -41,7 +41,7 @@ class SentenceEncoder:
         self._max_cached_words = max_cached_words
         self._cache: dict[str, bytes] = {}
 
-    def encode(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
+    def encode(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Encodes sentences, none of which holds a line break.
 
         Returns tokens [num_tokens] and lengths [sentences]; a length may be 0.
@@ -49,26 +49,26 @@ class SentenceEncoder:
         encode = self._encode_by_word if self._by_word else self._encode_whole
         encoded = [encode(batch) for batch in _batches(sentences)]
         return (
-            numpy.concatenate([numpy.zeros(0, self._dtype), *(tokens for tokens, _ in encoded)]),
-            numpy.concatenate([numpy.zeros(0, numpy.int64), *(lengths for _, lengths in encoded)]),
+            np.concatenate([np.zeros(0, self._dtype), *(tokens for tokens, _ in encoded)]),
+            np.concatenate([np.zeros(0, np.int64), *(lengths for _, lengths in encoded)]),
         )
 
-    def _encode_whole(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
+    def _encode_whole(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         encodings = self._tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
-        tokens = numpy.array([index for each in ids for index in each], dtype=self._dtype)
-        return tokens, numpy.array([len(each) for each in ids], dtype=numpy.int64)
+        tokens = np.array([index for each in ids for index in each], dtype=self._dtype)
+        return tokens, np.array([len(each) for each in ids], dtype=np.int64)
 
-    def _encode_by_word(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
+    def _encode_by_word(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         text = _DELETED_BY_CLEANING.sub("", "\n".join([*sentences, ""]))
         words = _WORDS.findall(text)
         self._learn(set(words))
         stream = b"".join(map(self._cache.__getitem__, words))
-        marked = numpy.frombuffer(stream, dtype=self._dtype)
+        marked = np.frombuffer(stream, dtype=self._dtype)
         is_end = marked == self._end
-        ends = numpy.flatnonzero(is_end)
-        lengths = numpy.diff(ends, prepend=-1) - 1
-        return marked[~is_end], lengths.astype(numpy.int64)
+        ends = np.flatnonzero(is_end)
+        lengths = np.diff(ends, prepend=-1) - 1
+        return marked[~is_end], lengths.astype(np.int64)
 
     def _learn(self, words: set[str]) -> None:
         if len(self._cache) + len(words) > self._max_cached_words:
@@ -79,13 +79,13 @@ class SentenceEncoder:
         encoding = self._tokenizer.encode_batch(
             [unseen], is_pretokenized=True, add_special_tokens=False
         )[0]
-        ids = numpy.array(encoding.ids, dtype=self._dtype).tobytes()
-        of_word = numpy.array(encoding.word_ids, dtype=numpy.int64)
-        bounds = numpy.searchsorted(of_word, numpy.arange(len(unseen) + 1))
+        ids = np.array(encoding.ids, dtype=self._dtype).tobytes()
+        of_word = np.array(encoding.word_ids, dtype=np.int64)
+        bounds = np.searchsorted(of_word, np.arange(len(unseen) + 1))
         ends = (bounds * self._dtype.itemsize).tolist()
         for index, word in enumerate(unseen):
             self._cache[word] = ids[ends[index] : ends[index + 1]]
-        self._cache["\n"] = numpy.array([self._end], dtype=self._dtype).tobytes()
+        self._cache["\n"] = np.array([self._end], dtype=self._dtype).tobytes()
 
 
 def _batches(sentences: list[str]) -> Iterator[list[str]]:

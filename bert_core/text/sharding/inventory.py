@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from bert_core.text.reading.documentation import documentation_version
@@ -24,8 +24,8 @@ class Corpus:
     """Pieces in order, the choice and the sample mask [num_documents] of each, and counts."""
 
     pieces: list[Piece]
-    choices: list[NDArray[numpy.int8]]
-    samples: list[NDArray[numpy.bool_]]
+    choices: list[NDArray[np.int8]]
+    samples: list[NDArray[np.bool_]]
     sample_bytes: int
     counts: Counter[str]
 
@@ -52,7 +52,7 @@ def take_inventory(
     found = [piece for record in records for piece in record.pieces]
     if not found:
         raise CorpusError("empty corpus", "no document in any of the files", "give other text")
-    hashes, sizes = numpy.concatenate([read_hashes(folder, piece) for piece in found], axis=1)
+    hashes, sizes = np.concatenate([read_hashes(folder, piece) for piece in found], axis=1)
     choice = choose_documents(hashes, heldout_share)
     sample = choose_sample(hashes, sizes, choice, sample_bytes)
     counts: Counter[str] = Counter()
@@ -61,11 +61,11 @@ def take_inventory(
     counts["duplicate_documents"] = int((choice == DUPLICATE).sum())
     counts["documents_read"] = len(hashes)
     counts["characters_read"] = sum(piece.num_characters for piece in found)
-    bounds = numpy.cumsum([piece.num_documents for piece in found])[:-1]
+    bounds = np.cumsum([piece.num_documents for piece in found])[:-1]
     return Corpus(
         pieces=found,
-        choices=numpy.split(choice, bounds),
-        samples=numpy.split(sample, bounds),
+        choices=np.split(choice, bounds),
+        samples=np.split(sample, bounds),
         sample_bytes=int(sizes[sample].sum()),
         counts=counts,
     )
@@ -86,7 +86,7 @@ class SampleTexts:
         for piece, sample in zip(self._corpus.pieces, self._corpus.samples, strict=True):
             if sample.any():
                 documents = read_piece(self._folder, piece)
-                for index in numpy.flatnonzero(sample):
+                for index in np.flatnonzero(sample):
                     yield from documents[index].split("\n")
                 self._advance(int(read_hashes(self._folder, piece)[1][sample].sum()))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
@@ -95,8 +95,8 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
 def _write_piece(folder: Path, name: str, documents: list[str]) -> Piece:
     encoded = [document.encode() for document in documents]
     hashes = [hashlib.blake2b(each, digest_size=8).digest() for each in encoded]
-    sizes = numpy.array([len(each) for each in encoded], dtype=numpy.uint64)
-    table = numpy.stack([numpy.frombuffer(b"".join(hashes), dtype="<u8"), sizes])
+    sizes = np.array([len(each) for each in encoded], dtype=np.uint64)
+    table = np.stack([np.frombuffer(b"".join(hashes), dtype="<u8"), sizes])
     write_array(folder / "text" / f"{name}.npy", table)
     write_bytes(folder / "text" / f"{name}.txt", _SEPARATOR.encode().join(encoded))
     return Piece(
@@ -117,15 +117,15 @@ def written_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in (folder / "text").glob("*.txt"))
 
 
-def read_hashes(folder: Path, piece: Piece) -> NDArray[numpy.uint64]:
+def read_hashes(folder: Path, piece: Piece) -> NDArray[np.uint64]:
     """[2, num_documents]: a 64-bit hash of each document's text, and its length in bytes."""
-    return numpy.load(folder / "text" / f"{piece.name}.npy", allow_pickle=False)
+    return np.load(folder / "text" / f"{piece.name}.npy", allow_pickle=False)
 
 
 def encode_piece(
     folder: Path,
     piece: Piece,
-    choice: NDArray[numpy.int8],
+    choice: NDArray[np.int8],
     encoder: SentenceEncoder,
     language: str,
 ) -> EncodeRecord:
@@ -140,7 +140,7 @@ def encode_piece(
     splits: dict[str, ShardEntry] = {}
     counts: Counter[str] = Counter()
     for number, split in enumerate(ENCODED_SPLITS):
-        chosen = [documents[index] for index in numpy.flatnonzero(choice == number)]
+        chosen = [documents[index] for index in np.flatnonzero(choice == number)]
         if chosen:
             arrays = _encode_documents(chosen, encoder, language, counts)
             if len(arrays[2]) > 1:
@@ -154,7 +154,7 @@ def encode_piece(
 
 def _encode_documents(
     documents: list[str], encoder: SentenceEncoder, language: str, counts: Counter[str]
-) -> tuple[NDArray[Any], NDArray[numpy.int64], NDArray[numpy.int64]]:
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
     """The arrays of a `Shard`, without empty sentences and documents, which are counted."""
     sentences: list[str] = []
     sizes: list[int] = []
@@ -163,8 +163,8 @@ def _encode_documents(
         sentences += found
         sizes.append(len(found))
     tokens, lengths = encoder.encode(sentences)
-    document_of = numpy.repeat(numpy.arange(len(documents)), sizes)[lengths > 0]
-    per_document = numpy.bincount(document_of, minlength=len(documents))
+    document_of = np.repeat(np.arange(len(documents)), sizes)[lengths > 0]
+    per_document = np.bincount(document_of, minlength=len(documents))
     counts["sentences_without_token"] += int((lengths == 0).sum())
     counts["documents_without_token"] += int((per_document == 0).sum())
     counts["documents_of_one_sentence"] += int((per_document == 1).sum())
@@ -173,21 +173,21 @@ def _encode_documents(
     return tokens, _offsets(lengths[lengths > 0]), _offsets(per_document[per_document > 0])
 
 
-def _offsets(lengths: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
-    return numpy.concatenate([numpy.zeros(1, dtype=numpy.int64), numpy.cumsum(lengths)])
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
 
 
 def join_pieces(
     folder: Path, output: Path, name: str, entries: Sequence[ShardEntry], vocab_size: int
-) -> tuple[ShardEntry, NDArray[numpy.int64]]:
+) -> tuple[ShardEntry, NDArray[np.int64]]:
     """Joins encoded pieces to one shard; returns it and its token counts [vocab_size]."""
     shards = [map_shard(folder / "encoded", entry.name) for entry in entries]
-    tokens = numpy.concatenate([shard.tokens for shard in shards])
+    tokens = np.concatenate([shard.tokens for shard in shards])
     sentences = _joined([shard.sentences for shard in shards])
     documents = _joined([shard.documents for shard in shards])
     entry = write_shard_arrays(output, name, tokens, sentences, documents)
-    return entry, numpy.bincount(tokens, minlength=vocab_size).astype(numpy.int64)
+    return entry, np.bincount(tokens, minlength=vocab_size).astype(np.int64)
 
 
-def _joined(offsets: list[NDArray[numpy.int64]]) -> NDArray[numpy.int64]:
-    return _offsets(numpy.concatenate([numpy.diff(each) for each in offsets]))
+def _joined(offsets: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return _offsets(np.concatenate([np.diff(each) for each in offsets]))
