@@ -4,7 +4,6 @@ A module-level function and a plain dict go in; rank 0's return value comes out.
 driver shows what rank 0 publishes, and passes Ctrl-C and SIGTERM on as a request to stop.
 """
 
-import logging
 import os
 import signal
 import threading
@@ -23,7 +22,9 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from bert_core.errors import UserError
+from workflows.cluster_room import Standing, Waiting, refuse_more_workers_than_fit
 from workflows.cluster_settings import ClusterSettings
+from workflows.ray_tasks import connect
 
 POLL_SECONDS = 0.3
 """How often the driver looks for news and a worker for a request to stop."""
@@ -52,12 +53,18 @@ class _Channel:
     """A process between driver and workers that holds the last news, a wish, and a failure."""
 
     def __init__(self) -> None:
-        self._news: dict[str, Any] = {}
+        self._standing = Standing()
         self._stop = False
         self._failure: UserError | None = None
 
+    def begin(self, group: str | None) -> None:
+        self._standing.group = group
+
     def publish(self, news: dict[str, Any]) -> None:
-        self._news = news
+        self._standing.news = news
+
+    def end(self) -> None:
+        self._standing.ended = True
 
     def request_stop(self) -> None:
         self._stop = True
@@ -71,18 +78,8 @@ class _Channel:
     def failure(self) -> UserError | None:
         return self._failure
 
-    def news(self) -> dict[str, Any]:
-        return self._news
-
-
-def connect(settings: ClusterSettings) -> None:
-    """Joins the cluster of the job or of RAY_ADDRESS, or starts one on this machine.
-
-    Raises `UserError` when it has not the CPUs or GPUs that the workers need.
-    """
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    _refuse_more_workers_than_fit(settings)
+    def standing(self) -> Standing:
+        return self._standing
 
 
 def run_on_workers(
@@ -95,12 +92,14 @@ def run_on_workers(
 ) -> Any:  # noqa: ANN401 - whatever the training function returns
     """Calls `train_worker(config)` on every worker and returns what rank 0 returned.
 
-    `folder` holds Ray's own files. `show` gets the news of rank 0 as they come. Lost workers are
-    replaced up to `max_failures` times; a `UserError` in a worker ends the run at once and is
-    raised here. On SIGINT or SIGTERM the workers are asked to stop and to return; on a second one
-    the run is abandoned (`KeyboardInterrupt`).
+    `folder` holds Ray's own files. `show` gets the news of rank 0 as they come, and as `waiting`
+    what is waited for while workers are missing. Lost workers are replaced up to `max_failures`
+    times; a `UserError` in a worker ends the run at once and is raised here. On SIGINT or SIGTERM
+    the workers are asked to stop and to return; on a second one, or where none is at work, the run
+    is abandoned (`KeyboardInterrupt`).
     """
-    connect(settings)
+    connect()
+    refuse_more_workers_than_fit(settings)
     channel: Any = ray.remote(num_cpus=0)(_Channel).remote()  # pyright: ignore - Ray's decorator
     trainer = TorchTrainer(
         _enter_worker,
@@ -125,10 +124,19 @@ def run_on_workers(
         ),
     )
     fit = _InThread(trainer.fit)
-    with _stop_on_signal(lambda: channel.request_stop.remote()):
+    waiting = Waiting(settings)
+
+    def request_stop() -> None:
+        if not waiting.at_work:
+            raise KeyboardInterrupt
+        channel.request_stop.remote()
+
+    with _stop_on_signal(request_stop):
         while fit.running(POLL_SECONDS):
-            show(ray.get(channel.news.remote()))
-    show(ray.get(channel.news.remote()))
+            standing: Standing = ray.get(channel.standing.remote())
+            show(standing.news | {"waiting": waiting.text(standing)})
+    standing = ray.get(channel.standing.remote())
+    show(standing.news)
     failure: UserError | None = ray.get(channel.failure.remote())
     if failure is not None:
         raise failure
@@ -160,11 +168,14 @@ def current_worker(config: dict[str, Any]) -> Iterator[Worker]:
                 return
 
     if rank == 0:
+        config["channel"].begin.remote(ray.get_runtime_context().get_placement_group_id())
         threading.Thread(target=listen, daemon=True, name="stop-listener").start()
     try:
         yield worker
     finally:
         ended.set()
+    if rank == 0:
+        config["channel"].end.remote()
 
 
 def _enter_worker(payload: dict[str, Any]) -> Any:  # noqa: ANN401
@@ -193,19 +204,6 @@ def _only_lost_workers(error: WorkerGroupError) -> bool:
 
 def _share_of_cores(settings: ClusterSettings) -> int:
     return max(1, (os.cpu_count() or 1) // max(settings.fewest_workers, 1))
-
-
-def _refuse_more_workers_than_fit(settings: ClusterSettings) -> None:
-    """Says at once what would otherwise wait for ever on a cluster that cannot grow."""
-    have = ray.cluster_resources()
-    for kind, each in (("CPU", settings.cpus_per_worker), ("GPU", float(settings.use_gpu))):
-        wanted = each * settings.fewest_workers
-        if wanted > have.get(kind, 0) and not os.environ.get("RAY_ADDRESS"):
-            raise UserError(
-                f"{settings.fewest_workers} workers need {wanted:g} {kind}",
-                f"Ray sees {have.get(kind, 0):g}",
-                "lower --cluster.num_workers, or join a larger cluster with RAY_ADDRESS",
-            )
 
 
 class _InThread:

@@ -24,7 +24,7 @@ def run_command(action: Callable[[], bool]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; the same command goes on", file=sys.stderr)
         return STOPPED
     return 0 if finished else STOPPED
 

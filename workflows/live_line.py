@@ -8,7 +8,8 @@ from typing import Any, TextIO
 from workflows.progress import duration
 
 LOG_SECONDS = 15.0
-"""Seconds between two lines where there is no terminal to rewrite."""
+WAITING_LOG_SECONDS = 30.0
+"""Seconds between two lines where there is no terminal to rewrite; while a run waits, longer."""
 
 
 class LiveLine:
@@ -20,34 +21,41 @@ class LiveLine:
         self._terminal = stream.isatty()
         self._shown: list[str] = []
         self._last_text = ""
-        self._last_time = -LOG_SECONDS
+        self._last_time = -WAITING_LOG_SECONDS
+        self._waiting = False
 
     def __call__(self, news: dict[str, Any]) -> None:
-        """Shows the news, unless nothing is new."""
+        """Shows the news, or what is waited for (`waiting`), unless nothing is new."""
         messages = list(news.get("messages", self._shown))
         if messages[: len(self._shown)] != self._shown:  # a worker in the place of a lost one
             self._shown = []
         for message in messages[len(self._shown) :]:
             self._print(message)
         self._shown = messages
-        text = describe(news, self._total_steps)
-        if text == self._last_text or "train/loss" not in news:
+        waiting = news.get("waiting", "")
+        text = waiting or describe(news, self._total_steps)
+        if text == self._last_text:
             return
-        finished = news["step"] == self._total_steps
+        if bool(waiting) != self._waiting:  # the first line of either kind is due at once
+            self._last_time = -WAITING_LOG_SECONDS
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(f"\r\x1b[K{text[:width]}")
-        elif finished or time.monotonic() - self._last_time > LOG_SECONDS:
+        elif text and (self._is_due(waiting) or news.get("step") == self._total_steps):
             self._stream.write(text + "\n")
             self._last_time = time.monotonic()
         self._stream.flush()
-        self._last_text = text
+        self._last_text, self._waiting = text, bool(waiting)
 
     def close(self) -> None:
         """Leaves the line as it stands."""
         if self._terminal and self._last_text:
             self._stream.write("\n")
             self._stream.flush()
+
+    def _is_due(self, waiting: str) -> bool:
+        pause = WAITING_LOG_SECONDS if waiting else LOG_SECONDS
+        return time.monotonic() - self._last_time > pause
 
     def _print(self, message: str) -> None:
         self._stream.write(f"\r\x1b[K{message}\n" if self._terminal else f"{message}\n")

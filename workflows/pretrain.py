@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.errors import UserError
+from workflows.command import run_command
 from workflows.pretrain_settings import PretrainSettings
 from workflows.settings import parse_command_line, settings_hash
 
@@ -18,24 +18,11 @@ if TYPE_CHECKING:
     from bert_core.text.shards import TokenShards
     from workflows.run_folder import RunFolder
 
-STOPPED = 130
-"""Exit code of a run that was told to stop, as the shell has it for Ctrl-C."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 0, 2 for what the user can mend, or 130 when told to stop."""
-    try:
-        settings = parse_command_line(
-            PretrainSettings, sys.argv[1:] if arguments is None else arguments
-        )
-        finished = pretrain(settings)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("abandoned; the same command goes on from the last checkpoint", file=sys.stderr)
-        return STOPPED
-    return 0 if finished else STOPPED
+    """Runs the command; returns its exit code (see `run_command`)."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: pretrain(parse_command_line(PretrainSettings, given)))
 
 
 def pretrain(settings: PretrainSettings) -> bool:
@@ -79,9 +66,11 @@ def train_and_register(
     refuse_a_full_disk(settings, folder, shards.vocab_size)
     unfinished = folder.last_step() < settings.total_steps
     if unfinished:
-        from workflows.cluster import connect
+        from workflows.cluster_room import refuse_more_workers_than_fit
+        from workflows.ray_tasks import connect
 
-        connect(settings.cluster)
+        connect()
+        refuse_more_workers_than_fit(settings.cluster)
     write_settings(settings, folder, folder.path / ARTIFACTS_NAME)
     tracker = Tracker(folder.path, tracked_run(settings, storage, folder, shards))
     status, patience_seconds = "FAILED", 5.0
@@ -94,6 +83,9 @@ def train_and_register(
             status, patience_seconds = "FINISHED", 120.0
         else:
             status = "KILLED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
     finally:
         tracking = tracker.finish(status, patience_seconds)
     if results is None:

@@ -10,7 +10,6 @@ import torch
 
 from bert_core.errors import UserError
 from workflows import cluster
-from workflows.cluster import connect
 from workflows.cluster_settings import ClusterSettings
 
 
@@ -18,18 +17,6 @@ def test_cores_are_shared_out_among_the_fewest_workers():
     cores = os.cpu_count() or 1
     assert cluster._share_of_cores(ClusterSettings()) == cores
     assert cluster._share_of_cores(ClusterSettings(num_workers=(cores, 99))) == 1
-
-
-@pytest.mark.ray
-def test_more_workers_than_this_machine_holds_are_refused(ray_cluster):
-    connect(ClusterSettings(num_workers=2))
-    connect(ClusterSettings(num_workers=(1, 50)))
-    with pytest.raises(UserError, match=r"3 workers need 3 CPU: Ray sees 2 \(lower --cluster"):
-        connect(ClusterSettings(num_workers=3))
-    with pytest.raises(UserError, match="2 workers need 8 CPU"):
-        connect(ClusterSettings(num_workers=2, cpus_per_worker=4))
-    with pytest.raises(UserError, match="need 1 GPU: Ray sees 0"):
-        connect(ClusterSettings(use_gpu=True))
 
 
 def test_one_signal_asks_and_a_second_abandons(monkeypatch):

@@ -35,7 +35,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(number, capsys):
             closed.append(True)
 
     assert run_command(action) == 130
-    assert capsys.readouterr() == ("", "stopped; the same command goes on from here\n")
+    assert capsys.readouterr() == ("", "stopped; the same command goes on\n")
     assert closed and signal.getsignal(signal.SIGTERM) is before
 
 

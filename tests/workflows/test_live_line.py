@@ -1,5 +1,6 @@
 import io
 
+from workflows import live_line
 from workflows.live_line import LiveLine, describe
 
 NEWS = {
@@ -66,4 +67,36 @@ def test_the_messages_of_a_new_worker_are_shown_too():
         "going on from step 40",
         "step-60 is damaged",
         "going on from step 40",
+    ]
+
+
+def test_what_is_waited_for_takes_the_place_of_the_line():
+    stream = Terminal()
+    show = LiveLine(5000, stream)
+    show({"waiting": ""})
+    assert stream.getvalue() == ""
+    show({"waiting": "waiting for 2 workers  5.0 s"})
+    show({"waiting": ""})  # they have begun, and have no step to show yet
+    assert stream.getvalue() == "\r\x1b[Kwaiting for 2 workers  5.0 s\r\x1b[K"
+    show(NEWS | {"waiting": ""})
+    show(NEWS | {"waiting": "starting 1 worker  6.0 s"})
+    show.close()
+    assert stream.getvalue().endswith(" tokens/s\r\x1b[Kstarting 1 worker  6.0 s\n")
+
+
+def test_a_log_says_rarely_what_is_waited_for(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(live_line.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    show = LiveLine(5000, stream)
+    for second in range(5, 70):
+        now[0] = second
+        show({"waiting": f"waiting  {second} s"})
+    show({"waiting": ""})
+    show(NEWS | {"waiting": ""})
+    assert stream.getvalue().splitlines() == [
+        "waiting  5 s",
+        "waiting  36 s",
+        "waiting  67 s",
+        describe(NEWS, 5000),
     ]

@@ -7,16 +7,19 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import psutil
 import pytest
 from pretraining_runs import (
     REPOSITORY,
     Driver,
     Run,
     stop_inside_a_checkpoint_write,
+    train_here,
     unfinished_checkpoints,
     write_corpus,
     writer_of,
@@ -299,3 +302,26 @@ def test_a_mistake_leaves_the_program_with_code_2(tmp_path, corpus):
     *_, line = driver.output().splitlines()
     assert line.startswith("error: no token shards here")
     assert not (tmp_path / "runs").exists()
+
+
+def test_sigterm_after_the_last_step_ends_the_tracker_too(tmp_path, corpus):
+    """The export and registration of a run that has been trained: no Ray is needed for it."""
+    run = Run(tmp_path, "trained", corpus, steps=5)
+    train_here(run)
+    driver = run.start()
+
+    def trackers():
+        for child in psutil.Process(driver.process.pid).children():
+            with suppress(psutil.Error):  # some live for moments only, such as git
+                if "workflows.tracking" in child.cmdline():
+                    yield child
+
+    driver.until(lambda: next(trackers(), None))
+    tracker = next(trackers())
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.wait() == 130, driver.output()
+    *_, line = driver.output().splitlines()
+    assert line == "stopped; the same command goes on" and "Traceback" not in driver.output()
+    assert not tracker.is_running()
+    assert not (run.folder / "summary.txt").exists()
+    assert "finished     5 steps" in run.finish()

@@ -1,0 +1,117 @@
+"""Room for a run's workers: what the cluster lacks, before a run and while it waits."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.util import placement_group_table
+
+from bert_core.errors import UserError
+from workflows.cluster_settings import ClusterSettings
+from workflows.progress import duration
+
+QUIET_SECONDS = 5.0
+"""How long a run may say nothing before one looks what it waits for."""
+LOOK_SECONDS = 2.0
+"""Seconds between two looks at the cluster."""
+
+
+@dataclass
+class Standing:
+    """What a driver knows of its workers.
+
+    `news` are the last of rank 0. `group` names the resources that it works with, None before it
+    begins; when workers are lost, those in their place get another group. `ended` says that the
+    training function has returned.
+    """
+
+    news: dict[str, Any] = field(default_factory=dict)
+    group: str | None = None
+    ended: bool = False
+
+
+def refuse_more_workers_than_fit(settings: ClusterSettings) -> None:
+    """Raises `UserError` for what would otherwise wait for ever on a cluster that cannot grow."""
+    have = ray.cluster_resources()
+    workers = settings.fewest_workers
+    for kind, wanted in _needs(settings, workers).items():
+        if wanted > have.get(kind, 0) and not os.environ.get("RAY_ADDRESS"):
+            raise UserError(
+                f"{_count(workers)} {'needs' if workers == 1 else 'need'} {wanted:g} {kind}",
+                f"Ray sees {have.get(kind, 0):g}",
+                "lower --cluster.num_workers, or join a larger cluster with RAY_ADDRESS",
+            )
+
+
+class Waiting:
+    """Finds out, when there is no news for a while, whether workers are missing and why."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._settings = settings
+        self._news: dict[str, Any] = {}
+        self._news_time = time.monotonic()
+        self._next_look = self._news_time + QUIET_SECONDS
+        self._text = ""
+        self.at_work = False
+        """Whether there are workers that could be asked to stop."""
+
+    def text(self, standing: Standing) -> str:
+        """What the run waits for, and how long already; empty while workers are at work."""
+        now = time.monotonic()
+        if standing.ended or standing.news != self._news:
+            self._news, self._news_time = standing.news, now
+            self._next_look = now + QUIET_SECONDS
+            self.at_work, self._text = True, ""
+        elif now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            missing = self._missing(standing)
+            self.at_work = not missing
+            self._text = f"{missing}  {duration(now - self._news_time)}" if missing else ""
+        return self._text
+
+    def _missing(self, standing: Standing) -> str:
+        groups = _groups_of_this_job()
+        if groups.get(standing.group or "", {}).get("state") == "CREATED":
+            return ""
+        fewest = self._settings.fewest_workers
+        pending = [len(each["bundles"]) for each in groups.values() if each["state"] != "CREATED"]
+        if len(pending) < len(groups):
+            return f"starting {_count(max(len(each['bundles']) for each in groups.values()))}"
+        workers = max(pending, default=fewest)
+        needs, free = _needs(self._settings, workers), ray.available_resources()
+        if not pending and all(free.get(kind, 0) >= needs[kind] for kind in needs):
+            return "starting Ray Train"
+        elastic = self._settings.num_workers != fewest and workers == fewest
+        return (
+            f"waiting for {'at least ' if elastic else ''}{_count(workers)} "
+            f"({_list(needs)}); Ray has {_list({kind: free.get(kind, 0) for kind in needs})} free"
+        )
+
+
+def _needs(settings: ClusterSettings, workers: int) -> dict[str, float]:
+    """What Ray reserves for so many workers, by kind."""
+    needs = {"CPU": settings.cpus_per_worker * workers, "GPU": float(settings.use_gpu) * workers}
+    return {kind: number for kind, number in needs.items() if number}
+
+
+def _groups_of_this_job() -> dict[str, dict[str, Any]]:
+    """Ray's live placement groups that this driver's job has made, by id, which ends in the job's.
+
+    Ray Train has one at a time: CREATED when its resources are reserved, else waiting for them.
+    """
+    job = ray.get_runtime_context().get_job_id()
+    return {
+        name: group
+        for name, group in placement_group_table().items()
+        if name.endswith(job) and group["state"] != "REMOVED"
+    }
+
+
+def _count(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
+
+
+def _list(amounts: dict[str, float]) -> str:
+    return ", ".join(f"{number:g} {kind}" for kind, number in amounts.items())
