@@ -16,7 +16,9 @@ from workflows.settings import parse_command_line, settings_hash
 
 if TYPE_CHECKING:
     from bert_core.text.shards import TokenShards
+    from workflows.remote_run import RemoteRun
     from workflows.run_folder import RunFolder
+    from workflows.storage import Storage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,29 +36,37 @@ def pretrain(settings: PretrainSettings) -> bool:
     from bert_core.text.shards import open_shards
     from workflows.pretraining_setup import (
         announce,
-        local_storage,
         prepared_text,
         refuse_unfit_shards,
     )
+    from workflows.remote_run import RemoteRun
     from workflows.run_folder import open_run
+    from workflows.storage import open_storage
 
-    storage = local_storage(settings.storage)
-    print(f"storage  {storage}", flush=True)
-    shards_folder = settings.shards or prepared_text(settings, storage)
+    storage = open_storage(settings.storage)
+    if storage.uri is not None:
+        print(f"address  {storage.uri}")
+    print(f"storage  {storage.folder}", flush=True)
+    shards_folder = settings.shards or prepared_text(settings, storage.folder)
     shards = open_shards(shards_folder, "train")
     refuse_unfit_shards(shards, settings.rows)
     recipe = settings.recipe() | {"data": shards.data_hash}
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
-    with open_run(storage, name, recipe, fresh=settings.fresh) as folder:
+    remote = None if storage.uri is None else RemoteRun(storage.uri, name)
+    with open_run(storage.folder, name, recipe, fresh=settings.fresh, remote=remote) as folder:
         announce(settings, folder, shards)
         if folder.summary.exists():
             print(folder.summary.read_text(encoding="utf-8"))
             return True
-        return train_and_register(settings, storage, folder, shards)
+        return train_and_register(settings, storage, folder, shards, remote)
 
 
 def train_and_register(
-    settings: PretrainSettings, storage: Path, folder: "RunFolder", shards: "TokenShards"
+    settings: PretrainSettings,
+    storage: "Storage",
+    folder: "RunFolder",
+    shards: "TokenShards",
+    remote: "RemoteRun | None",
 ) -> bool:
     """What is left of the run, with the tracker beside it; False when it was told to stop."""
     from workflows.pretraining_report import register, write_results
@@ -64,6 +74,8 @@ def train_and_register(
     from workflows.tracker import ARTIFACTS_NAME, Tracker
 
     refuse_a_full_disk(settings, folder, shards.vocab_size)
+    if remote is not None and not settings.fresh:
+        remote.catch_up(folder)
     unfinished = folder.last_step() < settings.total_steps
     if unfinished:
         from workflows.cluster_room import refuse_more_workers_than_fit
@@ -72,12 +84,15 @@ def train_and_register(
         connect()
         refuse_more_workers_than_fit(settings.cluster)
     write_settings(settings, folder, folder.path / ARTIFACTS_NAME)
-    tracker = Tracker(folder.path, tracked_run(settings, storage, folder, shards))
+    run = tracked_run(settings, storage.folder, folder, shards)
+    if remote is not None:
+        remote.begin(folder, fresh=settings.fresh)
+    tracker = Tracker(folder.path, run)
     status, patience_seconds = "FAILED", 5.0
     stopped_at = results = None
     try:
         if unfinished:
-            stopped_at = train_on_workers(settings, folder, shards)
+            stopped_at = train_on_workers(settings, folder, shards, remote)
         if stopped_at is None:
             results = write_results(settings, folder, shards)
             status, patience_seconds = "FINISHED", 120.0
@@ -91,12 +106,17 @@ def train_and_register(
     if results is None:
         print(f"stopped after step {stopped_at:,}; the same command goes on from there")
         return False
-    register(settings, storage, folder, results, tracking)
+    register(settings, storage.folder, folder, results, tracking, remote=remote)
+    if remote is not None:
+        remote.push_results(folder)
     return True
 
 
 def train_on_workers(
-    settings: PretrainSettings, folder: "RunFolder", shards: "TokenShards"
+    settings: PretrainSettings,
+    folder: "RunFolder",
+    shards: "TokenShards",
+    remote: "RemoteRun | None",
 ) -> int | None:
     """Trains to the last step; returns the step at which it was told to stop, or None."""
     from workflows.cluster import run_on_workers
@@ -114,10 +134,14 @@ def train_on_workers(
         def show(news: dict[str, Any]) -> None:
             line(news)
             note_throughput(folder.path, news)
+            if remote is not None:
+                remote.follow(folder, news.get("checkpoint"))
 
         outcome = run_on_workers(
             train_worker, config, settings=settings.cluster, folder=folder.ray, show=show
         )
+    if remote is not None:
+        remote.settle(folder, outcome["step"], settings.checkpoint.keep)
     return outcome["step"] if outcome["stopped"] else None
 
 

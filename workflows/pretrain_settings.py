@@ -111,7 +111,11 @@ class PretrainSettings(CommandLineSettings):
     )
     storage: str = Field(
         default_factory=lambda: str(Path.home() / ".bertline"),
-        description="folder of runs, checkpoints, caches and the MLflow store",
+        description="folder of runs, checkpoints, caches and the MLflow store. Or an address (s3://,"
+        " gs://, file://) of runs and checkpoints, of which each machine has a working copy under"
+        " ~/.bertline/copies: caches, prepared text and the MLflow store stay there, so several"
+        " machines need --shards that all can read and MLFLOW_TRACKING_URI; nothing keeps two of"
+        " them from training one run at once",
     )
     fresh: bool = Field(
         default=False, description="set an earlier run of this name aside and start over"

@@ -22,6 +22,7 @@ from workflows.loss_plot import plot_losses
 from workflows.model_card import model_card
 from workflows.pretrain_settings import PretrainSettings
 from workflows.registry import register_model_folder
+from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, write_atomically
 from workflows.tracker import (
     ARTIFACTS_NAME,
@@ -141,6 +142,8 @@ def register(
     folder: RunFolder,
     results: Results,
     tracking: TrackingSummary,
+    *,
+    remote: RemoteRun | None = None,
 ) -> None:
     """Registers the model folder as a version, if asked to, and prints and keeps the summary.
 
@@ -162,6 +165,8 @@ def register(
         except UserError as error:
             problem = str(error)
     lines = summary_lines(folder, results)
+    if remote is not None:
+        lines.append(f"address      {remote.address}")
     if version is not None:
         lines.append(f"registered   models:/{name}/{version}")
     if problem or tracking.unsent_records:

@@ -1,4 +1,4 @@
-"""What happens before the first step: where a run lies, what it reads, what MLflow is told."""
+"""What happens before the first step: what a run reads, what is said of it, what MLflow is told."""
 
 import shutil
 from pathlib import Path
@@ -15,15 +15,6 @@ from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.pretrain_settings import PretrainSettings
 from workflows.run_folder import RunFolder, write_atomically
 from workflows.tracker import DatasetInput, TrackedRun, code_tags, default_tracking_uri
-
-
-def local_storage(storage: str) -> Path:
-    """The storage folder as an absolute path; raises `UserError` for what is no path."""
-    if "://" in storage:
-        raise UserError(
-            "storage must be a folder that every node can reach", storage, "give a mounted path"
-        )
-    return Path(storage).expanduser().absolute()
 
 
 def prepared_text(settings: PretrainSettings, storage: Path) -> Path:
@@ -125,16 +116,15 @@ def tracked_run(
     settings: PretrainSettings, storage: Path, folder: RunFolder, shards: TokenShards
 ) -> TrackedRun:
     """What MLflow is told of the run besides its metrics: no path of this machine."""
-    key_path = folder.path / "run_key"
-    if not key_path.exists():
-        write_atomically(key_path, uuid4().hex)
+    if not folder.run_key.exists():
+        write_atomically(folder.run_key, uuid4().hex)
     source = ", ".join(settings.text) if settings.shards is None else settings.shards.name
     params = {"preset": Path(settings.preset).stem, "profile": Path(settings.profile).stem}
     return TrackedRun(
         tracking_uri=settings.tracking.uri or default_tracking_uri(storage),
         experiment=settings.tracking.experiment,
         run_name=folder.name,
-        run_key=key_path.read_text(),
+        run_key=folder.run_key.read_text(),
         params=params | flattened(portable(settings)),
         tags=code_tags(Path(__file__).parent)
         | {"data.sha256": shards.data_hash, "tokenizer.sha256": shards.tokenizer_hash},

@@ -27,7 +27,9 @@ from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.cluster import Worker, current_worker
 from workflows.journal import Journal
 from workflows.pretrain_settings import PretrainSettings
+from workflows.remote_run import RemoteRun, agree_on_checkpoint, checkpoint_name
 from workflows.run_folder import RunFolder, sole_writer
+from workflows.storage import working_copy
 from workflows.throughput import Throughput
 from workflows.tracker import JOURNAL_NAME
 
@@ -38,12 +40,18 @@ READ_EVERY_STEPS = 10
 def train_worker(config: dict[str, Any]) -> dict[str, Any]:
     """Trains to the end, or to a request to stop, from the newest checkpoint that is whole.
 
-    `config` holds `settings`, `run_folder` and `shards`. Returns the last step and whether it was
-    told to stop. Raises `UserError` for what a user can mend.
+    `config` holds `settings`, `run_folder` and `shards`; with a storage that is a URI, a worker has
+    a working copy of its own machine instead of the run folder. Returns the last step and whether
+    it was told to stop. Raises `UserError` for what a user can mend.
     """
     settings = PretrainSettings.model_validate(config["settings"])
     with current_worker(config) as worker:
-        run = PretrainingRun(settings, worker, Path(config["run_folder"]), Path(config["shards"]))
+        folder, remote = Path(config["run_folder"]), None
+        if "://" in settings.storage:
+            remote = RemoteRun(settings.storage, folder.name)
+            folder = working_copy(settings.storage) / "runs" / folder.name
+            remote.adopt(RunFolder(folder))
+        run = PretrainingRun(settings, worker, folder, Path(config["shards"]), remote)
         try:
             if worker.rank:
                 return run.train()
@@ -62,11 +70,17 @@ class PretrainingRun:
     """What one worker holds while it pre-trains."""
 
     def __init__(
-        self, settings: PretrainSettings, worker: Worker, folder: Path, shards: Path
+        self,
+        settings: PretrainSettings,
+        worker: Worker,
+        folder: Path,
+        shards: Path,
+        remote: RemoteRun | None = None,
     ) -> None:
         self.settings = settings
         self.worker = worker
         self.folder = RunFolder(folder)
+        self.remote = remote
         self.shards_folder = shards
         self.shards = open_shards(shards, "train")
         self.vocabulary = Vocabulary.from_tokenizer(load_tokenizer(shards))
@@ -121,7 +135,7 @@ class PretrainingRun:
 
         Returns the worker seconds that led to it.
         """
-        path, damaged = newest_checkpoint(self.folder.checkpoints)
+        path, damaged = self._newest_checkpoint()
         self.messages += damaged
         copy, used = None, 0.0
         if path is not None:
@@ -138,6 +152,12 @@ class PretrainingRun:
             self.journal.cut_back(self.state.step, copy)
         self._publish({"step": self.state.step}, at_once=True)
         return used
+
+    def _newest_checkpoint(self) -> tuple[Path | None, list[str]]:
+        if self.remote is None:
+            return newest_checkpoint(self.folder.checkpoints)
+        step, damaged = agree_on_checkpoint(self.remote, self.folder, self.worker.device)
+        return (self.folder.checkpoints / checkpoint_name(step) if step else None), damaged
 
     def _source(self, shards: TokenShards, phase: int) -> BatchSource:
         return BatchSource(
@@ -221,7 +241,20 @@ class PretrainingRun:
                 files={JOURNAL_NAME: self.journal.path},
                 keep=self.settings.checkpoint.keep,
             )
+            self._upload(path)
         self._publish({"checkpoint": path.name}, at_once=True)
+
+    def _upload(self, checkpoint: Path) -> None:
+        """Brings a checkpoint to the URI, where there is one; a failure waits for the next one."""
+        if self.remote is None:
+            return
+        try:
+            self.remote.push_checkpoint(checkpoint, self.settings.checkpoint.keep)
+        except UserError as error:
+            self.messages.append(
+                f"{checkpoint.name} is on this machine alone, {error.what}: {error.where}; "
+                "the next checkpoint tries again"
+            )
 
     def _publish(self, news: dict[str, Any], *, at_once: bool = False) -> None:
         if self.worker.rank == 0:

@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
 from workflows.settings import differences
+
+if TYPE_CHECKING:
+    from workflows.remote_run import RemoteRun
 
 WRITER_LOCK_NAME = "worker.lock"
 
@@ -53,6 +56,11 @@ class RunFolder:
         return self.path / "recipe.json"
 
     @property
+    def run_key(self) -> Path:
+        """What tells the run from every other, those of the same name too."""
+        return self.path / "run_key"
+
+    @property
     def summary(self) -> Path:
         """What a finished run ended with."""
         return self.path / "summary.txt"
@@ -77,14 +85,20 @@ class RunFolder:
 
 @contextmanager
 def open_run(
-    storage: Path, name: str, recipe: dict[str, Any], *, fresh: bool
+    storage: Path,
+    name: str,
+    recipe: dict[str, Any],
+    *,
+    fresh: bool,
+    remote: "RemoteRun | None" = None,
 ) -> Iterator[RunFolder]:
     """Takes the run of this name for this process alone, new or to go on.
 
     `fresh` sets an earlier run aside under a name with the time. Raises `UserError` when another
     process trains it, when the storage cannot be written, and when the earlier run was made with
     another recipe (settings and data), naming what differs. A `UserError` inside, before the first
-    worker began, leaves everything as it was.
+    worker began, leaves everything as it was. With a `remote` the folder is a working copy and the
+    run there decides; processes of other machines are not kept out.
     """
     runs = storage / "runs"
     try:
@@ -99,10 +113,13 @@ def open_run(
     with lock:
         _lock(lock.fileno(), name)
         folder = RunFolder(runs / name)
-        set_aside = None
+        aside = None
         if fresh and folder.path.exists():
-            stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-            set_aside = folder.path.rename(runs / f"{name}.before-{stamp}")
+            aside = set_aside(folder)
+        elif remote is not None and not fresh:
+            another = remote.adopt(folder)
+            if another is not None:
+                print(f"aside    {another}: of another run than the one that is at the address")
         is_new = not folder.recipe.exists()
         if is_new:
             folder.path.mkdir(exist_ok=True)
@@ -115,9 +132,19 @@ def open_run(
         except UserError:
             if is_new and not folder.begun:
                 shutil.rmtree(folder.path)
-                if set_aside is not None:
-                    set_aside.rename(folder.path)
+                if aside is not None:
+                    aside.rename(folder.path)
             raise
+
+
+def set_aside(folder: RunFolder) -> Path:
+    """Gives the run's folder a name with the time, and returns it."""
+    return folder.path.rename(name_aside(str(folder.path)))
+
+
+def name_aside(name: str) -> str:
+    """The name of what is set aside now."""
+    return f"{name}.before-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
 
 
 @contextmanager

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 import yaml
 from pretraining_runs import write_corpus
@@ -11,7 +9,6 @@ from workflows.pretrain_settings import PretrainSettings
 from workflows.pretraining_setup import (
     announce,
     flattened,
-    local_storage,
     portable,
     refuse_a_full_disk,
     refuse_unfit_shards,
@@ -30,13 +27,6 @@ def corpus(tmp_path):
 
 def parse(*arguments):
     return parse_command_line(PretrainSettings, arguments)
-
-
-def test_the_storage_is_an_absolute_path():
-    assert local_storage("~/runs") == Path.home() / "runs"
-    assert local_storage("runs") == Path.cwd() / "runs"
-    with pytest.raises(UserError, match="mounted path"):
-        local_storage("gs://bucket/runs")
 
 
 def test_the_written_settings_repeat_the_run(tmp_path):
