@@ -47,14 +47,12 @@ class Throughput:
         now = time.perf_counter()
         tokens, slots = int(result.num_real_tokens), int(result.num_slots)
         sums = result.sums.tolist()
-        rows = max(int(sums[5]), 1)
         flops = training_flops(
             self._config,
             num_tokens=tokens,
-            # With unequal lengths the sum of squares is larger: this reports a little too little.
-            sum_of_squared_lengths=tokens**2 / rows,
+            sum_of_squared_lengths=result.sum_of_squared_lengths,
             num_predictions=int(sums[2]),
-            num_rows=rows,
+            num_rows=int(sums[5]),
         )
         self._steps.append((now - self._last, tokens, slots, flops))
         self._busy_seconds += now - self._last

@@ -57,6 +57,11 @@ class StepBatches(Protocol):
         """Rows of the global batch, all ranks together."""
         ...
 
+    @property
+    def sum_of_squared_lengths(self) -> int:
+        """Over the rows of the global batch, all ranks together."""
+        ...
+
 
 class ComputeLoss(Protocol):
     """Loss of one micro-batch over the global denominators, and its detached sums [6]."""
@@ -97,7 +102,8 @@ class StepResult:
 
     `step` is the number of finished steps, this one included. `sums` is [6] float64 in the order
     of `SUM_NAMES`; `gradient_norm` (before clipping), `num_real_tokens` and `num_slots` are 0-d.
-    `stopped` says that this is the last result because some rank asked to stop.
+    `sum_of_squared_lengths` is known to the host. `stopped` says that this is the last result
+    because some rank asked to stop.
     """
 
     step: int
@@ -106,6 +112,7 @@ class StepResult:
     learning_rate: float
     num_real_tokens: Tensor
     num_slots: Tensor
+    sum_of_squared_lengths: int
     stopped: bool
 
 
@@ -176,6 +183,7 @@ def train(
             learning_rate=learning_rate,
             num_real_tokens=totals[NUM_SUMS],
             num_slots=totals[NUM_SUMS + 1],
+            sum_of_squared_lengths=batches.sum_of_squared_lengths,
             stopped=stopped,
         )
         if stopped:

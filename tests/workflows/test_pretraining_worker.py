@@ -95,7 +95,7 @@ def test_metrics_are_means_over_the_global_batch():
     def result(*sums):
         each = torch.tensor(sums, dtype=torch.float64)
         norm, count = torch.tensor(0.5), torch.tensor(90)
-        return StepResult(3, each, norm, 1e-3, count, count, stopped=False)
+        return StepResult(3, each, norm, 1e-3, count, count, 900, stopped=False)
 
     metrics = step_metrics(result(40.0, 5.0, 10.0, 6.0, 3.0, 8.0))
     assert metrics == {

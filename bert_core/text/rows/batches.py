@@ -30,12 +30,14 @@ WINDOW_ROWS = 8192
 class StepBatches:
     """What one rank computes in one step, with the counts of the whole global batch.
 
-    The loss is summed and divided by the global counts, so unequal shares do not bias it.
+    The loss is summed and divided by the global counts, so unequal shares do not bias it. The sum
+    over all rows of their length squared is what attention costs.
     """
 
     micro_batches: list[PretrainingBatch]
     num_predictions: int
     num_rows: int
+    sum_of_squared_lengths: int
 
 
 class BatchSource:
@@ -98,6 +100,7 @@ class BatchSource:
             [self._micro_batch(plan.take(rows), world_size) for rows in mine],
             num_predictions=self._num_predictions(whole),
             num_rows=len(whole.start),
+            sum_of_squared_lengths=int((whole.lengths**2).sum()),
         )
 
     def steps(

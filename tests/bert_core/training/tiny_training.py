@@ -32,6 +32,7 @@ class TinyStep:
     micro_batches: list[TinyBatch]
     num_predictions: int
     num_rows: int
+    sum_of_squared_lengths: int = 0
 
 
 class TinyModel(nn.Module):

@@ -56,7 +56,9 @@ def rows_of(batch):
 def global_batch(source, step, world_size):
     shares = [source.step(step, rank, world_size) for rank in range(world_size)]
     rows = sorted(r for share in shares for batch in share.micro_batches for r in rows_of(batch))
-    totals = {(share.num_predictions, share.num_rows) for share in shares}
+    totals = {
+        (share.num_predictions, share.num_rows, share.sum_of_squared_lengths) for share in shares
+    }
     assert len(totals) == 1
     return rows, totals.pop()
 
@@ -72,7 +74,8 @@ def test_global_batches_are_the_same_for_any_number_of_ranks_and_any_start(
     for step in (0, 1, 255, 700):
         expected, totals = global_batch(reference, step, 1)
         predictions = sum(len(np.frombuffer(row[4], np.int64)) for row in expected)
-        assert totals == (predictions, len(expected))
+        squares = sum(len(np.frombuffer(row[0], np.int64)) ** 2 for row in expected)
+        assert totals == (predictions, len(expected), squares)
         for world_size in (2, 3, 8):
             # A source made now has no memory of the steps before.
             fresh = make_source(packed=packed, static=static, rows=rows)
