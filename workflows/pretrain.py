@@ -8,17 +8,27 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bert_core.text.shards import TokenShards, open_shards
 from workflows.command import run_command
 from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining_setup import (
+    announce,
+    prepared_text,
+    refuse_a_full_disk,
+    refuse_unfit_shards,
+    tracked_run,
+    write_settings,
+)
+from workflows.remote_run import RemoteRun
+from workflows.run_folder import RunFolder, open_run
 from workflows.settings import parse_command_line, settings_hash
+from workflows.storage import Storage, open_storage
+from workflows.tracker import ARTIFACTS_NAME, Tracker
 
-if TYPE_CHECKING:
-    from bert_core.text.shards import TokenShards
-    from workflows.remote_run import RemoteRun
-    from workflows.run_folder import RunFolder
-    from workflows.storage import Storage
+# Imports within functions load torch and Ray, which takes seconds: --help and whatever is wrong
+# with settings, storage or shards are answered before.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,17 +42,6 @@ def pretrain(settings: PretrainSettings) -> bool:
 
     Raises `UserError` for what the user can mend.
     """
-    # Not at the top: --help and a mistake in the settings answer before torch and Ray are loaded.
-    from bert_core.text.shards import open_shards
-    from workflows.pretraining_setup import (
-        announce,
-        prepared_text,
-        refuse_unfit_shards,
-    )
-    from workflows.remote_run import RemoteRun
-    from workflows.run_folder import open_run
-    from workflows.storage import open_storage
-
     storage = open_storage(settings.storage)
     if storage.uri is not None:
         print(f"address  {storage.uri}")
@@ -63,15 +62,13 @@ def pretrain(settings: PretrainSettings) -> bool:
 
 def train_and_register(
     settings: PretrainSettings,
-    storage: "Storage",
-    folder: "RunFolder",
-    shards: "TokenShards",
-    remote: "RemoteRun | None",
+    storage: Storage,
+    folder: RunFolder,
+    shards: TokenShards,
+    remote: RemoteRun | None,
 ) -> bool:
     """What is left of the run, with the tracker beside it; False when it was told to stop."""
     from workflows.pretraining_report import register, write_results
-    from workflows.pretraining_setup import refuse_a_full_disk, tracked_run, write_settings
-    from workflows.tracker import ARTIFACTS_NAME, Tracker
 
     refuse_a_full_disk(settings, folder, shards.vocab_size)
     if remote is not None and not settings.fresh:
@@ -114,9 +111,9 @@ def train_and_register(
 
 def train_on_workers(
     settings: PretrainSettings,
-    folder: "RunFolder",
-    shards: "TokenShards",
-    remote: "RemoteRun | None",
+    folder: RunFolder,
+    shards: TokenShards,
+    remote: RemoteRun | None,
 ) -> int | None:
     """Trains to the last step; returns the step at which it was told to stop, or None."""
     from workflows.cluster import run_on_workers
