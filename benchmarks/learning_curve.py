@@ -128,7 +128,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--shards", type=Path, required=True, help="folder of token shards")
     parser.add_argument("--minutes", type=float, default=30.0, help="training time of each arm")
     parser.add_argument("--size", choices=tuple(SIZES), default="mini")
-    parser.add_argument("--rows", type=int, default=32, help="rows of a step")
+    parser.add_argument("--rows", type=int, default=16, help="rows of a step")
     parser.add_argument("--sequence_length", type=int, default=128)
     parser.add_argument("--peak_learning_rate", type=float, default=1e-3)
     parser.add_argument("--heldout_rows", type=int, default=1024)
