@@ -195,8 +195,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(uri, machine, 
     assert "step-00000020 is damaged and passed over: model.safetensors has 7 bytes" in message
     assert first.remote.pull(first.folder) == (20, []), "its own copy is whole"
     # It does not push what is whole out of those that are kept.
-    second.save(15, keep=1)
-    assert second.remote.pull(second.folder)[0] == 15
+    second.save(15, keep=2)
+    assert second.remote.pull(second.folder)[0] == 15 and second.steps == [10, 15]
 
 
 def test_what_only_lies_here_is_not_gone_on_from(folder_uri, machine):
