@@ -20,14 +20,21 @@ from bert_core.text.rows.batches import BatchSource, StepBatches
 from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
-from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from bert_core.training.checkpoint import (
+    checkpoint_name,
+    checkpoint_step,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
 from bert_core.training.loop import StepResult, TrainingState, train
 from bert_core.training.optimization import create_optimizer, linear_schedule
+from bert_core.training.ranks import number_of_rank_zero
 from workflows.cluster import Worker, current_worker
 from workflows.journal import Journal
 from workflows.pretrain_settings import PretrainSettings
-from workflows.remote_run import RemoteRun, agree_on_checkpoint, checkpoint_name
+from workflows.remote_run import RemoteRun, agree_on_checkpoint
 from workflows.run_folder import RunFolder, sole_writer
 from workflows.storage import working_copy
 from workflows.throughput import Throughput
@@ -154,9 +161,16 @@ class PretrainingRun:
         return used
 
     def _newest_checkpoint(self) -> tuple[Path | None, list[str]]:
-        if self.remote is None:
-            return newest_checkpoint(self.folder.checkpoints)
-        step, damaged = agree_on_checkpoint(self.remote, self.folder, self.worker.device)
+        """What all workers go on from, and what was passed over."""
+        step, damaged = 0, []
+        if self.remote is not None:
+            step, damaged = agree_on_checkpoint(self.remote, self.folder, self.worker.device)
+        else:
+            if self.worker.rank == 0:
+                path, damaged = newest_checkpoint(self.folder.checkpoints)
+                step = 0 if path is None else checkpoint_step(path)
+            # Rank 0 has waited for the writer of an earlier start; another may look too early.
+            step = number_of_rank_zero(step, self.worker.device)
         return (self.folder.checkpoints / checkpoint_name(step) if step else None), damaged
 
     def _source(self, shards: TokenShards, phase: int) -> BatchSource:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
+from bert_core.training.checkpoint import checkpoint_name, checkpoint_step
 from bert_core.training.sealed_folder import MANIFEST
 from workflows.run_folder import (
     WRITER_LOCK_NAME,
@@ -113,7 +114,7 @@ class RemoteRun:
 
     def push_checkpoint(self, path: Path, keep: int) -> None:
         """Uploads a sealed checkpoint, unless it is there; keeps the newest `keep` up to it."""
-        step = int(path.name.removeprefix("step-"))
+        step = checkpoint_step(path)
         name = self._in_checkpoint(step)
         if self._remote.read(f"{name}/{MANIFEST}") != (path / MANIFEST).read_bytes():
             self._remote.remove(f"{name}/{MANIFEST}")
@@ -134,7 +135,7 @@ class RemoteRun:
         if checkpoint is not None and checkpoint != self._followed:
             self._followed = checkpoint
             with suppress(UserError):
-                self.take_journal(folder, int(checkpoint.removeprefix("step-")))
+                self.take_journal(folder, checkpoint_step(Path(checkpoint)))
 
     def take_journal(self, folder: RunFolder, step: int) -> None:
         """Makes the checkpoint's journal the working copy's, unless that goes as far.
@@ -252,11 +253,6 @@ def agree_on_checkpoint(
         if lowest == highest:
             return step, list(dict.fromkeys(messages))
         at_most = lowest
-
-
-def checkpoint_name(step: int) -> str:
-    """The folder of a step's checkpoint."""
-    return f"step-{step:08d}"
 
 
 def last_step(journal: Path) -> int:

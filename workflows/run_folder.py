@@ -72,10 +72,10 @@ class RunFolder:
 
     def last_step(self) -> int:
         """The step of the newest whole checkpoint, 0 without one."""
-        from bert_core.training.checkpoint import newest_checkpoint
+        from bert_core.training.checkpoint import checkpoint_step, newest_checkpoint
 
         path, _ = newest_checkpoint(self.checkpoints)
-        return 0 if path is None else int(path.name.removeprefix("step-"))
+        return 0 if path is None else checkpoint_step(path)
 
     @property
     def ray(self) -> Path:

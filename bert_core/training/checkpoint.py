@@ -75,7 +75,7 @@ def save_checkpoint(
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
-    final = folder / f"step-{state.step:08d}"
+    final = folder / checkpoint_name(state.step)
     folder.mkdir(parents=True, exist_ok=True)
     sealed_folder.remove_leftovers(folder)
     if final.exists():
@@ -97,7 +97,9 @@ def save_checkpoint(
         raise UserError(
             f"the checkpoint just written is damaged, {fault}", str(final), "check the disk"
         )
-    for path in _committed(folder)[keep:]:
+    # A damaged one of a later step, which this run has passed over, takes no whole one's place.
+    mine = [path for path in _committed(folder) if checkpoint_step(path) <= state.step]
+    for path in mine[keep:]:
         sealed_folder.remove(path)
     return final
 
@@ -157,6 +159,16 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     return None, messages
 
 
+def checkpoint_name(step: int) -> str:
+    """The name of a step's checkpoint folder."""
+    return f"step-{step:08d}"
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step of a checkpoint folder, by its name."""
+    return int(path.name.removeprefix("step-"))
+
+
 def checkpoint_bytes(model: nn.Module, optimizer_name: str) -> int:
     """Bytes one checkpoint takes, to within its small files, for a check of the free disk."""
     trained = (p for p in unwrap_model(model).parameters() if p.requires_grad)
@@ -167,7 +179,7 @@ def checkpoint_bytes(model: nn.Module, optimizer_name: str) -> int:
 def _committed(folder: Path) -> list[Path]:
     """Checkpoints under their final names, newest first."""
     paths = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted(paths, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+    return sorted(paths, key=checkpoint_step, reverse=True)
 
 
 def _write(

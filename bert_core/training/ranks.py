@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -16,6 +17,15 @@ def world_size() -> int:
 def rank() -> int:
     """This process among the ranks; 0 without a process group."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def number_of_rank_zero(number: int, device: torch.device) -> int:
+    """What rank 0 calls this with; for all ranks at once, `device` is where they meet."""
+    if world_size() == 1:
+        return number
+    shared = torch.tensor(number, device=device)
+    dist.broadcast(shared, src=0)
+    return int(shared)
 
 
 class _ModelWithLoss(nn.Module):

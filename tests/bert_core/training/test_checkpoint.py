@@ -97,6 +97,20 @@ def test_the_newest_are_kept(tmp_path):
     assert newest_checkpoint(tmp_path / "absent") == (None, [])
 
 
+def test_a_damaged_later_one_that_was_passed_over_displaces_no_whole_one(tmp_path):
+    state = tiny_state()
+    for step in (10, 20):
+        state.step = step
+        save(tmp_path, state, keep=2)
+    (tmp_path / "step-00000020" / "manifest.json").unlink()
+    state.step = 15  # a run that went on from step 10
+    written = save(tmp_path, state, keep=1)
+    assert newest_checkpoint(tmp_path)[0] == written
+    state.step = 20
+    save(tmp_path, state, keep=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000020"]
+
+
 def test_a_second_save_of_a_step_keeps_the_first_unless_it_is_damaged(tmp_path):
     state = _save_steps(tmp_path, 3)
     path = tmp_path / "step-00000003"

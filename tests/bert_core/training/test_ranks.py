@@ -8,9 +8,16 @@ from tiny_training import (
     run_ranks,
     tiny_train,
 )
-from training_processes import INFINITE, stop_on_rank_one, train_bert, train_share
+from training_processes import (
+    INFINITE,
+    say_what_rank_zero_says,
+    stop_on_rank_one,
+    train_bert,
+    train_share,
+)
 
 from bert_core.training.checkpoint import load_checkpoint
+from bert_core.training.ranks import number_of_rank_zero
 
 
 def test_three_ranks_with_unequal_shares_give_one_ranks_gradient(tmp_path):
@@ -34,6 +41,12 @@ def test_three_ranks_with_unequal_shares_give_one_ranks_gradient(tmp_path):
     assert (info.world_size, loaded.step, loaded.num_tokens_seen) == (3, 3, 48)
     for first, second in zip(loaded.model.parameters(), alone.model.parameters(), strict=True):
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
+
+
+def test_all_ranks_take_rank_zeros_number(tmp_path):
+    run_ranks(say_what_rank_zero_says, 2, tmp_path)
+    assert [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(2)] == ["7", "7"]
+    assert number_of_rank_zero(3, torch.device("cpu")) == 3  # alone, without a process group
 
 
 def test_any_ranks_wish_stops_all_at_the_same_step(tmp_path):
