@@ -58,7 +58,7 @@ class _Channel:
         self._failure: UserError | None = None
 
     def begin(self, group: str | None) -> None:
-        self._standing.group = group
+        self._standing = Standing(group=group)  # the news of a lost worker are no news now
 
     def publish(self, news: dict[str, Any]) -> None:
         self._standing.news = news

@@ -33,6 +33,10 @@ def connect() -> None:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        what = " ".join(str(error).split())
+        remedy = "start the cluster, give its RAY_AUTH_TOKEN, or unset RAY_ADDRESS"
+        raise UserError(what, f"RAY_ADDRESS={address}", remedy) from error
     except SystemExit as error:
         if error.code == signal.SIGTERM:  # Ray's own handler, which ends a program without a word
             raise KeyboardInterrupt from None

@@ -10,6 +10,7 @@ import torch
 
 from bert_core.errors import UserError
 from workflows import cluster
+from workflows.cluster_room import Standing
 from workflows.cluster_settings import ClusterSettings
 
 
@@ -85,3 +86,14 @@ def test_a_mistake_in_a_worker_is_told_once_and_not_tried_again(monkeypatch):
     failure = channel.channel.failure()
     channel.channel.fail(UserError("another", "b", "c"))
     assert channel.channel.failure() is failure, "the first is the cause"
+
+
+def test_workers_in_the_place_of_lost_ones_begin_without_news():
+    channel = cluster._Channel()
+    channel.begin("first")
+    channel.publish({"step": 7})
+    assert channel.standing() == Standing({"step": 7}, "first")
+    channel.begin("second")
+    assert channel.standing() == Standing({}, "second")
+    channel.end()
+    assert channel.standing().ended
