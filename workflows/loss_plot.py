@@ -62,17 +62,21 @@ def smoothed(values: np.ndarray, time_constant: float) -> np.ndarray:
 
     Forwards and backwards, so that the curve does not lag behind a steep fall.
     """
-    return (_averaged(values, time_constant) + _averaged(values[::-1], time_constant)[::-1]) / 2
+    sums, weights = _running_sums(values, time_constant)
+    later_sums, later_weights = _running_sums(values[::-1], time_constant)
+    # Summed before they are divided: at an end the few points of one side count as few.
+    return (sums + later_sums[::-1] - values) / (weights + later_weights[::-1] - 1)
 
 
-def _averaged(values: np.ndarray, time_constant: float) -> np.ndarray:
+def _running_sums(values: np.ndarray, time_constant: float) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted sums of each point and those before it, and the sums of the weights; [points]."""
     keep = 1 - 1 / max(time_constant, 1.0)
-    averages = np.empty(len(values))
+    sums, weights = np.empty((2, len(values)))
     total = weight = 0.0
     for index, value in enumerate(values):
         total, weight = keep * total + value, keep * weight + 1
-        averages[index] = total / weight
-    return averages
+        sums[index], weights[index] = total, weight
+    return sums, weights
 
 
 def _draw_losses(
