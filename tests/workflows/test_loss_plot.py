@@ -41,4 +41,5 @@ def test_smoothing_keeps_a_line_a_line_and_takes_the_noise_out():
     assert abs(smoothed(line, 5) - line)[60:-60].max() < 1e-3
     noise = np.random.default_rng(0).normal(size=2000)
     assert smoothed(noise, 50).std() < 0.2
-    assert abs(smoothed(noise, 50)[[0, -1]]).max() < 0.4  # the ends too, whatever stands there
+    noise[[0, -1]] = 10
+    assert abs(smoothed(noise, 50)[[0, -1]]).max() < 1  # the ends too, whatever stands there
