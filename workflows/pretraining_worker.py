@@ -20,13 +20,8 @@ from bert_core.text.rows.batches import BatchSource, StepBatches
 from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
-from bert_core.training.checkpoint import (
-    checkpoint_name,
-    checkpoint_step,
-    load_checkpoint,
-    newest_checkpoint,
-    save_checkpoint,
-)
+from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from bert_core.training.checkpoint_names import checkpoint_name, checkpoint_step
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
 from bert_core.training.loop import StepResult, TrainingState, train
 from bert_core.training.optimization import create_optimizer, linear_schedule

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
-from bert_core.training.checkpoint import checkpoint_name, checkpoint_step
+from bert_core.training.checkpoint_names import checkpoint_name, checkpoint_step
 from bert_core.training.sealed_folder import MANIFEST
 from workflows.run_folder import (
     WRITER_LOCK_NAME,

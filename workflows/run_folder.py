@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
+from bert_core.training.checkpoint_names import checkpoint_step
 from workflows.settings import differences
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class RunFolder:
 
     def last_step(self) -> int:
         """The step of the newest whole checkpoint, 0 without one."""
-        from bert_core.training.checkpoint import checkpoint_step, newest_checkpoint
+        from bert_core.training.checkpoint import newest_checkpoint
 
         path, _ = newest_checkpoint(self.checkpoints)
         return 0 if path is None else checkpoint_step(path)

@@ -19,6 +19,11 @@ from torch import Tensor, nn
 
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
+from bert_core.training.checkpoint_names import (
+    checkpoint_name,
+    checkpoint_step,
+    committed_checkpoints,
+)
 from bert_core.training.loop import TrainingState
 from bert_core.training.ranks import world_size
 from bert_core.training.state_tensors import (
@@ -32,7 +37,6 @@ from bert_core.training.state_tensors import (
 )
 
 MODEL, OPTIMIZER, STATE, FILES = "model.safetensors", "optimizer.safetensors", "state.json", "files"
-_NAME = re.compile(r"step-\d{8,}")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SMALL_FILES_BYTES = 1 << 20  # state, manifest and journal in the estimate of a checkpoint's size
 
@@ -98,7 +102,7 @@ def save_checkpoint(
             f"the checkpoint just written is damaged, {fault}", str(final), "check the disk"
         )
     # A damaged one of a later step, which this run has passed over, takes no whole one's place.
-    mine = [path for path in _committed(folder) if checkpoint_step(path) <= state.step]
+    mine = [path for path in committed_checkpoints(folder) if checkpoint_step(path) <= state.step]
     for path in mine[keep:]:
         sealed_folder.remove(path)
     return final
@@ -151,7 +155,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     Deletes nothing; `sealed_folder.remove_leftovers` does, and `save_checkpoint` calls it.
     """
     messages = []
-    for path in _committed(folder):
+    for path in committed_checkpoints(folder):
         fault = sealed_folder.damage(path)
         if fault is None:
             return path, messages
@@ -159,27 +163,11 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     return None, messages
 
 
-def checkpoint_name(step: int) -> str:
-    """The name of a step's checkpoint folder."""
-    return f"step-{step:08d}"
-
-
-def checkpoint_step(path: Path) -> int:
-    """The step of a checkpoint folder, by its name."""
-    return int(path.name.removeprefix("step-"))
-
-
 def checkpoint_bytes(model: nn.Module, optimizer_name: str) -> int:
     """Bytes one checkpoint takes, to within its small files, for a check of the free disk."""
     trained = (p for p in unwrap_model(model).parameters() if p.requires_grad)
     moments = MOMENTS_PER_WEIGHT[optimizer_name] * num_bytes(trained)
     return num_bytes(weights_by_name(model).values()) + moments + _SMALL_FILES_BYTES
-
-
-def _committed(folder: Path) -> list[Path]:
-    """Checkpoints under their final names, newest first."""
-    paths = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted(paths, key=checkpoint_step, reverse=True)
 
 
 def _write(

@@ -18,7 +18,7 @@ from storage_addresses import CREDENTIALS, bucket_address, folder_address, s3_se
 
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
-from bert_core.training.checkpoint import checkpoint_name
+from bert_core.training.checkpoint_names import checkpoint_name
 from workflows.journal import Journal, JournalReader
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, open_run, write_atomically

@@ -1,0 +1,22 @@
+"""What checkpoint folders are called; apart from their content, so that it loads no torch."""
+
+import re
+from pathlib import Path
+
+_NAME = re.compile(r"step-\d{8,}")
+
+
+def checkpoint_name(step: int) -> str:
+    """The name of a step's checkpoint folder."""
+    return f"step-{step:08d}"
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step of a checkpoint folder, by its name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def committed_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints under their final names, newest first."""
+    paths = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted(paths, key=checkpoint_step, reverse=True)
