@@ -225,7 +225,7 @@ def contents(storage):
         (["--profile", "gpus"], ["unknown profile, did you mean gpu?", "local"]),
         (["--seed", "many"], ["--seed", "valid integer"]),
         (["--name", "../../elsewhere"], ["--name"]),
-        (["--storage", "s3://bucket/runs"], ["s3://bucket/runs", "mounted path"]),
+        (["--storage", "file:///proc/runs"], ["file:///proc/runs", "choose another --storage"]),
         (
             ["--phases", '[{"sequence_length": 256, "steps": 5}]'],
             ["256 tokens", "raise --model.max_position_embeddings from 128"],
