@@ -235,7 +235,8 @@ def contents(storage):
             ["3 workers cannot share 2 rows", "lower --cluster.num_workers"],
         ),
         (
-            ["--profile", "gpu", "--batch.packed", "true"],
+            ["--profile", "gpu", "--batch.packed", "true"]
+            + ["--model.attention_probs_dropout_prob", "0.1"],
             ["no attention dropout on GPU", "--model.attention_probs_dropout_prob 0"],
         ),
         (
