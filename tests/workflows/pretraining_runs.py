@@ -102,6 +102,8 @@ class Run:
             "model.size": "tiny",
             "model.num_hidden_layers": 1,
             "model.max_position_embeddings": 32,
+            "model.hidden_dropout_prob": 0.1,
+            "model.attention_probs_dropout_prob": 0.1,
             "batch.global_batch_size": 8,
             "phases": f'[{{"sequence_length": 32, "steps": {self.steps}}}]',
             "optimizer.warmup_steps": 20,
