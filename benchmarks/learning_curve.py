@@ -226,7 +226,7 @@ def as_transformers_input(batch: PretrainingBatch) -> dict[str, Tensor]:
         "labels": labels,
         "attention_mask": mask.long(),
     }
-    cut = {name: tensor.view(mask.shape)[:, :width] for name, tensor in shaped.items()}
+    cut = {name: tensor.view(mask.shape)[:, :width].contiguous() for name, tensor in shaped.items()}
     return cut | {"next_sentence_label": batch.next_sentence}
 
 

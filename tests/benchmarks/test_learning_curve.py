@@ -25,13 +25,20 @@ def command(tmp_path, monkeypatch):
 
 
 def test_both_compute_the_same_loss_of_the_same_step(command):
-    losses = []
-    contestants, _ = learning_curve.prepare(learning_curve.parse_arguments())
-    for contestant in contestants:
-        contestant.model.eval()
-        with torch.no_grad():
-            losses.append(contestant.loss(contestant.source.step(3)).item())
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    (ours, theirs), _ = learning_curve.prepare(learning_curve.parse_arguments())
+    shorter = (step for step in range(5000) if longest_row(ours.source.step(step)) < 32)
+    for step in (3, next(shorter)):
+        losses = []
+        for contestant in (ours, theirs):
+            contestant.model.eval()
+            with torch.no_grad():
+                losses.append(contestant.loss(contestant.source.step(step)).item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def longest_row(batches):
+    (batch,) = batches.micro_batches
+    return batch.layout.max_length
 
 
 def test_both_have_the_time_for_themselves_and_the_readme_can_quote_it(command, tmp_path):
