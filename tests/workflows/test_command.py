@@ -8,6 +8,14 @@ from bert_core.errors import UserError
 from workflows.command import run_command
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A shell without job control starts what runs in its background deaf to SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def told(number):
     """An action that gets a signal."""
 
