@@ -22,9 +22,8 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from bert_core.errors import UserError
-from workflows.cluster_room import Standing, Waiting, refuse_more_workers_than_fit
+from workflows.cluster_capacity import Waiting, WorkerStatus
 from workflows.cluster_settings import ClusterSettings
-from workflows.ray_tasks import connect
 
 POLL_SECONDS = 0.3
 """How often the driver looks for news and a worker for a request to stop."""
@@ -53,18 +52,18 @@ class _Channel:
     """A process between driver and workers that holds the last news, a wish, and a failure."""
 
     def __init__(self) -> None:
-        self._standing = Standing()
+        self._status = WorkerStatus()
         self._stop = False
         self._failure: UserError | None = None
 
     def begin(self, group: str | None) -> None:
-        self._standing = Standing(group=group)  # the news of a lost worker are no news now
+        self._status = WorkerStatus(group=group)  # the news of a lost worker are no news now
 
     def publish(self, news: dict[str, Any]) -> None:
-        self._standing.news = news
+        self._status.news = news
 
     def end(self) -> None:
-        self._standing.ended = True
+        self._status.ended = True
 
     def request_stop(self) -> None:
         self._stop = True
@@ -78,8 +77,8 @@ class _Channel:
     def failure(self) -> UserError | None:
         return self._failure
 
-    def standing(self) -> Standing:
-        return self._standing
+    def status(self) -> WorkerStatus:
+        return self._status
 
 
 def run_on_workers(
@@ -92,14 +91,13 @@ def run_on_workers(
 ) -> Any:  # noqa: ANN401 - whatever the training function returns
     """Calls `train_worker(config)` on every worker and returns what rank 0 returned.
 
+    The driver has joined a cluster with room for them (`join_cluster_with_room`).
     `folder` holds Ray's own files. `show` gets the news of rank 0 as they come, and as `waiting`
     what is waited for while workers are missing. Lost workers are replaced up to `max_failures`
     times; a `UserError` in a worker ends the run at once and is raised here. On SIGINT or SIGTERM
     the workers are asked to stop and to return; on a second one, or where none is at work, the run
     is abandoned (`KeyboardInterrupt`).
     """
-    connect()
-    refuse_more_workers_than_fit(settings)
     channel: Any = ray.remote(num_cpus=0)(_Channel).remote()  # pyright: ignore - Ray's decorator
     trainer = TorchTrainer(
         _enter_worker,
@@ -133,10 +131,10 @@ def run_on_workers(
 
     with _stop_on_signal(request_stop):
         while fit.running(POLL_SECONDS):
-            standing: Standing = ray.get(channel.standing.remote())
-            show(standing.news | {"waiting": waiting.text(standing)})
-    standing = ray.get(channel.standing.remote())
-    show(standing.news)
+            status: WorkerStatus = ray.get(channel.status.remote())
+            show(status.news | {"waiting": waiting.text(status)})
+    status = ray.get(channel.status.remote())
+    show(status.news)
     failure: UserError | None = ray.get(channel.failure.remote())
     if failure is not None:
         raise failure

@@ -176,6 +176,18 @@ def read_records(path: Path) -> Iterator[Record]:
                 yield record
 
 
+def last_step(path: Path) -> int:
+    """The step of a journal's last record, 0 without one; reads the end of the file only."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - (1 << 16)))
+            lines = file.read().splitlines(keepends=True)
+    except FileNotFoundError:
+        return 0
+    records = (_decode(line) for line in reversed(lines) if line.endswith(b"\n"))
+    return next((record.step for record in records if record is not None), 0)
+
+
 def _encode(record: Record) -> bytes:
     return json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n"
 

@@ -75,11 +75,9 @@ def train_and_register(
         remote.catch_up(folder)
     unfinished = folder.last_step() < settings.total_steps
     if unfinished:
-        from workflows.cluster_room import refuse_more_workers_than_fit
-        from workflows.ray_tasks import connect
+        from workflows.cluster_capacity import join_cluster_with_room
 
-        connect()
-        refuse_more_workers_than_fit(settings.cluster)
+        join_cluster_with_room(settings.cluster)
     write_settings(settings, folder, folder.path / ARTIFACTS_NAME)
     run = tracked_run(settings, storage.folder, folder, shards)
     if remote is not None:

@@ -5,9 +5,6 @@ machines do not train one run at the same time is up to whoever starts them.
 """
 
 import fcntl
-import json
-import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +13,14 @@ from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
-from bert_core.training.checkpoint_names import checkpoint_name, checkpoint_step
+from bert_core.training.checkpoint_names import (
+    checkpoint_name,
+    checkpoint_step,
+    committed_checkpoints,
+    is_checkpoint_name,
+)
 from bert_core.training.sealed_folder import MANIFEST
+from workflows.journal import last_step
 from workflows.run_folder import (
     WRITER_LOCK_NAME,
     RunFolder,
@@ -30,8 +33,6 @@ from workflows.tracker import ARTIFACTS_NAME, JOURNAL_NAME
 
 if TYPE_CHECKING:
     import torch
-
-CHECKPOINT = re.compile(r"step-(\d{8,})")
 
 
 class RemoteRun:
@@ -106,9 +107,8 @@ class RemoteRun:
                     break
                 path = f"{self.address}/checkpoints/{checkpoint_name(step)}"
                 messages.append(f"checkpoint {path} is damaged and passed over: {fault}")
-            for path in folder.checkpoints.glob("step-*"):
-                number = CHECKPOINT.fullmatch(path.name)
-                if number and (int(number[1]) > found or int(number[1]) not in steps):
+            for path in committed_checkpoints(folder.checkpoints):
+                if checkpoint_step(path) > found or checkpoint_step(path) not in steps:
                     sealed_folder.remove(path)
         return found, messages
 
@@ -189,9 +189,8 @@ class RemoteRun:
         found = set()
         for name in self._remote.names(f"{self._base}/checkpoints"):
             folder, _, file = name.removeprefix(f"{self._base}/checkpoints/").partition("/")
-            number = CHECKPOINT.fullmatch(folder)
-            if number and (file == MANIFEST or (file and not committed)):
-                found.add(int(number[1]))
+            if is_checkpoint_name(folder) and (file == MANIFEST or (file and not committed)):
+                found.add(checkpoint_step(Path(folder)))
         return sorted(found, reverse=True)
 
     def _fetch(self, folder: RunFolder, name: str) -> str | None:
@@ -253,20 +252,6 @@ def agree_on_checkpoint(
         if lowest == highest:
             return step, list(dict.fromkeys(messages))
         at_most = lowest
-
-
-def last_step(journal: Path) -> int:
-    """The step of a journal's last record, 0 without one."""
-    try:
-        with journal.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - (1 << 16)))
-            lines = file.read().splitlines(keepends=True)
-    except FileNotFoundError:
-        return 0
-    for line in reversed(lines):
-        with suppress(ValueError, TypeError, KeyError):
-            return int(json.loads(line)["step"])
-    return 0
 
 
 @contextmanager

@@ -16,7 +16,12 @@ def checkpoint_step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
+def is_checkpoint_name(name: str) -> bool:
+    """Whether this is what a whole checkpoint is called, not one that is being written."""
+    return _NAME.fullmatch(name) is not None
+
+
 def committed_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints under their final names, newest first."""
-    paths = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    paths = [path for path in folder.glob("step-*") if is_checkpoint_name(path.name)]
     return sorted(paths, key=checkpoint_step, reverse=True)

@@ -135,6 +135,6 @@ def test_a_block_that_is_not_whole_is_refused_and_nothing_written(copy, capsys, 
 
 
 def test_make_bench_ends_with_it(repository):
-    command = ["make", "--dry-run", "bench"]
+    command = ["make", "--no-print-directory", "--dry-run", "bench"]
     said = subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True)
     assert said.stdout.splitlines()[-1].endswith("python -m benchmarks.readme")

@@ -10,7 +10,7 @@ import torch
 
 from bert_core.errors import UserError
 from workflows import cluster
-from workflows.cluster_room import Standing
+from workflows.cluster_capacity import WorkerStatus
 from workflows.cluster_settings import ClusterSettings
 
 
@@ -92,8 +92,8 @@ def test_workers_in_the_place_of_lost_ones_begin_without_news():
     channel = cluster._Channel()
     channel.begin("first")
     channel.publish({"step": 7})
-    assert channel.standing() == Standing({"step": 7}, "first")
+    assert channel.status() == WorkerStatus({"step": 7}, "first")
     channel.begin("second")
-    assert channel.standing() == Standing({}, "second")
+    assert channel.status() == WorkerStatus({}, "second")
     channel.end()
-    assert channel.standing().ended
+    assert channel.status().ended

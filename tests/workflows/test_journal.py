@@ -3,7 +3,7 @@ import resource
 import pytest
 
 from bert_core.errors import UserError
-from workflows.journal import Journal, JournalReader, read_records
+from workflows.journal import Journal, JournalReader, last_step, read_records
 
 
 def entries(path):
@@ -20,6 +20,20 @@ def test_a_torn_last_line_is_dropped_and_the_next_record_is_whole(tmp_path):
     assert entries(path) == [(1, {"loss": 2.0})]
     Journal(path).append(2, {"loss": 1.5})
     assert entries(path) == [(1, {"loss": 2.0}), (2, {"loss": 1.5})]
+
+
+def test_the_last_step_is_that_of_the_last_whole_record(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    assert last_step(path) == 0
+    journal = Journal(path)
+    assert last_step(path) == 0
+    for step in range(1, 2001):  # more than the end that is read
+        journal.append(step, {"train/loss": 1.0, "train/gradient_norm": 0.25})
+    journal.close()
+    assert last_step(path) == 2000
+    with path.open("ab") as file:
+        file.write(b'{"step": 2001}\n{"step":2002,"time":1.0,"metr')
+    assert last_step(path) == 2000
 
 
 def test_a_step_has_each_name_once(tmp_path):

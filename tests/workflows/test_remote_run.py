@@ -14,7 +14,7 @@ from pretraining_runs import (
     training_workers,
     write_corpus,
 )
-from storage_addresses import CREDENTIALS, bucket_address, folder_address, s3_server
+from storage_addresses import CREDENTIALS, folder_address, s3_server
 
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
@@ -27,22 +27,6 @@ from workflows.tracking_report import verify_exactly_once
 
 RECIPE = {"seed": 0}
 JOURNAL = "journal.jsonl"
-
-
-@pytest.fixture(scope="module")
-def server():
-    with s3_server() as query:
-        yield query
-
-
-@pytest.fixture(params=["file", "s3"])
-def uri(request, tmp_path, monkeypatch):
-    """An address with nothing behind it yet."""
-    if request.param == "file":
-        return folder_address(tmp_path / "there")
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    return bucket_address(request.getfixturevalue("server"), tmp_path.name.replace("_", "-"))
 
 
 @pytest.fixture

@@ -5,27 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from storage_addresses import CREDENTIALS, bucket_address, folder_address, s3_server
+from storage_addresses import folder_address
 
 from bert_core.errors import UserError
 from workflows.pretrain import main
 from workflows.storage import RemoteFolder, open_storage, working_copy
-
-
-@pytest.fixture(scope="module")
-def server():
-    with s3_server() as query:
-        yield query
-
-
-@pytest.fixture(params=["file", "s3"])
-def uri(request, tmp_path, monkeypatch):
-    """An address with nothing behind it yet."""
-    if request.param == "file":
-        return folder_address(tmp_path / "some" / "where")
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    return bucket_address(request.getfixturevalue("server"), tmp_path.name.replace("_", "-"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Room for a run's workers: what the cluster lacks, before a run and while it waits."""
+"""A cluster's capacity for a run's workers: what is lacking, before a run and while it waits."""
 
 import os
 import time
@@ -11,6 +11,7 @@ from ray.util import placement_group_table
 from bert_core.errors import UserError
 from workflows.cluster_settings import ClusterSettings
 from workflows.progress import duration
+from workflows.ray_tasks import connect
 
 QUIET_SECONDS = 5.0
 """How long a run may say nothing before one looks what it waits for."""
@@ -19,7 +20,7 @@ LOOK_SECONDS = 2.0
 
 
 @dataclass
-class Standing:
+class WorkerStatus:
     """What a driver knows of its workers.
 
     `news` are the last of rank 0. `group` names the resources that it works with, None before it
@@ -32,8 +33,12 @@ class Standing:
     ended: bool = False
 
 
-def refuse_more_workers_than_fit(settings: ClusterSettings) -> None:
-    """Raises `UserError` for what would otherwise wait for ever on a cluster that cannot grow."""
+def join_cluster_with_room(settings: ClusterSettings) -> None:
+    """Joins a cluster, or starts one here (`connect`), that has the resources for the workers.
+
+    Raises `UserError` for what would otherwise wait for ever on a cluster that cannot grow.
+    """
+    connect()
     have = ray.cluster_resources()
     workers = settings.fewest_workers
     for kind, wanted in _needs(settings, workers).items():
@@ -57,23 +62,23 @@ class Waiting:
         self.at_work = False
         """Whether there are workers that could be asked to stop."""
 
-    def text(self, standing: Standing) -> str:
+    def text(self, status: WorkerStatus) -> str:
         """What the run waits for, and how long already; empty while workers are at work."""
         now = time.monotonic()
-        if standing.ended or standing.news != self._news:
-            self._news, self._news_time = standing.news, now
+        if status.ended or status.news != self._news:
+            self._news, self._news_time = status.news, now
             self._next_look = now + QUIET_SECONDS
             self.at_work, self._text = True, ""
         elif now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
-            missing = self._missing(standing)
+            missing = self._missing(status)
             self.at_work = not missing
             self._text = f"{missing}  {duration(now - self._news_time)}" if missing else ""
         return self._text
 
-    def _missing(self, standing: Standing) -> str:
+    def _missing(self, status: WorkerStatus) -> str:
         groups = _groups_of_this_job()
-        if groups.get(standing.group or "", {}).get("state") == "CREATED":
+        if groups.get(status.group or "", {}).get("state") == "CREATED":
             return ""
         fewest = self._settings.fewest_workers
         pending = [len(each["bundles"]) for each in groups.values() if each["state"] != "CREATED"]
