@@ -1,0 +1,232 @@
+"""Files of tagged words -> sentences in IOB2: CoNLL columns, or tables of lists.
+
+A CoNLL file has a word a line, a blank line after each sentence, and perhaps a -DOCSTART- line
+before each document (Tjong Kim Sang and De Meulder 2003).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from bert_core.tasks.tables import Record, TaskDataError, column, read_table
+from bert_core.tasks.tag_schemes import Scheme, Tags, UnknownTagError, detect_scheme
+
+CONLL_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".tsv")
+LIST_SUFFIXES = (".jsonl", ".parquet")
+
+_DOCUMENT_START = "-DOCSTART-"
+
+
+@dataclass(frozen=True)
+class TaggedSentence:
+    """One example: the words of a sentence, and their tags, None where they are not known.
+
+    Sentences that follow each other and have the same `document` are parts of it; None is a
+    document of its own. `file` and `line` are the place of the first word, or `file` that of the
+    record, without a line. `scheme` is that of the data, `num_invalid` counts the tags that it
+    forbids. `columns` are all of a record's, for slices.
+    """
+
+    words: Sequence[str]
+    tags: Sequence[str] | None = None
+    document: str | None = None
+    file: str = ""
+    line: int | None = None
+    scheme: Scheme = "iob2"
+    num_invalid: int = 0
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """Where the sentence stands; its first words if it comes from nowhere."""
+        if self.line is not None:
+            return f"{self.file}:{self.line}"
+        return self.file or " ".join(self.words)[:60]
+
+    def where_is(self, word: int) -> str:
+        """Where a word (from 0) stands."""
+        if self.line is not None:
+            return f"{self.file}:{self.line + word}"
+        return f"{self.where}, word {word + 1}"
+
+
+@dataclass(frozen=True)
+class WordColumns:
+    """Which columns are read: by name, or by number, from 0 or from the end (-1 is the last).
+
+    `names` are those of a CoNLL file from left to right, where they have names. What begins with
+    `comment`, if that is not empty, is left out where a sentence may begin.
+    """
+
+    words: str
+    tags: str
+    names: tuple[str, ...] = ()
+    document: str | None = None
+    comment: str = ""
+
+
+def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
+    """The sentences of a CoNLL file, whose columns stand between tabs or between spaces.
+
+    A file of one column has words and no tags. Tags come as they are written. Raises
+    `TaskDataError`, with file and line, for a line with too many or too few columns, and for a
+    column that is not there.
+    """
+    sentences: list[TaggedSentence] = []
+    width = word_column = tag_column = 0
+    for document, line, rows in _blocks(path, columns.comment):
+        if not sentences:
+            width = 1 if len(rows[0]) == 1 else len(columns.names) or len(rows[0])
+            if width > 1:
+                word_column = _index(columns.words, columns.names, width, f"{path}:{line}")
+                tag_column = _index(columns.tags, columns.names, width, f"{path}:{line}")
+        for number, cells in enumerate(rows, start=line):
+            if len(cells) != width:
+                raise TaskDataError(
+                    f"{len(cells)} columns where {width} belong",
+                    f"{path}:{number}",
+                    "mend the line",
+                )
+        words = [cells[word_column] for cells in rows]
+        tags = [cells[tag_column] for cells in rows] if width > 1 else None
+        sentences.append(TaggedSentence(words, tags, document, str(path), line))
+    return sentences
+
+
+def read_word_lists(path: Path, columns: WordColumns) -> list[TaggedSentence]:
+    """The sentences of a JSONL or Parquet table, which has a list of words and a list of tags each.
+
+    A record without tags has None. Raises `TaskDataError`, with the place of the record, for what
+    is not such a list.
+    """
+    return [_from_record(record, path, columns) for record in read_table(path)]
+
+
+def in_iob2(
+    sentences: Sequence[TaggedSentence], scheme: Scheme | Literal["auto"], *, refuse: bool
+) -> list[TaggedSentence]:
+    """The sentences with their tags as IOB2, and counts of those that their scheme forbids.
+
+    A scheme that is not given is found out from all of them. With `refuse` the first tag that the
+    scheme forbids raises `TaskDataError`, with its line; what is no tag always does.
+    """
+    known = [index for index, each in enumerate(sentences) if each.tags is not None]
+    tagged = [sentences[index] for index in known]
+    try:
+        tags = Tags.of([each.tags or () for each in tagged])
+    except UnknownTagError as error:
+        where = next(
+            each.where_is(each.tags.index(error.tag))
+            for each in tagged
+            if each.tags and error.tag in each.tags
+        )
+        remedy = "a tag is O, or B-, I-, E- or S- before a type"
+        raise TaskDataError(str(error), where, remedy) from error
+    found: Scheme = detect_scheme(tags) if scheme == "auto" else scheme
+    invalid = tags.invalid(found)
+    bounds = np.cumsum([0, *(len(each.words) for each in tagged)])
+    if refuse and invalid.any():
+        word = int(np.flatnonzero(invalid)[0])
+        number = int(np.searchsorted(bounds, word, side="right")) - 1
+        within = word - int(bounds[number])
+        raise TaskDataError(
+            f"{(tagged[number].tags or ())[within]} cannot stand here in {found.upper()}",
+            tagged[number].where_is(within),
+            "mend it, or let it be counted: invalid_tags count",
+        )
+    strings, iob2 = tags.strings("iob2"), list(sentences)
+    counts = np.diff(np.concatenate([[0], np.cumsum(invalid)])[bounds]).tolist()
+    for index, begin, end, count in zip(known, bounds[:-1], bounds[1:], counts, strict=True):
+        iob2[index] = replace(
+            sentences[index], tags=strings[begin:end], scheme=found, num_invalid=count
+        )
+    return iob2
+
+
+def _blocks(path: Path, comment: str) -> Iterator[tuple[str | None, int, list[list[str]]]]:
+    """The document, the first line and the cells of the lines of each sentence."""
+    document: str | None = None
+    rows: list[list[str]] = []
+    for line, cells in _lines(path):
+        if cells and _DOCUMENT_START not in cells:
+            if rows or not comment or not " ".join(cells).startswith(comment):
+                rows.append(cells)
+            continue
+        if rows:
+            yield document, line - len(rows), rows
+            rows = []
+        if cells:
+            document = f"{path}:{line}"
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Number and cells of each line; a blank line has none, and one follows the last."""
+    line = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for line, text in enumerate(file, start=1):
+                if not text.strip("\r\n\t "):
+                    yield line, []
+                elif "\t" in text:
+                    yield line, text.rstrip("\r\n").split("\t")
+                else:
+                    # Other white space, such as a no-break space, may be a word.
+                    yield line, [cell for cell in text.rstrip("\r\n").split(" ") if cell]
+    except UnicodeDecodeError as error:
+        raise TaskDataError("not UTF-8", str(path), "convert the file") from error
+    yield line + 1, []
+
+
+def _index(name: str, names: Sequence[str], width: int, where: str) -> int:
+    """The number of a column."""
+    if name in names:
+        return names.index(name)
+    index = _number(name)
+    if index is not None and -width <= index < width:
+        return index % width
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    near = f", did you mean {close[0]}" if close else ""
+    known = ", ".join(names) or f"there are {width}"
+    raise TaskDataError(f"no column {name}{near}", f"{where}: {known}", "name another column")
+
+
+def _number(name: str) -> int | None:
+    return int(name) if name.removeprefix("-").isdecimal() else None
+
+
+def _from_record(record: Record, path: Path, columns: WordColumns) -> TaggedSentence:
+    word_column = _key(record, columns.words)
+    words = _strings(record, word_column, column(record, word_column))
+    if not words:
+        raise TaskDataError(f"no words in column {word_column}", record.where, "remove the record")
+    tag_column = _key(record, columns.tags)
+    found = None if tag_column == word_column else record.values.get(tag_column)
+    tags = None if found is None else _strings(record, tag_column, found)
+    if tags is not None and len(tags) != len(words):
+        raise TaskDataError(
+            f"{len(tags)} tags for {len(words)} words", record.where, "mend the record"
+        )
+    document = None
+    if columns.document is not None:
+        document = f"{path}: {column(record, columns.document)}"
+    return TaggedSentence(words, tags, document, record.where, columns=record.values)
+
+
+def _key(record: Record, name: str) -> str:
+    """The name of a column that may be given by its number."""
+    index, names = _number(name), list(record.values)
+    if name in record.values or index is None or not -len(names) <= index < len(names):
+        return name
+    return names[index]
+
+
+def _strings(record: Record, name: str, value: Any) -> list[str]:  # noqa: ANN401 - as in the table
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    raise TaskDataError(
+        f"no list of strings in column {name}", record.where, "name another column, or mend it"
+    )

@@ -1,0 +1,161 @@
+"""Tags of words <-> entities: IOB1, IOB2 and BIOES, for many sentences at once.
+
+IOB1 writes B- only where an entity follows another of its type, IOB2 at the start of each; BIOES
+also marks the last word (E-) and entities of one word (S-). Shapes: W words, E entities.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_core.text.rows.counter_hash import IntArray
+
+Scheme = Literal["iob1", "iob2", "bioes"]
+
+OUTSIDE = "O"
+"""The tag of a word that is part of no entity."""
+
+_LETTERS = "OBIES"
+_B, _I, _E, _S = range(1, 5)
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class UnknownTagError(ValueError):
+    """A tag that belongs to no scheme; `tag` is the tag."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(f"{tag!r} is no tag")
+        self.tag = tag
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Prefix and type of a tag; a type may have hyphens, that of O is empty.
+
+    Raises `UnknownTagError`.
+    """
+    prefix, _, kind = tag.partition("-")
+    if tag == OUTSIDE or (kind and len(prefix) == 1 and prefix in _LETTERS[1:]):
+        return prefix, kind
+    raise UnknownTagError(tag)
+
+
+@dataclass(frozen=True)
+class Tags:
+    """The tags of some sentences, end to end.
+
+    - `prefixes` [W], indices into OBIES; `types` [W], indices into `type_names`, -1 for O
+    - `first` [W], whether a word begins a sentence
+
+    They are read leniently, as conlleval reads them: an entity begins with B- or S-, after E- or
+    S-, and wherever the type changes, whatever the scheme; `invalid` finds what strays from it.
+    """
+
+    prefixes: IntArray
+    types: IntArray
+    type_names: tuple[str, ...]
+    first: BoolArray
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sequence[str]]) -> Self:
+        """The tags of sentences, none of them empty. Raises `UnknownTagError`."""
+        known: dict[str, int] = {}
+        codes = [known.setdefault(tag, len(known)) for tag in chain.from_iterable(sentences)]
+        lengths = np.array([len(each) for each in sentences], dtype=np.int64)
+        return cls.from_codes(np.array(codes, dtype=np.int64), tuple(known), lengths)
+
+    @classmethod
+    def from_codes(cls, codes: IntArray, names: Sequence[str], lengths: IntArray) -> Self:
+        """The tags with these numbers, [W], among `names`; `lengths` are those of the sentences.
+
+        Raises `UnknownTagError` for a name.
+        """
+        parts = [split_tag(name) for name in names]
+        type_names = tuple(sorted({kind for _, kind in parts if kind}))
+        number = {kind: index for index, kind in enumerate(type_names)} | {"": -1}
+        first = np.zeros(len(codes), dtype=bool)
+        first[np.cumsum(lengths) - lengths] = True
+        return cls(
+            prefixes=np.array([_LETTERS.index(each) for each, _ in parts], dtype=np.int64)[codes],
+            types=np.array([number[kind] for _, kind in parts], dtype=np.int64)[codes],
+            type_names=type_names,
+            first=first,
+        )
+
+    @cached_property
+    def inside(self) -> BoolArray:
+        """Which words are part of an entity, [W]."""
+        return self.types >= 0
+
+    @cached_property
+    def starts(self) -> BoolArray:
+        """Which words begin an entity, [W]."""
+        fresh = self._has(_B, _S) | _moved(self._has(_E, _S), 1)
+        return self.inside & (fresh | ~self._goes_on)
+
+    @cached_property
+    def ends(self) -> BoolArray:
+        """Which words end an entity, [W]: those before a start, an O, or nothing."""
+        return self.inside & ~_moved(self.inside & ~self.starts, -1)
+
+    @cached_property
+    def entities(self) -> tuple[IntArray, IntArray, IntArray]:
+        """First word, the word after the last, and type of each entity, each [E]."""
+        begins = np.flatnonzero(self.starts)
+        return begins, np.flatnonzero(self.ends) + 1, self.types[begins]
+
+    def invalid(self, scheme: Scheme) -> BoolArray:
+        """Which words have a tag that the scheme forbids where it stands, [W]."""
+        if scheme == "iob1":
+            return self._has(_E, _S) | (self._has(_B) & ~self._goes_on)
+        if scheme == "iob2":
+            return self._has(_E, _S) | (self._has(_I) & ~self._goes_on)
+        begun = self._goes_on & _moved(self._has(_B, _I), 1)
+        followed = _moved(self._goes_on & self._has(_I, _E), -1)
+        return (self._has(_I, _E) & ~begun) | (self._has(_B, _I) & ~followed)
+
+    def strings(self, scheme: Scheme) -> list[str]:
+        """The entities as tags of a scheme, valid there; [W]."""
+        if scheme == "iob1":
+            prefixes = np.where(self.starts & self._goes_on, _B, _I)
+        elif scheme == "iob2":
+            prefixes = np.where(self.starts, _B, _I)
+        else:
+            of_start, of_others = np.where(self.ends, _S, _B), np.where(self.ends, _E, _I)
+            prefixes = np.where(self.starts, of_start, of_others)
+        names = [f"{letter}-{kind}" for kind in self.type_names for letter in _LETTERS] + [OUTSIDE]
+        codes = np.where(self.inside, self.types * len(_LETTERS) + prefixes, len(names) - 1)
+        return np.array(names, dtype=object)[codes].tolist()
+
+    @cached_property
+    def _goes_on(self) -> BoolArray:
+        """Which words of an entity stand after a word of the same type, [W]."""
+        return self.inside & (self.types == np.roll(self.types, 1)) & ~self.first
+
+    def _has(self, *prefixes: int) -> BoolArray:
+        return np.isin(self.prefixes, prefixes)
+
+
+def detect_scheme(tags: Tags) -> Scheme:
+    """BIOES where there is an E- or S-, else that of IOB1 and IOB2 with fewer invalid tags.
+
+    Both read the same entities, so where nothing tells them apart it is called IOB2.
+    """
+    if np.isin(tags.prefixes, (_E, _S)).any():
+        return "bioes"
+    return "iob1" if tags.invalid("iob1").sum() < tags.invalid("iob2").sum() else "iob2"
+
+
+def _moved(mask: BoolArray, by: Literal[1, -1]) -> BoolArray:
+    """What the mask says of the word before (1) or after (-1); False where there is none."""
+    moved = np.zeros_like(mask)
+    if by == 1:
+        moved[1:] = mask[:-1]
+    else:
+        moved[:-1] = mask[1:]
+    return moved

@@ -1,0 +1,225 @@
+"""Tagging: which words of a sentence are entities of which types, from CoNLL files or tables.
+
+The paper's figure 4 (d): the state of each word's first sub-word, dropout, a linear map (section
+5.3). Shapes: P places (first sub-words), L labels, W words.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+from bert_core.config import IGNORE_INDEX
+from bert_core.tasks.conll import (
+    CONLL_SUFFIXES,
+    LIST_SUFFIXES,
+    TaggedSentence,
+    WordColumns,
+    in_iob2,
+    read_conll,
+    read_word_lists,
+)
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
+from bert_core.tasks.entity_metrics import entity_metrics
+from bert_core.tasks.tables import TaskDataError, split_file
+from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, split_tag
+from bert_core.tasks.task import FloatArray, HeadShape, Task
+from bert_core.tasks.word_rows import encode_words
+from bert_core.text.rows.counter_hash import IntArray
+
+
+class Tagging(Task):
+    """Finds entities: a tag for each word, read from the state of its first sub-word.
+
+    Inside, tags are IOB2, and the labels have B- and I- for each type; predictions are written in
+    the scheme of the data. A word of which the tokenizer makes nothing is outside of all entities.
+
+    With `document_context` a row is not a sentence but as much of its document as fits, and the
+    head is asked at the words of all sentences in it. A document that fits is one row, so each of
+    its sentences sees all of it: what a row for each sentence, filled up with its neighbours, would
+    show, for as many times fewer tokens as the document has sentences (15 in CoNLL-2003). Longer
+    documents have windows that overlap by half; a sentence is asked for, whole, in the one that
+    shows most around it, which is about a quarter of `max_length` on either side where it is least.
+    So an epoch has fewer, longer rows, and a step of the same batch size learns from more
+    sentences: at 512 tokens two or three rows of CoNLL-2003 have the paper's 32.
+    """
+
+    architecture: ClassVar[str] = "BertForTokenClassification"
+
+    word_column: str = Field(
+        default="0", description="column of the words, by name or number; -1 is the last"
+    )
+    tag_column: str = Field(default="-1", description="column of the tags, by name or number")
+    columns: tuple[str, ...] = Field(
+        default=(), description="names of a CoNLL file's columns from left to right, to name them"
+    )
+    document_column: str | None = Field(
+        default=None,
+        description="column of a JSONL or Parquet table that says which document a sentence is of;"
+        " CoNLL files have -DOCSTART- lines",
+    )
+    comment: str = Field(
+        default="",
+        description="what begins a comment before a sentence of a CoNLL file; nothing by default,"
+        " since # may be a word",
+    )
+    scheme: Literal["auto", "iob1", "iob2", "bioes"] = Field(
+        default="auto", description="how entities are tagged in the data; auto finds it out"
+    )
+    invalid_tags: Literal["count", "refuse"] = Field(
+        default="count",
+        description="what to do about a tag that its scheme forbids where it stands; what is"
+        " counted is read as conlleval reads it",
+    )
+    document_context: bool = Field(
+        default=False, description="show the model as much of the document as max_length takes"
+    )
+
+    @property
+    def criterion(self) -> str:
+        """F1 of entities."""
+        return "f1"
+
+    @property
+    def head(self) -> HeadShape:
+        """A classifier of single tokens, with an output for each label."""
+        return HeadShape("classifier", max(len(self.labels), 1), pooled=False)
+
+    def examples(self, data: str | Path, split: str) -> list[TaggedSentence]:
+        """Reads a CoNLL file, or a JSONL or Parquet table of lists; tags become IOB2."""
+        path = split_file(data, split, (*CONLL_SUFFIXES, *LIST_SUFFIXES))
+        columns = WordColumns(
+            self.word_column, self.tag_column, self.columns, self.document_column, self.comment
+        )
+        read = read_word_lists if path.suffix in LIST_SUFFIXES else read_conll
+        sentences = read(path, columns)
+        if self.document_context and all(each.document is None for each in sentences):
+            raise TaskDataError(
+                "nothing says where documents begin",
+                str(path),
+                "write -DOCSTART- lines or name --options.document_column, or leave"
+                " --options.document_context out",
+            )
+        return in_iob2(sentences, self.scheme, refuse=self.invalid_tags == "refuse")
+
+    def label_names(self, examples: Sequence[TaggedSentence]) -> set[str]:
+        """O, and B- and I- for each type that occurs."""
+        tags = set(chain.from_iterable(each.tags or () for each in examples))
+        types = {split_tag(tag)[1] for tag in tags} - {""}
+        return {OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")}
+
+    def encode(self, examples: Sequence[TaggedSentence], tokenizer: Tokenizer) -> EncodedRows:
+        """A row for each sentence or window of a document, or several where one is too long.
+
+        `notes` has the word of each place among the words of all examples, and the counts
+        `words_without_tokens` and `invalid_tags`.
+        """
+        sentences = [each.words for each in examples]
+        rows = encode_words(tokenizer, sentences, self._texts(examples), self.max_length)
+        ones = np.ones_like(rows.lengths)
+        return EncodedRows(
+            input_ids=rows.input_ids,
+            lengths=rows.lengths,
+            first_lengths=rows.lengths,
+            places=rows.places,
+            place_counts=rows.place_counts,
+            labels=self._encode_tags(examples)[rows.words],
+            labels_per_item=rows.place_counts,
+            rows_per_item=ones,
+            example=rows.sentence,
+            num_truncated=rows.num_truncated,
+            notes={
+                "words": rows.words,
+                "words_without_tokens": np.array([rows.num_without_tokens]),
+                "invalid_tags": np.array([sum(each.num_invalid for each in examples)]),
+            },
+        )
+
+    def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
+        """Cross entropy of the words' tags."""
+        total = F.cross_entropy(outputs, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        return total, (outputs.detach().argmax(-1) == batch.labels).sum()
+
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[TaggedSentence]
+    ) -> list[dict[str, Any]]:
+        """`tags`, valid in the scheme of the data, and `entities` for each example.
+
+        An entity has a `type`, words from `start` up to before `end`, and a `score`: the mean
+        probability of its words' tags. A tag that does not continue the one before it, I-PER after
+        O, begins an entity.
+        """
+        lengths = concatenated([[len(each.words) for each in examples]])
+        words, num_words = rows.notes["words"], int(lengths.sum())
+        codes = np.full(num_words, len(self.labels))  # those of words that have no place
+        codes[words] = outputs.argmax(axis=1)
+        probabilities = np.ones(num_words)
+        shifted = outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True)
+        probabilities[words] = 1 / np.exp(shifted).sum(axis=1)
+        tags = Tags.from_codes(codes, (*self.labels, OUTSIDE), lengths)
+        begins, ends, types = tags.entities
+        sums = np.concatenate([[0], np.cumsum(probabilities)])
+        scores = (sums[ends] - sums[begins]) / (ends - begins)
+        sentence_ends = np.cumsum(lengths)
+        sentence_begins = sentence_ends - lengths
+        bounds = np.searchsorted(begins, np.append(sentence_begins, num_words)).tolist()
+        schemes: set[Scheme] = {each.scheme for each in examples}
+        strings = {scheme: tags.strings(scheme) for scheme in schemes}
+        return [
+            {
+                "tags": strings[example.scheme][begin:end],
+                "entities": [
+                    {
+                        "type": tags.type_names[types[entity]],
+                        "start": int(begins[entity]) - begin,
+                        "end": int(ends[entity]) - begin,
+                        "score": float(scores[entity]),
+                    }
+                    for entity in range(bounds[number], bounds[number + 1])
+                ],
+            }
+            for number, (example, begin, end) in enumerate(
+                zip(examples, sentence_begins.tolist(), sentence_ends.tolist(), strict=True)
+            )
+        ]
+
+    def metrics(
+        self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[TaggedSentence]
+    ) -> dict[str, float]:
+        """Precision, recall and F1 of entities, F1 of each type, accuracy by word."""
+        types = {split_tag(label)[1] for label in self.labels} - {""}
+        gold = [each.tags or () for each in examples]
+        return entity_metrics(gold, [each["tags"] for each in predictions], sorted(types))
+
+    def _texts(self, examples: Sequence[TaggedSentence]) -> IntArray:
+        """The number of the text, a sentence or a document, that an example is of, [N]."""
+        documents = [each.document if self.document_context else None for each in examples]
+        fresh = [
+            name is None or name != before
+            for before, name in zip([None, *documents], documents, strict=False)
+        ]
+        return np.cumsum(fresh, dtype=np.int64)
+
+    def _encode_tags(self, examples: Sequence[TaggedSentence]) -> IntArray:
+        number = {label: index for index, label in enumerate(self.labels)}
+        codes: list[int] = []
+        for each in examples:
+            if each.tags is None:
+                codes += [IGNORE_INDEX] * len(each.words)
+                continue
+            try:
+                codes += [number[tag] for tag in each.tags]
+            except KeyError as error:
+                (tag,) = error.args
+                raise TaskDataError(
+                    f"unknown label {tag!r}",
+                    each.where_is(list(each.tags).index(tag)),
+                    f"the model knows {', '.join(self.labels)}",
+                ) from error
+        return np.array(codes, dtype=np.int64)

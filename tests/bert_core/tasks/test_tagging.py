@@ -1,0 +1,347 @@
+"""Tagging: predictions by word, windows and documents, and parity with transformers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForTokenClassification, BertConfig
+from transformers import BertForTokenClassification as TheirModel
+
+from bert_core.config import IGNORE_INDEX, ModelConfig
+from bert_core.hugging_face import to_hugging_face
+from bert_core.model.bert import Bert
+from bert_core.model.encoder import Encoder
+from bert_core.model_folder import save_model_folder
+from bert_core.predictor import compute_all_outputs, load_predictor
+from bert_core.tasks.batches import TaskBatchSource
+from bert_core.tasks.catalog import TASKS, task_config
+from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
+from bert_core.tokenizer import train_wordpiece
+
+WORDS = ["the", "cats", "sat", "on", "Anna's", "mat", "dogs", "run", "slowly", "away-from", "Bob"]
+LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_wordpiece([" ".join(WORDS[:7])] * 3, 60, lowercase=True)
+
+
+@pytest.fixture
+def model(small_config, tokenizer):
+    def make(task, dtype=torch.float64):
+        torch.manual_seed(0)
+        size = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 64}
+        config = ModelConfig.model_validate(small_config.model_dump() | size)
+        bert = Bert(Encoder(config), {})
+        assert add_task_head(bert, task) == ["classifier"] and list(bert.heads) == ["classifier"]
+        for parameter in bert.parameters():
+            parameter.data += torch.randn_like(parameter) * 0.1
+        return bert.to(dtype)
+
+    return make
+
+
+def some_sentences(lengths, **fields):
+    choose = np.random.default_rng(6)
+    return [
+        TaggedSentence(
+            choose.choice(WORDS, size=n).tolist(), choose.choice(LABELS, size=n).tolist(), **fields
+        )
+        for n in lengths
+    ]
+
+
+def padded_inputs(rows):
+    """The rows as transformers takes them, with labels at first sub-words alone."""
+    longest = int(rows.lengths.max())
+    shape = (len(rows.lengths), longest)
+    ids, types, mask = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
+    labels = torch.full(shape, IGNORE_INDEX)
+    begin = place = 0
+    for row, (length, count) in enumerate(zip(rows.lengths, rows.place_counts, strict=True)):
+        ids[row, :length] = torch.from_numpy(rows.input_ids[begin : begin + length])
+        mask[row, :length] = 1
+        some = slice(place, place + count)
+        labels[row, rows.places[some]] = torch.from_numpy(rows.labels[some])
+        begin, place = begin + length, place + count
+    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask, "labels": labels}
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_logits_loss_and_gradients_are_theirs(model, tokenizer, layout):
+    task = Tagging(labels=LABELS, max_length=60)
+    rows = task.encode(some_sentences([9, 3, 14, 1, 6]), tokenizer)
+    ours = model(task)
+    fields = ours.config.model_dump(exclude={"position_embedding"})
+    theirs = TheirModel(BertConfig(**fields, num_labels=len(LABELS))).double()
+    theirs.load_state_dict(to_hugging_face(ours.state_dict()))
+    inputs = padded_inputs(rows)
+    output = theirs(**inputs)
+    output.loss.backward()
+
+    items = np.array([3, 0, 4, 1, 2])
+    batch = rows.batch(items, layout)
+    logits = compute_outputs(ours, batch)
+    expected = [output.logits[item][inputs["labels"][item] != IGNORE_INDEX] for item in items]
+    assert (logits - torch.cat(expected)).norm() / torch.cat(expected).norm() < 1e-9
+    total, correct = task.loss(logits, batch)
+    assert total.item() / 33 == pytest.approx(output.loss.item(), rel=1e-9)
+    guesses = output.logits.argmax(-1)[inputs["labels"] != IGNORE_INDEX]
+    assert correct == (guesses == inputs["labels"][inputs["labels"] != IGNORE_INDEX]).sum()
+    loss, sums = task_loss(task, ours, batch, num_labels=int(rows.label_counts.sum()))
+    assert sums.tolist()[2] == 33
+    loss.backward()
+    found = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
+    for name, parameter in theirs.named_parameters():
+        if name.endswith("key.bias"):
+            assert parameter.grad.abs().max() < 1e-7
+        else:  # `task_loss` takes the logits to float32
+            difference = (found[name] - parameter.grad).norm()
+            assert difference < 1e-6 * parameter.grad.norm(), name
+
+
+def test_twenty_steps_are_those_of_transformers(model, tokenizer):
+    task = Tagging(labels=LABELS, max_length=60)
+    rows = task.encode(some_sentences([9, 3, 14, 1, 6, 12, 20, 2] * 3), tokenizer)
+    ours = model(task, torch.float32)
+    fields = ours.config.model_dump(exclude={"position_embedding"})
+    theirs = TheirModel(BertConfig(**fields, num_labels=len(LABELS)))
+    theirs.load_state_dict(to_hugging_face(ours.state_dict()))
+    source = TaskBatchSource(rows, batch_size=8, max_tokens=64, seed=5, layout="packed")
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-3) for each in (ours, theirs)]
+    inputs = padded_inputs(rows)
+    for number in range(20):
+        step = source.step(number)
+        losses = [task_loss(task, ours, batch, **step.counts)[0] for batch in step.micro_batches]
+        assert len(losses) > 1, "micro-batches are part of what is tested"
+        output = theirs(**{name: each[source.items(number)] for name, each in inputs.items()})
+        loss = torch.stack(losses).sum()
+        assert loss.item() == pytest.approx(output.loss.item(), abs=1e-4)
+        for each, optimizer in zip((loss, output.loss), optimizers, strict=True):
+            optimizer.zero_grad()
+            each.backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("document_context", [False, True])
+def test_an_exported_folder_predicts_the_same_in_both_libraries(
+    model, tokenizer, document_context, tmp_path
+):
+    task = Tagging(labels=LABELS, max_length=60, document_context=document_context)
+    sentences = some_sentences([9, 3, 14, 1, 6, 12, 20], document="d")
+    config = task_config("tagging", task)
+    save_model_folder(
+        tmp_path / "model", model(task, torch.float32), tokenizer, "", extra_config=config
+    )
+    predictor = load_predictor(tmp_path / "model")
+    assert (predictor.task_name, predictor.task) == ("tagging", task)
+    predictions, rows = predictor.predict(sentences, max_tokens=100)
+    outputs, _ = compute_all_outputs(task, predictor.model, rows, device=CPU)
+    theirs, info = AutoModelForTokenClassification.from_pretrained(
+        tmp_path / "model", output_loading_info=True
+    )
+    assert type(theirs) is TheirModel and not any(info.values()), info
+    inputs = padded_inputs(rows)
+    asked = inputs.pop("labels") != IGNORE_INDEX
+    with torch.no_grad():
+        logits = theirs(**inputs).logits[asked].numpy()
+    np.testing.assert_allclose(outputs, logits, atol=1e-5)
+    assert theirs.config.id2label == dict(enumerate(LABELS))
+    tags = np.empty(65, dtype=object)
+    tags[rows.notes["words"]] = [theirs.config.id2label[index] for index in logits.argmax(1)]
+    # Ours begin each entity with B-; the types are as transformers has them.
+    flat = [tag for each in predictions for tag in each["tags"]]
+    assert [tag[2:] for tag in flat] == [tag[2:] for tag in tags]
+
+
+def blind(bert):
+    """Lets the model see nothing but the token it stands on."""
+    embeddings = bert.encoder.embeddings
+    for table in (embeddings.position, embeddings.segment):
+        torch.nn.init.zeros_(table.weight)
+    for layer in bert.encoder.layers:
+        torch.nn.init.zeros_(layer.attention_output.weight)
+    return bert
+
+
+@pytest.mark.parametrize("document_context", [False, True])
+@pytest.mark.parametrize("max_length", [8, 20, 64])
+def test_each_word_has_its_own_prediction_across_windows(
+    model, tokenizer, document_context, max_length
+):
+    # Single-word entities alone, so that no tag depends on the one before.
+    task = Tagging(
+        labels=("B-A", "B-B", "B-C", "B-D", "O"),
+        max_length=max_length,
+        document_context=document_context,
+    )
+    bert = blind(model(task, torch.float32))
+    sentences = [
+        TaggedSentence([*each.words, "\x01"], None, document="d")
+        for each in some_sentences([40, 3, 1, 90, 7])
+    ]
+    rows = task.encode(sentences, tokenizer)
+    assert rows.num_truncated == 0
+    assert rows.notes["words_without_tokens"].tolist() == [5]
+    outputs, _ = compute_all_outputs(task, bert, rows, device=CPU, max_tokens=100)
+    predictions = task.decode(outputs, rows, sentences)
+    alone = [TaggedSentence([word]) for word in WORDS]
+    alone_rows = task.encode(alone, tokenizer)
+    alone_outputs, _ = compute_all_outputs(task, bert, alone_rows, device=CPU)
+    expected = dict(zip(WORDS, task.decode(alone_outputs, alone_rows, alone), strict=True))
+    assert len({each["tags"][0] for each in expected.values()}) > 2, "the test can fail"
+    for prediction, sentence in zip(predictions, sentences, strict=True):
+        tags = [expected[word]["tags"][0] for word in sentence.words[:-1]]
+        assert prediction["tags"] == [*tags, "O"]
+        entities = iter(prediction["entities"])
+        for number, word in enumerate(sentence.words[:-1]):
+            for entity in expected[word]["entities"]:
+                assert next(entities) == {
+                    "type": entity["type"],
+                    "start": number,
+                    "end": number + 1,
+                    "score": pytest.approx(entity["score"], rel=1e-4),
+                }
+        assert next(entities, None) is None
+
+
+def outputs_for(task, rows, tags, confidence):
+    """Outputs that give these tags, of all words, their probabilities."""
+    share = np.asarray(confidence)[rows.notes["words"]]
+    outputs = np.log(np.repeat((1 - share)[:, None] / (len(task.labels) - 1), len(task.labels), 1))
+    codes = np.array([task.labels.index(tag) for tag in tags])[rows.notes["words"]]
+    outputs[np.arange(len(codes)), codes] = np.log(share)
+    return outputs.astype(np.float32)
+
+
+def test_entities_scores_and_tags_in_the_scheme_of_the_data(tokenizer):
+    task = Tagging(labels=LABELS)
+    tags = ["I-PER", "I-PER", "B-PER", "O", "B-LOC", "O", "I-LOC", "I-LOC"]
+    confidence = [0.8, 0.6, 0.9, 0.99, 0.7, 0.5, 0.9, 0.7]
+    entities = [
+        [("PER", 0, 2, 0.7), ("PER", 2, 3, 0.9)],
+        [("LOC", 0, 1, 0.7), ("LOC", 2, 3, 0.9)],
+        [("LOC", 0, 1, 0.7)],
+    ]
+    written = {
+        "iob1": ["I-PER", "I-PER", "B-PER", "O", "I-LOC", "O", "I-LOC", "I-LOC"],
+        "iob2": ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "O", "B-LOC", "B-LOC"],
+        "bioes": ["B-PER", "E-PER", "S-PER", "O", "S-LOC", "O", "S-LOC", "S-LOC"],
+    }
+    for scheme, expected in written.items():
+        sentences = [
+            TaggedSentence(words, None, scheme=scheme)
+            for words in (["cats"] * 4, ["the", "mat", "on"], ["run"])
+        ]
+        rows = task.encode(sentences, tokenizer)
+        predictions = task.decode(outputs_for(task, rows, tags, confidence), rows, sentences)
+        assert json.loads(json.dumps(predictions)) == predictions
+        assert [each["tags"] for each in predictions] == [expected[:4], expected[4:7], expected[7:]]
+        for prediction, some in zip(predictions, entities, strict=True):
+            assert prediction["entities"] == [
+                {"type": kind, "start": start, "end": end, "score": pytest.approx(score, rel=1e-5)}
+                for kind, start, end, score in some
+            ]
+
+
+def test_metrics_of_predictions_in_any_scheme(tokenizer):
+    task = Tagging(labels=LABELS)
+    gold = ["B-PER", "I-PER", "O", "B-LOC"]
+    found = ["B-PER", "I-PER", "B-LOC", "I-LOC"]
+    for scheme in ("iob1", "iob2", "bioes"):
+        sentences = [TaggedSentence(["cats", "on", "mat", "run"], gold, scheme=scheme)]
+        rows = task.encode(sentences, tokenizer)
+        right = task.decode(outputs_for(task, rows, gold, [0.9] * 4), rows, sentences)
+        assert set(task.metrics(right, sentences).values()) == {1}
+        some = task.decode(outputs_for(task, rows, found, [0.9] * 4), rows, sentences)
+        metrics = task.metrics(some, sentences)
+        assert metrics[task.criterion] == 0.5
+        assert (metrics["f1_PER"], metrics["f1_LOC"], metrics["accuracy"]) == (1, 0, 0.5)
+
+
+def test_only_first_subwords_have_labels(tokenizer):
+    task = Tagging(labels=LABELS)
+    sentences = some_sentences([12, 5])
+    rows = task.encode(sentences, tokenizer)
+    assert rows.lengths.sum() > 17 + 4, "some words are several tokens"
+    assert len(rows.labels) == len(rows.places) == rows.label_counts.sum() == 17
+    assert [task.labels[n] for n in rows.labels] == [tag for each in sentences for tag in each.tags]
+    assert rows.label_counts.tolist() == [12, 5] and rows.num_items == 2
+    unknown = [TaggedSentence(each.words) for each in sentences]
+    assert (task.encode(unknown, tokenizer).labels == IGNORE_INDEX).all()
+
+
+def test_a_document_is_as_few_rows_as_fit(tokenizer):
+    sentences = [
+        *some_sentences([8, 4, 6], document="first"),
+        *some_sentences([7, 2], document="second"),
+        *some_sentences([5]),
+        *some_sentences([5]),
+    ]
+    alone = Tagging(labels=LABELS, max_length=512).encode(sentences, tokenizer)
+    assert alone.num_items == 7 and alone.example.tolist() == list(range(7))
+    task = Tagging(labels=LABELS, max_length=512, document_context=True)
+    rows = task.encode(sentences, tokenizer)
+    assert rows.num_items == 4 and rows.example.tolist() == [0, 3, 5, 6]
+    assert rows.label_counts.tolist() == [18, 9, 5, 5]
+    assert rows.lengths.sum() == alone.lengths.sum() - 3 * 2
+    assert rows.labels.tolist() == alone.labels.tolist()
+
+
+def test_labels_are_closed_over_types():
+    sentences = [TaggedSentence(["a", "b"], ["B-PER", "O"]), TaggedSentence(["c"])]
+    assert Tagging().with_labels(sentences).labels == ("B-PER", "I-PER", "O")
+    some = [TaggedSentence(["a"], [tag]) for tag in LABELS]
+    assert Tagging().with_labels(some).labels == LABELS
+    assert Tagging(labels=("O", "B-X")).with_labels(some).labels == ("O", "B-X")
+
+
+def test_examples_of_a_folder_and_what_is_refused(tmp_path, tokenizer):
+    (tmp_path / "train.txt").write_text("a I-PER\nb I-PER\nc B-PER\n\nd O\n")
+    (tmp_path / "valid.conll").write_text("a\tO\nb\tI-PER\n\nd\tI-LOC\n")
+    (tmp_path / "test.jsonl").write_text('{"words": ["a", "b"], "tags": ["I-PER", "O"]}\n')
+    task = Tagging()
+    train, dev, test = (task.examples(tmp_path, split) for split in ("train", "dev", "test"))
+    assert train[0].tags == ["B-PER", "I-PER", "B-PER"] and train[0].scheme == "iob1"
+    assert test[0].tags == ["B-PER", "O"]
+    task = task.with_labels(train)
+    with pytest.raises(TaskDataError, match="unknown label 'B-LOC': .*valid.conll:4 .*I-PER, O"):
+        task.encode(dev, tokenizer)
+    counting = Tagging(scheme="iob2").examples(tmp_path, "train")
+    assert [each.num_invalid for each in counting] == [1, 0]
+    notes = task.encode(counting, tokenizer).notes
+    assert notes["invalid_tags"].tolist() == [1]
+    with pytest.raises(TaskDataError, match="I-PER cannot stand here in IOB2: .*train.txt:1"):
+        Tagging(scheme="iob2", invalid_tags="refuse").examples(tmp_path, "train")
+    with pytest.raises(TaskDataError, match="nothing says where documents begin: .*train.txt"):
+        Tagging(document_context=True).examples(tmp_path, "train")
+    with pytest.raises(TaskDataError, match="no column ner: .*train.txt:1"):
+        Tagging(tag_column="ner").examples(tmp_path, "train")
+
+
+def test_nothing_has_no_rows_and_no_predictions(model, tokenizer):
+    task = Tagging(labels=LABELS)
+    bert = model(task, torch.float32)
+    for sentences, expected in (
+        ([], []),
+        ([TaggedSentence(["\x01", "\x02"], ["O", "B-PER"])], [{"tags": ["O"] * 2, "entities": []}]),
+    ):
+        rows = task.encode(sentences, tokenizer)
+        outputs, loss = compute_all_outputs(task, bert, rows, device=CPU)
+        assert (rows.num_items, loss) == (0, 0)
+        assert task.decode(outputs, rows, sentences) == expected
+
+
+def test_conll_2003_by_name(shared_data):
+    task = TASKS["conll2003"]
+    dev = task.examples(shared_data / "ner" / "conll2003", "dev")
+    assert dev[0].words[:3] == ["CRICKET", "-", "LEICESTERSHIRE"] and dev[0].tags[2] == "B-ORG"
+    labels = task.with_labels(dev).labels
+    types = ("LOC", "MISC", "ORG", "PER")
+    assert labels == (*(f"B-{kind}" for kind in types), *(f"I-{kind}" for kind in types), "O")
