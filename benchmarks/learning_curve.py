@@ -201,8 +201,7 @@ def prepare(options: argparse.Namespace) -> tuple[list[Contestant], float]:
 def our_loss(model: nn.Module, batches: StepBatches) -> Tensor:
     """The loss of a step of one micro-batch."""
     (batch,) = batches.micro_batches
-    counts = {"num_predictions": batches.num_predictions, "num_rows": batches.num_rows}
-    return compute_loss(model, batch, **counts)[0]  # pyright: ignore[reportArgumentType] - a Bert
+    return compute_loss(model, batch, **batches.counts)[0]  # pyright: ignore[reportArgumentType] - a Bert
 
 
 def their_loss(model: nn.Module, batches: StepBatches) -> Tensor:

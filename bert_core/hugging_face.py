@@ -27,6 +27,8 @@ _MODULES = {
     "heads.masked_token.norm": "cls.predictions.transform.LayerNorm",
     "heads.masked_token": "cls.predictions",
     "heads.next_sentence.classifier": "cls.seq_relationship",
+    "heads.classifier.linear": "classifier",
+    "heads.span.linear": "qa_outputs",
 }
 """Our module: their module; the last part of a name (weight, bias) is the same in both."""
 
@@ -71,7 +73,7 @@ def to_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Renames weights of a Hugging Face `BertModel` or `BertForPreTraining` to those of a `Bert`.
+    """Renames weights of a Hugging Face `BertModel` or `BertFor…` to those of a `Bert`.
 
     Encoder-only names, which lack the `bert.` prefix, are understood. Raises `UnknownWeightError`
     for a name that is not in the table, for a query without its key and value, and for a decoder
@@ -110,7 +112,7 @@ def _parse(name: str, layer_pattern: str, layer_template: str) -> tuple[str, str
 
 
 def _full_name(name: str) -> str:
-    if not name.startswith(("bert.", "cls.")):
+    if not name.startswith(("bert.", "cls.", "classifier.", "qa_outputs.")):
         name = f"bert.{name}"
     module, _, leaf = name.rpartition(".")
     return f"{module}.{_OLD_LEAVES.get(leaf, leaf)}"

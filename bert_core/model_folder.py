@@ -20,7 +20,7 @@ from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256, flush_to_disk
 from bert_core.errors import UserError
 from bert_core.hugging_face import UnknownWeightError, from_hugging_face, to_hugging_face
-from bert_core.model.bert import HEADS, Bert
+from bert_core.model.bert import HEADS, TASK_HEADS, Bert
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.tokenizer import load_tokenizer, save_tokenizer
 
@@ -79,16 +79,21 @@ def save_model_folder(
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def load_model_folder(folder: str | Path) -> tuple[ModelConfig, Bert, Tokenizer]:
+def load_model_folder(
+    folder: str | Path, *, changes: Mapping[str, Any] | None = None
+) -> tuple[ModelConfig, Bert, Tokenizer]:
     """Loads a folder written here, or any of Hugging Face's with a BERT encoder, on the CPU.
 
     The model has the heads that stand in the folder and no other: an encoder alone has none, or
-    its pooler; `Bert.add_missing_heads` adds fresh ones. Raises `ModelFolderError`, naming the
+    its pooler; `Bert.add_missing_heads` adds fresh ones. `changes` are fields of `ModelConfig` to
+    have other than in the folder, such as dropout. Raises `ModelFolderError`, naming the
     file, for what is missing, damaged, unknown or not computed here.
     """
     folder = Path(folder)
     _verify_checksums(folder)
-    config = _read_config(folder / CONFIG)
+    config = ModelConfig.model_validate(
+        _read_config(folder / CONFIG).model_dump() | dict(changes or {})
+    )
     model = _read_model(folder, config)
     tokenizer = load_tokenizer(folder)
     if tokenizer.get_vocab_size() > config.vocab_size:
@@ -194,6 +199,10 @@ def _read_model(folder: Path, config: ModelConfig) -> Bert:
         names = [name for name in HEADS if any(key.startswith(f"heads.{name}.") for key in state)]
         model = Bert(Encoder(config), {})
         model.add_missing_heads(names)
+        for name in TASK_HEADS:
+            weight = state.get(f"heads.{name}.linear.weight")
+            if weight is not None:
+                model.add_task_head(name, len(weight))
         model.load_state_dict(state)
     except (SafetensorError, UnknownWeightError, RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())[:300]

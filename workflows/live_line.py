@@ -15,8 +15,7 @@ WAITING_LOG_SECONDS = 30.0
 class LiveLine:
     """Shows how a run stands; messages of the workers are printed once, above the line."""
 
-    def __init__(self, total_steps: int, stream: TextIO = sys.stdout) -> None:
-        self._total_steps = total_steps
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
         self._stream = stream
         self._terminal = stream.isatty()
         self._shown: list[str] = []
@@ -33,7 +32,7 @@ class LiveLine:
             self._print(message)
         self._shown = messages
         waiting = news.get("waiting", "")
-        text = waiting or describe(news, self._total_steps)
+        text = waiting or describe(news)
         if text == self._last_text:
             return
         if bool(waiting) != self._waiting:  # the first line of either kind is due at once
@@ -41,7 +40,7 @@ class LiveLine:
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(f"\r\x1b[K{text[:width]}")
-        elif text and (self._is_due(waiting) or news.get("step") == self._total_steps):
+        elif text and (self._is_due(waiting) or _is_last(news)):
             self._stream.write(text + "\n")
             self._last_time = time.monotonic()
         self._stream.flush()
@@ -61,20 +60,28 @@ class LiveLine:
         self._stream.write(f"\r\x1b[K{message}\n" if self._terminal else f"{message}\n")
 
 
-def describe(news: dict[str, Any], total_steps: int) -> str:
-    """One line: step, losses, learning rate, speed, padding, MFU, memory, time left."""
+def _is_last(news: dict[str, Any]) -> bool:
+    return "step" in news and news["step"] == news.get("total_steps")
+
+
+LOSSES = {
+    "train/masked_token_loss": "mlm",
+    "train/next_sentence_loss": "nsp",
+    "heldout/masked_token_loss": "held-out mlm",
+    "train/accuracy": "accuracy",
+}
+"""What else is shown where it is in the news, and how it is called there."""
+
+
+def describe(news: dict[str, Any]) -> str:
+    """One line: step, losses, dev metric, learning rate, speed, padding, MFU, memory, time left."""
     if "train/loss" not in news:
         return ""
     parts = [
-        f"step {news['step']:,}/{total_steps:,}",
+        f"step {news['step']:,}/{news['total_steps']:,}",
         f"loss {news['train/loss']:.3f}",
-        f"mlm {news['train/masked_token_loss']:.3f}",
-    ]
-    if "train/next_sentence_loss" in news:
-        parts.append(f"nsp {news['train/next_sentence_loss']:.3f}")
-    if "heldout/masked_token_loss" in news:
-        parts.append(f"held-out mlm {news['heldout/masked_token_loss']:.3f}")
-    parts += [
+        *(f"{label} {news[name]:.3f}" for name, label in LOSSES.items() if name in news),
+        *([news["best_epoch"]] if "best_epoch" in news else []),
         f"lr {news['train/learning_rate']:.1e}",
         f"{news['tokens_per_second']:,.0f} tokens/s",
         f"padding {news['padding_share']:.1%}",

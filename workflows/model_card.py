@@ -32,24 +32,58 @@ def model_card(
     its table, `{"Tokens": 1_234_567}`. `figures` are measured on held-out documents; `baseline`
     holds the unigram model's value of those figures it has.
     """
-    header: dict[str, object] = {
-        "library_name": "transformers",
-        "pipeline_tag": "fill-mask",
-        "tags": ["bert", "bertline"],
-    }
-    if language is not None:
-        header["language"] = language
     sections = [
-        f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
+        _header("fill-mask", language),
         f"# {name}\n\n{summary}",
         f"## Data\n\n{_table(('', 'Value'), data)}",
         f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
         f"## Figures on held-out documents\n\n{_figures(figures, baseline)}",
-        _LOADING,
+        _loading("fill-mask", "The capital of France is [MASK]."),
+    ]
+    return _finished(sections, lineage)
+
+
+def finetuned_model_card(
+    *,
+    name: str,
+    summary: str,
+    data: Mapping[str, object],
+    recipe: Mapping[str, object],
+    figures: Mapping[str, float],
+    lineage: Mapping[str, object],
+    pipeline: str | None,
+) -> str:
+    """A fine-tuned model's card, as `model_card`; `figures` are measured on the dev examples.
+
+    `pipeline` is what `transformers` calls the task; None where it has no pipeline for it.
+    """
+    sections = [
+        _header(pipeline, None),
+        f"# {name}\n\n{summary}",
+        f"## Data\n\n{_table(('', 'Value'), data)}",
+        f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
+        f"## Figures on the dev examples\n\n{_table(('', 'Value'), figures)}",
+        _loading(pipeline, None),
+    ]
+    return _finished(sections, lineage)
+
+
+def _header(pipeline: str | None, language: str | None) -> str:
+    header: dict[str, object] = {"library_name": "transformers"}
+    if pipeline is not None:
+        header["pipeline_tag"] = pipeline
+    header["tags"] = ["bert", "bertline"]
+    if language is not None:
+        header["language"] = language
+    return f"---\n{yaml.safe_dump(header, sort_keys=False)}---"
+
+
+def _finished(sections: list[str], lineage: Mapping[str, object]) -> str:
+    ends = [
         f"## Where it comes from\n\n{_table(('', 'Value'), lineage)}",
         f"## Licence\n\n{LICENCE_NOTE}",
     ]
-    return without_machine_paths("\n\n".join(sections) + "\n")
+    return without_machine_paths("\n\n".join([*sections, *ends]) + "\n")
 
 
 def _figures(figures: Mapping[str, float], baseline: Mapping[str, float]) -> str:
@@ -84,6 +118,15 @@ def _written(value: object) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
+def _loading(pipeline: str | None, sentence: str | None) -> str:
+    if pipeline is None:
+        return _LOADING
+    call = f'{pipeline.replace("-", "_")} = pipeline("{pipeline}", model="MODEL_FOLDER")'
+    example = f'\n{pipeline.replace("-", "_")}("{sentence}")' if sentence else ""
+    snippet = f"```python\nfrom transformers import pipeline\n\n{call}{example}\n```"
+    return f"{_LOADING}\n\nWith `transformers`:\n\n{snippet}"
+
+
 _LOADING = """## How to load
 
 The folder is in Hugging Face's layout. With Bertline's core, which needs PyTorch and no
@@ -93,13 +136,4 @@ The folder is in Hugging Face's layout. With Bertline's core, which needs PyTorc
 from bert_core.model_folder import load_model_folder
 
 config, model, tokenizer = load_model_folder("MODEL_FOLDER")
-```
-
-With `transformers`:
-
-```python
-from transformers import pipeline
-
-fill_mask = pipeline("fill-mask", model="MODEL_FOLDER")
-fill_mask("The capital of France is [MASK].")
 ```"""

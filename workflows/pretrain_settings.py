@@ -7,9 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bert_core.config import SIZES, ModelConfig
 from bert_core.text.rows.settings import BatchSettings, RowSettings
-from bert_core.training.settings import OptimizerSettings
-from workflows.cluster_settings import ClusterSettings
-from workflows.settings import CommandLineSettings
+from bert_core.training.settings import PretrainingOptimizerSettings
+from workflows.run_settings import RunSettings
 
 
 class ModelSettings(BaseModel):
@@ -66,61 +65,17 @@ class EvaluationSettings(BaseModel):
     )
 
 
-class CheckpointSettings(BaseModel):
-    """When a run is saved, besides its end and any request to stop."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    every_steps: int = Field(default=1000, ge=1, description="steps between checkpoints")
-    keep: int = Field(default=3, ge=1, description="newest checkpoints that stay on disk")
-
-
-class TrackingSettings(BaseModel):
-    """Where MLflow is and what a run is called there."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    uri: str | None = Field(
-        default=None,
-        description="MLflow tracking URI; by default a SQLite store under the storage folder",
-    )
-    experiment: str = Field(default="pretraining", description="MLflow experiment")
-    register_as: str | None = Field(
-        default="bert",
-        description="name under which the encoder is registered; null for no registration",
-    )
-
-
-class PretrainSettings(CommandLineSettings):
+class PretrainSettings(RunSettings):
     """Pre-trains a BERT encoder on token shards and registers it in MLflow.
 
     Without arguments: the quickstart, on the documentation that is on this machine.
     """
 
+    machine_fields = RunSettings.machine_fields | {"preset", "shards"}
+
     preset: str = Field(
         default="quickstart", description="what to train: a preset's name, or a YAML file"
     )
-    profile: str = Field(
-        default="local", description="where to train: a profile's name, or a YAML file"
-    )
-    name: str | None = Field(
-        default=None,
-        pattern=r"^\w[\w.\-]*$",
-        description="run name, a plain folder name; the same name goes on (default: preset and a"
-        " hash)",
-    )
-    storage: str = Field(
-        default_factory=lambda: str(Path.home() / ".bertline"),
-        description="folder of runs, checkpoints, caches and the MLflow store. Or an address (s3://,"
-        " gs://, file://) of runs and checkpoints, of which each machine has a working copy under"
-        " ~/.bertline/copies: caches, prepared text and the MLflow store stay there, so several"
-        " machines need --shards that all can read and MLFLOW_TRACKING_URI; nothing keeps two of"
-        " them from training one run at once",
-    )
-    fresh: bool = Field(
-        default=False, description="set an earlier run of this name aside and start over"
-    )
-    seed: int = Field(default=0, ge=0, description="decides weights, rows, masks and dropout")
     shards: Path | None = Field(
         default=None,
         description="folder of token shards from workflows/prepare.py; without it `text` is"
@@ -145,15 +100,11 @@ class PretrainSettings(CommandLineSettings):
         ],
         description="stretches of training, one schedule over all: a JSON list",
     )
-    optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="type of matrix products; weights stay float32"
+    optimizer: PretrainingOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
+        default_factory=PretrainingOptimizerSettings
     )
     compile: bool = Field(default=False, description="torch.compile the forward pass (GPU)")
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
-    checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
-    tracking: TrackingSettings = Field(default_factory=TrackingSettings)
-    cluster: ClusterSettings = Field(default_factory=ClusterSettings)
 
     @model_validator(mode="after")
     def _rows_fit_the_positions(self) -> Self:

@@ -1,11 +1,6 @@
-"""What happens before the first step: what a run reads, what is said of it, what MLflow is told."""
+"""What happens before the first step of pre-training: what a run reads, and what is said of it."""
 
-import shutil
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
-
-import yaml
 
 from bert_core.errors import UserError
 from bert_core.text.rows.settings import RowSettings
@@ -13,8 +8,7 @@ from bert_core.text.shard_index import TOKENIZER_NAME
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.pretrain_settings import PretrainSettings
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.tracker import DatasetInput, TrackedRun, code_tags, default_tracking_uri
+from workflows.run_folder import RunFolder
 
 
 def prepared_text(settings: PretrainSettings, storage: Path) -> Path:
@@ -69,75 +63,3 @@ def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards)
         f"steps    {phases}, {settings.batch.global_batch_size:,} rows each",
         flush=True,
     )
-
-
-def refuse_a_full_disk(settings: PretrainSettings, folder: RunFolder, vocab_size: int) -> None:
-    """Raises `UserError` where the checkpoints of the run will not fit."""
-    # Not at the top: what is wrong with storage or shards is said before torch is loaded.
-    import torch
-
-    from bert_core.model.bert import Bert
-    from bert_core.training.checkpoint import checkpoint_bytes
-
-    with torch.device("meta"):
-        model = Bert.for_pretraining(settings.model.config(vocab_size, pad_token_id=0))
-    # One more while the newest is written, and the exported model.
-    count = settings.checkpoint.keep + 2
-    needed = count * checkpoint_bytes(model, settings.optimizer.name)
-    free = shutil.disk_usage(folder.path).free
-    if free < needed:
-        raise UserError(
-            f"{count} checkpoints need {needed / 2**30:.1f} GiB",
-            f"{folder.path} has {free / 2**30:.1f} GiB free",
-            "free some, lower --checkpoint.keep, or choose another --storage",
-        )
-
-
-def write_settings(settings: PretrainSettings, folder: RunFolder, artifacts: Path) -> None:
-    """Writes the resolved settings, to repeat the run with, into the run folder and for MLflow."""
-    text = (
-        "# python workflows/pretrain.py --preset THIS_FILE --shards FOLDER_OF_THE_SAME_SHARDS\n"
-        + yaml.safe_dump(portable(settings), sort_keys=False)
-    )
-    artifacts.mkdir(exist_ok=True)
-    write_atomically(folder.settings, text)
-    write_atomically(artifacts / folder.settings.name, text)
-
-
-def portable(settings: PretrainSettings) -> dict[str, Any]:
-    """The settings without what belongs to one machine."""
-    machine = {"preset", "profile", "name", "storage", "fresh", "shards"}
-    return settings.model_dump(mode="json", exclude=machine) | {
-        "tracking": settings.tracking.model_dump(mode="json", exclude={"uri"})
-    }
-
-
-def tracked_run(
-    settings: PretrainSettings, storage: Path, folder: RunFolder, shards: TokenShards
-) -> TrackedRun:
-    """What MLflow is told of the run besides its metrics: no path of this machine."""
-    if not folder.run_key.exists():
-        write_atomically(folder.run_key, uuid4().hex)
-    source = ", ".join(settings.text) if settings.shards is None else settings.shards.name
-    params = {"preset": Path(settings.preset).stem, "profile": Path(settings.profile).stem}
-    return TrackedRun(
-        tracking_uri=settings.tracking.uri or default_tracking_uri(storage),
-        experiment=settings.tracking.experiment,
-        run_name=folder.name,
-        run_key=folder.run_key.read_text(),
-        params=params | flattened(portable(settings)),
-        tags=code_tags(Path(__file__).parent)
-        | {"data.sha256": shards.data_hash, "tokenizer.sha256": shards.tokenizer_hash},
-        dataset=DatasetInput("train", shards.data_hash, source),
-    )
-
-
-def flattened(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as `section.field: value`."""
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= flattened(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = str(value)
-    return flat

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
-from bert_core.training.checkpoint_names import checkpoint_step
 from workflows.settings import differences
 
 if TYPE_CHECKING:
@@ -71,12 +70,15 @@ class RunFolder:
         """Whether a worker has ever begun to write here."""
         return (self.path / WRITER_LOCK_NAME).exists()
 
-    def last_step(self) -> int:
-        """The step of the newest whole checkpoint, 0 without one."""
-        from bert_core.training.checkpoint import newest_checkpoint
+    def is_trained(self) -> bool:
+        """Whether the newest whole checkpoint is that of the last step."""
+        from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 
         path, _ = newest_checkpoint(self.checkpoints)
-        return 0 if path is None else checkpoint_step(path)
+        if path is None:
+            return False
+        info = read_checkpoint(path)
+        return info.step == info.extra.get("total_steps")
 
     @property
     def ray(self) -> Path:

@@ -65,7 +65,7 @@ def parse_command_line(settings_class: type[Settings], arguments: Sequence[str])
     given: dict[str, Any] = {}
     for option, folder in LAYERS.items():
         if option in settings_class.model_fields:
-            chosen = _option(arguments, option) or settings_class.model_fields[option].default
+            chosen = given_option(arguments, option) or settings_class.model_fields[option].default
             if chosen:
                 given = _merged(given, read_layer(option, chosen, folder))
     try:
@@ -87,7 +87,7 @@ def read_layer(option: str, name: str, folder: Path) -> dict[str, Any]:
         known = sorted(file.stem for file in folder.glob("*.yaml"))
         if not path.is_file():
             raise UserError(
-                f"unknown {option}{_nearest(name, known)}",
+                f"unknown {option}{nearest(name, known)}",
                 f"--{option} {name}",
                 f"give one of {', '.join(known)}, or the path of a .yaml file",
             )
@@ -111,7 +111,7 @@ def validated(settings_class: type[Settings], values: dict[str, Any], origin: st
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            near = _nearest(where, field_names(settings_class))
+            near = nearest(where, field_names(settings_class))
             raise UserError(f"unknown setting{near}", where, "see --help") from error
         message = first["msg"].removeprefix("Value error, ")
         raise UserError(message, f"--{where}" if where else origin, "see --help") from error
@@ -147,7 +147,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     return found
 
 
-def _option(arguments: Sequence[str], name: str) -> str | None:
+def given_option(arguments: Sequence[str], name: str) -> str | None:
     """The value of `--name value` or `--name=value`, the last one given."""
     value = None
     for position, argument in enumerate(arguments):
@@ -188,12 +188,13 @@ def _command_line_error(settings_class: type[BaseSettings], error: SettingsError
     if marker in message:
         unknown = message.split(marker)[1].split()[0]
         name = unknown.removeprefix("--").split("=")[0]
-        near = _nearest(name, field_names(settings_class))
+        near = nearest(name, field_names(settings_class))
         return UserError(f"unknown setting{near}", unknown, "see --help")
     return UserError("cannot read the command line", message, "see --help")
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, known: Sequence[str]) -> str:
+    """`, did you mean …?` with the known name that is most alike; empty where none is."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5) or difflib.get_close_matches(
         name.split(".")[-1], [field.split(".")[-1] for field in known], n=1, cutoff=0.6
     )

@@ -9,13 +9,13 @@ from typing import Any
 import psutil
 import torch
 
-from bert_core.config import ModelConfig
-from bert_core.flops import training_flops
 from bert_core.training.loop import StepResult
 from workflows.cluster import Worker
 
 RECENT_STEPS = 50
 """Steps over which rates are taken."""
+PEAKS = 3
+"""How often the device's peak is measured; the best counts."""
 PUBLISH_SECONDS = 0.5
 """The least time between two words to the driver."""
 
@@ -23,14 +23,13 @@ PUBLISH_SECONDS = 0.5
 class Throughput:
     """Rates over the last steps, and the news that the driver shows."""
 
-    def __init__(self, config: ModelConfig, worker: Worker, total_steps: int) -> None:
-        self._config = config
+    def __init__(self, worker: Worker, total_steps: int) -> None:
         self._worker = worker
         self._total_steps = total_steps
         self._steps: deque[tuple[float, int, int, float]] = deque(maxlen=RECENT_STEPS)
         self._news: dict[str, Any] = {}
         self._published = self._last = 0.0
-        self._peak = 0.0
+        self._peak, self._num_peaks = 0.0, 0
         self._busy_seconds = self._earlier_seconds = 0.0
 
     def start(self, earlier_seconds: float = 0.0) -> None:
@@ -38,22 +37,14 @@ class Throughput:
 
         `earlier_seconds` are those that earlier starts of the run have used, all workers together.
         """
-        self._peak = peak_flops(self._worker.device) * self._worker.world_size
+        self._measure_peak()
         self._earlier_seconds = earlier_seconds
         self._last = time.perf_counter()
 
-    def add(self, result: StepResult) -> None:
-        """Counts one step, at the time its results were read."""
+    def add(self, result: StepResult, flops: float) -> None:
+        """Counts one step of so many FLOPs, at the time its results were read."""
         now = time.perf_counter()
         tokens, slots = int(result.num_real_tokens), int(result.num_slots)
-        sums = result.sums.tolist()
-        flops = training_flops(
-            self._config,
-            num_tokens=tokens,
-            sum_of_squared_lengths=result.sum_of_squared_lengths,
-            num_predictions=int(sums[2]),
-            num_rows=int(sums[5]),
-        )
         self._steps.append((now - self._last, tokens, slots, flops))
         self._busy_seconds += now - self._last
         self._last = now
@@ -63,12 +54,13 @@ class Throughput:
     def paused(self) -> Iterator[None]:
         """Leaves what happens inside out of the rates, though not out of the usage.
 
-        The peak is measured again: at the start Ray's own start may still share the cores.
+        The peak is measured again the first times: Ray's own start may still share the cores.
         """
         begin = time.perf_counter()
         yield
         self._busy_seconds += time.perf_counter() - begin
-        self._peak = max(self._peak, peak_flops(self._worker.device) * self._worker.world_size)
+        if self._num_peaks < PEAKS:
+            self._measure_peak()
         self._last += time.perf_counter() - begin
 
     def publish(self, news: dict[str, Any], *, at_once: bool = False) -> None:
@@ -81,6 +73,10 @@ class Throughput:
     def usage(self) -> float:
         """Seconds all workers together have spent on this run, earlier starts included."""
         return self._earlier_seconds + self._busy_seconds * self._worker.world_size
+
+    def _measure_peak(self) -> None:
+        self._peak = max(self._peak, peak_flops(self._worker.device) * self._worker.world_size)
+        self._num_peaks += 1
 
     def _figures(self, step: int) -> dict[str, float]:
         seconds, tokens, slots, flops = map(sum, zip(*self._steps, strict=True))

@@ -7,7 +7,7 @@ from torch import nn
 
 from bert_core.config import ModelConfig
 from bert_core.model.encoder import Encoder
-from bert_core.model.heads import MaskedTokenHead, NextSentenceHead, Pooler
+from bert_core.model.heads import Classifier, MaskedTokenHead, NextSentenceHead, Pooler, Span
 
 HEADS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "masked_token": MaskedTokenHead,
@@ -15,6 +15,12 @@ HEADS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "next_sentence": NextSentenceHead,
 }
 """The heads of pre-training; their names are those in `Bert.heads` and in the weights."""
+
+TASK_HEADS: dict[str, Callable[[ModelConfig, int], nn.Module]] = {
+    "classifier": Classifier,
+    "span": Span,
+}
+"""The heads of fine-tuning, which have as many outputs as the task has answers."""
 
 
 class Bert(nn.Module):
@@ -44,6 +50,14 @@ class Bert(nn.Module):
         for name in added:
             self.heads[name] = HEADS[name](self.config)
         return added
+
+    def add_task_head(self, name: str, num_outputs: int) -> list[str]:
+        """Adds a fresh head of `TASK_HEADS` unless one of this size is there; gives its name."""
+        head = dict(self.heads.items()).get(name)
+        if isinstance(head, Classifier | Span) and head.linear.out_features == num_outputs:
+            return []
+        self.heads[name] = TASK_HEADS[name](self.config, num_outputs)
+        return [name]
 
     @property
     def config(self) -> ModelConfig:

@@ -1,6 +1,6 @@
 """What stands on the encoder: hidden states go in, logits come out. A head knows no label.
 
-Shapes: T tokens, H hidden size, V vocabulary, P predicted positions, N sequences.
+Shapes: H hidden size, V vocabulary, P predicted positions, N sequences, L outputs.
 """
 
 import torch
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bert_core.config import ModelConfig
+from bert_core.model.dropout import dropout
 from bert_core.model.encoder import initialize
-from bert_core.model.layout import Layout
 
 
 class MaskedTokenHead(nn.Module):
@@ -36,16 +36,15 @@ class MaskedTokenHead(nn.Module):
 
 
 class Pooler(nn.Module):
-    """Summarises a sequence: tanh of a linear map of its first token's state, [CLS]."""
+    """Summarises a sequence: tanh of a linear map of its first token's state, that of [CLS]."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         initialize(self, config.initializer_range)
 
-    def forward(self, hidden_states: Tensor, layout: Layout) -> Tensor:
-        """One vector per sequence, [N, H], from the states [T, H]."""
-        first_states = hidden_states.index_select(0, layout.first_positions)
+    def forward(self, first_states: Tensor) -> Tensor:
+        """One vector per sequence, [N, H], from the states [N, H] of their first tokens."""
         return self.dense(first_states).tanh()
 
 
@@ -60,3 +59,30 @@ class NextSentenceHead(nn.Module):
     def forward(self, pooled: Tensor) -> Tensor:
         """Logits [N, 2] of pooled sequences [N, H]."""
         return self.classifier(pooled)
+
+
+class Classifier(nn.Module):
+    """Scores answers: dropout and a linear map, of pooled sequences or of single tokens' states."""
+
+    def __init__(self, config: ModelConfig, num_outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, num_outputs)
+        self.dropout = config.hidden_dropout_prob
+        initialize(self, config.initializer_range)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits [P, L] of states [P, H]."""
+        return self.linear(dropout(states, self.dropout, self.training))
+
+
+class Span(nn.Module):
+    """Scores each token as the first and as the last of an answer (section 4.2 of the paper)."""
+
+    def __init__(self, config: ModelConfig, num_outputs: int = 2) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, num_outputs)
+        initialize(self, config.initializer_range)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits [P, 2] of states [P, H]: start, end."""
+        return self.linear(states)

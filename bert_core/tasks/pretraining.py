@@ -93,7 +93,8 @@ def _masked_token_loss(
 def _next_sentence_loss(
     model: Bert, hidden_states: Tensor, batch: PretrainingBatch, count: int
 ) -> tuple[Tensor, Tensor]:
-    pooled = model.heads["pooler"](hidden_states, batch.layout)
+    first_states = hidden_states.index_select(0, batch.layout.first_positions)
+    pooled = model.heads["pooler"](first_states)
     logits, labels = model.heads["next_sentence"](pooled), batch.next_sentence  # [N, 2], [N]
     total = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
     hits = (logits.detach().argmax(-1) == labels).sum()

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
+from bert_core.tasks.pretraining import SUM_NAMES
 from bert_core.training.loop import ComputeLoss, autocast
 from bert_core.training.ranks import world_size
-from bert_core.training.readings import NUM_SUMS
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def evaluate_pretraining(
     gets the result of the whole. Raises `UserError` when there is nothing to predict.
     """
     surprise = torch.from_numpy(unigram_surprise(token_counts)).to(device)
-    totals = torch.zeros(NUM_SUMS + 1, dtype=torch.float64, device=device)
+    totals = torch.zeros(len(SUM_NAMES) + 1, dtype=torch.float64, device=device)
     was_training = model.training
     model.eval()
     try:
@@ -63,8 +63,8 @@ def evaluate_pretraining(
             for batch in batches:
                 batch = batch.to(device, non_blocking=True)
                 _, sums = compute_loss(model, batch, num_predictions=1, num_rows=1)
-                totals[:NUM_SUMS] += sums
-                totals[NUM_SUMS] += _sum_of_surprise(surprise, batch.masked_ids)
+                totals[:-1] += sums
+                totals[-1] += _sum_of_surprise(surprise, batch.masked_ids)
     finally:
         model.train(was_training)
     if world_size() > 1:

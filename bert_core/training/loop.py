@@ -4,7 +4,7 @@
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bert_core.training.ranks import data_parallel, rank, world_size
-from bert_core.training.readings import NUM_SUMS, STOP, NonFiniteLossError, Readings
+from bert_core.training.readings import (
+    FIRST_SUM,
+    LOSS,
+    REAL_TOKENS,
+    SLOTS,
+    STOP,
+    NonFiniteLossError,
+    Readings,
+)
 
 __all__ = ["NonFiniteLossError", "StepResult", "TrainingState", "train"]
 
@@ -48,8 +56,8 @@ class StepBatches(Protocol):
         ...
 
     @property
-    def num_predictions(self) -> int:
-        """Masked tokens to predict in the global batch, all ranks together."""
+    def counts(self) -> Mapping[str, int]:
+        """What the loss function divides by, by its names: those of all ranks together."""
         ...
 
     @property
@@ -63,20 +71,10 @@ class StepBatches(Protocol):
         ...
 
 
-class ComputeLoss(Protocol):
-    """Loss of one micro-batch over the global denominators, and its detached sums [6]."""
-
-    def __call__(
-        self,
-        model: Any,  # noqa: ANN401 - each task calls its own model
-        batch: Any,  # noqa: ANN401 - each task has its own batch
-        /,
-        *,
-        num_predictions: int,
-        num_rows: int,
-    ) -> tuple[Tensor, Tensor]:
-        """`model` is the bare module, whatever the number of ranks."""
-        ...
+ComputeLoss = Callable[..., tuple[Tensor, Tensor]]
+"""`compute_loss(model, micro_batch, **counts)`: the micro-batch's loss over the counts of the
+global batch, and its detached sums [S]. `model` is the bare module, whatever the number of ranks.
+"""
 
 
 @dataclass
@@ -100,13 +98,14 @@ class TrainingState:
 class StepResult:
     """What one step did, over all ranks; tensors stay on the device until somebody reads them.
 
-    `step` is the number of finished steps, this one included. `sums` is [6] float64 in the order
-    of `SUM_NAMES`; `gradient_norm` (before clipping), `num_real_tokens` and `num_slots` are 0-d.
-    `sum_of_squared_lengths` is known to the host. `stopped` says that this is the last result
-    because some rank asked to stop.
+    `step` is the number of finished steps, this one included. `sums` are those of the loss
+    function, float64 [S]; `loss`, `gradient_norm` (before clipping), `num_real_tokens` and
+    `num_slots` are 0-d. `sum_of_squared_lengths` is known to the host. `stopped` says that this is
+    the last result because some rank asked to stop.
     """
 
     step: int
+    loss: Tensor
     sums: Tensor
     gradient_norm: Tensor
     learning_rate: float
@@ -174,15 +173,16 @@ def train(
         _step_optimizer(state.optimizer, learning_rate)
         state.step = number
         state.num_rows_seen += batches.num_rows
-        seen = state.num_tokens_seen + totals[NUM_SUMS]
+        seen = state.num_tokens_seen + totals[REAL_TOKENS]
         state.num_tokens_seen = int(seen) if device.type == "cpu" else seen
         yield StepResult(
             step=number,
-            sums=totals[:NUM_SUMS],
+            loss=totals[LOSS],
+            sums=totals[FIRST_SUM:REAL_TOKENS],
             gradient_norm=gradient_norm,
             learning_rate=learning_rate,
-            num_real_tokens=totals[NUM_SUMS],
-            num_slots=totals[NUM_SUMS + 1],
+            num_real_tokens=totals[REAL_TOKENS],
+            num_slots=totals[SLOTS],
             sum_of_squared_lengths=batches.sum_of_squared_lengths,
             stopped=stopped,
         )
@@ -214,22 +214,18 @@ def _accumulate_gradients(
     autocast_dtype: torch.dtype | None,
     seed: int,
 ) -> Tensor:
-    """This rank's gradients into `.grad`; its totals [6 sums, real tokens, slots, 0] float64."""
-    totals = torch.zeros(STOP + 1, dtype=torch.float64, device=device)
+    """This rank's gradients into `.grad`; its totals, see `readings`, float64."""
+    totals = torch.zeros((), dtype=torch.float64, device=device)
     last = len(batches.micro_batches) - 1
     for index, micro_batch in enumerate(batches.micro_batches):
         torch.manual_seed(_dropout_seed(seed, step, rank(), index))
         with _gradient_sync(forward, wanted=index == last):
             with autocast(device, autocast_dtype):
-                loss, sums = forward(
-                    micro_batch.to(device, non_blocking=True),
-                    num_predictions=batches.num_predictions,
-                    num_rows=batches.num_rows,
-                )
+                loss, sums = forward(micro_batch.to(device, non_blocking=True), **batches.counts)
             (loss * world_size()).backward()
-        totals[:NUM_SUMS] += sums
-    totals[NUM_SUMS] = sum(batch.num_real_tokens for batch in batches.micro_batches)
-    totals[NUM_SUMS + 1] = sum(batch.num_slots for batch in batches.micro_batches)
+        totals = totals + torch.cat([loss.detach().reshape(1), sums, sums.new_zeros(3)]).double()
+    totals[REAL_TOKENS] = sum(batch.num_real_tokens for batch in batches.micro_batches)
+    totals[SLOTS] = sum(batch.num_slots for batch in batches.micro_batches)
     return totals
 
 

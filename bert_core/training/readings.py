@@ -5,10 +5,8 @@ from torch import Tensor
 
 from bert_core.errors import UserError
 
-NUM_SUMS = 6
-"""How many sums a loss function returns; see `bert_core.tasks.pretraining.SUM_NAMES`."""
-STOP = NUM_SUMS + 2
-"""The place of the stop flag in a step's totals, after the counts of real tokens and slots."""
+LOSS, FIRST_SUM, REAL_TOKENS, SLOTS, STOP = 0, 1, -3, -2, -1
+"""Places in a step's totals: the loss, the loss function's sums, two counts, the stop flag."""
 
 
 class NonFiniteLossError(UserError):
@@ -17,7 +15,7 @@ class NonFiniteLossError(UserError):
     def __init__(self, step: int, loss: float, gradient_norm: float) -> None:
         super().__init__(
             "training stopped on a number that is not finite",
-            f"step {step}: loss sum {loss}, gradient norm {gradient_norm}",
+            f"step {step}: loss {loss}, gradient norm {gradient_norm}",
             "lower the peak learning rate or lengthen the warm-up; the last checkpoint is intact",
         )
         self.step, self.loss, self.gradient_norm = step, loss, gradient_norm
@@ -55,8 +53,8 @@ class Readings:
         if copied is not None:
             copied.synchronize()
         if not bool(values.isfinite().all()):
-            raise NonFiniteLossError(step, float(values[0] + values[3]), float(values[-1]))
-        return bool(values[STOP] > 0)
+            raise NonFiniteLossError(step, float(values[LOSS]), float(values[-1]))
+        return bool(values[:-1][STOP] > 0)
 
 
 def _copy_to_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:

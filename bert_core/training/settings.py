@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class OptimizerSettings(BaseModel):
-    """The optimizer and its schedule; the defaults are the paper's (Devlin et al. 2018, A.2)."""
+    """The optimizer; the defaults are the paper's (Devlin et al. 2018, A.2)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -16,11 +16,6 @@ class OptimizerSettings(BaseModel):
     )
     peak_learning_rate: float = Field(
         default=1e-4, gt=0, description="learning rate at the end of the warm-up, per step"
-    )
-    warmup_steps: int = Field(
-        default=10_000,
-        ge=0,
-        description="steps over which the learning rate rises linearly, in steps",
     )
     beta1: float = Field(
         default=0.9, ge=0, lt=1, description="decay of the mean of the gradients, per step"
@@ -45,4 +40,28 @@ class OptimizerSettings(BaseModel):
         default=1.0,
         gt=0,
         description="global gradient norm above which gradients are scaled down, L2",
+    )
+
+
+class PretrainingOptimizerSettings(OptimizerSettings):
+    """The optimizer of pre-training, with its warm-up."""
+
+    warmup_steps: int = Field(
+        default=10_000,
+        ge=0,
+        description="steps over which the learning rate rises linearly, in steps",
+    )
+
+
+class FinetuningOptimizerSettings(OptimizerSettings):
+    """The optimizer of fine-tuning (Devlin et al. 2018, A.3), its warm-up a share of the run."""
+
+    peak_learning_rate: float = Field(
+        default=3e-5, gt=0, description="learning rate at the end of the warm-up, per step"
+    )
+    warmup_share: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="share of all steps over which the learning rate rises linearly",
     )

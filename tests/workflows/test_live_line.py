@@ -5,6 +5,7 @@ from workflows.live_line import LiveLine, describe
 
 NEWS = {
     "step": 1200,
+    "total_steps": 5000,
     "train/loss": 4.25,
     "train/masked_token_loss": 3.6,
     "train/next_sentence_loss": 0.65,
@@ -23,19 +24,19 @@ class Terminal(io.StringIO):
 
 
 def test_a_line_says_all_there_is_to_know():
-    assert describe(NEWS, 5000) == (
+    assert describe(NEWS) == (
         "step 1,200/5,000  loss 4.250  mlm 3.600  nsp 0.650  lr 2.0e-03  12,346 tokens/s  "
         "padding 12.5%  MFU 42%  1.5 GiB  ETA 1 h 02 min"
     )
     without = {name: value for name, value in NEWS.items() if "next_sentence" not in name}
-    line = describe(without | {"heldout/masked_token_loss": 3.4}, 5000)
+    line = describe(without | {"heldout/masked_token_loss": 3.4})
     assert "nsp" not in line and "held-out mlm 3.400" in line
-    assert describe({"step": 3}, 5000) == ""
+    assert describe({"step": 3}) == ""
 
 
 def test_a_terminal_has_one_line_and_messages_above_it():
     stream = Terminal()
-    show = LiveLine(5000, stream)
+    show = LiveLine(stream)
     show(NEWS | {"messages": ["going on from step 1,199"]})
     show(NEWS | {"messages": ["going on from step 1,199"]})  # nothing new
     show(NEWS | {"step": 1201, "messages": ["going on from step 1,199"]})
@@ -48,9 +49,9 @@ def test_a_terminal_has_one_line_and_messages_above_it():
 
 def test_a_log_gets_a_line_now_and_then_and_the_last():
     stream = io.StringIO()
-    show = LiveLine(1300, stream)
+    show = LiveLine(stream)
     for step in range(1200, 1301):
-        show(NEWS | {"step": step})
+        show(NEWS | {"step": step, "total_steps": 1300})
     show.close()
     lines = stream.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == ["step 1,200/1,300", "step 1,300/1,300"]
@@ -58,7 +59,7 @@ def test_a_log_gets_a_line_now_and_then_and_the_last():
 
 def test_the_messages_of_a_new_worker_are_shown_too():
     stream = io.StringIO()
-    show = LiveLine(1300, stream)
+    show = LiveLine(stream)
     show({"messages": ["going on from step 40"]})
     show({"messages": ["step-60 is damaged", "going on from step 40"]})
     show({"messages": ["step-60 is damaged", "going on from step 40"]})
@@ -72,7 +73,7 @@ def test_the_messages_of_a_new_worker_are_shown_too():
 
 def test_what_is_waited_for_takes_the_place_of_the_line():
     stream = Terminal()
-    show = LiveLine(5000, stream)
+    show = LiveLine(stream)
     show({"waiting": ""})
     assert stream.getvalue() == ""
     show({"waiting": "waiting for 2 workers  5.0 s"})
@@ -88,7 +89,7 @@ def test_a_log_says_rarely_what_is_waited_for(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(live_line.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
-    show = LiveLine(5000, stream)
+    show = LiveLine(stream)
     for second in range(5, 70):
         now[0] = second
         show({"waiting": f"waiting  {second} s"})
@@ -98,5 +99,5 @@ def test_a_log_says_rarely_what_is_waited_for(monkeypatch):
         "waiting  5 s",
         "waiting  36 s",
         "waiting  67 s",
-        describe(NEWS, 5000),
+        describe(NEWS),
     ]

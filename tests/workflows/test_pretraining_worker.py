@@ -4,10 +4,14 @@ import pytest
 import torch
 from pretraining_runs import Run, train_here, write_corpus
 
+from bert_core.flops import training_flops
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training.loop import StepResult
 from bert_core.training.readings import NonFiniteLossError
-from workflows.pretraining_worker import step_metrics
+from workflows.cluster import Worker
+from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining_worker import PretrainingRun, step_metrics
+from workflows.settings import parse_command_line
 
 PHASES = '[{"sequence_length": 16, "steps": 14}, {"sequence_length": 32, "steps": 11}]'
 
@@ -83,7 +87,7 @@ def test_a_checkpoint_says_what_made_it_and_keeps_the_journal(train, corpus):
 def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_checkpoint(train):
     run, _, _ = train("run", 8)
     rate = {"optimizer__peak_learning_rate": 1e30}
-    with pytest.raises(NonFiniteLossError, match="step 10: loss sum nan") as caught:
+    with pytest.raises(NonFiniteLossError, match="step 10: loss nan") as caught:
         train("run", **rate)
     assert caught.value.step == 10
     path, damaged = newest_checkpoint(run.checkpoints)
@@ -94,12 +98,12 @@ def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_checkpoint(train)
 def test_metrics_are_means_over_the_global_batch():
     def result(*sums):
         each = torch.tensor(sums, dtype=torch.float64)
-        norm, count = torch.tensor(0.5), torch.tensor(90)
-        return StepResult(3, each, norm, 1e-3, count, count, 900, stopped=False)
+        loss, norm, count = torch.tensor(4.75), torch.tensor(0.5), torch.tensor(90)
+        return StepResult(3, loss, each, norm, 1e-3, count, count, 900, stopped=False)
 
     metrics = step_metrics(result(40.0, 5.0, 10.0, 6.0, 3.0, 8.0))
     assert metrics == {
-        "train/loss": 4.0 + 0.75,
+        "train/loss": 4.75,
         "train/masked_token_loss": 4.0,
         "train/masked_token_accuracy": 0.5,
         "train/learning_rate": 1e-3,
@@ -108,7 +112,24 @@ def test_metrics_are_means_over_the_global_batch():
         "train/next_sentence_accuracy": 3 / 8,
     }
     alone = step_metrics(result(40.0, 5.0, 10.0, 0.0, 0.0, 0.0))
-    assert "train/next_sentence_loss" not in alone and alone["train/loss"] == 4.0
+    assert "train/next_sentence_loss" not in alone
+
+
+def test_the_flops_of_a_step_count_each_row_at_its_length(train):
+    run, _, _ = train("run", 1)
+    sums = torch.tensor([40.0, 5.0, 100.0, 6.0, 3.0, 8.0], dtype=torch.float64)
+    loss, norm, tokens = torch.tensor(1.15), torch.tensor(0.5), torch.tensor(900.0)
+    squares = 10**9  # so unequal are the lengths that attention costs more than all the rest
+    result = StepResult(3, loss, sums, norm, 1e-3, tokens, tokens, squares, stopped=False)
+    settings = parse_command_line(PretrainSettings, run.arguments())
+    here = PretrainingRun(settings, Worker(0, 1, torch.device("cpu"), None), run.folder, run.shards)
+    assert here.step_flops(result) == training_flops(
+        here.config,
+        num_tokens=900,
+        sum_of_squared_lengths=squares,
+        num_predictions=100,
+        num_rows=8,
+    )
 
 
 def test_warm_up_and_decay_run_over_both_phases(train):

@@ -5,13 +5,14 @@ changes the rows of a global batch, their masks, or how they are packed.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from bert_core.errors import UserError
+from bert_core.prefetch import steps_ahead
 from bert_core.tasks.pretraining import PretrainingBatch
 from bert_core.text.rows.collation import Rows, no_rows, ragged, static_packed, static_padded
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
@@ -38,6 +39,11 @@ class StepBatches:
     num_predictions: int
     num_rows: int
     sum_of_squared_lengths: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What `compute_loss` divides by."""
+        return {"num_predictions": self.num_predictions, "num_rows": self.num_rows}
 
 
 class BatchSource:
@@ -107,12 +113,7 @@ class BatchSource:
         self, first: int, rank: int = 0, world_size: int = 1, *, ahead: int = 2
     ) -> Iterator[StepBatches]:
         """The endless sequence of steps from `first` on, prepared `ahead` in a thread."""
-        with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
-            coming = [thread.submit(self.step, first + i, rank, world_size) for i in range(ahead)]
-            while True:
-                first += 1
-                coming.append(thread.submit(self.step, first + ahead - 1, rank, world_size))
-                yield coming.pop(0).result()
+        return steps_ahead(partial(self.step, rank=rank, world_size=world_size), first, ahead=ahead)
 
     def epoch_zero(
         self, num_rows: int, rank: int = 0, world_size: int = 1

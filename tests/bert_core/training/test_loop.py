@@ -34,7 +34,7 @@ def test_counts_rates_and_sums():
     assert [result.step for result in results] == list(range(1, 11))
     assert results[2].learning_rate == 0.02 > results[-1].learning_rate > 0
     assert state.num_rows_seen == state.num_tokens_seen == 80
-    assert (state.step, results[0].sums.shape, results[0].sums.dtype) == (10, (6,), torch.float64)
+    assert (state.step, results[0].sums.shape, results[0].sums.dtype) == (10, (3,), torch.float64)
     assert (int(results[0].num_real_tokens), int(results[0].num_slots)) == (8, 12)
     assert not any(result.stopped for result in results)
 

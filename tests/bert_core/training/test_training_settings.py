@@ -1,11 +1,11 @@
 import pytest
 from pydantic import ValidationError
 
-from bert_core.training.settings import OptimizerSettings
+from bert_core.training.settings import PretrainingOptimizerSettings
 
 
 def test_defaults_are_the_papers():
-    settings = OptimizerSettings()
+    settings = PretrainingOptimizerSettings()
     assert settings.model_dump() == {
         "name": "adamw",
         "peak_learning_rate": 1e-4,
@@ -16,9 +16,9 @@ def test_defaults_are_the_papers():
         "weight_decay": 0.01,
         "max_gradient_norm": 1.0,
     }
-    assert all(field.description for field in OptimizerSettings.model_fields.values())
+    assert all(field.description for field in PretrainingOptimizerSettings.model_fields.values())
     with pytest.raises(ValidationError, match="warmup"):
-        OptimizerSettings(warmup=3)  # pyright: ignore[reportCallIssue]
+        PretrainingOptimizerSettings(warmup=3)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_defaults_are_the_papers():
 )
 def test_what_cannot_be_trained_with_is_refused(wrong):
     with pytest.raises(ValidationError, match=next(iter(wrong))):
-        OptimizerSettings(**wrong)
+        PretrainingOptimizerSettings(**wrong)

@@ -1,0 +1,246 @@
+"""Classification of sentences and pairs: one label, several labels, or a number.
+
+The paper's figure 4 (a) and (b): the pooled state of [CLS], dropout, a linear map (section 4.1).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+from bert_core.config import IGNORE_INDEX
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
+from bert_core.tasks.sequences import encode_sequences
+from bert_core.tasks.tables import (
+    TABLE_SUFFIXES,
+    Record,
+    TaskDataError,
+    column,
+    read_table,
+    split_file,
+    text_of,
+)
+from bert_core.tasks.task import FloatArray, HeadShape, Task
+
+Answer = str | tuple[str, ...] | float
+"""A label, several labels, or a number."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """One example: a text or a pair, and its answer, None where it is not known.
+
+    `columns` are all of the record's, for slices; `where` is its place in a file.
+    """
+
+    first: str
+    second: str | None
+    answer: Answer | None
+    where: str = ""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Classification(Task):
+    """Decides about a text or a pair of texts."""
+
+    architecture: ClassVar[str] = "BertForSequenceClassification"
+
+    kind: Literal["single", "multiple", "regression"] = Field(
+        default="single",
+        description="single: one label each; multiple: any number of labels each, in one column"
+        " divided by commas or as a list; regression: a number",
+    )
+    text_column: str = Field(default="text", description="column of the text")
+    second_column: str | None = Field(default=None, description="column of the pair's second text")
+    label_column: str = Field(default="label", description="column of the answer")
+    header: bool = Field(
+        default=True,
+        description="whether TSV and CSV begin with column names; else they are 0, 1 …",
+    )
+    skip_ragged: bool = Field(
+        default=False, description="leave out lines with too few or too many columns (QQP has some)"
+    )
+    metric: str | None = Field(
+        default=None, description="metric that decides which epoch is best; more is better"
+    )
+
+    @property
+    def criterion(self) -> str:
+        """The metric asked for, or the usual one of this kind."""
+        usual = {"single": "accuracy", "multiple": "f1_micro", "regression": "correlation"}
+        return self.metric or usual[self.kind]
+
+    @property
+    def head(self) -> HeadShape:
+        """The pooler's classifier, with an output for each label or one for the number."""
+        return HeadShape("classifier", max(len(self.labels), 1), pooled=True)
+
+    @property
+    def problem_type(self) -> str:
+        """As `transformers` calls the kinds."""
+        return {
+            "single": "single_label_classification",
+            "multiple": "multi_label_classification",
+            "regression": "regression",
+        }[self.kind]
+
+    def examples(self, data: str | Path, split: str) -> list[Text]:
+        """Reads a table; a record without an answer has None."""
+        path = split_file(data, split, TABLE_SUFFIXES)
+        records = read_table(path, header=self.header, skip_ragged=self.skip_ragged)
+        return [self._text(record) for record in records]
+
+    def label_names(self, examples: Sequence[Text]) -> set[str] | None:
+        """The labels of examples; None for a number."""
+        if self.kind == "regression":
+            return None
+        return {label for each in examples for label in _labels(each.answer)}
+
+    def encode(self, examples: Sequence[Text], tokenizer: Tokenizer) -> EncodedRows:
+        """One row for each example."""
+        first = [each.first for each in examples]
+        second = None
+        if any(each.second is not None for each in examples):
+            second = [each.second or "" for each in examples]
+        sequences = encode_sequences(tokenizer, first, second, self.max_length)
+        ones = np.ones(len(examples), dtype=np.int64)
+        return EncodedRows(
+            input_ids=sequences.input_ids,
+            lengths=sequences.lengths,
+            first_lengths=sequences.first_lengths,
+            places=np.zeros_like(ones),
+            place_counts=ones,
+            labels=self._encode_answers(examples),
+            labels_per_item=ones,
+            rows_per_item=ones,
+            example=np.arange(len(examples)),
+            num_truncated=sequences.num_truncated,
+            notes={},
+        )
+
+    def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
+        """Cross entropy, binary cross entropy averaged over the labels, or squared error."""
+        labels = batch.labels
+        if self.kind == "single":
+            total = F.cross_entropy(outputs, labels, ignore_index=IGNORE_INDEX, reduction="sum")
+            return total, (outputs.detach().argmax(-1) == labels).sum()
+        known = ~labels.isnan()
+        targets = labels.nan_to_num()
+        if self.kind == "multiple":
+            each = F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+            right = ((outputs.detach() > 0) == (targets > 0.5)).all(1) & known.all(1)
+            return (each * known).mean(1).sum(), right.sum()
+        squared = (outputs - targets).square() * known
+        return squared.sum(), squared.new_zeros(())
+
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Text]
+    ) -> list[dict[str, Any]]:
+        """`label` and `scores`, `labels` and `scores`, or `value`, for each example."""
+        del rows, examples
+        if self.kind == "regression":
+            return [{"value": float(value)} for value in outputs[:, 0]]
+        if self.kind == "multiple":
+            scores = 1 / (1 + np.exp(-outputs.astype(np.float64)))
+            return [
+                {
+                    "labels": [name for name, p in zip(self.labels, row, strict=True) if p > 0.5],
+                    "scores": dict(zip(self.labels, row.tolist(), strict=True)),
+                }
+                for row in scores
+            ]
+        shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
+        scores = shifted / shifted.sum(axis=1, keepdims=True)
+        return [
+            {
+                "label": self.labels[int(row.argmax())],
+                "scores": dict(zip(self.labels, row.tolist(), strict=True)),
+            }
+            for row in scores
+        ]
+
+    def metrics(
+        self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Text]
+    ) -> dict[str, float]:
+        """Accuracy, F1 and Matthews; exact match and F1; or Pearson and Spearman."""
+        if self.kind == "regression":
+            gold = [_number(each) for each in examples]
+            return correlation_metrics(gold, [each["value"] for each in predictions])
+        if self.kind == "multiple":
+            sets = [_labels(each.answer) for each in examples]
+            return multi_label_metrics(sets, [each["labels"] for each in predictions], self.labels)
+        gold = [str(each.answer) for each in examples]
+        return label_metrics(gold, [each["label"] for each in predictions], self.labels)
+
+    @property
+    def _unknown(self) -> tuple[None, ...] | tuple[None, str]:
+        """What stands where there is no answer; among several labels, nothing is an answer."""
+        return (None,) if self.kind == "multiple" else (None, "")
+
+    def _text(self, record: Record) -> Text:
+        second = column(record, self.second_column) if self.second_column else None
+        answer = record.values.get(self.label_column)
+        return Text(
+            first=text_of(record, self.text_column),
+            second=None if second is None else str(second).strip(),
+            answer=None if answer in self._unknown else self._answer(answer, record.where),
+            where=record.where,
+            columns=record.values,
+        )
+
+    def _answer(self, value: Any, where: str) -> Answer:  # noqa: ANN401 - a table holds anything
+        if self.kind == "single":
+            return str(value)
+        if self.kind == "multiple":
+            parts = value if isinstance(value, list) else str(value).split(",")
+            return tuple(str(part).strip() for part in parts if str(part).strip())
+        try:
+            return float(value)
+        except (TypeError, ValueError) as error:
+            raise TaskDataError(f"{value!r} is no number", where, "mend the label") from error
+
+    def _encode_answers(self, examples: Sequence[Text]) -> np.ndarray:
+        if self.kind == "regression":
+            values = [np.nan if each.answer is None else _number(each) for each in examples]
+            return np.array(values, dtype=np.float32).reshape(-1, 1)
+        number = {label: index for index, label in enumerate(self.labels)}
+        if self.kind == "single":
+            known = [
+                IGNORE_INDEX if each.answer is None else self._number_of(each, each.answer, number)
+                for each in examples
+            ]
+            return np.array(known, dtype=np.int64)
+        targets = np.zeros((len(examples), len(self.labels)), dtype=np.float32)
+        for row, each in zip(targets, examples, strict=True):
+            if each.answer is None:
+                row[:] = np.nan
+            for label in _labels(each.answer):
+                row[self._number_of(each, label, number)] = 1
+        return targets
+
+    def _number_of(self, example: Text, label: Answer, number: Mapping[str, int]) -> int:
+        if label not in number:
+            raise TaskDataError(
+                f"unknown label {label!r}",
+                example.where or example.first[:60],
+                f"the model knows {', '.join(self.labels)}",
+            )
+        return number[str(label)]
+
+
+def _labels(answer: Answer | None) -> tuple[str, ...]:
+    if isinstance(answer, str):
+        return (answer,)
+    return answer if isinstance(answer, tuple) else ()
+
+
+def _number(example: Text) -> float:
+    assert isinstance(example.answer, float)
+    return example.answer

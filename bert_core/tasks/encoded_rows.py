@@ -1,0 +1,204 @@
+"""Encoded examples of a fine-tuning task, and the micro-batches made of them.
+
+Shapes: I items (what a step counts), R rows (sequences), T tokens, P places (where a head answers).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bert_core.config import IGNORE_INDEX
+from bert_core.model.layout import Layout, Packed, Padded
+from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.text.rows.packing import by_length
+
+LayoutName = Literal["packed", "padded"]
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """One micro-batch of whole items; its rows stand longest first.
+
+    `places` [P] are indices into the flat tokens, in the order of items and rows as they were
+    encoded, and `place_counts` [R] says how many belong to each row. `labels` are the task's, by
+    place, row or item; IGNORE_INDEX (or NaN, among real numbers) where there is none.
+    """
+
+    input_ids: Tensor
+    token_type_ids: Tensor
+    position_ids: Tensor
+    layout: Layout
+    places: Tensor
+    place_counts: Tensor
+    labels: Tensor
+    num_real_tokens: int
+    num_slots: int
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same batch on another device."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {
+            name: value.to(device, non_blocking=non_blocking)
+            for name, value in values.items()
+            if isinstance(value, Tensor | Packed | Padded)
+        }
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows end to end, and what belongs to them.
+
+    - `input_ids` [T]; `lengths` [R]; `first_lengths` [R], the tokens of segment A
+    - `places` [P], positions within the row where a head answers; `place_counts` [R]
+    - `labels`, one entry for each place, row or item; `labels_per_item` [I] says how many
+    - `rows_per_item` [I], 1 unless several rows are one decision
+    - `example` [R], which example a row was made of
+    - `num_truncated`, the examples that lost tokens to the length
+    - `notes`, arrays of the task's own that its `decode` reads
+    """
+
+    input_ids: IntArray
+    lengths: IntArray
+    first_lengths: IntArray
+    places: IntArray
+    place_counts: IntArray
+    labels: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+    labels_per_item: IntArray
+    rows_per_item: IntArray
+    example: IntArray
+    num_truncated: int
+    notes: dict[str, npt.NDArray[np.int64]]
+
+    @property
+    def num_items(self) -> int:
+        """What an epoch counts."""
+        return len(self.rows_per_item)
+
+    @cached_property
+    def item_lengths(self) -> IntArray:
+        """Tokens of each item, all its rows together, [I]."""
+        return np.add.reduceat(self.lengths, self._first_rows) if self.num_items else self.lengths
+
+    @cached_property
+    def label_counts(self) -> IntArray:
+        """Labels of each item that carry a loss, [I]."""
+        known = ~_ignored(self.labels)
+        ends = np.cumsum(self.labels_per_item)
+        sums = np.concatenate([[0], np.cumsum(known)])
+        return sums[ends] - sums[ends - self.labels_per_item]
+
+    def sum_of_squared_lengths(self, items: IntArray) -> int:
+        """Over the rows of these items: what attention costs."""
+        return int((self.lengths[self._rows_of(items)] ** 2).sum())
+
+    def batch(
+        self, items: IntArray, layout: LayoutName, *, without_labels: bool = False
+    ) -> TaskBatch:
+        """The micro-batch of these items.
+
+        Padded rows are as long as the longest. `without_labels` makes a batch that teaches nothing,
+        for a rank that has to take part in a step without a share.
+        """
+        rows = self._rows_of(items)
+        lengths = self.lengths[rows]
+        order = by_length(lengths)
+        width = int(lengths.max())
+        slots_of_row = lengths[order] if layout == "packed" else np.full(len(rows), width)
+        first_slots = np.empty(len(rows), dtype=np.int64)
+        first_slots[order] = np.cumsum(slots_of_row) - slots_of_row
+        num_slots = int(slots_of_row.sum())
+        slots = ragged_arange(first_slots, lengths)
+        within = ragged_arange(np.zeros_like(lengths), lengths)
+        input_ids, token_type_ids, position_ids = np.zeros((3, num_slots), dtype=np.int64)
+        input_ids[slots] = self.input_ids[ragged_arange(self._first_tokens[rows], lengths)]
+        token_type_ids[slots] = within >= np.repeat(self.first_lengths[rows], lengths)
+        position_ids[slots] = within
+        place_counts = self.place_counts[rows]
+        places = self.places[ragged_arange(self._first_places[rows], place_counts)]
+        labels = self.labels[ragged_arange(self._first_labels[items], self.labels_per_item[items])]
+        if without_labels:
+            labels = np.full_like(labels, IGNORE_INDEX if labels.dtype == np.int64 else np.nan)
+        ordered = lengths[order].tolist()
+        return TaskBatch(
+            input_ids=torch.from_numpy(input_ids),
+            token_type_ids=torch.from_numpy(token_type_ids),
+            position_ids=torch.from_numpy(position_ids),
+            layout=Packed.from_lengths(ordered)
+            if layout == "packed"
+            else Padded.from_lengths(ordered, width),
+            places=torch.from_numpy(places + np.repeat(first_slots, place_counts)),
+            place_counts=torch.from_numpy(place_counts),
+            labels=torch.from_numpy(labels),
+            num_real_tokens=0 if without_labels else len(slots),
+            num_slots=num_slots,
+        )
+
+    def divide(self, items: IntArray, max_tokens: int, layout: LayoutName) -> list[IntArray]:
+        """Divides items, in their order, into runs of at most `max_tokens` slots, or of one item.
+
+        In the padded layout each row of a run has as many slots as its longest.
+        """
+        counts = self.item_lengths, self.rows_per_item, self._longest_rows
+        columns = [items.tolist(), *(each[items].tolist() for each in counts)]
+        runs: list[list[int]] = []
+        tokens = rows = width = 0
+        for item, length, num_rows, longest in zip(*columns, strict=True):
+            tokens, rows, width = tokens + length, rows + num_rows, max(width, longest)
+            if not runs or (tokens if layout == "packed" else rows * width) > max_tokens:
+                runs.append([])
+                tokens, rows, width = length, num_rows, longest
+            runs[-1].append(item)
+        return [np.array(run, dtype=np.int64) for run in runs]
+
+    def places_of(self, items: IntArray) -> IntArray:
+        """Indices of the places of these items among all of them, in the order of a batch."""
+        rows = self._rows_of(items)
+        return ragged_arange(self._first_places[rows], self.place_counts[rows])
+
+    @cached_property
+    def _first_rows(self) -> IntArray:
+        return _starts(self.rows_per_item)
+
+    @cached_property
+    def _longest_rows(self) -> IntArray:
+        """Tokens of each item's longest row, [I]."""
+        if not self.num_items:
+            return self.lengths
+        return np.maximum.reduceat(self.lengths, self._first_rows)
+
+    @cached_property
+    def _first_tokens(self) -> IntArray:
+        return _starts(self.lengths)
+
+    @cached_property
+    def _first_places(self) -> IntArray:
+        return _starts(self.place_counts)
+
+    @cached_property
+    def _first_labels(self) -> IntArray:
+        return _starts(self.labels_per_item)
+
+    def _rows_of(self, items: IntArray) -> IntArray:
+        return ragged_arange(self._first_rows[items], self.rows_per_item[items])
+
+
+def concatenated(arrays: Sequence[npt.ArrayLike]) -> IntArray:
+    """The arrays end to end, int64; empty where there are none."""
+    return np.concatenate([np.empty(0, np.int64), *map(np.asarray, arrays)]).astype(np.int64)
+
+
+def _starts(counts: IntArray) -> IntArray:
+    return np.cumsum(counts) - counts
+
+
+def _ignored(labels: npt.NDArray[np.int64] | npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Which labels carry no loss, [entries]: those of which any part has no value."""
+    ignored = np.isnan(labels) if labels.dtype == np.float32 else labels == IGNORE_INDEX
+    return np.asarray(ignored.reshape(len(labels), -1).any(axis=1))

@@ -1,0 +1,169 @@
+"""What differs between fine-tuning tasks: `Task`, five functions and the settings they need.
+
+Examples go in, rows come out (`encode`); outputs of the head go in, predictions come out.
+Shapes: P places (where the head answers), L outputs of the head, N rows, H hidden size.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from bert_core.model.bert import Bert
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+
+SUM_NAMES = ("loss", "correct", "count")
+"""What the sums of `loss` are, in order; `correct` is 0 where nothing is right or wrong."""
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """A task's head: its name in `Bert.heads`, its outputs, and whether it reads the pooler."""
+
+    name: str
+    num_outputs: int
+    pooled: bool
+
+
+class Task(BaseModel, ABC):
+    """A kind of question to an encoder, and the settings that are its own.
+
+    A task is an immutable set of settings; what is learned from training data, the labels, is
+    filled in by `with_labels`. The settings stand in the model folder, so that a model knows its
+    task. `E` below is whatever the task calls an example.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    architecture: ClassVar[str]
+    """The class of `transformers` that loads the model folder."""
+
+    max_length: int = Field(default=128, ge=8, description="longest row, in tokens")
+    labels: tuple[str, ...] = Field(
+        default=(),
+        description="names of the answers, in the order of the outputs; by default those of the"
+        " training data, sorted",
+    )
+
+    @property
+    @abstractmethod
+    def criterion(self) -> str:
+        """The metric that decides which epoch is best; more is better."""
+
+    @property
+    @abstractmethod
+    def head(self) -> HeadShape:
+        """The head that answers."""
+
+    @abstractmethod
+    def examples(self, data: str | Path, split: str) -> Sequence[Any]:
+        """Reads the examples of `train`, `dev` or `test` from a file, a folder or an address.
+
+        An address is a string with `://`, such as `docs://numpy`, for tasks that know it.
+
+        Raises `UserError`, naming file and line, for what cannot be read.
+        """
+
+    @abstractmethod
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedRows:
+        """The rows of examples, with labels where the examples have them.
+
+        Raises `UserError` for a label that is not among `labels`.
+        """
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
+        """The summed loss of a micro-batch, 0-d, and how many labels it gets right, 0-d.
+
+        `outputs` is [P, L], in the order of `batch.places`.
+        """
+
+    @abstractmethod
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Any]
+    ) -> list[dict[str, Any]]:
+        """A prediction for each example, ready for JSON; `outputs` is [P, L], those of `rows`."""
+
+    @abstractmethod
+    def metrics(
+        self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
+    ) -> dict[str, float]:
+        """The task's metrics over examples with labels, the paper's among them, in 0..1."""
+
+    def label_names(self, examples: Sequence[Any]) -> set[str] | None:
+        """The labels that occur; None for a task whose answers are not labels."""
+        del examples
+        return None
+
+    def with_labels(self, examples: Sequence[Any]) -> Self:
+        """This task with the labels of these training examples, unless it has labels already."""
+        found = self.label_names(examples)
+        if found is None or self.labels:
+            return self
+        return self.model_copy(update={"labels": tuple(sorted(found, key=_label_order))})
+
+    @property
+    def problem_type(self) -> str | None:
+        """`problem_type` of the model folder, as `transformers` has it."""
+        return None
+
+
+def _label_order(label: str) -> tuple[int, str]:
+    """Whole numbers by their size, everything else by its letters."""
+    return (len(label) if label.isdecimal() else 0, label)
+
+
+def compute_outputs(model: Bert, batch: TaskBatch) -> Tensor:
+    """The head's answers, [P, L], at the places of a batch."""
+    hidden_states = model.encoder(
+        batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+    )
+    states = hidden_states.index_select(0, batch.places)  # [P, H]
+    if "pooler" in model.heads:
+        states = model.heads["pooler"](states)
+    (answering,) = [head for name, head in model.heads.items() if name != "pooler"]
+    return answering(states)
+
+
+def task_loss(
+    task: Task, model: Bert, batch: TaskBatch, *, num_labels: int
+) -> tuple[Tensor, Tensor]:
+    """The micro-batch's share of the global batch's mean loss, and its sums (SUM_NAMES), float32.
+
+    `num_labels` counts the global batch, so the gradients of micro-batches and ranks add up to
+    that of the whole.
+    """
+    outputs = compute_outputs(model, batch)
+    if outputs.dtype in (torch.bfloat16, torch.float16):  # what autocast leaves behind
+        outputs = outputs.float()
+    total, correct = task.loss(outputs, batch)
+    ignored = batch.labels.isnan() if batch.labels.is_floating_point() else batch.labels < 0
+    known = ~ignored if ignored.ndim == 1 else ~ignored.any(1)
+    sums = torch.stack([total.detach().float(), correct.float(), known.sum().float()])
+    return total / max(num_labels, 1), sums
+
+
+def add_task_head(model: Bert, task: Task) -> list[str]:
+    """Leaves the encoder, and the pooler where the task wants it, and adds the task's own head.
+
+    Returns the heads that were drawn anew, from torch's generator; a head of the right size stays.
+    """
+    shape = task.head
+    wanted = [*(["pooler"] if shape.pooled else []), shape.name]
+    for name in list(model.heads):
+        if name not in wanted:
+            del model.heads[name]
+    return [
+        *model.add_missing_heads(wanted[:-1]),
+        *model.add_task_head(shape.name, shape.num_outputs),
+    ]

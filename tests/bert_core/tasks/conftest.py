@@ -1,0 +1,43 @@
+"""What the tests of tasks share: a tokenizer of few words, and rows of many lengths."""
+
+import numpy as np
+import pytest
+
+from bert_core.tasks.classification import Classification, Text
+from bert_core.tokenizer import train_wordpiece
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return train_wordpiece([" ".join(WORDS)] * 3, 120, lowercase=True)
+
+
+@pytest.fixture(scope="session")
+def some_texts():
+    """Makes texts, or pairs, of many lengths: the same for the same answers."""
+
+    def make(answers, *, pairs=False):
+        choose = np.random.default_rng(3)
+
+        def text():
+            return " ".join(choose.choice(WORDS, size=choose.integers(1, 20)))
+
+        return [
+            Text(text(), text() if pairs else None, answer, f"line {number}")
+            for number, answer in enumerate(answers)
+        ]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def encoded(tokenizer, some_texts):
+    """Makes rows of so many texts with the labels no, yes, no, yes, …."""
+
+    def make(count):
+        task = Classification(labels=("no", "yes"))
+        return task.encode(some_texts(["no", "yes"] * (count // 2)), tokenizer)
+
+    return make

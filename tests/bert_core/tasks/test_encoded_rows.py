@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+import torch
+
+from bert_core.tasks.encoded_rows import EncodedRows, concatenated
+
+
+def rows_of(lengths, *, per_item=1, labels=None, place_counts=None):
+    """Rows whose tokens count on; two thirds of a row are segment A."""
+    lengths = np.array(lengths)
+    counts = np.ones_like(lengths) if place_counts is None else np.array(place_counts)
+    items = len(lengths) // per_item
+    return EncodedRows(
+        input_ids=np.arange(lengths.sum()),
+        lengths=lengths,
+        first_lengths=2 * lengths // 3,
+        places=concatenated([np.arange(count) for count in counts]),
+        place_counts=counts,
+        labels=np.arange(items) if labels is None else labels,
+        labels_per_item=np.ones(items, dtype=np.int64),
+        rows_per_item=np.full(items, per_item),
+        example=np.arange(len(lengths)),
+        num_truncated=0,
+        notes={},
+    )
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_a_batch_holds_the_rows_longest_first_and_the_places_in_order(layout):
+    rows = rows_of([3, 9, 6], place_counts=[2, 1, 3])
+    batch = rows.batch(np.array([2, 0, 1]), layout)
+    assert batch.layout.lengths.tolist() == [9, 6, 3]
+    assert batch.num_real_tokens == 18 and batch.num_slots == (18 if layout == "packed" else 27)
+    # Row 2 begins with token 12, row 0 with 0, row 1 with 3.
+    assert batch.input_ids[batch.places].tolist() == [12, 13, 14, 0, 1, 3]
+    assert batch.place_counts.tolist() == [3, 2, 1]
+    assert batch.labels.tolist() == [2, 0, 1]
+    first = batch.layout.first_positions
+    assert batch.input_ids[first].tolist() == [3, 12, 0]
+    nine = slice(int(first[0]), int(first[0]) + 9)
+    assert batch.position_ids[nine].tolist() == list(range(9))
+    assert batch.token_type_ids[nine].tolist() == [0] * 6 + [1] * 3
+    assert rows.places_of(np.array([2, 0])).tolist() == [3, 4, 5, 0, 1]
+
+
+def test_rows_of_one_item_stay_together():
+    rows = rows_of([3, 9, 6, 2, 4, 1], per_item=3)
+    assert rows.num_items == 2 and rows.item_lengths.tolist() == [18, 7]
+    assert rows.sum_of_squared_lengths(np.array([1])) == 4 + 16 + 1
+    batch = rows.batch(np.array([1, 0]), "packed")
+    assert batch.input_ids[batch.places].tolist() == [18, 20, 24, 0, 3, 12]
+    assert batch.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "counts"),
+    [
+        (np.array([3, -100, 0]), [1, 0, 1]),
+        (np.array([[1.5], [np.nan], [0]], dtype=np.float32), [1, 0, 1]),
+        (np.array([[5, 7], [-100, 3], [-100, -100]]), [1, 0, 0]),
+    ],
+)
+def test_labels_that_carry_no_loss_are_not_counted(labels, counts):
+    rows = rows_of([4, 4, 4], labels=labels)
+    assert rows.label_counts.tolist() == counts
+    nothing = rows.batch(np.array([0]), "packed", without_labels=True)
+    missing = torch.isnan if nothing.labels.is_floating_point() else (lambda each: each == -100)
+    assert missing(nothing.labels).all() and nothing.num_real_tokens == 0
+
+
+def test_division_keeps_the_order_and_the_bound():
+    rows = rows_of([2, 6, 3, 9])
+    items = np.array([3, 1, 2, 0])
+
+    def runs(max_tokens, layout):
+        return [run.tolist() for run in rows.divide(items, max_tokens, layout)]
+
+    assert runs(11, "packed") == [[3], [1, 2, 0]]
+    assert runs(12, "padded") == [[3], [1, 2], [0]]
+    assert runs(1, "packed") == [[3], [1], [2], [0]], "a row alone may be over the bound"
+    assert runs(100, "packed") == runs(100, "padded") == [[3, 1, 2, 0]]
+    assert rows.divide(items[:0], 10, "packed") == []

@@ -1,0 +1,55 @@
+import gzip
+
+import pytest
+
+from bert_core.tasks.tables import TaskDataError, read_table, split_file
+
+
+def test_quotes_are_letters_in_tsv_and_marks_in_csv(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b'\xef\xbb\xbfa\tb\r\n"x\ty"\n\n1\t\n')
+    found = [dict(each.values) for each in read_table(tmp_path / "a.tsv")]
+    assert found == [{"a": '"x', "b": 'y"'}, {"a": "1", "b": ""}]
+    (tmp_path / "a.csv").write_text('a,b\n"x, ""y""","two\nlines"\n')
+    (record,) = read_table(tmp_path / "a.csv")
+    assert record.values == {"a": 'x, "y"', "b": "two\nlines"}
+
+
+def test_a_table_without_a_header_counts_its_columns(tmp_path):
+    (tmp_path / "a.tsv").write_text("x\ty\n1\t2\n")
+    found = [dict(each.values) for each in read_table(tmp_path / "a.tsv", header=False)]
+    assert found == [{"0": "x", "1": "y"}, {"0": "1", "1": "2"}]
+
+
+def test_ragged_lines_are_named_or_left_out(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("a\tb\n1\t2\n3\n4\t5\n")
+    with pytest.raises(TaskDataError, match=r"1 columns where 2 belong: .*a.tsv:3"):
+        list(read_table(path))
+    assert [each.where for each in read_table(path, skip_ragged=True)] == [f"{path}:2", f"{path}:4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("a.csv", b'a\n"x', "not CSV"),
+        ("a.jsonl", b'{"a": 1}\n[1]\n', "not a JSON object: .*a.jsonl:2"),
+        ("a.tsv", b"a\n\xff\n", "not UTF-8"),
+        ("a.parquet", b"PAR1", "damaged table"),
+        ("a.tsv.gz", gzip.compress(b"a\n"), "unknown kind of table"),
+    ],
+)
+def test_what_is_damaged_is_refused(tmp_path, name, content, match):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TaskDataError, match=match):
+        list(read_table(tmp_path / name))
+
+
+def test_the_file_of_a_split_goes_by_many_names(tmp_path):
+    suffixes = (".tsv", ".jsonl")
+    (tmp_path / "validation.jsonl").touch()
+    assert split_file(tmp_path, "dev", suffixes).name == "validation.jsonl"
+    (tmp_path / "dev.tsv").touch()
+    assert split_file(tmp_path, "dev", suffixes).name == "dev.tsv", "the first name that is there"
+    assert split_file(tmp_path / "dev.tsv", "test", suffixes).name == "dev.tsv"
+    with pytest.raises(TaskDataError, match=r"no file of the train split.*name one train.tsv"):
+        split_file(tmp_path, "train", suffixes)

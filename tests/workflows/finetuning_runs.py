@@ -1,0 +1,83 @@
+"""Fine-tuning runs for tests: a task in a made-up language, an encoder that knows nothing."""
+
+import random
+from pathlib import Path
+
+import torch
+from pretraining_runs import Channel, StoppingWorker
+
+from bert_core.config import ModelConfig
+from bert_core.model.bert import Bert
+from bert_core.model_folder import save_model_folder
+from bert_core.tokenizer import train_wordpiece
+from workflows.finetune import parse
+from workflows.finetuning_worker import FinetuningRun
+
+WORDS = ["ba", "keli", "monu", "rashi", "to", "vuza", "bali", "shito", "noka", "rume"]
+VOCABULARY = 120
+
+
+def write_task(folder: Path, *, train: int = 90, dev: int = 40, inverted: bool = False) -> Path:
+    """Train and dev of a task that can be learned: which half of the words a text is made of.
+
+    `inverted` dev labels make a model that learns look worse with every epoch.
+    """
+    choose = random.Random(3)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", train), ("dev", dev)):
+        lines = ["text\tlabel"]
+        for _ in range(count):
+            label = choose.choice(["up", "down"])
+            words = WORDS[:5] if (label == "up") != (inverted and name == "dev") else WORDS[5:]
+            lines.append(f"{' '.join(choose.choices(words, k=choose.randint(2, 14)))}\t{label}")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_encoder(folder: Path, *, vocab_size: int = VOCABULARY) -> Path:
+    """A fresh encoder of one layer, as a pre-training run leaves it."""
+    tokenizer = train_wordpiece([" ".join(WORDS)] * 3, VOCABULARY, lowercase=True)
+    config = ModelConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+    )
+    torch.manual_seed(4)
+    save_model_folder(folder, Bert.for_pretraining(config), tokenizer, card="")
+    return folder
+
+
+def arguments(storage: Path, **changed: object) -> list[str]:
+    """The command line of a small run: 3 epochs of 12 steps."""
+    settings = {
+        "data": storage / "data",
+        "model": storage / "encoder",
+        "storage": storage,
+        "name": "run",
+        "batch_size": 8,
+        "options.max_length": 32,
+        "optimizer.peak_learning_rate": 3e-3,
+        "cluster.threads_per_worker": 1,
+        **{name.replace("__", "."): value for name, value in changed.items()},
+    }
+    return [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+
+
+def finetune_here(storage: Path, stop_after: int = -1, **changed: object):
+    """One start of a run's worker, in this process without Ray: the run, its outcome, its news."""
+    settings = parse(arguments(storage, **changed))
+    worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
+    worker.steps_left = stop_after
+    folder = storage / "runs" / str(changed.get("name", "run"))
+    folder.mkdir(parents=True, exist_ok=True)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        run = FinetuningRun(settings, worker, folder, Path(settings.model))
+        outcome = run.train()
+    finally:
+        torch.set_num_threads(num_threads)
+    return run, outcome, worker._channel.news

@@ -1,0 +1,92 @@
+"""Fine-tunes an encoder on a task: `python workflows/finetune.py --task mrpc --help`.
+
+Labelled data, a BERT folder and settings go in; a model folder that knows its task comes out. The
+same command goes on after any death; a finished run prints its summary.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+
+from workflows.command import run_command
+from workflows.finetune_settings import FinetuneSettings, settings_class
+from workflows.finetuning_data import (
+    EncoderFolder,
+    TaskData,
+    open_encoder,
+    read_task_data,
+    refuse_too_long_rows,
+)
+from workflows.finetuning_job import FinetuningJob
+from workflows.remote_run import RemoteRun
+from workflows.run_folder import RunFolder, open_run
+from workflows.settings import given_option, parse_command_line, settings_hash
+from workflows.storage import open_storage
+from workflows.tracker import default_tracking_uri
+from workflows.training_job import train_and_register
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code (see `run_command`)."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: finetune(parse(given)))
+
+
+def parse(arguments: Sequence[str]) -> FinetuneSettings:
+    """The settings; which options there are is decided by --task."""
+    task = given_option(arguments, "task") or FinetuneSettings.model_fields["task"].default
+    written_out = [
+        re.sub(r"^--register(?=$|=)", "--tracking.register_as", each) for each in arguments
+    ]
+    return parse_command_line(settings_class(task), written_out)
+
+
+def finetune(settings: FinetuneSettings) -> bool:
+    """Trains, or goes on training, and registers on request; False when it was told to stop.
+
+    Raises `UserError` for what the user can mend.
+    """
+    storage = open_storage(settings.storage)
+    if storage.uri is not None:
+        print(f"address  {storage.uri}")
+    print(f"storage  {storage.folder}", flush=True)
+    tracking_uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    encoder = open_encoder(settings.model, storage.folder, tracking_uri)
+    refuse_too_long_rows(settings, encoder)
+    data = read_task_data(settings, encoder.tokenizer)
+    recipe = settings.recipe() | {"data": data.sha256, "encoder": encoder.sha256}
+    name = settings.name or f"{settings.task}-{settings_hash(recipe)}"
+    remote = None if storage.uri is None else RemoteRun(storage.uri, name)
+    with open_run(storage.folder, name, recipe, fresh=settings.fresh, remote=remote) as folder:
+        announce(settings, folder, encoder, data)
+        if folder.summary.exists():
+            print(folder.summary.read_text(encoding="utf-8"))
+            return True
+        return train_and_register(FinetuningJob(settings, storage, folder, encoder, data, remote))
+
+
+def announce(
+    settings: FinetuneSettings, folder: RunFolder, encoder: EncoderFolder, data: TaskData
+) -> None:
+    """Prints what is about to be trained, on what, and where it will lie."""
+    labels = data.task.labels
+    shown = ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
+    rows = data.train.rows
+    truncated = rows.num_truncated + data.dev.rows.num_truncated
+    print(
+        f"run      {folder.name}\n"
+        f"folder   {folder.path}\n"
+        f"task     {settings.task}{f', labels {shown}' if labels else ''}\n"
+        f"encoder  {encoder.path}\n"
+        f"data     {len(data.train.examples):,} training examples, "
+        f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
+        f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most: "
+        f"{truncated:,} examples truncated\n"
+        f"steps    {settings.epochs} epochs of {-(-rows.num_items // settings.batch_size):,}, "
+        f"{settings.batch_size} examples each",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

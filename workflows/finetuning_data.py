@@ -1,0 +1,114 @@
+"""What a fine-tuning run reads: examples of train and dev as rows, and the encoder it starts from.
+
+Driver and workers read alike; a hash says that they have read the same.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from bert_core.config import ModelConfig
+from bert_core.disk import file_sha256
+from bert_core.errors import UserError
+from bert_core.model_folder import CONFIG, WEIGHTS, load_model_folder
+from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.task import Task
+from bert_core.tokenizer import tokenizer_hash
+from workflows.finetune_settings import FinetuneSettings
+
+
+@dataclass(frozen=True)
+class Split:
+    """The examples of one split, and the rows made of them."""
+
+    examples: Sequence[Any]
+    rows: EncodedRows
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The task with its labels, and its two splits."""
+
+    task: Task
+    train: Split
+    dev: Split
+    sha256: str
+
+
+def read_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
+    """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned."""
+    data = Path(settings.data).expanduser()
+    options = settings.options
+    train, dev = options.examples(data, "train"), options.examples(data, "dev")
+    for name, examples in (("train", train), ("dev", dev)):
+        if not examples:
+            raise TaskDataError(f"no examples in the {name} split", settings.data, "give some")
+    task = options.with_labels(train)
+    if task.label_names(train) is not None and len(task.labels) < 2:
+        labels = ", ".join(task.labels) or "none"
+        raise TaskDataError(f"fewer than two labels, {labels}", settings.data, "check the column")
+    splits = [Split(each, task.encode(each, tokenizer)) for each in (train, dev)]
+    return TaskData(task, *splits, sha256=_hash(task, [split.rows for split in splits]))
+
+
+def _hash(task: Task, splits: Sequence[EncodedRows]) -> str:
+    """What was learned from: token ids, lengths, places and labels of both splits."""
+    total = hashlib.sha256(json.dumps(task.labels).encode())
+    for rows in splits:
+        for array in (rows.input_ids, rows.lengths, rows.first_lengths, rows.places, rows.labels):
+            total.update(f"{array.dtype} {array.shape}".encode())
+            total.update(array.tobytes())
+    return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class EncoderFolder:
+    """The model folder that a run starts from."""
+
+    path: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    sha256: str
+
+
+def refuse_too_long_rows(settings: FinetuneSettings, encoder: EncoderFolder) -> None:
+    """Raises `UserError` where rows may be longer than the encoder has positions."""
+    positions, longest = encoder.config.max_position_embeddings, settings.options.max_length
+    if longest > positions:
+        raise UserError(
+            f"rows of {longest} tokens, the encoder has {positions} positions",
+            str(encoder.path),
+            f"give --options.max_length {positions}",
+        )
+
+
+def open_encoder(model: str, storage: Path, tracking_uri: str) -> EncoderFolder:
+    """Opens the encoder: a folder, `models:/NAME@ALIAS`, or a run of the storage by its name.
+
+    Raises `UserError` where there is none, and for a damaged one.
+    """
+    path = Path(model).expanduser()
+    if model.startswith("models:/"):
+        from workflows.registry import resolve_model
+
+        path = resolve_model(model, tracking_uri, storage / "models")
+    elif not path.is_dir():
+        of_run = storage / "runs" / model / "model"
+        if "/" in model or not of_run.is_dir():
+            raise UserError(
+                "no such model",
+                model,
+                "give a model folder, models:/NAME@ALIAS, or the name of a finished run",
+            )
+        path = of_run
+    config, _, tokenizer = load_model_folder(path)
+    total = hashlib.sha256(tokenizer_hash(tokenizer).encode())
+    for name in (CONFIG, WEIGHTS):
+        total.update(file_sha256(path / name).encode())
+    return EncoderFolder(path, config, tokenizer, total.hexdigest())

@@ -1,0 +1,94 @@
+"""Fine-tuning seen from its driver: the workers' config, and what follows from the last step.
+
+In: a run folder with its last checkpoint and journal. Out: `model/` and `artifacts/`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bert_core.errors import UserError
+from workflows.finetune_settings import FinetuneSettings
+from workflows.finetuning_data import EncoderFolder, TaskData
+from workflows.remote_run import RemoteRun
+from workflows.run_folder import RunFolder, write_atomically
+from workflows.storage import Storage
+from workflows.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
+from workflows.training_job import JobResults, TrainingJob
+
+
+class FinetuningJob(TrainingJob):
+    """One fine-tuning run."""
+
+    settings_comment = "the settings of a run of workflows/finetune.py"
+
+    def __init__(
+        self,
+        settings: FinetuneSettings,
+        storage: Storage,
+        folder: RunFolder,
+        encoder: EncoderFolder,
+        data: TaskData,
+        remote: RemoteRun | None = None,
+    ) -> None:
+        super().__init__(settings, storage, folder, remote)
+        self.settings = settings
+        self.encoder = encoder
+        self.data = data
+
+    def checkpoint_bytes(self) -> int:
+        """Weights and moments, and the best epoch's weights beside them."""
+        from bert_core.model_folder import WEIGHTS
+        from bert_core.training.state_tensors import MOMENTS_PER_WEIGHT
+
+        copies = 2 + MOMENTS_PER_WEIGHT[self.settings.optimizer.name]
+        return copies * (self.encoder.path / WEIGHTS).stat().st_size
+
+    def worker(self) -> tuple[Callable[[dict[str, Any]], Any], dict[str, Any]]:
+        """See `workflows.finetuning_worker.train_worker`."""
+        from workflows.finetuning_worker import train_worker
+
+        return train_worker, {
+            "settings": self.settings.model_dump(mode="json"),
+            "run_folder": str(self.folder.path),
+            "encoder": str(self.encoder.path.absolute()),
+            "data_sha256": self.data.sha256,
+        }
+
+    def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
+        """Task and profile, the hashes of data and encoder, the data."""
+        params = {
+            "profile": Path(self.settings.profile).stem,
+            "examples.train": str(len(self.data.train.examples)),
+            "examples.dev": str(len(self.data.dev.examples)),
+            "labels": ", ".join(self.data.task.labels),
+        }
+        tags = {"data.sha256": self.data.sha256, "encoder.sha256": self.encoder.sha256}
+        source = Path(self.settings.data).name
+        return params, tags, DatasetInput(self.settings.task, self.data.sha256, source)
+
+    def write_results(self) -> JobResults:
+        """Writes plot, card and the best epoch's model folder from checkpoint and journal."""
+        from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+        from workflows.finetuning_report import export, finetuning_card, summary_lines
+        from workflows.loss_plot import plot_losses
+
+        folder = self.folder
+        path, _ = newest_checkpoint(folder.checkpoints)
+        if path is None:
+            raise UserError("no whole checkpoint", str(folder.checkpoints), "give --fresh")
+        checkpoint = read_checkpoint(path)
+        artifacts = folder.path / ARTIFACTS_NAME
+        plot = artifacts / "loss.png"
+        plot_losses(
+            folder.path / JOURNAL_NAME,
+            plot,
+            title=folder.name,
+            train_name="train/loss",
+            held_out_name="dev/loss",
+        )
+        card = finetuning_card(self, checkpoint)
+        write_atomically(artifacts / "model_card.md", card)
+        export(self, checkpoint, card)
+        figures = checkpoint.extra["notes"]["best"]["figures"]
+        return JobResults(summary_lines(self, checkpoint, plot), card, figures)

@@ -1,0 +1,92 @@
+"""What a fine-tuning run leaves behind: the model folder, its card, the lines of its summary."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors.torch import load_file
+
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tasks.catalog import task_config
+from bert_core.tasks.task import add_task_head
+from bert_core.training.checkpoint import CheckpointInfo
+from workflows.finetuning_worker import BEST_WEIGHTS
+from workflows.model_card import finetuned_model_card
+from workflows.registration import Usage
+
+if TYPE_CHECKING:
+    from workflows.finetuning_job import FinetuningJob
+
+PIPELINES = {
+    "BertForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "BertForQuestionAnswering": "question-answering",
+}
+"""What `transformers` calls the tasks that it has a pipeline for."""
+
+
+def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
+    """The model card of a finished run."""
+    settings, data = job.settings, job.data
+    best = checkpoint.extra["notes"]["best"]
+    return finetuned_model_card(
+        name=settings.tracking.register_as or job.folder.name,
+        summary=f"A BERT encoder fine-tuned for the task {settings.task} with Bertline.",
+        data={
+            "Data": Path(settings.data).name,
+            "Training examples": len(data.train.examples),
+            "Dev examples": len(data.dev.examples),
+            "Truncated training examples": data.train.rows.num_truncated,
+            "Truncated dev examples": data.dev.rows.num_truncated,
+            "Labels": ", ".join(data.task.labels) or "none",
+            "SHA-256 of the encoded examples": data.sha256,
+        },
+        recipe={
+            "Epochs": settings.epochs,
+            "Best epoch": best["epoch"],
+            "Examples per step": settings.batch_size,
+            "Longest row (tokens)": data.task.max_length,
+            "Optimizer": settings.optimizer.name,
+            "Peak learning rate": settings.optimizer.peak_learning_rate,
+            "Warm-up (share of steps)": settings.optimizer.warmup_share,
+            "Dropout": settings.dropout.hidden_dropout_prob,
+            "Used": Usage.of(checkpoint),
+            "Seed": settings.seed,
+        },
+        figures={name.removeprefix("dev/"): value for name, value in best["figures"].items()},
+        lineage={
+            "Run": job.folder.name,
+            "Encoder": settings.model if "/" not in settings.model else Path(settings.model).name,
+            "Encoder SHA-256": job.encoder.sha256,
+        },
+        pipeline=PIPELINES.get(data.task.architecture),
+    )
+
+
+def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
+    """Writes the best epoch's weights as a model folder that knows its task."""
+    dropout = job.settings.dropout.model_dump()
+    _, model, tokenizer = load_model_folder(job.encoder.path, changes=dropout)
+    add_task_head(model, job.data.task)
+    model.load_state_dict(load_file(checkpoint.files[BEST_WEIGHTS]))
+    config = task_config(job.settings.task, job.data.task)
+    save_model_folder(job.folder.model, model, tokenizer, card, extra_config=config)
+
+
+def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) -> list[str]:
+    """What the run came to and where everything lies."""
+    best, criterion = checkpoint.extra["notes"]["best"], job.data.task.criterion
+    others = [
+        f"{name.removeprefix('dev/')} {value:.3f}"
+        for name, value in best["figures"].items()
+        if name != f"dev/{criterion}"
+    ]
+    return [
+        f"finished     {checkpoint.step:,} steps, {checkpoint.num_rows_seen:,} examples, "
+        f"{checkpoint.num_tokens_seen:,} tokens",
+        f"dev          {criterion} {best['score']:.3f} after epoch {best['epoch']} of "
+        f"{job.settings.epochs}; {', '.join(others)}",
+        f"used         {Usage.of(checkpoint)}",
+        f"model        {job.folder.model}",
+        f"plot         {plot}",
+        f"settings     {job.folder.settings}",
+    ]

@@ -1,0 +1,77 @@
+"""The settings that every training run has: its name and place, its workers, its checkpoints."""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bert_core.training.settings import OptimizerSettings
+from workflows.cluster_settings import ClusterSettings
+from workflows.settings import CommandLineSettings
+
+
+class CheckpointSettings(BaseModel):
+    """When a run is saved, besides its end and any request to stop."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every_steps: int = Field(default=1000, ge=1, description="steps between checkpoints")
+    keep: int = Field(default=3, ge=1, description="newest checkpoints that stay on disk")
+
+
+class TrackingSettings(BaseModel):
+    """Where MLflow is and what a run is called there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uri: str | None = Field(
+        default=None,
+        description="MLflow tracking URI; by default a SQLite store under the storage folder",
+    )
+    experiment: str = Field(default="pretraining", description="MLflow experiment")
+    register_as: str | None = Field(
+        default="bert",
+        description="name under which the encoder is registered; null for no registration",
+    )
+
+
+class RunSettings(CommandLineSettings):
+    """What a training run has, whatever it trains."""
+
+    machine_fields: ClassVar[frozenset[str]] = frozenset({"profile", "name", "storage", "fresh"})
+    """What belongs to one machine or one run, and not to what is repeated."""
+
+    profile: str = Field(
+        default="local", description="where to train: a profile's name, or a YAML file"
+    )
+    name: str | None = Field(
+        default=None,
+        pattern=r"^\w[\w.\-]*$",
+        description="run name, a plain folder name; the same name goes on (default: made of the"
+        " settings and a hash of them and the data)",
+    )
+    storage: str = Field(
+        default_factory=lambda: str(Path.home() / ".bertline"),
+        description="folder of runs, checkpoints, caches and the MLflow store. Or an address (s3://,"
+        " gs://, file://) of runs and checkpoints, of which each machine has a working copy under"
+        " ~/.bertline/copies: caches, prepared text and the MLflow store stay there, so several"
+        " machines need --shards that all can read and MLFLOW_TRACKING_URI; nothing keeps two of"
+        " them from training one run at once",
+    )
+    fresh: bool = Field(
+        default=False, description="set an earlier run of this name aside and start over"
+    )
+    seed: int = Field(default=0, ge=0, description="decides weights, rows, masks and dropout")
+    optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="type of matrix products; weights stay float32"
+    )
+    checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
+    tracking: TrackingSettings = Field(default_factory=TrackingSettings)
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings)
+
+    def portable(self) -> dict[str, Any]:
+        """The settings without what belongs to one machine."""
+        return self.model_dump(mode="json", exclude=set(self.machine_fields)) | {
+            "tracking": self.tracking.model_dump(mode="json", exclude={"uri"})
+        }
