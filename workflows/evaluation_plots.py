@@ -34,8 +34,9 @@ def plot_confusion(matrix: ConfusionMatrix, output_path: Path, *, title: str) ->
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     if num <= MOST_NUMBERED:
         _write_counts(axes, matrix, shares)
-    font = 10 if num <= MOST_NUMBERED else max(3, 200 / num)
-    axes.set_xticks(range(num), matrix.names, rotation=90 if num > 3 else 0, fontsize=font)
+    font = min(10.0, 30 * side / num)  # in points; a cell is some 55 side / num
+    is_wide = max(map(len, matrix.names)) * font / 2 > 55 * side / num
+    axes.set_xticks(range(num), matrix.names, rotation=90 if is_wide else 0, fontsize=font)
     axes.set_yticks(range(num), matrix.names, fontsize=font)
     axes.set_xlabel("found", color=INK)
     axes.set_ylabel("right answer", color=INK)
@@ -57,7 +58,7 @@ def plot_reliability(calibration: Calibration, output_path: Path, *, title: str)
     grid = figure.add_gridspec(2, 1, height_ratios=(4, 1))
     reliability = figure.add_subplot(grid[0])
     counts = figure.add_subplot(grid[1], sharex=reliability)
-    reliability.set_title(title, loc="left", color=INK, fontsize=13, fontweight="bold", pad=12)
+    reliability.set_title(title, loc="left", color=INK, fontsize=13, fontweight="bold", pad=26)
     _draw_reliability(reliability, calibration)
     _draw_counts(counts, calibration)
     reliability.tick_params(labelbottom=False)
@@ -76,32 +77,31 @@ def _write_counts(axes: "Axes", matrix: ConfusionMatrix, shares: np.ndarray) -> 
 
 
 def _draw_reliability(axes: "Axes", calibration: Calibration) -> None:
-    axes.plot([0, 1], [0, 1], color=BASELINE, linewidth=1.3, linestyle=(0, (5, 3)), zorder=3)
     bins = calibration.bins
-    lefts = [each.low for each in bins]
-    widths = [each.high - each.low for each in bins]
-    accuracies = [each.accuracy for each in bins]
-    gaps = [each.confidence - each.accuracy for each in bins]
-    style = {"align": "edge", "edgecolor": "white", "linewidth": 1}
-    axes.bar(lefts, accuracies, widths, color=TRAINING, label="accuracy", **style)
+    lefts, rights = [each.low for each in bins], [each.high for each in bins]
     axes.bar(
         lefts,
-        gaps,
-        widths,
-        bottom=accuracies,
-        color=HELD_OUT,
-        alpha=0.35,
-        label="gap to mean confidence",
-        **style,
+        [each.accuracy for each in bins],
+        [each.high - each.low for each in bins],
+        align="edge",
+        color=TRAINING,
+        edgecolor="white",
+        linewidth=1,
+        label="accuracy",
     )
+    confidences = [each.confidence for each in bins]
+    axes.hlines(
+        confidences, lefts, rights, color=HELD_OUT, linewidth=2.5, label="mean confidence", zorder=3
+    )
+    axes.plot([0, 1], [0, 1], color=BASELINE, linewidth=1.3, linestyle=(0, (5, 3)))
     axes.set_ylim(0, 1)
     axes.set_ylabel("accuracy", color=INK)
     axes.legend(frameon=False, labelcolor=INK, loc="upper left")
     figures = (
-        f"ECE {calibration.expected_error:.3f}\nadaptive {calibration.adaptive_error:.3f}\n"
-        f"Brier {calibration.brier_score:.3f}"
+        f"ECE {calibration.expected_error:.3f}   adaptive {calibration.adaptive_error:.3f}   "
+        f"Brier {calibration.brier_score:.3f}   {calibration.num_decisions:,} decisions"
     )
-    axes.text(0.98, 0.04, figures, color=INK, ha="right", va="bottom", transform=axes.transAxes)
+    axes.text(0, 1.02, figures, color=INK, va="bottom", transform=axes.transAxes)
     _tidy(axes)
 
 

@@ -1,0 +1,1 @@
+"""What predictions are worth: intervals, comparisons, slices, calibration, behaviour, tables."""

@@ -1,0 +1,187 @@
+"""95 % intervals of any metric by the bootstrap: predictions and examples in, intervals out.
+
+Shapes: N examples, S samples (of N examples drawn with replacement).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from bert_core.errors import UserError
+from bert_core.evaluation.measurement import measure
+from bert_core.evaluation.weighted_metrics import WeightedMetrics
+from bert_core.tasks.metrics import FloatArray
+from bert_core.tasks.task import Task
+from bert_core.text.rows.counter_hash import IntArray
+
+NUM_RESAMPLES = 1000
+CONFIDENCE = 0.95
+_TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+_CELLS_AT_ONCE = 4_000_000  # 32 MB of float64
+_MOST_PARTS = 500  # that are left out; what they correct is the smaller the more examples there are
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure and where it lies, with 95 % confidence."""
+
+    value: float
+    low: float
+    high: float
+
+    def contains(self, value: float) -> bool:
+        """Whether a value is among those that the figure may be."""
+        return self.low <= value <= self.high
+
+    @property
+    def is_degenerate(self) -> bool:
+        """Whether no sample gave another figure, as where every answer is right.
+
+        Such an interval says nothing of how far the figure may be off.
+        """
+        return self.low == self.high
+
+
+def bootstrap_intervals(
+    task: Task,
+    predictions: Sequence[Mapping[str, Any]],
+    examples: Sequence[Any],
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+    groups: Sequence[str] | None = None,
+) -> dict[str, Interval]:
+    """Each of the task's metrics with its interval; all examples have answers.
+
+    `groups` names the document of each example where several share one (see `documents`): then
+    documents are drawn, for examples of one document err together, and the interval of examples
+    drawn one by one would be too narrow.
+    """
+    measured = measure(task, predictions, examples)
+    drawn = resampled(
+        measured.compute, len(examples), num_resamples=num_resamples, seed=seed, groups=groups
+    )
+    left_out = without_each(measured.compute, len(examples), groups)
+    return {
+        name: interval(value, drawn[name], left_out[name])
+        for name, value in measured.values.items()
+    }
+
+
+def interval(value: float, drawn: FloatArray, left_out: FloatArray) -> Interval:
+    """The interval of a figure from its samples [S] and from leaving examples out [J].
+
+    The bias-corrected and accelerated bootstrap (Efron 1987). Plain percentiles are as good from
+    some 300 examples on, but near the bounds of a metric they are too narrow: of 71 examples, 95 %
+    of them right, they held the truth 87 times in 100, these 96 times.
+    """
+    drawn, left_out = (each[np.isfinite(each)] for each in (drawn, left_out))
+    if not len(drawn):
+        return Interval(value, np.nan, np.nan)
+    normal = NormalDist()
+    below = float(((drawn < value).mean() + (drawn <= value).mean()) / 2)
+    edge = 1 / (2 * len(drawn))
+    bias = normal.inv_cdf(min(max(below, edge), 1 - edge))
+    moved = left_out.mean() - left_out if len(left_out) else np.zeros(1)
+    spread = float((moved**2).sum())
+    # What is left of a constant by rounding is no spread.
+    acceleration = float((moved**3).sum()) / (6 * spread**1.5) if spread > 1e-24 else 0.0
+    shares = []
+    for share in _TAILS:
+        shifted = bias + normal.inv_cdf(share)
+        shares.append(normal.cdf(bias + shifted / (1 - acceleration * shifted)))
+    low, high = np.quantile(drawn, shares).tolist()
+    return Interval(value, low, high)
+
+
+def percentile_interval(value: float, drawn: FloatArray) -> Interval:
+    """The plain interval between the percentiles of samples [S] (Efron 1979).
+
+    For differences, which are not near a bound: there the corrections of `interval` do harm. Of
+    60 examples, for two models 95 % right, it held no difference 94 times in 100, the other one 91
+    times.
+    """
+    low, high = np.quantile(drawn[np.isfinite(drawn)], _TAILS).tolist()
+    return Interval(value, low, high)
+
+
+def resampled(
+    compute: WeightedMetrics,
+    num_examples: int,
+    *,
+    num_resamples: int,
+    seed: int,
+    groups: Sequence[str] | None = None,
+) -> dict[str, FloatArray]:
+    """Each metric of samples, [S]; for the same seed the same samples, whatever is measured.
+
+    So two models are compared example by example.
+    """
+    samples = resamples(num_examples, num_resamples=num_resamples, seed=seed, groups=groups)
+    return _measured(compute, samples)
+
+
+def without_each(
+    compute: WeightedMetrics, num_examples: int, groups: Sequence[str] | None = None
+) -> dict[str, FloatArray]:
+    """Each metric of all examples but one, or one group, or one of 500 parts, [J]."""
+    return _measured(compute, leave_out(num_examples, groups))
+
+
+def resamples(
+    num_examples: int, *, num_resamples: int, seed: int, groups: Sequence[str] | None = None
+) -> Iterator[FloatArray]:
+    """How often each example occurs in each sample, [some of S, N]; a few samples at a time.
+
+    Raises `UserError` where there is nothing to draw from.
+    """
+    if num_examples == 0:
+        raise UserError("no examples with answers", "the data", "evaluate on a labelled split")
+    unit_of = _units(groups)
+    num_units = num_examples if unit_of is None else int(unit_of.max()) + 1
+    random = np.random.default_rng(seed)
+    at_once = max(1, _CELLS_AT_ONCE // num_examples)
+    for begin in range(0, num_resamples, at_once):
+        some = min(at_once, num_resamples - begin)
+        drawn = random.integers(num_units, size=(some, num_units))
+        drawn += np.arange(some)[:, None] * num_units
+        counts = np.bincount(drawn.ravel(), minlength=some * num_units).astype(np.float64)
+        counts = counts.reshape(some, num_units)
+        yield counts if unit_of is None else counts[:, unit_of]
+
+
+def leave_out(num_examples: int, groups: Sequence[str] | None = None) -> Iterator[FloatArray]:
+    """Counts that leave out an example (or group) each, of many a part of them, [some of J, N]."""
+    unit_of = np.arange(num_examples) if groups is None else _units(groups)
+    assert unit_of is not None
+    num_parts = min(int(unit_of.max()) + 1, _MOST_PARTS)
+    if num_parts == 1:
+        yield np.ones((1, num_examples))  # nothing would be left
+        return
+    at_once = max(1, _CELLS_AT_ONCE // num_examples)
+    for begin in range(0, num_parts, at_once):
+        parts = np.arange(begin, min(begin + at_once, num_parts))
+        yield (unit_of % num_parts != parts[:, None]).astype(np.float64)
+
+
+def _measured(compute: WeightedMetrics, samples: Iterator[FloatArray]) -> dict[str, FloatArray]:
+    parts = [compute(counts) for counts in samples]
+    names = {name: None for part in parts for name in part}
+    missing = [np.full(len(next(iter(part.values()))), np.nan) for part in parts]
+    return {
+        name: np.concatenate(
+            [part.get(name, nan) for part, nan in zip(parts, missing, strict=True)]
+        )
+        for name in names
+    }
+
+
+def _units(groups: Sequence[str] | None) -> IntArray | None:
+    """The number of each example's group, [N]."""
+    if groups is None:
+        return None
+    number: dict[str, int] = {}
+    return np.array([number.setdefault(group, len(number)) for group in groups], dtype=np.int64)

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+
+from bert_core.errors import UserError
+from bert_core.evaluation.bootstrap import (
+    Interval,
+    bootstrap_intervals,
+    interval,
+    leave_out,
+    resampled,
+    resamples,
+    without_each,
+)
+from bert_core.evaluation.weighted_metrics import means
+
+
+def interval_of_mean(values, *, groups=None, num_resamples=500, seed=0):
+    compute = means({"mean": values})
+    drawn = resampled(compute, len(values), num_resamples=num_resamples, seed=seed, groups=groups)
+    left_out = without_each(compute, len(values), groups)
+    return interval(float(np.mean(values)), drawn["mean"], left_out["mean"])
+
+
+@pytest.mark.parametrize(("num", "share"), [(60, 0.7), (71, 0.95)])
+def test_19_of_20_intervals_hold_the_truth(num, share):
+    # 95 % of 71: where the percentiles alone hold it 87 times in 100.
+    random = np.random.default_rng(0)
+    held = [
+        interval_of_mean(random.random(num) < share, num_resamples=300, seed=seed).contains(share)
+        for seed in range(500)
+    ]
+    assert 0.92 < np.mean(held) < 0.985
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal_distribution():
+    values = np.random.default_rng(0).normal(size=2000)
+    found = interval_of_mean(values, num_resamples=4000)
+    reach = 1.96 * values.std() / 2000**0.5
+    assert found.low == pytest.approx(values.mean() - reach, abs=0.1 * reach)
+    assert found.high == pytest.approx(values.mean() + reach, abs=0.1 * reach)
+
+
+def test_examples_of_one_document_are_drawn_together():
+    # 40 documents of 10 examples that are all right or all wrong: worth 40 examples, not 400.
+    right = np.repeat(np.random.default_rng(0).random(40) < 0.5, 10)
+    groups = [f"document {number // 10}" for number in range(400)]
+    alone, together = interval_of_mean(right), interval_of_mean(right, groups=groups)
+    ratio = (together.high - together.low) / (alone.high - alone.low)
+    assert ratio == pytest.approx(10**0.5, rel=0.1)
+
+
+def test_samples_are_functions_of_the_seed_and_have_as_many_examples():
+    def drawn(seed, num=500):
+        # More than are made at once.
+        parts = list(resamples(10_000, num_resamples=num, seed=seed))
+        assert len(parts) > 1
+        return np.concatenate(parts)
+
+    first = drawn(3)
+    assert first.shape == (500, 10_000)
+    assert (first.sum(axis=1) == 10_000).all()
+    assert np.array_equal(first, drawn(3))
+    assert np.array_equal(first[:450], drawn(3, 450))
+    assert not np.array_equal(first, drawn(4))
+    # How often an example is drawn is Poisson's distribution, nearly.
+    assert first.mean() == 1
+    assert first.var() == pytest.approx(1, rel=0.01)
+    assert (first == 0).mean() == pytest.approx(np.exp(-1), rel=0.01)
+
+
+def test_each_example_is_left_out_once():
+    assert np.array_equal(np.concatenate(list(leave_out(5))), 1 - np.eye(5))
+    some = np.concatenate(list(leave_out(1234)))
+    assert len(some) == 500
+    assert ((1 - some).sum(axis=0) == 1).all()
+    assert np.concatenate(list(leave_out(3, ["a", "b", "a"]))).tolist() == [[0, 1, 0], [1, 0, 1]]
+    assert np.concatenate(list(leave_out(1))).tolist() == [[1]]
+
+
+def test_every_metric_of_every_task_has_an_interval(evaluated, kind):
+    made = evaluated(kind)
+    found = bootstrap_intervals(*made.of, num_resamples=200, seed=5)
+    values = made.task.metrics(made.predictions, made.examples)
+    assert {name: each.value for name, each in found.items()} == values
+    for name, each in found.items():
+        assert each.low <= each.value <= each.high or name.endswith("threshold"), name
+    assert found == bootstrap_intervals(*made.of, num_resamples=200, seed=5)
+    assert found != bootstrap_intervals(*made.of, num_resamples=200, seed=6)
+
+
+class Slow:
+    """A task of nobody's; its metric is undefined where the first example is not drawn."""
+
+    def metrics(self, predictions, examples):
+        share = float(np.mean([each["x"] for each in predictions]))
+        return {"share": share} | ({"of first": share} if 0 in examples else {})
+
+
+def test_any_metric_has_an_interval():
+    values = [0, 1, 1, 1, 0, 1]
+    found = bootstrap_intervals(Slow(), [{"x": each} for each in values], range(6))
+    assert found["share"] == interval_of_mean(values, num_resamples=1000)
+    assert 0 <= found["of first"].low < found["of first"].high <= 1
+
+
+def test_where_nothing_varies_the_interval_says_so(with_labels):
+    made = with_labels(["no", "yes", "no"], ["no", "yes", "no"])
+    accuracy = bootstrap_intervals(*made.of)["accuracy"]
+    assert accuracy == Interval(1, 1, 1)
+    assert accuracy.is_degenerate
+    one = bootstrap_intervals(made.task, made.predictions[:1], made.examples[:1])
+    assert one["accuracy"].is_degenerate
+
+
+def test_without_examples_there_is_nothing_to_draw(with_labels):
+    with pytest.raises(UserError, match="no examples with answers"):
+        next(resamples(0, num_resamples=10, seed=0))
