@@ -82,7 +82,13 @@ def announce(
         f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
         f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most: "
         f"{truncated:,} examples truncated\n"
-        f"steps    {settings.epochs} epochs of {-(-rows.num_items // settings.batch_size):,}, "
+        + "".join(
+            f"lost     {len(names):,} {reason}: {', '.join(names[:5])}"
+            f"{', …' if len(names) > 5 else ''}\n"
+            for split in (data.train, data.dev)
+            for reason, names in split.rows.lost.items()
+        )
+        + f"steps    {settings.epochs} epochs of {-(-rows.num_items // settings.batch_size):,}, "
         f"{settings.batch_size} examples each",
         flush=True,
     )

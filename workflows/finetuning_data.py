@@ -41,10 +41,14 @@ class TaskData:
     sha256: str
 
 
+def located(data: str) -> str | Path:
+    """The data as the task takes it: an address, or a path from the root, for workers elsewhere."""
+    return data if "://" in data else Path(data).expanduser().absolute()
+
+
 def read_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
     """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned."""
-    data = Path(settings.data).expanduser()
-    options = settings.options
+    data, options = located(settings.data), settings.options
     train, dev = options.examples(data, "train"), options.examples(data, "dev")
     for name, examples in (("train", train), ("dev", dev)):
         if not examples:

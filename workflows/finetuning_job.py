@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_core.errors import UserError
 from workflows.finetune_settings import FinetuneSettings
-from workflows.finetuning_data import EncoderFolder, TaskData
+from workflows.finetuning_data import EncoderFolder, TaskData, located
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, write_atomically
 from workflows.storage import Storage
@@ -52,6 +52,7 @@ class FinetuningJob(TrainingJob):
             "settings": self.settings.model_dump(mode="json"),
             "run_folder": str(self.folder.path),
             "encoder": str(self.encoder.path.absolute()),
+            "data": str(located(self.settings.data)),
             "data_sha256": self.data.sha256,
         }
 

@@ -1,5 +1,6 @@
 """What a fine-tuning run leaves behind: the model folder, its card, the lines of its summary."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
-from workflows.finetuning_worker import BEST_WEIGHTS
+from workflows.finetuning_worker import BEST_PREDICTIONS, BEST_WEIGHTS
 from workflows.model_card import finetuned_model_card
 from workflows.registration import Usage
 
@@ -68,7 +69,10 @@ def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
     _, model, tokenizer = load_model_folder(job.encoder.path, changes=dropout)
     add_task_head(model, job.data.task)
     model.load_state_dict(load_file(checkpoint.files[BEST_WEIGHTS]))
-    config = task_config(job.settings.task, job.data.task)
+    with checkpoint.files[BEST_PREDICTIONS].open(encoding="utf-8") as file:
+        predictions = [json.loads(line) for line in file]
+    task = job.data.task.tuned(predictions, job.data.dev.examples)
+    config = task_config(job.settings.task, task)
     save_model_folder(job.folder.model, model, tokenizer, card, extra_config=config)
 
 

@@ -31,10 +31,11 @@ BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
 def train_worker(config: dict[str, Any]) -> dict[str, Any]:
     """Fine-tunes to the end, or to a request to stop, from the newest checkpoint that is whole.
 
-    `config` holds `settings`, `run_folder`, `encoder` (a folder) and `data_sha256`. Returns the
-    last step and whether it was told to stop. Raises `UserError` for what a user can mend.
+    `config` holds `settings`, `run_folder`, and `encoder` and `data` as found by the driver, with
+    `data_sha256`. Returns the last step and whether it was told to stop. Raises `UserError` for
+    what a user can mend.
     """
-    settings = read_settings(config["settings"])
+    settings = read_settings(config["settings"] | {"data": config["data"]})
     with current_worker(config) as worker:
         folder, remote = place_of_run(settings, Path(config["run_folder"]))
         run = FinetuningRun(settings, worker, folder, Path(config["encoder"]), remote)

@@ -4,7 +4,7 @@ Shapes: I items (what a step counts), R rows (sequences), T tokens, P places (wh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Literal, Self
 
@@ -42,7 +42,7 @@ class TaskBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         moved = {
             name: value.to(device, non_blocking=non_blocking)
             for name, value in values.items()
@@ -62,6 +62,7 @@ class EncodedRows:
     - `example` [R], which example a row was made of
     - `num_truncated`, the examples that lost tokens to the length
     - `notes`, arrays of the task's own that its `decode` reads
+    - `lost`, the names of examples that teach nothing, by the reason
     """
 
     input_ids: IntArray
@@ -75,6 +76,7 @@ class EncodedRows:
     example: IntArray
     num_truncated: int
     notes: dict[str, npt.NDArray[np.int64]]
+    lost: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def num_items(self) -> int:

@@ -21,6 +21,10 @@ from bert_core.tokenizer import special_token_ids
 _NUM_SPECIAL = 3  # [CLS] and two [SEP]
 _NOWHERE = Answer("", -1)
 
+MISALIGNED = "answers that do not stand at their answer_start"
+UNTOKENIZED = "answers that no token holds"
+"""Why a question may teach nothing."""
+
 
 def encode_questions(
     tokenizer: Tokenizer,
@@ -39,8 +43,9 @@ def encode_questions(
     - `offsets` [C, 2], first character of each context token, and the one after its last
     - `first_token` [R], index in `offsets` of the first token of a window
     - `window_start` [R], the same token, counted within its context
-    - `misaligned`, questions whose answer does not stand where it is said to
-    - `untokenized`, questions whose answer shares no character with any token
+
+    `lost` has the ids of questions whose answer does not stand where it is said to, and of those
+    whose answer shares no character with any token.
     """
     numbers: dict[str, int] = {}
     context = concatenated([[numbers.setdefault(each.context, len(numbers)) for each in questions]])
@@ -70,7 +75,11 @@ def encode_questions(
             "offsets": contexts.offsets,
             "first_token": first_token,
             "window_start": windows.starts,
-            **lost,
+        },
+        lost={
+            reason: tuple(questions[index].id for index in indices.tolist())
+            for reason, indices in lost.items()
+            if len(indices)
         },
     )
 
@@ -95,8 +104,8 @@ def _labels(
     first, last = contexts.token_spans(context, begins, ends)  # [I] each
     has_answer = np.array([bool(each.answers) for each in questions], dtype=bool)
     lost = {
-        "misaligned": np.flatnonzero(has_answer & (begins < 0)),
-        "untokenized": np.flatnonzero(has_answer & (begins >= 0) & (first > last)),
+        MISALIGNED: np.flatnonzero(has_answer & (begins < 0)),
+        UNTOKENIZED: np.flatnonzero(has_answer & (begins >= 0) & (first > last)),
     }
     unknown = np.array([each.answers is None for each in questions], dtype=bool)
     unknown[np.concatenate([*lost.values()])] = True

@@ -112,6 +112,11 @@ class Task(BaseModel, ABC):
             return self
         return self.model_copy(update={"labels": tuple(sorted(found, key=_label_order))})
 
+    def tuned(self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]) -> Self:
+        """This task with what is chosen on dev, such as a threshold, given dev's predictions."""
+        del predictions, examples
+        return self
+
     @property
     def problem_type(self) -> str | None:
         """`problem_type` of the model folder, as `transformers` has it."""

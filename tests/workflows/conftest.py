@@ -1,7 +1,21 @@
-"""Addresses for runs, as the tests of storage and of runs at an address use them."""
+"""Addresses for runs, and a finished run, as the tests of several modules use them."""
+
+import shutil
+from pathlib import Path
 
 import pytest
+from finetuning_runs import finetune_here, write_encoder, write_task
+from pretraining_runs import Run, train_here, write_corpus
 from storage_addresses import CREDENTIALS, bucket_address, folder_address, s3_server
+
+from bert_core.text.shards import open_shards
+from workflows.finetuning_data import open_encoder, read_task_data
+from workflows.finetuning_job import FinetuningJob
+from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining_job import PretrainingJob
+from workflows.run_folder import RunFolder
+from workflows.settings import parse_command_line
+from workflows.storage import open_storage
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +33,35 @@ def uri(request, tmp_path, monkeypatch):
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     return bucket_address(request.getfixturevalue("server"), tmp_path.name.replace("_", "-"))
+
+
+@pytest.fixture(scope="session")
+def finished_pretraining(tmp_path_factory):
+    """A run after its last step: its settings, its folder, its shards."""
+    storage = tmp_path_factory.mktemp("storage")
+    run = Run(storage, "run", write_corpus(storage / "corpus"), steps=8)
+    train_here(run)
+    (run.folder / "artifacts").mkdir()
+    settings = parse_command_line(PretrainSettings, run.arguments())
+    return settings, run.folder, open_shards(run.shards)
+
+
+@pytest.fixture
+def pretraining_job(finished_pretraining, tmp_path):
+    """The same, in a copy to change."""
+    settings, path, shards = finished_pretraining
+    folder = RunFolder(Path(shutil.copytree(path, tmp_path / "run")))
+    return PretrainingJob(settings, open_storage(str(tmp_path)), folder, shards)
+
+
+@pytest.fixture(scope="session")
+def finetuning_job(tmp_path_factory):
+    """A fine-tuning run after its last step."""
+    storage = tmp_path_factory.mktemp("storage")
+    write_task(storage / "data")
+    write_encoder(storage / "encoder")
+    run, _, _ = finetune_here(storage)
+    (run.folder.path / "artifacts").mkdir()
+    encoder = open_encoder(run.settings.model, storage, "sqlite://")
+    data = read_task_data(run.settings, encoder.tokenizer)
+    return FinetuningJob(run.settings, open_storage(str(storage)), run.folder, encoder, data)

@@ -80,3 +80,14 @@ def test_division_keeps_the_order_and_the_bound():
     assert runs(1, "packed") == [[3], [1], [2], [0]], "a row alone may be over the bound"
     assert runs(100, "packed") == runs(100, "padded") == [[3, 1, 2, 0]]
     assert rows.divide(items[:0], 10, "packed") == []
+
+
+def test_division_counts_all_rows_of_an_item():
+    rows, items = rows_of([2, 6, 3, 9, 1, 1], per_item=2), np.arange(3)
+    assert [run.tolist() for run in rows.divide(items, 20, "packed")] == [[0, 1], [2]]
+    for max_tokens in (18, 24, 35, 36, 54):
+        runs = rows.divide(items, max_tokens, "padded")
+        assert np.concatenate(runs).tolist() == [0, 1, 2]
+        for run in runs:
+            assert len(run) == 1 or rows.batch(run, "padded").num_slots <= max_tokens
+    assert [run.tolist() for run in rows.divide(items, 36, "padded")] == [[0, 1], [2]]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.tasks.question_rows import encode_questions
+from bert_core.tasks.question_rows import MISALIGNED, UNTOKENIZED, encode_questions
 from bert_core.tasks.squad import Answer, Question
 from bert_core.tokenizer import load_tokenizer
 
@@ -98,8 +98,7 @@ def test_lost_answers_carry_no_loss_and_are_named(tokenizer):
         Question("q", "Who?", CONTEXT, (Answer("Ada", 3), Answer("Ada", 0))),
         question(None),
     )
-    assert rows.notes["misaligned"].tolist() == [1, 2, 3]
-    assert rows.notes["untokenized"].tolist() == [4]
+    assert rows.lost == {MISALIGNED: ("q",) * 3, UNTOKENIZED: ("q",)}
     known = (rows.labels != IGNORE_INDEX).all(1)
     assert known.tolist() == [True, False, False, False, False, True, False]
     assert rows.label_counts.tolist() == known.tolist()
