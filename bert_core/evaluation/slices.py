@@ -73,8 +73,9 @@ def slice_metrics(
     *,
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
+    groups: Sequence[str] | None = None,
 ) -> list[Slice]:
-    """The metrics of each slice, measured as if it were all there is."""
+    """The metrics of each slice, measured as if it were all there is; `groups` as in bootstrap."""
     found = []
     for slicing in slicings:
         for name in slicing.names:
@@ -85,6 +86,7 @@ def slice_metrics(
                 [examples[index] for index in inside],
                 num_resamples=num_resamples,
                 seed=seed,
+                groups=None if groups is None else [groups[index] for index in inside],
             )
             found.append(Slice(slicing.by, name, len(inside), metrics))
     return found
@@ -97,6 +99,7 @@ def class_metrics(
     *,
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
+    groups: Sequence[str] | None = None,
 ) -> list[Slice]:
     """Precision, recall and F1 of each label, or of each type of entities; empty for other tasks.
 
@@ -108,8 +111,8 @@ def class_metrics(
         return []
     values = _of_classes(classes, np.ones((1, len(examples))))
     compute = partial(_of_classes, classes)
-    drawn = resampled(compute, len(examples), num_resamples=num_resamples, seed=seed)
-    left_out = without_each(compute, len(examples))
+    drawn = resampled(compute, len(examples), num_resamples=num_resamples, seed=seed, groups=groups)
+    left_out = without_each(compute, len(examples), groups)
     by = "entity type" if isinstance(task, Tagging) else "label"
     num_gold = classes.gold.sum(axis=0)
     return [
@@ -131,7 +134,10 @@ def class_metrics(
 
 
 def markdown_slices(slices: Sequence[Slice], metrics: Sequence[str]) -> str:
-    """A table of some metrics of slices, with a mark on those that are small."""
+    """A table of some metrics of slices, with a mark on those that are small.
+
+    A figure without interval is one that no sample changes, as where all answers are right.
+    """
     lines = [
         f"| by | slice | examples | {' | '.join(metrics)} |",
         f"|---|---|--:|{'--:|' * len(metrics)}",
@@ -157,4 +163,6 @@ def _of_classes(classes: ClassCounts, counts: FloatArray) -> dict[str, FloatArra
 def _cell(figure: Interval | None) -> str:
     if figure is None:
         return "–"
+    if figure.is_degenerate:
+        return f"{figure.value:.3f}"
     return f"{figure.value:.3f} ({figure.low:.3f}–{figure.high:.3f})"

@@ -77,6 +77,7 @@ def test_swapped_words_stay_different_and_the_same_throughout():
     names = first.replace("'s Annabel", "").split(" and ")
     assert names[0] == names[2] != names[1]
     assert names[0] != "Anna"
+    assert names[1] != "John"
     assert second.split(", ")[0] == names[1]
     assert first.endswith("Annabel")
 

@@ -1,8 +1,10 @@
+import re
+
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
 from bert_core.evaluation.bootstrap import bootstrap_intervals
-from bert_core.evaluation.outcomes import outcomes
+from bert_core.evaluation.outcomes import documents, outcomes
 from bert_core.evaluation.slices import (
     class_metrics,
     markdown_slices,
@@ -78,10 +80,30 @@ def test_tasks_without_classes_have_no_classes_to_measure(evaluated):
     assert class_metrics(*evaluated("squad").of) == class_metrics(*evaluated("numbers").of) == []
 
 
+def test_documents_are_drawn_whole_in_slices_too(evaluated):
+    made = evaluated("squad", 60)
+    groups = documents(made.examples)
+    slicing = usual_slicings(*made.of)[1]
+    found = slice_metrics(*made.of, [slicing], num_resamples=50, groups=groups)
+    inside = [index for index, name in enumerate(slicing.slice_of) if name == found[0].name]
+    part = [[each[index] for index in inside] for each in (made.predictions, made.examples, groups)]
+    assert found[0].metrics == bootstrap_intervals(
+        made.task, *part[:2], num_resamples=50, groups=part[2]
+    )
+    tags = evaluated("tags", 60)
+    together = ["one"] * 30 + ["other"] * 30
+    few = class_metrics(*tags.of, num_resamples=50, groups=together)
+    drawn = class_metrics(*tags.of, num_resamples=50)
+    assert few[0].metrics["f1"].value == drawn[0].metrics["f1"].value
+    assert few != drawn
+
+
 def test_small_slices_are_marked(with_labels):
     made = with_labels(["no"] * 29 + ["yes"] * 31, ["no"] * 60)
     few, enough = class_metrics(*made.of, num_resamples=20)
     assert (few.is_small, enough.is_small) == (True, False)
     lines = markdown_slices([few, enough], ["recall", "unheard_of"]).splitlines()
-    assert lines[2] == "| label | no | 29 (few) | 1.000 (1.000–1.000) | – |"
-    assert lines[3].startswith("| label | yes | 31 | 0.000")
+    assert lines[2] == "| label | no | 29 (few) | 1.000 | – |"
+    assert lines[3] == "| label | yes | 31 | 0.000 | – |"
+    varied = class_metrics(*with_labels(["no"] * 40, ["no", "yes"] * 20).of, num_resamples=20)
+    assert re.search(r"0\.500 \(0\.\d+–0\.\d+\)", markdown_slices(varied, ["recall"]))

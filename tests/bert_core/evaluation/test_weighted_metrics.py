@@ -28,6 +28,8 @@ def test_a_correlation_with_something_constant_is_0():
     metrics = correlations([1, 2, 3, 4], [2, 2, 3, 5])(COUNTS)
     assert metrics["pearson"][2] == metrics["spearman"][2] == 0
     assert metrics["spearman"][0] == pytest.approx(0.9486833)
+    # The mean of three 0.1 is not quite 0.1.
+    assert correlations([0.1, 0.3], [0.1, 0.2])(np.array([[3.0, 0]]))["correlation"] == 0
     assert correlations([1, 2, 3, 4], [5, 5, 5, 5])(COUNTS)["correlation"].tolist() == [0, 0, 0]
 
 
