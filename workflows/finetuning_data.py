@@ -21,6 +21,7 @@ from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetune_settings import FinetuneSettings
+from workflows.model_location import locate_model
 
 
 @dataclass(frozen=True)
@@ -97,20 +98,7 @@ def open_encoder(model: str, storage: Path, tracking_uri: str) -> EncoderFolder:
 
     Raises `UserError` where there is none, and for a damaged one.
     """
-    path = Path(model).expanduser()
-    if model.startswith("models:/"):
-        from workflows.registry import resolve_model
-
-        path = resolve_model(model, tracking_uri, storage / "models")
-    elif not path.is_dir():
-        of_run = storage / "runs" / model / "model"
-        if "/" in model or not of_run.is_dir():
-            raise UserError(
-                "no such model",
-                model,
-                "give a model folder, models:/NAME@ALIAS, or the name of a finished run",
-            )
-        path = of_run
+    path = locate_model(model, storage, tracking_uri)
     config, _, tokenizer = load_model_folder(path)
     total = hashlib.sha256(tokenizer_hash(tokenizer).encode())
     for name in (CONFIG, WEIGHTS):

@@ -1,0 +1,112 @@
+"""The evaluation command on a model that was fine-tuned here: figures, files, refusals."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from finetuning_runs import write_encoder, write_task
+
+from workflows.evaluate import main
+
+
+@pytest.fixture
+def evaluate(finetuning_job, tmp_path, capsys):
+    """Runs the command on the run's model and data; its exit code and what it printed."""
+    if not finetuning_job.folder.model.exists():
+        finetuning_job.write_results()
+    storage = finetuning_job.storage.folder
+
+    def run(*arguments, **changed):
+        settings = {
+            "model": finetuning_job.folder.name,
+            "data": storage / "data",
+            "storage": storage,
+            "num_resamples": 200,
+            **changed,
+        }
+        given = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+        code = main([*given, *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return run
+
+
+def test_figures_are_those_of_the_run_with_an_interval(evaluate, finetuning_job, tmp_path):
+    folder = tmp_path / "report"
+    code, printed = evaluate("--task", "classification", report=folder)
+    assert code == 0, printed
+    assert "40 examples, 40 with answers" in printed and "0 examples truncated" in printed
+    report = json.loads((folder / "report.json").read_text())
+    expected = finetuning_job.write_results().figures["dev/accuracy"]
+    accuracy = report["metrics"]["accuracy"]
+    assert accuracy["value"] == expected
+    assert accuracy["low"] <= expected <= accuracy["high"]
+    assert sum(map(sum, report["confusion"]["counts"])) == 40
+    text = (folder / "report.md").read_text()
+    assert "## Calibration" in text and "| words |" in text
+    for name in ("confusion.png", "reliability.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG") and name in text
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_predictions_are_a_file_that_a_later_model_is_compared_with(evaluate, tmp_path, suffix):
+    path = tmp_path / f"predictions.{suffix}"
+    assert evaluate(output=path)[0] == 0
+    if suffix == "jsonl":
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+    else:
+        records = pq.read_table(path).to_pylist()
+    assert len(records) == 40 and {"gold", "found", "correct", "columns"} <= records[0].keys()
+    code, printed = evaluate(compare=path)
+    assert code == 0 and "accuracy: +0.0000" in printed
+    assert "do not tell the two apart" in printed
+
+
+def test_texts_without_answers_are_predicted(evaluate, tmp_path):
+    (tmp_path / "new.tsv").write_text("text\nba keli monu\n")
+    output = tmp_path / "out.jsonl"
+    code, printed = evaluate(data=tmp_path / "new.tsv", output=output)
+    assert code == 0 and "1 examples, 0 with answers" in printed
+    assert json.loads(output.read_text())["found"] in ("up", "down")
+    code, printed = evaluate(data=tmp_path / "new.tsv")
+    assert code == 2 and "no example has an answer" in printed
+
+
+def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
+    path = tmp_path / "checks.yaml"
+    path.write_text(
+        "checks:\n"
+        "  - name: words of the first half go up\n"
+        "    kind: minimum functionality\n"
+        "    templates: [ba keli, monu to ba]\n"
+        "    label: up\n"
+    )
+    code, printed = evaluate(checks=path, report=tmp_path / "report")
+    assert code == 0, printed
+    assert "words of the first half go up" in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"model": "nobody"}, "no such model: nobody"),
+        ({"task": "mrpc"}, "a model of the task classification: .*leave --task mrpc out"),
+        ({"split": "test"}, "no file of the test split"),
+        ({"output": "a.csv"}, r"unknown kind of file: --output a.csv \(use .jsonl or .parquet\)"),
+        ({"slice_by": "colour"}, "colour"),
+        ({"num_resample": 5}, r"unknown setting, did you mean num_resamples\?"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(evaluate, changed, match):
+    import re
+
+    code, printed = evaluate(**changed)
+    errors = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert code == 2 and len(errors) == 1 and re.search(match, errors[0]), printed
+
+
+def test_an_encoder_that_knows_no_task_is_refused(evaluate, tmp_path):
+    write_task(tmp_path / "data")
+    code, printed = evaluate(model=write_encoder(tmp_path / "encoder"))
+    assert code == 2 and "a model that knows no task" in printed

@@ -1,0 +1,166 @@
+"""Evaluates a fine-tuned model: `python workflows/evaluate.py --help`.
+
+A model and labelled data go in; metrics with intervals, slices, calibration, mistakes come out.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_core.errors import UserError
+from workflows.command import run_command
+from workflows.evaluate_settings import EvaluateSettings
+from workflows.settings import parse_command_line
+
+if TYPE_CHECKING:
+    from bert_core.predictor import Predictor
+    from workflows.evaluation_report import EvaluationReport
+
+# Imports within functions load torch, which takes seconds: --help is answered before.
+
+PREDICTION_SUFFIXES = (".jsonl", ".parquet")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code (see `run_command`)."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: evaluate(parse_command_line(EvaluateSettings, given)))
+
+
+def evaluate(settings: EvaluateSettings) -> bool:
+    """Measures the model and writes what is asked for; True when it is done.
+
+    Raises `UserError` for what the user can mend.
+    """
+    from bert_core.evaluation.outcomes import is_labelled
+    from bert_core.evaluation.prediction_files import prediction_records, write_predictions
+    from workflows.evaluation_report import summary_lines, write_report
+    from workflows.finetuning_data import located
+
+    if settings.output is not None and settings.output.suffix not in PREDICTION_SUFFIXES:
+        known = " or ".join(PREDICTION_SUFFIXES)
+        raise UserError("unknown kind of file", f"--output {settings.output}", f"use {known}")
+    predictor = open_predictor(settings, settings.model)
+    if settings.task is not None and settings.task != predictor.task_name:
+        raise UserError(
+            f"a model of the task {predictor.task_name}",
+            settings.model,
+            f"leave --task {settings.task} out, or give another model",
+        )
+    task = predictor.task
+    examples = list(task.examples(located(settings.data), settings.split))
+    predictions, rows = predictor.predict(examples, max_tokens=settings.max_tokens)
+    if settings.output is not None:
+        write_predictions(prediction_records(task, predictions, examples), settings.output)
+    labelled = [index for index, each in enumerate(examples) if is_labelled(each)]
+    print(f"task     {predictor.task_name}")
+    print(f"data     {len(examples):,} examples, {len(labelled):,} with answers")
+    print(f"length   {rows.num_truncated:,} examples truncated")
+    if not labelled:
+        if settings.output is None:
+            raise UserError("no example has an answer", settings.data, "give --output to predict")
+        print(f"written  {settings.output}")
+        return True
+    report = measured(settings, predictor, predictions, examples, labelled)
+    report = replace(report, num_truncated=rows.num_truncated)
+    print("\n".join(summary_lines(report)))
+    if settings.report is not None:
+        write_report(report, settings.report)
+        print(f"report   {settings.report / 'report.md'}")
+    if settings.output is not None:
+        print(f"written  {settings.output}")
+    return True
+
+
+def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
+    """The fine-tuned model, wherever the user says it is."""
+    from bert_core.predictor import load_predictor
+    from workflows.model_location import locate_model
+    from workflows.tracker import default_tracking_uri
+
+    storage = Path(settings.storage).expanduser()
+    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
+    return load_predictor(locate_model(model, storage, tracking_uri))
+
+
+def measured(
+    settings: EvaluateSettings,
+    predictor: "Predictor",
+    predictions: Sequence[Mapping[str, Any]],
+    examples: Sequence[Any],
+    labelled: Sequence[int],
+) -> "EvaluationReport":
+    """The report over the examples that have answers, beside the other model where one is given."""
+    from bert_core.evaluation.comparison import compare
+    from bert_core.evaluation.outcomes import documents
+    from workflows.evaluation_report import evaluation_report
+
+    task = predictor.task
+    known = [examples[index] for index in labelled]
+    mine = [predictions[index] for index in labelled]
+    report = evaluation_report(
+        task,
+        mine,
+        known,
+        title=f"{predictor.task_name}: {Path(settings.model).name} on {Path(settings.data).name}",
+        slice_by=settings.slice_by,
+        num_resamples=settings.num_resamples,
+        seed=settings.seed,
+    )
+    if settings.compare is not None:
+        other = other_predictions(settings, settings.compare, predictor, examples)
+        comparison = compare(
+            task,
+            [other[index] for index in labelled],
+            mine,
+            known,
+            num_resamples=settings.num_resamples,
+            seed=settings.seed,
+            groups=documents(known),
+        )
+        report = replace(report, comparison=comparison)
+    if settings.checks is not None:
+        report = replace(report, checks=checked(settings, settings.checks, predictor, known))
+    return report
+
+
+def other_predictions(
+    settings: EvaluateSettings, compare: str, predictor: "Predictor", examples: Sequence[Any]
+) -> Sequence[Mapping[str, Any]]:
+    """The predictions of the other model, which is the first of the two that are compared."""
+    from bert_core.evaluation.prediction_files import read_predictions
+
+    path = Path(compare).expanduser()
+    if path.suffix in PREDICTION_SUFFIXES:
+        return read_predictions(path, predictor.task, examples)
+    other = open_predictor(settings, compare)
+    if other.task.labels != predictor.task.labels or type(other.task) is not type(predictor.task):
+        raise UserError("the two models answer different questions", compare, "compare like models")
+    return other.predict(examples, max_tokens=settings.max_tokens)[0]
+
+
+def checked(
+    settings: EvaluateSettings, path: Path, predictor: "Predictor", examples: Sequence[Any]
+) -> list[Any]:
+    """The results of the behavioural checks of a file."""
+    from bert_core.evaluation.behaviour import run_suite
+    from bert_core.evaluation.behaviour_suite import read_suite
+    from bert_core.tasks.classification import Classification
+
+    if not isinstance(predictor.task, Classification):
+        raise UserError(
+            "behavioural checks are for classification", str(path), "leave --checks out"
+        )
+    return run_suite(
+        read_suite(path),
+        lambda texts: predictor.predict(texts, max_tokens=settings.max_tokens)[0],
+        examples,
+        labels=predictor.task.labels,
+        seed=settings.seed,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
