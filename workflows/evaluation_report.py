@@ -61,7 +61,7 @@ def evaluation_report(
 
     Raises `UserError` for a column that the data lacks.
     """
-    drawing = {"num_resamples": num_resamples, "seed": seed}
+    groups = documents(examples)
     slicings = usual_slicings(task, predictions, examples)
     results = outcomes(task, predictions, examples)
     slicings += [by_column(results, name) for name in slice_by]
@@ -70,10 +70,20 @@ def evaluation_report(
         criterion=task.criterion,
         num_examples=len(examples),
         metrics=bootstrap_intervals(
-            task, predictions, examples, groups=documents(examples), **drawing
+            task, predictions, examples, num_resamples=num_resamples, seed=seed, groups=groups
         ),
-        classes=class_metrics(task, predictions, examples, **drawing),
-        slices=slice_metrics(task, predictions, examples, slicings, **drawing),
+        classes=class_metrics(
+            task, predictions, examples, num_resamples=num_resamples, seed=seed, groups=groups
+        ),
+        slices=slice_metrics(
+            task,
+            predictions,
+            examples,
+            slicings,
+            num_resamples=num_resamples,
+            seed=seed,
+            groups=groups,
+        ),
         calibration=calibration(task, predictions, examples),
         confusion=confusion_matrix(task, predictions, examples),
         mistakes=worst_mistakes(task, predictions, examples),

@@ -12,6 +12,7 @@ import torch
 from bert_core.config import SIZES
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
+from bert_core.tasks.catalog import TASKS
 from bert_core.tokenizer import train_wordpiece
 
 REPOSITORY = Path(__file__).parents[2]
@@ -110,10 +111,16 @@ def test_options_named_in_prose_belong_to_a_program():
     assert named <= known
 
 
-def test_presets_are_those_of_the_table():
-    listed = set(re.findall(r"^\| ((?:`[\w-]+`(?:, )?)+) \|", README, re.MULTILINE))
-    names = {name for cell in listed for name in INLINE.findall(cell)}
-    assert names == {path.stem for path in (REPOSITORY / "workflows" / "presets").glob("*.yaml")}
+def names_in_table(title):
+    """The names in the first column of the table whose first column has this title."""
+    rows = re.search(rf"^\| {title} \|.*\n\|---.*\n((?:\|.*\n)+)", README, re.MULTILINE)
+    return {name for row in rows[1].splitlines() for name in INLINE.findall(row.split("|")[1])}
+
+
+def test_presets_and_tasks_are_those_of_the_tables():
+    presets = {path.stem for path in (REPOSITORY / "workflows" / "presets").glob("*.yaml")}
+    assert names_in_table("preset") == presets
+    assert names_in_table("task") == set(TASKS)
 
 
 def test_links_lead_somewhere():

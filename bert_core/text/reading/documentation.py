@@ -4,6 +4,7 @@ Read with `ast`, never imported: docstrings, and for the standard library pydoc'
 """
 
 import ast
+import os
 import re
 import sysconfig
 import warnings
@@ -17,6 +18,9 @@ from platform import python_version
 from bert_core.errors import UserError
 
 _LEFT_OUT = {"__pycache__", "site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
+_MAY_DEFINE = (ast.stmt, ast.excepthandler, ast.match_case)
+"""Syntax that can hold classes and functions; expressions cannot."""
+
 _STARTS_A_LINE = re.compile(r">>>|\.\.\.|[-*+•|=~#:@]|\d+[.)]\s|\.\. ")
 
 
@@ -29,9 +33,13 @@ def documentation_files(name: str) -> list[Path]:
 
     Sorted by path; tests are left out. Raises `DocumentationError` if there are none.
     """
+    return list(documentation_modules(name).values())
+
+
+def documentation_modules(name: str) -> dict[str, Path]:
+    """`documentation_files` by the dotted names of their modules."""
     if name == "stdlib":
-        folder = Path(sysconfig.get_path("stdlib"))
-        return _source_files(folder)
+        return _modules_in(Path(sysconfig.get_path("stdlib")), ())
     locations: list[str] | None = None
     spec = None
     for part in name.split("."):
@@ -42,17 +50,28 @@ def documentation_files(name: str) -> list[Path]:
     if spec is None:
         remedy = "give stdlib or the import name of an installed package"
         raise DocumentationError("no such package", f"docs://{name}", remedy)
-    files = [path for each in sorted(locations or []) for path in _source_files(Path(each))]
-    if not files and spec.origin and spec.origin.endswith(".py"):
-        files = [Path(spec.origin)]
-    if not files:
+    modules: dict[str, Path] = {}
+    for each in sorted(locations or []):
+        modules |= _modules_in(Path(each), tuple(name.split(".")))
+    if not modules and spec.origin and spec.origin.endswith(".py"):
+        modules = {name: Path(spec.origin)}
+    if not modules:
         raise DocumentationError("no Python source", f"docs://{name}", "name another package")
-    return files
+    return modules
 
 
-def _source_files(folder: Path) -> list[Path]:
-    every = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).parts)
-    return [path for path in every if not _LEFT_OUT & set(path.relative_to(folder).parts)]
+def _modules_in(folder: Path, package: tuple[str, ...]) -> dict[str, Path]:
+    """The modules below a folder that is this package, sorted by path."""
+    found: list[tuple[str, ...]] = []
+    for root, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if each not in _LEFT_OUT]
+        inside = Path(root).relative_to(folder).parts
+        found += [(*inside, each) for each in files if each.endswith(".py")]
+    names = [".".join((*package, *parts))[: -len(".py")] for parts in sorted(found)]
+    return {
+        name.removesuffix(".__init__"): folder.joinpath(*parts)
+        for name, parts in zip(names, sorted(found), strict=True)
+    }
 
 
 def documentation_version(name: str) -> str:
@@ -74,45 +93,61 @@ def read_documentation(name: str, dropped: Counter[str]) -> Iterator[str]:
     Modules without a docstring, and files that do not parse, are counted in `dropped`.
     """
     for path in documentation_files(name):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # invalid escapes in other people's sources
-                tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
+        tree = parse_source(path.read_bytes())
+        if tree is None:
             dropped["modules_that_do_not_parse"] += 1
             continue
         if path.parts[-2:] == ("pydoc_data", "topics.py"):
             yield from _topics(tree)
             continue
-        paragraphs = [line for text in _docstrings(tree) for line in _paragraphs(text)]
-        if paragraphs:
-            yield "\n".join(paragraphs)
+        docstrings = [docstring for _, _, docstring in documented_nodes(tree)]
+        lines = [line for docstring in docstrings for line in paragraphs(docstring)]
+        if lines:
+            yield "\n".join(lines)
         else:
             dropped["modules_without_docstring"] += 1
 
 
-def _docstrings(tree: ast.Module) -> Iterator[str]:
-    """Yields the docstrings of a module, its classes and functions in the order of the source."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    pending: list[ast.AST] = [tree]
+def parse_source(source: bytes) -> ast.Module | None:
+    """The syntax tree of a module; None where it does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in other people's sources
+            return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def documented_nodes(tree: ast.Module) -> Iterator[tuple[str, Documented, str]]:
+    """Yields the module, its classes and functions that have a docstring, in their order.
+
+    Each with its name within the module, empty for the module itself, and the docstring.
+    """
+    pending: list[tuple[str, ast.AST]] = [("", tree)]
     while pending:
-        node = pending.pop()
-        if isinstance(node, documented):
-            text = ast.get_docstring(node)
-            if text:
-                yield text
-        pending.extend(reversed(list(ast.iter_child_nodes(node))))
+        scope, node = pending.pop()
+        if isinstance(node, Documented):
+            if not isinstance(node, ast.Module):
+                scope = f"{scope}.{node.name}".lstrip(".")
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield scope, node, docstring
+        inside = [each for each in ast.iter_child_nodes(node) if isinstance(each, _MAY_DEFINE)]
+        pending.extend((scope, each) for each in reversed(inside))
 
 
 def _topics(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             for text in ast.literal_eval(node.value).values():
-                yield "\n".join(_paragraphs(text))
+                yield "\n".join(paragraphs(text))
 
 
-def _paragraphs(text: str) -> Iterator[str]:
-    """Joins the lines that were only wrapped, so that sentences are whole.
+def paragraphs(text: str) -> Iterator[str]:
+    """Yields the paragraphs of a docstring: joins the lines that were only wrapped.
 
     A line goes on with the one before if it is indented alike and does not look like an item.
     """

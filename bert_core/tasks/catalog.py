@@ -1,0 +1,61 @@
+"""The tasks by name, and the task of a model folder."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_core.tasks.classification import Classification
+from bert_core.tasks.documentation.answers import AnswersInDocstring
+from bert_core.tasks.documentation.library import LibraryOfPassage
+from bert_core.tasks.documentation.parameters import ParametersInDocstring
+from bert_core.tasks.glue import GLUE
+from bert_core.tasks.multiple_choice import SWAG, MultipleChoice
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import Task
+
+TASKS: dict[str, Task] = {
+    "classification": Classification(),
+    **GLUE,
+    "tagging": Tagging(),
+    "conll2003": Tagging(
+        columns=("token", "pos", "chunk", "ner"), word_column="token", tag_column="ner"
+    ),
+    "question_answering": QuestionAnswering(),
+    "squad": QuestionAnswering(),
+    "squad_v2": QuestionAnswering(no_answer=True),
+    "multiple_choice": MultipleChoice(),
+    "swag": SWAG,
+    "docs_library": LibraryOfPassage(),
+    "docs_parameters": ParametersInDocstring(),
+    "docs_answers": AnswersInDocstring(),
+}
+"""A task is a file beside this one, and a line here."""
+
+CONFIG_FIELD = "bertline_task"
+"""Where config.json of a model folder keeps the task's settings."""
+
+
+def task_config(name: str, task: Task) -> dict[str, Any]:
+    """What config.json of a fine-tuned model folder says besides the architecture of the encoder.
+
+    `transformers` reads the labels and the problem type; the task itself is for ours.
+    """
+    config: dict[str, Any] = {
+        "architectures": [task.architecture],
+        CONFIG_FIELD: {"name": name, "settings": task.model_dump(mode="json")},
+    }
+    names = task.labels or tuple(f"LABEL_{index}" for index in range(task.head.num_outputs))
+    config["id2label"] = {str(index): label for index, label in enumerate(names)}
+    config["label2id"] = {label: index for index, label in enumerate(names)}
+    if task.problem_type is not None:
+        config["problem_type"] = task.problem_type
+    return config
+
+
+def task_of(config: Mapping[str, Any]) -> tuple[str, Task] | None:
+    """Name and task of a model folder's config.json; None where no task of ours stands in it."""
+    described = config.get(CONFIG_FIELD)
+    if described is None:
+        return None
+    name = described["name"]
+    return name, type(TASKS[name]).model_validate(described["settings"])

@@ -1,0 +1,231 @@
+"""Which words of a docstring are parameters, types and exceptions? Tagging without a download.
+
+The truth is in the syntax tree: the function's arguments, its annotations, its raise statements.
+"""
+
+import ast
+import builtins
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field
+
+from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.documentation.definitions import (
+    Definition,
+    Module,
+    divide_by_split,
+    examples_of,
+    modules_of,
+    packages_of,
+    some_of,
+)
+from bert_core.tasks.documentation.passages import passages
+from bert_core.tasks.tag_schemes import OUTSIDE
+from bert_core.tasks.tagging import Tagging
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text))
+
+
+BUILTIN_TYPES = _words("bool bytearray bytes dict float frozenset int list ndarray str tuple")
+"""Without those that are mostly other words of English in a sentence: set, object, type …"""
+
+EXCEPTIONS = frozenset(
+    name
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, BaseException)
+)
+
+NOT_TYPES = _words("Annotated Any ClassVar Final Literal None Optional Self Type TypeVar Union")
+"""Names in annotations that are no types, or words of English in a docstring."""
+
+AMBIGUOUS = _words(
+    """Exception Warning a all an and any are as at be but by can code copy each end first for from
+    get given has if in is it its last left like may more new no not object of off old on one only
+    or order other out over per range right same self set size so start step stop than that the then
+    this time to type up use used value version was what when where which while will with"""
+)
+"""Words of English that are arguments, too: what they are shows only where they are marked."""
+
+_RAISES = re.compile(rb"\bRaises?\b|:raises? ")
+"""What is read of the modules: those that document exceptions, the rarest kind."""
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+_QUOTES = frozenset("`*'\"")
+_AFTER_A_HEAD = frozenset(":(,")
+_BEFORE_A_PARAMETER = _words("If if When when argument arguments parameter parameters")
+_AFTER_A_PARAMETER = _words("arg argument kwarg parameter") | {":", "="}
+_LOOSE_TYPES = _words("bytes float list")
+_BEFORE_A_TYPE = _words("a an as dict list of or tuple") | frozenset(":([,")
+_AFTER_A_TYPE = _words("object objects of or") | frozenset("[")
+_FEWEST_WORDS, _MOST_WORDS = 4, 80
+_LEAST_ALPHABETIC = 0.6
+_PER_MODULE = {"EXC": 12, "PARAM": 20, "TYPE": 8, "": 4}
+"""Passages of a module at most, by the rarest kind in them, of which exceptions are the first."""
+
+
+class ParametersInDocstring(Tagging):
+    """Finds parameters (PARAM), types (TYPE) and exceptions (EXC) in passages of docstrings."""
+
+    max_examples: int = Field(default=4000, ge=100, description="passages to train with")
+
+    def examples(self, data: str | Path, split: str) -> list[TaggedSentence]:
+        """Passages of the documentation of the packages of `docs://…`."""
+        return examples_of(_passages_by_split(packages_of(data), self.max_examples), split, data)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the syntax tree says of a definition: names of each kind."""
+
+    parameters: frozenset[str]
+    types: frozenset[str]
+    exceptions: frozenset[str]
+
+    @classmethod
+    def of(cls, definition: Definition) -> "Names":
+        """The arguments; what annotations and the module call types; what may be raised."""
+        function = definition.function
+        parameters = frozenset(each.arg for each in definition.arguments)
+        classes = frozenset(name for name in definition.classes if not name.islower())
+        errors = frozenset(name for name in classes if _names_an_exception(name))
+        if function is None:
+            return cls(parameters, (BUILTIN_TYPES | classes) - errors, EXCEPTIONS | errors)
+        annotations = [each.annotation for each in definition.arguments] + [function.returns]
+        annotated = {name for each in annotations if each for name in _names_in(each)}
+        raised = {
+            name
+            for node in ast.walk(function)
+            if isinstance(node, ast.Raise) and node.exc is not None
+            for name in _raised(node.exc)
+        }
+        exceptions = EXCEPTIONS | errors | raised
+        types = (BUILTIN_TYPES | classes | annotated) - exceptions - NOT_TYPES
+        return cls(parameters, types, exceptions)
+
+    def kind(self, word: str) -> str | None:
+        """PARAM, TYPE or EXC; None for other words."""
+        if word in self.parameters:
+            return "PARAM"
+        if word in self.types:
+            return "TYPE"
+        return "EXC" if word in self.exceptions or _names_an_exception(word) else None
+
+
+def tag_words(passage: str, names: Names) -> tuple[list[str], list[str]] | None:
+    """Words and IOB2 tags; None where the text does not show what a word is meant to be.
+
+    A dotted name is one entity: of `np.ndarray` all three words.
+    """
+    found = list(_WORD.finditer(passage))
+    words = [each.group() for each in found]
+    tags = [OUTSIDE] * len(words)
+    dots = [
+        word == "." and 0 < index < len(words) - 1
+        and found[index - 1].end() == each.start()
+        and found[index + 1].start() == each.end()
+        and words[index - 1].isidentifier() and words[index + 1].isidentifier()
+        for index, (word, each) in enumerate(zip(words, found, strict=True))
+    ] + [False]  # fmt: skip
+    for index, word in enumerate(words):
+        kind = names.kind(word)
+        if kind is None:
+            continue
+        if dots[index + 1] if kind != "PARAM" else dots[index - 1]:
+            continue  # a type's attribute, or an attribute of something
+        begin = index
+        while kind != "PARAM" and dots[begin - 1]:
+            begin -= 2
+        meant = begin < index or _is_meant(words, index, kind)
+        if meant is None:
+            return None
+        if meant:
+            tags[begin : index + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (index - begin)
+    return words, tags
+
+
+def _is_meant(words: list[str], index: int, kind: str) -> bool | None:
+    """Whether a word of this name stands for what has the name; None where nothing shows it.
+
+    A plain word of English, such as `data`, is meant only where the text sets it apart.
+    """
+    word = words[index]
+    before = words[index - 1] if index else ""
+    after = words[index + 1] if index + 1 < len(words) else ""
+    starts = before in ("", ".", "!", "?", ":")
+    if before in _QUOTES or after in _QUOTES:
+        return True
+    if kind == "PARAM":
+        if (starts and after in _AFTER_A_HEAD) or after in _AFTER_A_PARAMETER:
+            return True
+        if word in AMBIGUOUS:
+            return None
+        is_plain = word.isalpha() and word.islower() and len(word) > 1
+        return not is_plain or before in _BEFORE_A_PARAMETER
+    if word in AMBIGUOUS or (starts and after not in _AFTER_A_HEAD and word.istitle()):
+        return None
+    return word not in _LOOSE_TYPES or before in _BEFORE_A_TYPE or after in _AFTER_A_TYPE
+
+
+@lru_cache(maxsize=2)
+def _passages_by_split(
+    packages: tuple[str, ...], max_examples: int
+) -> dict[str, list[TaggedSentence]]:
+    return divide_by_split(_tagged(packages), max_examples)
+
+
+def _tagged(packages: tuple[str, ...]) -> Iterator[tuple[Module, str, TaggedSentence]]:
+    for module in modules_of(packages):
+        by_kind: dict[str, dict[str, TaggedSentence]] = {kind: {} for kind in _PER_MODULE}
+        for definition in module.definitions(_RAISES):
+            if isinstance(definition.node, ast.Module):
+                continue
+            names = Names.of(definition)
+            for passage in passages(definition.docstring):
+                tagged = tag_words(passage, names)
+                if tagged is not None and _is_text(*tagged):
+                    kinds = {tag[2:] for tag in tagged[1]}
+                    kind = next(each for each in _PER_MODULE if each in kinds)
+                    columns = {"module": module.name}
+                    sentence = TaggedSentence(*tagged, file=definition.where, columns=columns)
+                    by_kind[kind].setdefault(" ".join(sentence.words).lower(), sentence)
+        for kind, found in by_kind.items():
+            for text, sentence in some_of([*found.items()], _PER_MODULE[kind]):
+                yield module, text, sentence
+
+
+def _is_text(words: list[str], tags: list[str]) -> bool:
+    """Whether a passage is neither code nor the middle of a sentence nor very long."""
+    begins = words[:1] and (words[0][0].isupper() or words[0] == "`" or tags[0] != OUTSIDE)
+    alphabetic = sum(word.isalpha() for word in words) >= _LEAST_ALPHABETIC * len(words)
+    return bool(begins) and alphabetic and _FEWEST_WORDS <= len(words) <= _MOST_WORDS
+
+
+def _names_in(annotation: ast.AST) -> Iterator[str]:
+    """The names in an annotation, of dotted ones the last, those in quoted parts too."""
+    if isinstance(annotation, ast.Name):
+        yield annotation.id
+    elif isinstance(annotation, ast.Attribute):
+        yield annotation.attr
+    elif isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        yield from re.findall(r"[A-Z]\w+", annotation.value)
+    else:
+        for part in ast.iter_child_nodes(annotation):
+            yield from _names_in(part)
+
+
+def _raised(expression: ast.expr) -> Iterator[str]:
+    """The class that a raise statement names."""
+    called = expression.func if isinstance(expression, ast.Call) else expression
+    name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+    if name[:1].isupper():
+        yield name
+
+
+def _names_an_exception(name: str) -> bool:
+    return re.fullmatch(r"_*[A-Z]\w+(Error|Exception|Warning)", name) is not None

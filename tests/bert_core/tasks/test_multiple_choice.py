@@ -1,0 +1,252 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMultipleChoice, BertConfig, BertForMultipleChoice
+
+from bert_core.hugging_face import to_hugging_face
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.predictor import Predictor
+from bert_core.tasks.batches import TaskBatchSource
+from bert_core.tasks.catalog import TASKS, task_config, task_of
+from bert_core.tasks.multiple_choice import Choices, MultipleChoice
+from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
+from bert_core.tokenizer import train_wordpiece
+
+SWAG_HEADER = ["", "sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
+SWAG = [
+    ["0", "A man opens the door.", "He", "walks in.", "is a door.", "eats it.", "sings low.", "0"],
+    ["1", "She lifts, then drops it.", "The bar", "falls.", "sings a very long song to the man "
+     "who opens the door.", "opens.", "is a man.", "1"],
+    ["2", "They sing.", "The song", "is low.", "walks.", "drops the bar.", "lifts.", "3"],
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_wordpiece([" ".join(row) for row in SWAG] * 3, 90, lowercase=True)
+
+
+@pytest.fixture
+def swag_folder(tmp_path):
+    with (tmp_path / "train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([SWAG_HEADER, *SWAG])
+    (tmp_path / "train.csv").rename(tmp_path / "val.csv")
+    return tmp_path
+
+
+@pytest.fixture
+def questions():
+    """Seven questions of three choices, one of them without an answer."""
+    random = np.random.default_rng(0)
+    words = " ".join(" ".join(row) for row in SWAG).split()
+    texts = [" ".join(random.choice(words, random.integers(1, 6))) for _ in range(28)]
+    return [
+        Choices(texts[4 * i], tuple(texts[4 * i + 1 : 4 * i + 4]), None if i == 3 else i % 3)
+        for i in range(7)
+    ]
+
+
+@pytest.fixture
+def model(small_model):
+    """A small model with the head of the task, far from its initial weights."""
+    add_task_head(small_model, MultipleChoice())
+    for parameter in small_model.parameters():
+        parameter.data += torch.randn_like(parameter) * 0.1
+    return small_model.double()
+
+
+def test_swag_becomes_four_rows_an_example(swag_folder, tokenizer):
+    task = TASKS["swag"]
+    examples = task.examples(swag_folder, "dev")
+    assert [each.answer for each in examples] == [0, 1, 3]
+    assert examples[0].where.endswith("val.csv:2")
+    rows = task.encode(examples, tokenizer)
+    assert rows.num_items == 3 and rows.rows_per_item.tolist() == [4, 4, 4]
+    assert rows.example.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert rows.labels.tolist() == [0, 1, 3] and rows.num_truncated == 0
+    starts = np.cumsum(rows.lengths) - rows.lengths
+    for row, (begin, length) in enumerate(zip(starts, rows.lengths, strict=True)):
+        _, sent1, sent2, *endings, _ = SWAG[row // 4]
+        expected = tokenizer.encode(sent1, f"{sent2} {endings[row % 4]}")
+        assert rows.input_ids[begin : begin + length].tolist() == expected.ids
+        assert rows.first_lengths[row] == expected.type_ids.index(1)
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_scores_loss_and_gradients_are_theirs(model, questions, tokenizer, small_config, layout):
+    theirs = BertForMultipleChoice(
+        BertConfig(**small_config.model_dump(exclude={"position_embedding"}))
+    )
+    theirs.load_state_dict(to_hugging_face(model.state_dict()))
+    theirs = theirs.double().train()
+    task = MultipleChoice(max_length=32)
+    some = [each for each in questions if each.answer is not None]
+    rows = task.encode(some, tokenizer)
+    order = np.array([4, 0, 5, 2, 1, 3])
+    batch = rows.batch(order, layout)
+    encoded = tokenizer_rows(tokenizer, [some[i] for i in order], 32)
+    output = theirs(**encoded, labels=torch.tensor([some[i].answer for i in order]))
+
+    outputs = compute_outputs(model, batch)
+    scores = outputs.view(6, 3)
+    assert (scores - output.logits).abs().max() < 1e-9
+    total, correct = task.loss(outputs, batch)
+    assert total.item() / 6 == pytest.approx(output.loss.item(), abs=1e-9)
+    assert (
+        correct == (output.logits.argmax(1) == torch.tensor([some[i].answer for i in order])).sum()
+    )
+    (total / 6).backward()
+    output.loss.backward()
+    gradients = to_hugging_face({name: each.grad for name, each in trained(model)})
+    for name, parameter in theirs.named_parameters():
+        assert (gradients[name] - parameter.grad).abs().max() < 1e-9, name
+
+
+def trained(model):
+    return [(name, each) for name, each in model.named_parameters() if each.grad is not None]
+
+
+def tokenizer_rows(tokenizer, examples, max_length):
+    """What transformers' class takes, [examples, choices, tokens], padded by hand."""
+    encodings = [
+        [tokenizer.encode(each.context, choice) for choice in each.choices] for each in examples
+    ]
+    width = max(len(row) for rows in encodings for row in rows)
+    assert width <= max_length
+    tensors = {}
+    for name, part in (
+        ("input_ids", "ids"),
+        ("token_type_ids", "type_ids"),
+        ("attention_mask", "attention_mask"),
+    ):
+        padded = [
+            [getattr(row, part) + [0] * (width - len(row)) for row in rows] for rows in encodings
+        ]
+        tensors[name] = torch.tensor(padded)
+    return tensors
+
+
+def test_a_folder_gives_the_same_scores_in_transformers(tmp_path, model, questions, tokenizer):
+    task = MultipleChoice(max_length=32)
+    model.float().eval()
+    extra = task_config("multiple_choice", task)
+    save_model_folder(tmp_path / "model", model, tokenizer, "card", extra_config=extra)
+    theirs, report = AutoModelForMultipleChoice.from_pretrained(
+        tmp_path / "model", output_loading_info=True
+    )
+    assert type(theirs) is BertForMultipleChoice
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert task_of(config) == ("multiple_choice", task)
+    loaded = load_model_folder(tmp_path / "model")[1].eval()
+    predictor = Predictor("multiple_choice", task, loaded, tokenizer, torch.device("cpu"))
+    predictions, _ = predictor.predict(questions, max_tokens=40)
+    with torch.no_grad():
+        logits = theirs.eval()(**tokenizer_rows(tokenizer, questions, 32)).logits
+    scores = torch.tensor([each["scores"] for each in predictions])
+    assert (scores - logits.softmax(1)).abs().max() < 1e-5
+    assert [each["choice"] for each in predictions] == logits.argmax(1).tolist()
+
+
+def test_shares_of_a_step_add_up_to_the_whole(model, questions, tokenizer):
+    task = MultipleChoice()
+    rows = task.encode(questions, tokenizer)
+    totals = []
+    for max_tokens, world_size, layout in (
+        (10_000, 1, "packed"),
+        (60, 1, "padded"),
+        (60, 3, "packed"),
+    ):
+        source = TaskBatchSource(rows, batch_size=5, max_tokens=max_tokens, seed=1, layout=layout)
+        model.zero_grad()
+        sums = torch.zeros(3)
+        for rank in range(world_size):
+            step = source.step(0, rank, world_size)
+            assert step.num_rows == 15
+            for batch in step.micro_batches:
+                loss, some = task_loss(task, model, batch, **step.counts)
+                loss.backward()
+                sums += some
+        totals.append((sums, [each.grad for _, each in trained(model)]))
+    for sums, gradients in totals[1:]:
+        assert torch.allclose(sums, totals[0][0], atol=1e-5)
+        for found, expected in zip(gradients, totals[0][1], strict=True):
+            assert (found - expected).norm() < 1e-5 * (1 + expected.norm())
+
+
+def test_what_has_no_answer_teaches_nothing(model, questions, tokenizer):
+    task = MultipleChoice()
+    rows = task.encode(questions, tokenizer)
+    assert rows.label_counts.tolist() == [1, 1, 1, 0, 1, 1, 1]
+    for batch in (
+        rows.batch(np.array([3]), "packed"),
+        rows.batch(np.array([0]), "packed", without_labels=True),
+    ):
+        loss, sums = task_loss(task, model, batch, num_labels=1)
+        loss.backward()
+        assert loss == 0 and sums.tolist() == [0, 0, 0]
+        assert model.heads["classifier"].linear.weight.grad.abs().sum() == 0
+
+
+def test_decodes_and_counts_what_is_right(questions, tokenizer):
+    task = MultipleChoice()
+    rows = task.encode(questions[:2], tokenizer)
+    outputs = np.array([[0], [2], [1], [3], [-1], [0]], dtype=np.float32)
+    predictions = task.decode(outputs, rows, questions[:2])
+    assert [each["choice"] for each in predictions] == [1, 0]
+    assert predictions[0]["scores"] == pytest.approx([0.0900, 0.6652, 0.2447], abs=1e-4)
+    examples = [Choices("", ("", "", ""), 1), Choices("", ("", "", ""), 2)]
+    assert task.metrics(predictions, examples) == {"accuracy": 0.5}
+    assert task.decode(outputs[:0], task.encode([], tokenizer), []) == []
+
+
+def test_truncation_is_counted_by_example(tokenizer):
+    words = "man door song bar " * 3
+    examples = [
+        Choices("man", (words, words, "bar"), 0),
+        Choices("man", ("song", "bar", "door"), 1),
+    ]
+    rows = MultipleChoice(max_length=10).encode(examples, tokenizer)
+    assert rows.lengths.max() == 10 and rows.num_truncated == 1
+
+
+def lines(path, *records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_a_column_may_hold_the_list_and_an_answer_may_be_missing(tmp_path):
+    path = lines(
+        tmp_path / "dev.jsonl",
+        {"context": "Two.", "choices": ["one", "three"], "label": 1},
+        {"context": "Two.", "choices": ["one", "three"], "label": None},
+    )
+    assert [each.answer for each in MultipleChoice().examples(path, "dev")] == [1, None]
+
+
+def test_an_answer_may_be_a_columns_name(tmp_path):
+    task = MultipleChoice(choice_columns=("a", "b"))
+    path = lines(tmp_path / "dev.jsonl", {"context": "Two.", "a": "x", "b": "y", "label": "b"})
+    assert task.examples(path, "dev")[0].answer == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"context": "c", "choices": ["x", "y"], "label": 2}, r"unknown label 2.*dev.jsonl:2"),
+        ({"context": "c", "choices": ["x", " "], "label": 0}, r"no text.*choices.*dev.jsonl:2"),
+        ({"context": "c", "choices": "x", "label": 0}, r"no list of choices.*dev.jsonl:2"),
+        ({"context": "c", "choices": ["x"], "label": 0}, r"no list of choices.*dev.jsonl:2"),
+        ({"choices": ["x", "y"], "label": 0}, r"no column context.*dev.jsonl:2"),
+        ({"context": "c", "choices": ["x", "y", "z"], "label": 0}, r"3 choices.*2.*dev.jsonl:2"),
+    ],
+)
+def test_bad_records_are_named(tmp_path, tokenizer, record, message):
+    good = {"context": "c", "choices": ["x", "y"], "label": 0}
+    path = lines(tmp_path / "dev.jsonl", good, record)
+    with pytest.raises(TaskDataError, match=message):
+        MultipleChoice().encode(MultipleChoice().examples(path, "dev"), tokenizer)
