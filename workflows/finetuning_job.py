@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bert_core.errors import UserError
 from workflows.finetune_settings import FinetuneSettings
 from workflows.finetuning_data import EncoderFolder, TaskData, located
 from workflows.remote_run import RemoteRun
@@ -70,15 +69,11 @@ class FinetuningJob(TrainingJob):
 
     def write_results(self) -> JobResults:
         """Writes plot, card and the best epoch's model folder from checkpoint and journal."""
-        from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
         from workflows.finetuning_report import export, finetuning_card, summary_lines
         from workflows.loss_plot import plot_losses
 
         folder = self.folder
-        path, _ = newest_checkpoint(folder.checkpoints)
-        if path is None:
-            raise UserError("no whole checkpoint", str(folder.checkpoints), "give --fresh")
-        checkpoint = read_checkpoint(path)
+        checkpoint = self.last_checkpoint()
         artifacts = folder.path / ARTIFACTS_NAME
         plot = artifacts / "loss.png"
         plot_losses(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bert_core.errors import UserError
 from bert_core.text.shards import TokenShards
 from bert_core.tokenizer import load_tokenizer
 from workflows.journal import read_records
@@ -74,15 +73,11 @@ class PretrainingJob(TrainingJob):
 
     def write_results(self) -> JobResults:
         """Writes plot, card and model folder from the last checkpoint and the journal."""
-        from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
         from workflows.loss_plot import plot_losses
         from workflows.pretraining_report import export, pretraining_card, summary_lines
 
         folder = self.folder
-        path, _ = newest_checkpoint(folder.checkpoints)
-        if path is None:
-            raise UserError("no whole checkpoint", str(folder.checkpoints), "give --fresh")
-        checkpoint = read_checkpoint(path)
+        checkpoint = self.last_checkpoint()
         journal = folder.path / JOURNAL_NAME
         figures: dict[str, float] = {}
         for record in read_records(journal):
@@ -93,5 +88,5 @@ class PretrainingJob(TrainingJob):
         plot_losses(journal, plot, title=folder.name, unigram_loss=unigram_loss)
         card = pretraining_card(self, checkpoint, figures)
         write_atomically(artifacts / "model_card.md", card)
-        export(self.settings, folder, load_tokenizer(self.shards.folder), path, card)
+        export(self.settings, folder, load_tokenizer(self.shards.folder), checkpoint.path, card)
         return JobResults(summary_lines(folder, checkpoint, figures, plot), card, figures)

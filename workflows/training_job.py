@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import yaml
@@ -27,6 +27,9 @@ from workflows.tracker import (
     code_tags,
     default_tracking_uri,
 )
+
+if TYPE_CHECKING:
+    from bert_core.training.checkpoint import CheckpointInfo
 
 # Imports within functions load torch, Ray and MLflow, which takes seconds: what is wrong with
 # settings, storage or data is answered before.
@@ -63,6 +66,15 @@ class TrainingJob(ABC):
     def tracking_uri(self) -> str:
         """Where MLflow is."""
         return self.run_settings.tracking.uri or default_tracking_uri(self.storage.folder)
+
+    def last_checkpoint(self) -> "CheckpointInfo":
+        """What the newest whole checkpoint says; raises `UserError` where there is none."""
+        from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+
+        path, _ = newest_checkpoint(self.folder.checkpoints)
+        if path is None:
+            raise UserError("no whole checkpoint", str(self.folder.checkpoints), "give --fresh")
+        return read_checkpoint(path)
 
     @abstractmethod
     def checkpoint_bytes(self) -> int:

@@ -5,12 +5,15 @@ first token ask the layout where sequences begin and end.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True)
@@ -104,3 +107,16 @@ class Padded:
 
 
 Layout = Packed | Padded
+
+Batch = TypeVar("Batch", bound="DataclassInstance")
+
+
+def to_device(batch: Batch, device: torch.device | str, non_blocking: bool = False) -> Batch:
+    """A dataclass with its tensors and layouts on another device, all else as it is."""
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    moved = {
+        name: value.to(device, non_blocking=non_blocking)
+        for name, value in values.items()
+        if isinstance(value, Tensor | Packed | Padded)
+    }
+    return replace(batch, **moved)

@@ -4,7 +4,7 @@ Shapes: I items (what a step counts), R rows (sequences), T tokens, P places (wh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Self
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.model.layout import Layout, Packed, Padded
+from bert_core.model.layout import Layout, Packed, Padded, to_device
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.text.rows.packing import by_length
 
@@ -42,13 +42,7 @@ class TaskBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        moved = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name, value in values.items()
-            if isinstance(value, Tensor | Packed | Padded)
-        }
-        return replace(self, **moved)
+        return to_device(self, device, non_blocking)
 
 
 @dataclass(frozen=True)

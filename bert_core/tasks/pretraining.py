@@ -3,7 +3,7 @@
 Shapes: T tokens, N rows (sequences), P places for predictions, some of them unused.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
 from bert_core.model.heads import MaskedTokenHead
-from bert_core.model.layout import Layout, Packed, Padded
+from bert_core.model.layout import Layout, to_device
 from bert_core.model.vocabulary import vocabulary_cross_entropy
 
 SUM_NAMES = (
@@ -49,13 +49,7 @@ class PretrainingBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name, value in values.items()
-            if isinstance(value, Tensor | Packed | Padded)
-        }
-        return replace(self, **moved)
+        return to_device(self, device, non_blocking)
 
 
 def compute_loss(

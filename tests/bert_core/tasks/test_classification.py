@@ -16,31 +16,11 @@ from bert_core.model_folder import save_model_folder
 from bert_core.predictor import compute_all_outputs, load_predictor
 from bert_core.tasks.batches import TaskBatchSource
 from bert_core.tasks.catalog import task_config
-from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
-from bert_core.tokenizer import train_wordpiece
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_wordpiece([" ".join(WORDS)] * 3, 120, lowercase=True)
-
-
-def some_texts(answers, *, pairs=False):
-    """Texts of many lengths, the same for the same answers."""
-    choose = np.random.default_rng(3)
-
-    def text():
-        return " ".join(choose.choice(WORDS, size=choose.integers(1, 20)))
-
-    return [
-        Text(text(), text() if pairs else None, answer, f"line {n}")
-        for n, answer in enumerate(answers)
-    ]
 
 
 KINDS = {
@@ -93,7 +73,7 @@ def padded_inputs(rows):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_logits_loss_and_gradients_are_theirs(model, tokenizer, kind, layout):
+def test_logits_loss_and_gradients_are_theirs(model, tokenizer, kind, layout, some_texts):
     task, answers = KINDS[kind]
     rows = task.encode(some_texts(answers, pairs=True), tokenizer)
     ours = model(task)
@@ -121,7 +101,7 @@ def test_logits_loss_and_gradients_are_theirs(model, tokenizer, kind, layout):
             assert difference < 1e-7 * parameter.grad.norm(), name
 
 
-def test_twenty_steps_are_those_of_transformers(model, tokenizer):
+def test_twenty_steps_are_those_of_transformers(model, tokenizer, some_texts):
     task, answers = KINDS["single"]
     rows = task.encode(some_texts(answers * 8), tokenizer)
     ours = model(task, torch.float32)
@@ -147,7 +127,9 @@ def test_twenty_steps_are_those_of_transformers(model, tokenizer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exported_folder_predicts_the_same_in_both_libraries(model, tokenizer, kind, tmp_path):
+def test_an_exported_folder_predicts_the_same_in_both_libraries(
+    model, tokenizer, kind, tmp_path, some_texts
+):
     task, answers = KINDS[kind]
     texts = some_texts(answers, pairs=True)
     config = task_config("classification", task)
@@ -171,7 +153,7 @@ def test_an_exported_folder_predicts_the_same_in_both_libraries(model, tokenizer
     assert theirs.config.problem_type == task.problem_type
 
 
-def test_what_has_no_label_teaches_nothing(model, tokenizer):
+def test_what_has_no_label_teaches_nothing(model, tokenizer, some_texts):
     for task, answers in KINDS.values():
         rows = task.encode(some_texts([*answers, None]), tokenizer)
         assert rows.label_counts.tolist() == [1] * 5 + [0]
@@ -182,7 +164,7 @@ def test_what_has_no_label_teaches_nothing(model, tokenizer):
         assert all(not each.grad.any() for each in ours.parameters())
 
 
-def test_predictions_and_metrics_of_each_kind():
+def test_predictions_and_metrics_of_each_kind(some_texts):
     task, answers = KINDS["single"]
     texts = some_texts(answers)
     outputs = np.log(np.array([[8, 1, 1], [1, 8, 1], [1, 8, 1], [1, 8, 1], [8, 1, 1]], np.float32))
@@ -236,7 +218,7 @@ def test_tables_of_every_form_give_the_same_examples(tmp_path):
         assert texts[0].columns == records[0] and f"a.{suffix}" in texts[0].where
 
 
-def test_labels_are_those_of_training_in_a_readable_order():
+def test_labels_are_those_of_training_in_a_readable_order(some_texts):
     texts = some_texts(["10", "9", "2", "9"])
     assert Classification().with_labels(texts).labels == ("2", "9", "10")
     assert Classification(labels=("9", "2", "10")).with_labels(texts).labels == ("9", "2", "10")
