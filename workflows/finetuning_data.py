@@ -50,6 +50,10 @@ def located(data: str) -> str | Path:
 def read_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
     """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned."""
     data, options = located(settings.data), settings.options
+    if isinstance(data, Path) and data.is_file():  # to the task it would be any split
+        raise TaskDataError(
+            "one file, and two are needed", settings.data, "give a folder with train and dev files"
+        )
     train, dev = options.examples(data, "train"), options.examples(data, "dev")
     for name, examples in (("train", train), ("dev", dev)):
         if not examples:

@@ -66,6 +66,7 @@ def damage_the_weights(storage):
     [
         (None, {"task": "mprc"}, "unknown task, did you mean mrpc.*one of .*mrpc"),
         (None, {"data": "/nowhere"}, "no such file or folder: /nowhere"),
+        (None, {"data": __file__}, "one file, and two are needed: .*test_finetune.py"),
         (None, {"model": "nobody"}, "no such model: nobody .*models:/NAME@ALIAS"),
         (None, {"options.max_lenth": 64}, r"unknown setting, did you mean options.max_length\?"),
         (None, {"options.max_length": 64}, "rows of 64 tokens.*32 positions.*--options.max_length"),

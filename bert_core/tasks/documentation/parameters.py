@@ -136,8 +136,8 @@ def tag_words(passage: str, names: Names) -> tuple[list[str], list[str]] | None:
         kind = names.kind(word)
         if kind is None:
             continue
-        if dots[index + 1] if kind != "PARAM" else dots[index - 1]:
-            continue  # a type's attribute, or an attribute of something
+        if dots[index - 1 if kind == "PARAM" else index + 1]:
+            continue  # an attribute of something, or of a type
         begin = index
         while kind != "PARAM" and dots[begin - 1]:
             begin -= 2

@@ -7,7 +7,10 @@ import pytest
 from bert_core.text.reading.documentation import (
     DocumentationError,
     documentation_files,
+    documentation_modules,
+    documented_nodes,
     documentation_version,
+    parse_source,
     read_documentation,
 )
 
@@ -55,6 +58,16 @@ def test_docstrings_are_read_and_nothing_is_imported(package):
     ]
     assert dropped == {"modules_without_docstring": 1, "modules_that_do_not_parse": 1}
     assert "some_package" not in sys.modules
+
+
+def test_modules_and_what_they_document_have_names(package):
+    modules = documentation_modules("some_package")
+    assert list(modules) == ["some_package", "some_package.bare", "some_package.broken"]
+    assert list(modules.values()) == documentation_files("some_package")
+    assert "http.client" in documentation_modules("stdlib")
+    assert parse_source(b"def (:") is None
+    names = [name for name, _, _ in documented_nodes(parse_source(MODULE.encode()))]
+    assert names == ["", "Shape", "Shape.area", "Shape.area.inner", "fetch"]
 
 
 def test_a_module_that_is_one_file(package):
