@@ -95,10 +95,10 @@ def peak_flops(device: torch.device) -> float:
     What the model FLOP utilisation (MFU) is a share of.
     """
     on_cpu = device.type == "cpu"
-    size, dtype = (2048, torch.float32) if on_cpu else (8192, torch.bfloat16)
+    size, dtype = (1024, torch.float32) if on_cpu else (8192, torch.bfloat16)
     left, right = torch.randn(2, size, size, device=device).to(dtype)
     best = float("inf")
-    for _ in range(4):
+    for _ in range(8):
         begin = time.perf_counter()
         torch.mm(left, right)
         if device.type == "cuda":
