@@ -8,8 +8,8 @@ from bert_core.text.reading.documentation import (
     DocumentationError,
     documentation_files,
     documentation_modules,
-    documented_nodes,
     documentation_version,
+    documented_nodes,
     parse_source,
     read_documentation,
 )
