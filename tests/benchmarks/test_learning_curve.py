@@ -49,9 +49,9 @@ def test_both_have_the_time_for_themselves_and_the_readme_can_quote_it(command, 
         seconds = [point["seconds"] for point in arm["curve"]]
         assert seconds == sorted(seconds) and seconds[-1] >= 1.8
         start, end = arm["curve"][0], arm["curve"][-1]
-        # How many steps two seconds hold depends on who else uses the machine; the first has rate 0.
+        # How many steps two seconds hold depends on who else uses the machine.
         assert end["steps"] > 0
-        assert (end["masked_token_loss"] != start["masked_token_loss"]) == (end["steps"] > 1)
+        assert end["steps"] < 5 or end["masked_token_loss"] != start["masked_token_loss"]
         assert arm["tokens_per_second"] == pytest.approx(end["tokens"] / end["seconds"])
     block = readme.learning_curve_block(tmp_path)
     assert block.startswith(f"![Held-out loss over minutes of training]({readme.CURVE_PICTURE})")
