@@ -1,21 +1,13 @@
-"""Addresses for runs, and a finished run, as the tests of several modules use them."""
+"""Addresses for runs, and finished runs, as the tests of several modules use them.
+
+Imports stand in the fixtures: pytest may load this file before Ray's environment is set.
+"""
 
 import shutil
 from pathlib import Path
 
 import pytest
-from finetuning_runs import finetune_here, write_encoder, write_task
-from pretraining_runs import Run, train_here, write_corpus
 from storage_addresses import CREDENTIALS, bucket_address, folder_address, s3_server
-
-from bert_core.text.shards import open_shards
-from workflows.finetuning_data import open_encoder, read_task_data
-from workflows.finetuning_job import FinetuningJob
-from workflows.pretrain_settings import PretrainSettings
-from workflows.pretraining_job import PretrainingJob
-from workflows.run_folder import RunFolder
-from workflows.settings import parse_command_line
-from workflows.storage import open_storage
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +30,12 @@ def uri(request, tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def finished_pretraining(tmp_path_factory):
     """A run after its last step: its settings, its folder, its shards."""
+    from pretraining_runs import Run, train_here, write_corpus
+
+    from bert_core.text.shards import open_shards
+    from workflows.pretrain_settings import PretrainSettings
+    from workflows.settings import parse_command_line
+
     storage = tmp_path_factory.mktemp("storage")
     run = Run(storage, "run", write_corpus(storage / "corpus"), steps=8)
     train_here(run)
@@ -49,6 +47,10 @@ def finished_pretraining(tmp_path_factory):
 @pytest.fixture
 def pretraining_job(finished_pretraining, tmp_path):
     """The same, in a copy to change."""
+    from workflows.pretraining_job import PretrainingJob
+    from workflows.run_folder import RunFolder
+    from workflows.storage import open_storage
+
     settings, path, shards = finished_pretraining
     folder = RunFolder(Path(shutil.copytree(path, tmp_path / "run")))
     return PretrainingJob(settings, open_storage(str(tmp_path)), folder, shards)
@@ -57,6 +59,12 @@ def pretraining_job(finished_pretraining, tmp_path):
 @pytest.fixture(scope="session")
 def finetuning_job(tmp_path_factory):
     """A fine-tuning run after its last step."""
+    from finetuning_runs import finetune_here, write_encoder, write_task
+
+    from workflows.finetuning_data import open_encoder, read_task_data
+    from workflows.finetuning_job import FinetuningJob
+    from workflows.storage import open_storage
+
     storage = tmp_path_factory.mktemp("storage")
     write_task(storage / "data")
     write_encoder(storage / "encoder")
