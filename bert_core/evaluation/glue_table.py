@@ -1,12 +1,14 @@
 """The GLUE table: our figures beside the rows of Devlin et al. 2018, table 1.
 
-Scores of models go in; a table as Markdown, HTML or JSON comes out.
+What models reached on the tasks goes in; a table as text, Markdown or JSON comes out (as HTML from
+`bert_core.evaluation.glue_page`).
 """
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, field
+from typing import Any
 
 from bert_core.evaluation.bootstrap import Interval
 
@@ -15,17 +17,18 @@ DASH = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: the task, the name of its metric, and what people call it."""
+    """A column of the table: the task, the name of its metric, what people call them, the file."""
 
     task: str
     metric: str
     metric_title: str
     title: str
+    split: str = "dev"
 
 
 COLUMNS: dict[str, Column] = {
-    "mnli": Column("mnli", "accuracy", "accuracy", "MNLI-m"),
-    "mnli_mm": Column("mnli", "accuracy", "accuracy", "MNLI-mm"),
+    "mnli": Column("mnli", "accuracy", "accuracy", "MNLI-m", "dev_matched"),
+    "mnli_mm": Column("mnli", "accuracy", "accuracy", "MNLI-mm", "dev_mismatched"),
     "qqp": Column("qqp", "f1", "F1", "QQP"),
     "qnli": Column("qnli", "accuracy", "accuracy", "QNLI"),
     "sst2": Column("sst2", "accuracy", "accuracy", "SST-2"),
@@ -45,12 +48,27 @@ PAPER_AVERAGES = {"BERT base": 79.6, "BERT large": 82.1}
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What a model reached on a dev set, in 0..1; it is the best of `num_models` there."""
+
+    figure: Interval
+    model: str
+    num_examples: int
+    num_truncated: int
+    num_models: int = 1
+
+
+@dataclass(frozen=True)
 class Row:
-    """A model's figures by column, in points (0..100), and what they were measured on."""
+    """Figures by column, in points (0..100), and what they were measured on.
+
+    `behind` says by column what is behind a figure, or why there is none.
+    """
 
     name: str
     measured_on: str
     figures: Mapping[str, Interval | float]
+    behind: Mapping[str, Measured | str] = field(default_factory=dict)
 
     def average(self, columns: Sequence[str]) -> float | None:
         """The mean over these columns; None of none."""
@@ -73,58 +91,90 @@ class GlueTable:
     averaged: tuple[str, ...]
 
     @property
+    def ours(self) -> tuple[Row, ...]:
+        """The rows that are not the paper's."""
+        return self.rows[len(PAPER_ROWS) :]
+
+    @property
     def notes(self) -> list[str]:
         """What a reader has to know to compare the rows."""
+        paper = " and ".join(f"{value} ({name})" for name, value in PAPER_AVERAGES.items())
         titles = ", ".join(COLUMNS[name].title for name in self.averaged)
-        over = f"over {len(self.averaged)} of 9 columns ({titles})"
+        averages = (
+            f"Averages: the plain mean over {len(self.averaged)} of 9 columns ({titles}), in every"
+            " row, so that rows can be compared; MNLI-m and MNLI-mm count as two."
+            if self.averaged
+            else "No averages: no column is in every row."
+        )
         notes = [
             "Rows of Devlin et al. 2018 (table 1): test sets, scored by the GLUE server. Other"
             " rows: dev sets, whose figures are usually a little higher than those of the test"
             " sets, all the more where the best epoch was chosen on them.",
-            "Points, 0–100. A dash: no data, or no model. WNLI is left out, as in the paper.",
-            f"Averages: the plain mean {over}, in every row, so that rows can be compared; MNLI-m"
-            " and MNLI-mm count as two. Over all nine the paper has "
-            + " and ".join(f"{value} ({name})" for name, value in PAPER_AVERAGES.items())
-            + ".",
+            f"Points, 0{DASH}100. A dash: no data, or no model. WNLI is left out, as in the paper.",
+            f"{averages} Over all nine the paper has {paper}.",
+            "In brackets: 95 % bootstrap intervals over the examples of the dev set.",
         ]
-        if any(isinstance(each, Interval) for row in self.rows for each in row.figures.values()):
-            notes.append("In brackets: 95 % bootstrap intervals over the examples of the dev set.")
+        measured = [each for row in self.ours for each in row.behind.values()]
+        if any(isinstance(each, Measured) and each.num_models > 1 for each in measured):
+            notes.append(
+                "Of several models of a task the one that does best on the same dev set (MNLI: the"
+                " matched one) stands here, which flatters its figure."
+            )
         return notes
 
 
-def glue_table(ours: Mapping[str, Mapping[str, Interval | float]]) -> GlueTable:
+def glue_table(ours: Mapping[str, Mapping[str, Measured | str]]) -> GlueTable:
     """The paper's rows and ours.
 
-    `ours` has, by the name of a row, the figures by column (a key of COLUMNS) as `Task.metrics`
-    gives them, in 0..1; a column that is left out gets a dash. Averages are taken over the columns
-    that all of the rows have.
+    `ours` has, by the name of a row, what was measured by column (a key of COLUMNS), or the reason
+    for a dash; a column that is left out gets a dash too. Averages are taken over the columns that
+    all of the rows have.
     """
-    rows = [Row(name, "dev", _in_points(figures)) for name, figures in ours.items()]
+    rows = [
+        Row(name, "dev", {key: in_points(found) for key, found in _figures(behind)}, behind)
+        for name, behind in ours.items()
+    ]
     averaged = tuple(name for name in COLUMNS if all(name in row.figures for row in rows))
     return GlueTable((*PAPER_ROWS, *rows), averaged)
 
 
+def text_table(table: GlueTable) -> str:
+    """The table, a line for each column of the paper's, and its notes; for a terminal."""
+    lines = [
+        ["", "", *(row.name for row in table.rows)],
+        ["", "", *(row.measured_on for row in table.rows)],
+        *(
+            [column.title, column.metric_title, *(cell(row, name) for row in table.rows)]
+            for name, column in COLUMNS.items()
+        ),
+        ["average", f"of {len(table.averaged)}", *(average(table, row) for row in table.rows)],
+    ]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    text = [
+        "  ".join(each.ljust(width) for each, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    notes = [textwrap.fill(f"- {note}", 96, subsequent_indent="  ") for note in table.notes]
+    return "\n".join([*text, "", *notes]) + "\n"
+
+
 def markdown_table(table: GlueTable) -> str:
-    """The table and its notes in Markdown."""
-    titles = ["", "set", *(column.title for column in COLUMNS.values()), "average"]
-    metrics = ["", "", *(column.metric_title for column in COLUMNS.values()), ""]
-    lines = [_line(titles), "|---|---|" + "--:|" * (len(COLUMNS) + 1), _line(metrics)]
+    """The table, its notes, and what is behind our figures, in Markdown."""
+    columns = COLUMNS.values()
+    lines = [
+        "# GLUE\n",
+        _line(["", "set", *(column.title for column in columns), "average"]),
+        "|---|---|" + "--:|" * (len(COLUMNS) + 1),
+        _line(["", "", *(each.metric_title for each in columns), f"of {len(table.averaged)}"]),
+    ]
     for row in table.rows:
-        cells = [" ".join(filter(None, _cell(row.figures.get(name)))) for name in COLUMNS]
-        name = row.name.replace("|", "\\|")
-        lines.append(_line([name, row.measured_on, *cells, _cell(row.average(table.averaged))[0]]))
-    return "\n".join([*lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
-
-
-def html_table(table: GlueTable) -> str:
-    """The table and its notes as a page of its own that needs nothing else; light and dark."""
-    heads = "".join(
-        f'<th scope="col">{escape(column.title)}<small>{escape(column.metric_title)}</small></th>'
-        for column in COLUMNS.values()
-    )
-    rows = "\n".join(_html_row(row, table.averaged) for row in table.rows)
-    notes = "\n".join(f"<li>{escape(note)}</li>" for note in table.notes)
-    return _PAGE.format(heads=heads, rows=rows, notes=notes, average=len(table.averaged))
+        cells = [cell(row, name) for name in COLUMNS]
+        lines.append(_line([row.name, row.measured_on, *cells, average(table, row)]))
+    lines += ["", *(f"- {note}" for note in table.notes)]
+    for row in table.ours:
+        lines += [f"\n## Behind the figures of {row.name}\n", _line(BEHIND), "|---|---|--:|--:|"]
+        lines += [_line(cells) for cells in behind_cells(row)]
+    return "\n".join(lines) + "\n"
 
 
 def json_table(table: GlueTable) -> str:
@@ -133,9 +183,10 @@ def json_table(table: GlueTable) -> str:
         {
             "name": row.name,
             "measured_on": row.measured_on,
-            "figures": {name: _json_figure(row.figures.get(name)) for name in COLUMNS},
+            "figures": {name: _json_figure(row, name) for name in COLUMNS},
             "average": row.average(table.averaged),
             "average_of_all_columns": PAPER_AVERAGES.get(row.name) if row in PAPER_ROWS else None,
+            "missing": {name: why for name, why in row.behind.items() if isinstance(why, str)},
         }
         for row in table.rows
     ]
@@ -152,94 +203,68 @@ def json_table(table: GlueTable) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def _in_points(figures: Mapping[str, Interval | float]) -> dict[str, Interval | float]:
-    unknown = sorted(set(figures) - set(COLUMNS))
+BEHIND = ("", "model", "dev examples", "truncated")
+"""The titles over `behind_cells`."""
+
+
+def behind_cells(row: Row) -> list[tuple[str, str, str, str]]:
+    """For each column its title, the model or why there is none, its examples, those truncated."""
+    cells = []
+    for name, column in COLUMNS.items():
+        found = row.behind.get(name, "")
+        if isinstance(found, str):
+            cells.append((column.title, f"{DASH} {found}".rstrip(), "", ""))
+            continue
+        best = f" (best of {found.num_models})" if found.num_models > 1 else ""
+        counts = f"{found.num_examples:,}", f"{found.num_truncated:,}"
+        cells.append((column.title, found.model + best, *counts))
+    return cells
+
+
+def cell(row: Row, column: str) -> str:
+    """A row's figure and its interval, or a dash."""
+    return " ".join(filter(None, figure_text(row.figures.get(column))))
+
+
+def average(table: GlueTable, row: Row) -> str:
+    """The row's average over the columns that all rows have, or a dash."""
+    return figure_text(row.average(table.averaged))[0]
+
+
+def figure_text(figure: Interval | float | None) -> tuple[str, str]:
+    """A figure in points, and its interval, empty where there is none that says anything."""
+    if figure is None:
+        return DASH, ""
+    if isinstance(figure, Interval) and not figure.is_degenerate:
+        return f"{figure.value:.1f}", f"({figure.low:.1f} to {figure.high:.1f})"
+    return f"{_value(figure):.1f}", ""
+
+
+def _figures(behind: Mapping[str, Measured | str]) -> list[tuple[str, Interval]]:
+    unknown = sorted(set(behind) - set(COLUMNS))
     if unknown:
         raise ValueError(f"not among the columns {', '.join(COLUMNS)}: {', '.join(unknown)}")
-    return {
-        name: Interval(100 * each.value, 100 * each.low, 100 * each.high)
-        if isinstance(each, Interval)
-        else 100 * each
-        for name, each in figures.items()
-    }
+    return [(name, each.figure) for name, each in behind.items() if isinstance(each, Measured)]
+
+
+def in_points(figure: Interval) -> Interval:
+    """A figure of 0..1 in points, as people write it."""
+    return Interval(100 * figure.value, 100 * figure.low, 100 * figure.high)
 
 
 def _value(figure: Interval | float) -> float:
     return figure.value if isinstance(figure, Interval) else figure
 
 
-def _cell(figure: Interval | float | None) -> tuple[str, str]:
-    """A figure, and its interval, empty where there is none."""
-    if figure is None:
-        return DASH, ""
-    if isinstance(figure, Interval):
-        return f"{figure.value:.1f}", f"({figure.low:.1f}–{figure.high:.1f})"
-    return f"{figure:.1f}", ""
-
-
-def _json_figure(figure: Interval | float | None) -> dict[str, float] | None:
+def _json_figure(row: Row, name: str) -> dict[str, Any] | None:
+    figure, behind = row.figures.get(name), row.behind.get(name)
     if figure is None:
         return None
-    if isinstance(figure, Interval):
-        return {"value": figure.value, "low": figure.low, "high": figure.high}
-    return {"value": figure}
+    if not isinstance(figure, Interval) or not isinstance(behind, Measured):
+        return {"value": figure}
+    details = {key: value for key, value in vars(behind).items() if key != "figure"}
+    return {**vars(figure), **details}
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _html_row(row: Row, averaged: Sequence[str]) -> str:
-    cells = []
-    for name in COLUMNS:
-        value, interval = _cell(row.figures.get(name))
-        small = f"<small>{interval}</small>" if interval else ""
-        cells.append(f"<td>{value}{small}</td>")
-    average = _cell(row.average(averaged))[0]
-    kind = ' class="paper"' if row in PAPER_ROWS else ""
-    head = f'<th scope="row">{escape(row.name)}<small>{escape(row.measured_on)} sets</small></th>'
-    return f'<tr{kind}>{head}{"".join(cells)}<td class="average">{average}</td></tr>'
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>GLUE</title>
-<style>
-:root {{ --ink: #1f2937; --quiet: #6b7280; --line: #e5e7eb; --ground: #fff; --ours: #eef4fb; }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --ink: #e5e7eb; --quiet: #9ca3af; --line: #374151; --ground: #111827; --ours: #1e2b3d; }}
-}}
-body {{ margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: var(--ink);
-  background: var(--ground); font: 16px/1.5 system-ui, sans-serif; }}
-h1 {{ font-size: 1.4rem; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .5rem .6rem; text-align: right; vertical-align: top;
-  border-bottom: 1px solid var(--line); white-space: nowrap; }}
-th:first-child {{ text-align: left; white-space: normal; }}
-thead th {{ border-bottom: 2px solid var(--quiet); }}
-tbody tr:not(.paper) {{ background: var(--ours); }}
-small {{ display: block; color: var(--quiet); font-weight: normal; font-size: .75rem; }}
-.average {{ font-weight: bold; }}
-li {{ color: var(--quiet); font-size: .875rem; margin: .25rem 0; }}
-</style>
-</head>
-<body>
-<h1>GLUE</h1>
-<div class="wide"><table>
-<thead><tr><th scope="col">model</th>{heads}<th scope="col">average<small>of {average}</small></th>
-</tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table></div>
-<ul>
-{notes}
-</ul>
-</body>
-</html>
-"""
+    return "| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |"
