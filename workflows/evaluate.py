@@ -1,6 +1,7 @@
 """Evaluates a fine-tuned model: `python workflows/evaluate.py --help`.
 
 A model and labelled data go in; metrics with intervals, slices, calibration, mistakes come out.
+With --suite a folder of models, and a table of the suite (`workflows.glue_suite`).
 """
 
 import sys
@@ -26,7 +27,16 @@ PREDICTION_SUFFIXES = (".jsonl", ".parquet")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code (see `run_command`)."""
     given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: evaluate(parse_command_line(EvaluateSettings, given)))
+    return run_command(lambda: run(parse_command_line(EvaluateSettings, given)))
+
+
+def run(settings: EvaluateSettings) -> bool:
+    """Measures one model, or those of a suite; True when it is done."""
+    if settings.suite is None:
+        return evaluate(settings)
+    from workflows.glue_suite import evaluate_glue
+
+    return evaluate_glue(settings)
 
 
 def evaluate(settings: EvaluateSettings) -> bool:

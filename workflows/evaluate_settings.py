@@ -1,17 +1,43 @@
 """The settings of an evaluation, each with its unit."""
 
 from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import AliasChoices, Field, model_validator
 
+from bert_core.errors import UserError
 from workflows.settings import CommandLineSettings
+
+OF_ONE_MODEL = (
+    *("model", "task", "split", "output", "compare", "slice_by", "checks"),
+    *("storage", "tracking_uri"),
+)
+"""The settings that say nothing to a suite."""
 
 
 class EvaluateSettings(CommandLineSettings):
-    """Measures a fine-tuned model: metrics with intervals, slices, calibration, mistakes."""
+    """Measures a fine-tuned model: metrics with intervals, slices, calibration, mistakes.
 
-    model: str = Field(description="a model folder, models:/NAME@ALIAS, or the name of a run")
-    data: str = Field(description="file of examples, or folder with the files of the splits")
+    Or with --suite glue a folder of models, one for each task of GLUE: the table of Devlin et al.
+    """
+
+    model: str = Field(
+        default="",
+        description="a model folder, models:/NAME@ALIAS, or the name of a run; needed, unless there"
+        " is a suite",
+    )
+    data: str = Field(
+        description="file of examples, or folder with the files of the splits; of a suite, the"
+        " folder of its tasks' folders (CoLA, MRPC, … as GLUE's download has them)"
+    )
+    suite: Literal["glue"] | None = Field(
+        default=None, description="measure the models of --model_root on the tasks of GLUE"
+    )
+    model_root: Path | None = Field(
+        default=None,
+        validation_alias=AliasChoices("model_root", "model-root"),
+        description="of a suite, the folder of fine-tuned model folders, or of their runs",
+    )
     task: str | None = Field(
         default=None,
         description="refuse a model of another task; by default any is taken",
@@ -21,7 +47,9 @@ class EvaluateSettings(CommandLineSettings):
         default=None, description="file for a prediction for each example, .jsonl or .parquet"
     )
     report: Path | None = Field(
-        default=None, description="folder for report.md, report.json and the pictures"
+        default=None,
+        description="folder for report.md, report.json and the pictures; of a suite, for the table"
+        " as glue.md, glue.html and glue.json",
     )
     compare: str | None = Field(
         default=None, description="a second model, or a file of its predictions (--output of it)"
@@ -44,3 +72,20 @@ class EvaluateSettings(CommandLineSettings):
     tracking_uri: str | None = Field(
         default=None, description="MLflow tracking URI; by default the store under the storage"
     )
+
+    @model_validator(mode="after")
+    def _one_model_or_a_suite(self) -> Self:
+        if self.suite is None:
+            if self.model_root is not None:
+                raise UserError("models without a suite", "--model_root", "give --suite glue")
+            if not self.model:
+                raise UserError("no model", "--model", "give one, or --suite glue --model_root DIR")
+            return self
+        if self.model_root is None:
+            raise UserError("no models", f"--suite {self.suite}", "give --model_root, their folder")
+        for name in OF_ONE_MODEL:
+            if name in self.model_fields_set:
+                raise UserError(
+                    f"--{name} is for one model", f"--suite {self.suite}", "leave it out"
+                )
+        return self

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workflows.remote_run import RemoteRun
 
 WRITER_LOCK_NAME = "worker.lock"
+ASIDE = ".before-"
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,12 @@ def set_aside(folder: RunFolder) -> Path:
 
 def name_aside(name: str) -> str:
     """The name of what is set aside now."""
-    return f"{name}.before-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
+    return f"{name}{ASIDE}{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
+
+
+def is_name_aside(name: str) -> bool:
+    """Whether `name_aside` gave this name."""
+    return ASIDE in name
 
 
 @contextmanager
