@@ -1,0 +1,229 @@
+"""Fine-tuning throughput, ours beside transformers' Trainer: a table and JSON.
+
+`python -m benchmarks.finetuning --task mrpc --data DIR --model FOLDER`. Same weights, same token
+ids, batches of the same size; every step counts whole, from fetching its examples to the optimizer.
+A pass goes once through the examples, since steps of long and short rows take their turns; within a
+pass the arms take turns of a few steps.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from benchmarks.finetuning_arms import (
+    Recipe,
+    TrainerSteps,
+    our_training,
+    their_outputs,
+    their_trainer,
+    write_start,
+)
+from benchmarks.measurement import matmul_peak, surroundings, synchronize
+from bert_core.config import SIZES
+from bert_core.errors import UserError
+from bert_core.flops import training_flops
+from bert_core.model.bert import Bert
+from bert_core.model.encoder import Encoder
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.predictor import compute_all_outputs
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.task import Task
+from bert_core.training.settings import FinetuningOptimizerSettings
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+WARMUP_STEPS, TURN_STEPS = 5, 5
+
+
+@dataclass
+class Arm:
+    """A contestant; `seconds` has one entry for each pass."""
+
+    name: str
+    step: Callable[[], object]
+    seconds: list[float] = field(default_factory=list)
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.finetuning", description=__doc__)
+    parser.add_argument("--task", choices=("mrpc", "conll2003", "squad"), required=True)
+    parser.add_argument("--data", type=Path, required=True, help="the task's folder, for lengths")
+    parser.add_argument("--model", type=Path, required=True, help="an encoder's model folder")
+    parser.add_argument(
+        "--size", choices=tuple(SIZES), default=None, help="a fresh encoder of this size instead"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--examples", type=int, default=1600, help="drawn from the training data")
+    parser.add_argument("--batch", type=int, default=32, help="examples of a step")
+    parser.add_argument("--max_tokens", type=int, default=4096, help="of a forward pass of ours")
+    parser.add_argument("--passes", type=int, default=5, help="times that the examples are seen")
+    parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Runs the benchmark, prints the table and writes the JSON."""
+    options = parse_arguments()
+    device = torch.device(options.device)
+    torch.set_flush_denormal(True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        encoder = options.model if options.size is None else fresh_encoder(options, folder)
+        task, rows = draw_rows(options)
+        write_start(options.task, task, encoder, folder / "start", seed=0)
+        steps_of_pass = -(-rows.num_items // options.batch)
+        recipe = Recipe(
+            FinetuningOptimizerSettings(),
+            batch_size=options.batch,
+            total_steps=WARMUP_STEPS + steps_of_pass * options.passes,
+            seed=0,
+            device=device,
+            max_tokens=options.max_tokens,
+        )
+        model, steps = our_training(task, rows, folder / "start", recipe)
+        trainer = their_trainer(task, rows, folder / "start", recipe)
+        difference = largest_difference(task, rows, model, trainer, recipe)
+        theirs = TrainerSteps(trainer)
+        arms = [Arm("ours", lambda: next(steps)), Arm("transformers", theirs.step)]
+        for arm in arms:
+            for _ in range(WARMUP_STEPS):
+                arm.step()
+        for number in range(options.passes):
+            time_pass(arms, steps_of_pass, device)
+            print(described_pass(number, arms), flush=True)
+        theirs.close()
+        results = summarize(options, rows, model, arms, device) | {"difference": difference}
+    print_results(results)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+def draw_rows(options: argparse.Namespace) -> tuple[Task, EncodedRows]:
+    """Some of the training examples, drawn from a seed, as rows: real texts, real lengths."""
+    task = TASKS[options.task]
+    examples = task.examples(options.data, "train")
+    task = task.with_labels(examples)
+    chosen = np.random.default_rng(0).permutation(len(examples))[: options.examples]
+    _, _, tokenizer = load_model_folder(options.model)
+    return task, task.encode([examples[index] for index in chosen], tokenizer)
+
+
+def fresh_encoder(options: argparse.Namespace, folder: Path) -> Path:
+    """An encoder of random weights with the vocabulary of --model."""
+    config, _, tokenizer = load_model_folder(options.model)
+    wanted = SIZES[options.size].model_copy(update={"vocab_size": config.vocab_size})
+    torch.manual_seed(0)
+    save_model_folder(folder / "encoder", Bert(Encoder(wanted), {}), tokenizer, card="")
+    return folder / "encoder"
+
+
+def largest_difference(
+    task: Task, rows: EncodedRows, model: Bert, trainer: "Trainer", recipe: Recipe
+) -> float:
+    """Between the arms' answers before the first step; raises `AssertionError` where it is large.
+
+    In float32, without dropout, over the rows that are timed.
+    """
+    ours, _ = compute_all_outputs(task, model, rows, device=recipe.device)
+    theirs = their_outputs(task, rows, trainer)
+    difference = float(np.abs(ours - theirs).max())
+    if difference > 1e-3 * float(np.abs(ours).max()):
+        raise AssertionError(f"the arms' answers differ by {difference}")
+    return difference
+
+
+def time_pass(arms: list[Arm], steps: int, device: torch.device) -> None:
+    """One pass of every arm, in turns of TURN_STEPS; who begins changes with each turn."""
+    seconds = dict.fromkeys((arm.name for arm in arms), 0.0)
+    for turn, first in enumerate(range(0, steps, TURN_STEPS)):
+        for arm in arms if turn % 2 else arms[::-1]:
+            synchronize(device)
+            begin = time.perf_counter()
+            for _ in range(min(TURN_STEPS, steps - first)):
+                arm.step()
+            synchronize(device)
+            seconds[arm.name] += time.perf_counter() - begin
+    for arm in arms:
+        arm.seconds.append(seconds[arm.name])
+
+
+def described_pass(number: int, arms: list[Arm]) -> str:
+    """A line on the last pass."""
+    ours, theirs = (arm.seconds[-1] for arm in arms)
+    return f"pass {number + 1}: ours {ours:.1f} s, transformers {theirs:.1f} s, {theirs / ours:.2f}"
+
+
+def summarize(
+    options: argparse.Namespace,
+    rows: EncodedRows,
+    model: Bert,
+    arms: list[Arm],
+    device: torch.device,
+) -> dict[str, Any]:
+    """The figures of both arms; the ratio is the median over passes of that within a pass."""
+    ours, theirs = arms
+    flops = training_flops(
+        model.config,
+        num_tokens=int(rows.lengths.sum()),
+        sum_of_squared_lengths=int((rows.lengths**2).sum()),
+        num_predictions=0,
+        num_rows=0,
+    )
+    ratios = [slow / fast for slow, fast in zip(theirs.seconds, ours.seconds, strict=True)]
+    peak = matmul_peak(device)
+    left_out = ("json", "data", "model")
+    return {
+        "benchmark": "finetuning",
+        "settings": {key: value for key, value in vars(options).items() if key not in left_out},
+        "encoder": {
+            name: getattr(model.config, name)
+            for name in ("num_hidden_layers", "hidden_size", "vocab_size", "hidden_dropout_prob")
+        },
+        "surroundings": surroundings(device),
+        "matmul_flops_per_second": peak,
+        "items": rows.num_items,
+        "mean_length": float(rows.lengths.mean()),
+        "longest": int(rows.lengths.max()),
+        "arms": {
+            arm.name: {
+                "examples_per_second": rows.num_items / statistics.median(arm.seconds),
+                "seconds_of_passes": arm.seconds,
+                "mfu": flops / statistics.median(arm.seconds) / peak,
+            }
+            for arm in arms
+        },
+        "ratio": statistics.median(ratios),
+        "ratios_of_passes": ratios,
+    }
+
+
+def print_results(results: dict[str, Any]) -> None:
+    """Prints what was measured, where, and one row for each arm."""
+    print(", ".join(f"{key} {value}" for key, value in results["surroundings"].items()))
+    print(", ".join(f"{key} {value}" for key, value in results["settings"].items()))
+    print(f"rows of {results['mean_length']:.0f} tokens on average, {results['longest']} at most")
+    print(f"{'arm':14}{'examples/s':>12}{'MFU':>8}")
+    for name, arm in results["arms"].items():
+        print(f"{name:14}{arm['examples_per_second']:12.1f}{arm['mfu']:8.1%}")
+    print(f"ours is {results['ratio']:.2f} times as fast")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(str(error)) from None

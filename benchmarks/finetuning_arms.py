@@ -1,0 +1,258 @@
+"""The contestants of the fine-tuning benchmarks: ours, and transformers' Trainer.
+
+Both start from one model folder, so from the same weights and the same head, and read the same
+token ids; the Trainer pads each batch to its longest row and groups examples by length.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bert_core.config import IGNORE_INDEX
+from bert_core.model.bert import Bert
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.predictor import layout_for
+from bert_core.tasks.batches import TaskBatchSource
+from bert_core.tasks.catalog import task_config
+from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import FloatArray, Task, add_task_head, task_loss
+from bert_core.training.loop import StepResult, TrainingState, train
+from bert_core.training.optimization import create_optimizer, linear_schedule
+from bert_core.training.settings import FinetuningOptimizerSettings
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+NOWHERE = 10**6
+"""A start or end that `transformers` ignores: it lies behind every row (it takes -100 for 0)."""
+
+CLASSES = {
+    "BertForSequenceClassification": "AutoModelForSequenceClassification",
+    "BertForTokenClassification": "AutoModelForTokenClassification",
+    "BertForQuestionAnswering": "AutoModelForQuestionAnswering",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What both contestants do."""
+
+    optimizer: FinetuningOptimizerSettings
+    batch_size: int
+    total_steps: int
+    seed: int
+    device: torch.device
+    max_tokens: int = 4096
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Of autocast: bfloat16 on CUDA, float32 on the CPU."""
+        return torch.bfloat16 if self.device.type == "cuda" else None
+
+    @property
+    def warmup_steps(self) -> int:
+        """As `workflows/finetune.py` counts them."""
+        return round(self.optimizer.warmup_share * self.total_steps)
+
+
+def write_start(name: str, task: Task, encoder: Path, folder: Path, seed: int) -> None:
+    """Writes the model folder that both start from: the encoder, and a head drawn from the seed."""
+    _, model, tokenizer = load_model_folder(encoder)
+    torch.manual_seed(seed)
+    add_task_head(model, task)
+    save_model_folder(folder, model, tokenizer, card="", extra_config=task_config(name, task))
+
+
+def our_training(
+    task: Task, rows: EncodedRows, folder: Path, recipe: Recipe
+) -> tuple[Bert, Iterator[StepResult]]:
+    """Our model, and its steps as the workflow makes them."""
+    config, model, _ = load_model_folder(folder)
+    model = model.to(recipe.device)
+    layout = layout_for(config, recipe.device, recipe.dtype, training=True)
+    source = TaskBatchSource(
+        rows,
+        batch_size=recipe.batch_size,
+        max_tokens=recipe.max_tokens,
+        seed=recipe.seed,
+        layout=layout,
+    )
+
+    def learning_rate(step: int) -> float:
+        total, warmup = recipe.total_steps, recipe.warmup_steps
+        share = linear_schedule(step, total_steps=total, warmup_steps=warmup)
+        return recipe.optimizer.peak_learning_rate * share
+
+    return model, train(
+        TrainingState(model, create_optimizer(model, recipe.optimizer)),
+        source.steps(0),
+        partial(task_loss, task),
+        total_steps=recipe.total_steps,
+        schedule=learning_rate,
+        max_gradient_norm=recipe.optimizer.max_gradient_norm,
+        device=recipe.device,
+        autocast_dtype=recipe.dtype,
+        seed=recipe.seed,
+    )
+
+
+def their_trainer(task: Task, rows: EncodedRows, folder: Path, recipe: Recipe) -> "Trainer":
+    """The Trainer with dynamic padding and examples grouped by length, nothing logged or saved."""
+    import transformers
+
+    optimizer = recipe.optimizer
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder / "trainer"),
+        per_device_train_batch_size=recipe.batch_size,
+        per_device_eval_batch_size=64,
+        max_steps=recipe.total_steps,
+        learning_rate=optimizer.peak_learning_rate,
+        weight_decay=optimizer.weight_decay,
+        adam_beta1=optimizer.beta1,
+        adam_beta2=optimizer.beta2,
+        adam_epsilon=optimizer.epsilon,
+        max_grad_norm=optimizer.max_gradient_norm,
+        lr_scheduler_type="linear",
+        warmup_steps=recipe.warmup_steps,
+        train_sampling_strategy="group_by_length",
+        bf16=recipe.dtype is not None,
+        use_cpu=recipe.device.type == "cpu",
+        seed=recipe.seed,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    theirs = getattr(transformers, CLASSES[task.architecture]).from_pretrained(folder)
+    return transformers.Trainer(
+        theirs,
+        arguments,
+        train_dataset=their_features(task, rows),  # pyright: ignore - a list is a dataset
+        data_collator=their_collator(task, folder),
+    )
+
+
+def their_collator(task: Task, folder: Path) -> Any:  # noqa: ANN401 - one of transformers'
+    """Pads a batch to its longest row."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    if isinstance(task, Tagging):
+        return transformers.DataCollatorForTokenClassification(tokenizer)
+    return transformers.DataCollatorWithPadding(tokenizer)
+
+
+def their_features(task: Task, rows: EncodedRows) -> list[dict[str, Any]]:
+    """The rows as the Trainer takes them, a dictionary of lists for each."""
+    ends = np.cumsum(rows.lengths)
+    places = np.split(rows.places, np.cumsum(rows.place_counts)[:-1])
+    labels = np.split(rows.labels, np.cumsum(rows.labels_per_item)[:-1])
+    features = []
+    for row, (end, length) in enumerate(zip(ends, rows.lengths, strict=True)):
+        first = int(rows.first_lengths[row])
+        feature = {
+            "input_ids": rows.input_ids[end - length : end].tolist(),
+            "token_type_ids": [0] * first + [1] * (int(length) - first),
+            "attention_mask": [1] * int(length),
+        }
+        features.append(feature | _their_labels(task, int(length), places[row], labels[row]))
+    return features
+
+
+def _their_labels(task: Task, length: int, places: Any, labels: Any) -> dict[str, Any]:  # noqa: ANN401
+    if isinstance(task, QuestionAnswering):
+        start, end = (NOWHERE if each == IGNORE_INDEX else int(each) for each in labels[0])
+        return {"start_positions": start, "end_positions": end}
+    if isinstance(task, Tagging):
+        tags = np.full(length, IGNORE_INDEX)
+        tags[places] = labels
+        return {"labels": tags.tolist()}
+    return {"labels": labels[0].tolist()}
+
+
+def their_outputs(task: Task, rows: EncodedRows, trainer: "Trainer") -> FloatArray:
+    """The head's answers of transformers' model at the places of all rows, [P, L]."""
+    model = trainer.model
+    assert model is not None
+    features, collate = their_features(task, rows), trainer.data_collator
+    parts: list[FloatArray] = [np.empty(0, np.float32)] * len(features)
+    order = np.argsort(-rows.lengths, kind="stable")
+    places = np.split(rows.places, np.cumsum(rows.place_counts)[:-1])
+    model.eval()
+    with torch.inference_mode():
+        for first in range(0, len(order), 32):
+            some = order[first : first + 32].tolist()
+            inputs = collate(
+                [{k: v for k, v in features[i].items() if k in _INPUTS} for i in some]
+                if not isinstance(task, Tagging)
+                else [features[i] for i in some]
+            )
+            output = model(**{k: inputs[k].to(model.device) for k in _INPUTS})
+            if isinstance(task, QuestionAnswering):
+                logits = torch.stack([output.start_logits, output.end_logits], dim=-1)
+            else:
+                logits = output.logits
+            for number, row in enumerate(some):
+                answers = logits[number].float().cpu().numpy()
+                pooled = task.head.pooled
+                parts[row] = answers[None] if pooled else answers[places[row]]
+    model.train()
+    return np.concatenate(parts)
+
+
+_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+
+
+class TrainerSteps:
+    """The Trainer's steps one at a time: it runs in a thread and waits between two of them."""
+
+    def __init__(self, trainer: "Trainer") -> None:
+        from transformers import TrainerCallback
+
+        self._may_go, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._failed: BaseException | None = None
+        self._ended = False
+        steps = self
+
+        class BetweenSteps(TrainerCallback):
+            def on_train_begin(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
+                steps._may_go.acquire()
+
+            def on_step_end(self, *given: Any, **_: Any) -> None:  # noqa: ANN401
+                steps._done.release()
+                steps._may_go.acquire()
+                control = given[2]
+                control.should_training_stop |= steps._ended
+
+        trainer.add_callback(BetweenSteps())
+        self._trainer = trainer
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def step(self) -> None:
+        """Lets the Trainer make a step and waits for its end; raises what it raised."""
+        self._may_go.release()
+        self._done.acquire()
+        if self._failed is not None:
+            raise self._failed
+
+    def close(self) -> None:
+        """Ends the training after the step that was made last."""
+        self._ended = True
+        self._may_go.release()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._trainer.train()
+        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+            self._failed = error
+        self._done.release()

@@ -1,0 +1,257 @@
+"""Fine-tuning results, ours beside transformers' Trainer: the same seeds and settings, dev metrics.
+
+`python -m benchmarks.finetuning_quality --task mrpc --data DIR --model FOLDER --json FILE`. Each
+finished training is added to the file, so that the same command goes on where it was stopped; the
+dev predictions lie in --work until both arms of a seed can be compared example by example.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.finetuning_arms import (
+    Recipe,
+    our_training,
+    their_outputs,
+    their_trainer,
+    write_start,
+)
+from benchmarks.measurement import surroundings
+from bert_core.errors import UserError
+from bert_core.evaluation.comparison import compare, mean_difference
+from bert_core.evaluation.outcomes import documents
+from bert_core.model_folder import load_model_folder
+from bert_core.predictor import compute_all_outputs
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.task import FloatArray, Task
+from bert_core.training.settings import FinetuningOptimizerSettings
+
+ARMS = ("ours", "transformers")
+PROGRESS_SECONDS = 60.0
+
+Measure = Callable[[Callable[[], FloatArray]], None]
+"""Measures the answers on dev: what an arm calls at the end of each epoch."""
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.finetuning_quality", description=__doc__
+    )
+    parser.add_argument("--task", choices=tuple(TASKS), required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train and dev")
+    parser.add_argument("--model", type=Path, required=True, help="an encoder's model folder")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=32, help="examples of a step")
+    parser.add_argument("--peak_learning_rate", type=float, default=3e-5)
+    parser.add_argument("--examples", type=int, default=None, help="of train, drawn; default all")
+    parser.add_argument("--dev_examples", type=int, default=None, help="the first ones of dev")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", type=Path, required=True, help="where the results go and stand")
+    parser.add_argument("--work", type=Path, required=True, help="folder for models, predictions")
+    return parser.parse_args(arguments)
+
+
+class Race:
+    """The data and the recipe of both arms, and what they have come to."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.device = torch.device(options.device)
+        _, _, tokenizer = load_model_folder(options.model)
+        task = TASKS[options.task]
+        train = task.examples(options.data, "train")
+        if options.examples is not None:
+            chosen = np.random.default_rng(0).permutation(len(train))[: options.examples]
+            train = [train[index] for index in chosen]
+        self.task: Task = task.with_labels(train)
+        self.dev = task.examples(options.data, "dev")[: options.dev_examples]
+        self.train_rows: EncodedRows = self.task.encode(train, tokenizer)
+        self.dev_rows: EncodedRows = self.task.encode(self.dev, tokenizer)
+        self.results = self._results_so_far(len(train))
+
+    def _results_so_far(self, num_train: int) -> dict[str, Any]:
+        """What stands in the file. Raises `UserError` where it stands for something else."""
+        left_out = ("json", "work", "data", "model", "seeds")
+        settings = {k: v for k, v in vars(self.options).items() if k not in left_out}
+        examples = {"train": num_train, "dev": len(self.dev)}
+        begun = {
+            "benchmark": "finetuning_quality",
+            "settings": settings,
+            "examples": examples,
+            "criterion": self.task.criterion,
+            "surroundings": surroundings(self.device),
+            "trainings": [],
+            "compared": {},
+        }
+        path: Path = self.options.json
+        if not path.exists():
+            return begun
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["settings"] != settings or found["examples"] != examples:
+            raise UserError("results of other settings", str(path), "give another --json")
+        return found
+
+    def run(self) -> None:
+        """Trains what is missing, seed by seed, and keeps the figures."""
+        for seed in self.options.seeds:
+            for arm in ARMS:
+                if not any((t["arm"], t["seed"]) == (arm, seed) for t in self.results["trainings"]):
+                    self.results["trainings"].append(self._train(arm, seed))
+                    self._write()
+            self._compare(seed)
+            self._write()
+
+    def _train(self, arm: str, seed: int) -> dict[str, Any]:
+        folder = self.options.work / f"{self.options.task}-start-{seed}"
+        write_start(self.options.task, self.task, self.options.model, folder, seed)
+        steps_per_epoch = -(-self.train_rows.num_items // self.options.batch)
+        recipe = Recipe(
+            FinetuningOptimizerSettings(peak_learning_rate=self.options.peak_learning_rate),
+            batch_size=self.options.batch,
+            total_steps=self.options.epochs * steps_per_epoch,
+            seed=seed,
+            device=self.device,
+        )
+        epochs: list[dict[str, float]] = []
+
+        def measure(outputs: Callable[[], FloatArray]) -> None:
+            predictions = self.task.decode(outputs(), self.dev_rows, self.dev)
+            epochs.append(dict(self.task.metrics(predictions, self.dev)))
+            text = json.dumps(predictions)
+            self._predictions(arm, seed).write_text(text, encoding="utf-8")
+            print(f"{arm} seed {seed} epoch {len(epochs)}: {epochs[-1]}", flush=True)
+
+        begin = time.monotonic()
+        train = _train_ours if arm == "ours" else _train_theirs
+        train(self, folder, recipe, measure, Progress(f"{arm} seed {seed}", recipe.total_steps))
+        return {"arm": arm, "seed": seed, "epochs": epochs, "seconds": time.monotonic() - begin}
+
+    def _predictions(self, arm: str, seed: int) -> Path:
+        return self.options.work / f"{self.options.task}-{arm}-{seed}.json"
+
+    def _compare(self, seed: int) -> None:
+        """The paired bootstrap over dev of this seed's two models, after the last epoch."""
+        if str(seed) in self.results["compared"]:
+            return
+        paths = [self._predictions(arm, seed) for arm in ("transformers", "ours")]
+        if not all(path.exists() for path in paths):
+            print(f"seed {seed}: the predictions are gone, so not compared by example")
+            return
+        theirs, ours = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+        found = compare(self.task, theirs, ours, self.dev, groups=documents(self.dev))
+        self.results["compared"][str(seed)] = {
+            name: asdict(each.difference) for name, each in found.metrics.items()
+        }
+
+    def _write(self) -> None:
+        results = self.results | {"summary": summarize(self.results)}
+        path: Path = self.options.json
+        beside = path.with_name(f".{path.name}.written")
+        beside.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        beside.replace(path)
+
+
+class Progress:
+    """Says now and then how far a training is, and how long it will take."""
+
+    def __init__(self, name: str, total_steps: int) -> None:
+        self._name, self._total_steps, self._step = name, total_steps, 0
+        self._begin = self._said = time.monotonic()
+
+    def step(self) -> None:
+        """Counts a step."""
+        self._step += 1
+        now = time.monotonic()
+        if now - self._said > PROGRESS_SECONDS:
+            self._said = now
+            left = (now - self._begin) * (self._total_steps / self._step - 1)
+            print(f"{self._name}: step {self._step:,} of {self._total_steps:,}, ", end="")
+            print(f"{left / 60:.0f} min left", flush=True)
+
+
+def _train_ours(
+    race: Race, folder: Path, recipe: Recipe, measure: Measure, progress: Progress
+) -> None:
+    model, steps = our_training(race.task, race.train_rows, folder, recipe)
+    for result in steps:
+        progress.step()
+        if result.step % (recipe.total_steps // race.options.epochs) == 0:
+            measure(
+                lambda: compute_all_outputs(
+                    race.task,
+                    model,
+                    race.dev_rows,
+                    device=race.device,
+                    autocast_dtype=recipe.dtype,
+                )[0]
+            )
+
+
+def _train_theirs(
+    race: Race, folder: Path, recipe: Recipe, measure: Measure, progress: Progress
+) -> None:
+    from transformers import TrainerCallback
+
+    trainer = their_trainer(race.task, race.train_rows, folder, recipe)
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
+            progress.step()
+
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
+            measure(lambda: their_outputs(race.task, race.dev_rows, trainer))
+
+    trainer.add_callback(Watch())
+    trainer.train()
+
+
+def summarize(results: dict[str, Any]) -> dict[str, Any]:
+    """For each metric after the last epoch: both arms' means, and their difference with interval.
+
+    The interval is Student's over the seeds that both arms have, None for fewer than two; ours less
+    theirs.
+    """
+    figures = {(t["arm"], t["seed"]): t["epochs"][-1] for t in results["trainings"]}
+    seeds = sorted(seed for arm, seed in figures if arm == "ours")
+    seeds = [seed for seed in seeds if ("transformers", seed) in figures]
+    summary: dict[str, Any] = {"seeds": seeds}
+    for name in figures["ours", seeds[0]] if seeds else ():
+        ours, theirs = ([figures[arm, seed][name] for seed in seeds] for arm in ARMS)
+        summary[name] = {
+            "ours": float(np.mean(ours)),
+            "transformers": float(np.mean(theirs)),
+            "difference": _interval(theirs, ours),
+        }
+    return summary
+
+
+def _interval(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float] | None:
+    return asdict(mean_difference(theirs, ours)) if len(ours) > 1 else None
+
+
+def main() -> None:
+    """Runs what is missing and prints the summary."""
+    options = parse_arguments()
+    torch.set_flush_denormal(True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    race = Race(options)
+    race.run()
+    print(json.dumps(summarize(race.results), indent=1))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(str(error)) from None
