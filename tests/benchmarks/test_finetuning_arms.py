@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+import torch
+from small_tasks import WRITERS, write_data, write_encoder
+
+from benchmarks.finetuning_arms import (
+    Recipe,
+    TrainerSteps,
+    our_training,
+    their_features,
+    their_trainer,
+    write_start,
+)
+from bert_core.model_folder import load_model_folder
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.task import task_loss
+from bert_core.training.settings import FinetuningOptimizerSettings
+
+RECIPE = Recipe(
+    FinetuningOptimizerSettings(peak_learning_rate=1e-3),
+    batch_size=8,
+    total_steps=6,
+    seed=1,
+    device=torch.device("cpu"),
+)
+
+
+@pytest.fixture(params=list(WRITERS))
+def start(request, tmp_path):
+    """A task, its rows, and the folder that both arms start from."""
+    task = TASKS[request.param]
+    examples = task.examples(write_data(request.param, tmp_path / "data"), "train")
+    task = task.with_labels(examples)
+    encoder = write_encoder(tmp_path / "encoder")
+    write_start(request.param, task, encoder, tmp_path / "start", seed=1)
+    return task, task.encode(examples, load_model_folder(encoder)[2]), tmp_path / "start"
+
+
+def test_the_trainer_reads_the_same_labels_and_starts_from_the_same_weights(start):
+    task, rows, folder = start
+    trainer = their_trainer(task, rows, folder, RECIPE)
+    model, _ = our_training(task, rows, folder, RECIPE)
+    features = their_features(task, rows)
+    assert len(features) == rows.num_items
+    trainer.model.eval()
+    model.eval()
+    for item in range(8):  # one row at a time: the softmax of transformers takes in padding
+        batch = rows.batch(np.array([item]), "packed")
+        count = int(rows.label_counts[item])
+        ours, _ = task_loss(task, model, batch, num_labels=count)
+        theirs = trainer.model(**trainer.data_collator([features[item]])).loss
+        assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+
+
+def test_the_trainer_makes_as_many_steps_as_it_is_told(start):
+    task, rows, folder = start
+    trainer = their_trainer(task, rows, folder, RECIPE)
+    before = {name: each.clone() for name, each in trainer.model.state_dict().items()}
+    steps = TrainerSteps(trainer)
+    assert trainer.state.global_step == 0
+    for number in range(1, 4):
+        steps.step()
+        assert trainer.state.global_step == number
+    steps.close()
+    assert trainer.state.global_step == 3
+    changed = [
+        name for name, each in trainer.model.state_dict().items() if (each != before[name]).any()
+    ]
+    assert any("classifier" in name or "qa_outputs" in name for name in changed)
+    assert any("encoder" in name for name in changed)
+
+
+def test_what_the_trainer_raises_arrives(start):
+    task, rows, folder = start
+    trainer = their_trainer(task, rows, folder, RECIPE)
+
+    def fail(features):
+        raise ValueError("no such batch")
+
+    trainer.data_collator = fail
+    with pytest.raises(ValueError, match="no such batch"):
+        TrainerSteps(trainer).step()
