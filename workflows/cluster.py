@@ -1,7 +1,8 @@
 """Runs a training function on Ray Train workers; the only importer of `ray.train`.
 
-A module-level function and a plain dict go in; rank 0's return value comes out. While it runs the
-driver shows what rank 0 publishes, and passes Ctrl-C and SIGTERM on as a request to stop.
+A module-level function and a plain dict go in. The function goes through jobs, known here by their
+numbers from 0: what rank 0 says of each, and what becomes of it, comes out while the others go on.
+Ctrl-C and SIGTERM are passed on as a request to stop.
 """
 
 import os
@@ -39,9 +40,19 @@ class Worker:
     _channel: Any
     _stop: threading.Event = field(default_factory=threading.Event)
 
+    def begin_job(self, number: int) -> None:
+        """Says which job the news are of from here on."""
+        if self.rank == 0:
+            self._channel.begin_job.remote(number)
+
     def publish(self, news: dict[str, Any]) -> None:
         """Shows something to the driver; never waits."""
         self._channel.publish.remote(news)
+
+    def end_job(self, outcome: dict[str, Any]) -> None:
+        """Says what became of the job."""
+        if self.rank == 0:
+            self._channel.end_job.remote(outcome)
 
     def stop_requested(self) -> bool:
         """Whether the driver was told to stop (rank 0 hears it; the loop tells the others)."""
@@ -53,14 +64,23 @@ class _Channel:
 
     def __init__(self) -> None:
         self._status = WorkerStatus()
+        self._job = 0
         self._stop = False
         self._failure: UserError | None = None
 
     def begin(self, group: str | None) -> None:
-        self._status = WorkerStatus(group=group)  # the news of a lost worker are no news now
+        # The news of a lost worker are no news now; a job that it finished stays finished.
+        self._status = WorkerStatus(group=group, outcomes=self._status.outcomes)
+
+    def begin_job(self, number: int) -> None:
+        self._job = number
+        self._status.news[number] = {}
 
     def publish(self, news: dict[str, Any]) -> None:
-        self._status.news = news
+        self._status.news[self._job] = news
+
+    def end_job(self, outcome: dict[str, Any]) -> None:
+        self._status.outcomes[self._job] = outcome
 
     def end(self) -> None:
         self._status.ended = True
@@ -81,22 +101,21 @@ class _Channel:
         return self._status
 
 
-def run_on_workers(
+@contextmanager
+def workers_at(
     train_worker: Callable[[dict[str, Any]], Any],
     config: dict[str, Any],
     *,
     settings: ClusterSettings,
     folder: Path,
-    show: Callable[[dict[str, Any]], None],
-) -> Any:  # noqa: ANN401 - whatever the training function returns
-    """Calls `train_worker(config)` on every worker and returns what rank 0 returned.
+) -> Iterator["WorkersAtJobs"]:
+    """Calls `train_worker(config)` on every worker, which returns the outcomes of its jobs.
 
     The driver has joined a cluster with room for them (`join_cluster_with_room`).
-    `folder` holds Ray's own files. `show` gets the news of rank 0 as they come, and as `waiting`
-    what is waited for while workers are missing. Lost workers are replaced up to `max_failures`
-    times; a `UserError` in a worker ends the run at once and is raised here. On SIGINT or SIGTERM
-    the workers are asked to stop and to return; on a second one, or where none is at work, the run
-    is abandoned (`KeyboardInterrupt`).
+    `folder` holds Ray's own files. Lost workers are replaced up to `max_failures` times; a
+    `UserError` in a worker ends the jobs at once. On SIGINT or SIGTERM the workers are asked to
+    stop and to return; on a second one, or where none is at work, the jobs are abandoned
+    (`KeyboardInterrupt`). Leaves when the workers have gone.
     """
     channel: Any = ray.remote(num_cpus=0)(_Channel).remote()  # pyright: ignore - Ray's decorator
     trainer = TorchTrainer(
@@ -121,33 +140,67 @@ def run_on_workers(
             failure_config=FailureConfig(max_failures=settings.max_failures),
         ),
     )
-    fit = _InThread(trainer.fit)
-    waiting = Waiting(settings)
+    workers = WorkersAtJobs(channel, _InThread(trainer.fit), settings)
+    with _stop_on_signal(workers.request_stop):
+        yield workers
+        workers.wait()
 
-    def request_stop() -> None:
-        if not waiting.at_work:
+
+class WorkersAtJobs:
+    """Workers that go through jobs one after the other, seen from their driver."""
+
+    def __init__(self, channel: Any, fit: "_InThread", settings: ClusterSettings) -> None:  # noqa: ANN401
+        self._channel = channel
+        self._fit = fit
+        self._settings = settings
+        self._waiting = Waiting(settings)
+
+    def news(self, job: int) -> Iterator[dict[str, Any]]:
+        """Yields rank 0's news of a job as they come, until the next begins or the workers go.
+
+        As `waiting` they say what is waited for while workers are missing.
+        """
+        over = False
+        while not over:
+            running = self._fit.running(POLL_SECONDS)
+            status: WorkerStatus = ray.get(self._channel.status.remote())
+            over = not running or any(number > job for number in status.news)
+            waiting = self._waiting.text(status) if running else ""
+            yield status.news.get(job, {}) | {"waiting": waiting}
+
+    def outcome(self, job: int) -> dict[str, Any] | None:
+        """What became of a job after its news; None when all were stopped before it.
+
+        Raises what ended it, a `UserError` where it is a user's to mend.
+        """
+        status: WorkerStatus = ray.get(self._channel.status.remote())
+        if job in status.outcomes:
+            return status.outcomes[job]
+        failure: UserError | None = ray.get(self._channel.failure.remote())
+        if failure is not None:
+            raise failure
+        try:
+            outcomes: list[dict[str, Any]] = self._fit.result().return_value
+        except WorkerGroupError as error:
+            if _only_lost_workers(error):
+                raise UserError(
+                    f"workers were lost more than {self._settings.max_failures} times",
+                    "killed, out of memory, or their machine went away (see `ray summary actors`)",
+                    "the same command goes on; --cluster.max_failures says how often by itself",
+                ) from error
+            raise
+        return outcomes[job] if job < len(outcomes) else None
+
+    def request_stop(self) -> None:
+        """Asks the workers to stop; raises `KeyboardInterrupt` where none is at work."""
+        if not (self._waiting.at_work and self._fit.running(0)):
             raise KeyboardInterrupt
-        channel.request_stop.remote()
+        self._channel.request_stop.remote()
 
-    with _stop_on_signal(request_stop):
-        while fit.running(POLL_SECONDS):
-            status: WorkerStatus = ray.get(channel.status.remote())
-            show(status.news | {"waiting": waiting.text(status)})
-    status = ray.get(channel.status.remote())
-    show(status.news)
-    failure: UserError | None = ray.get(channel.failure.remote())
-    if failure is not None:
-        raise failure
-    try:
-        return fit.result().return_value
-    except WorkerGroupError as error:
-        if _only_lost_workers(error):
-            raise UserError(
-                f"workers were lost more than {settings.max_failures} times",
-                "killed, out of memory, or their machine went away (see `ray summary actors`)",
-                "the same command goes on; --cluster.max_failures says how often by itself",
-            ) from error
-        raise
+    def wait(self) -> None:
+        """Returns when the workers have gone."""
+        while self._fit.running(POLL_SECONDS):
+            pass
 
 
 @contextmanager

@@ -23,12 +23,14 @@ LOOK_SECONDS = 2.0
 class WorkerStatus:
     """What a driver knows of its workers.
 
-    `news` are the last of rank 0. `group` names the resources that it works with, None before it
-    begins; when workers are lost, those in their place get another group. `ended` says that the
-    training function has returned.
+    `news` are the last of rank 0 on each job, by its number, and `outcomes` what became of those
+    that have ended. `group` names the resources that it works with, None before it begins; when
+    workers are lost, those in their place get another group. `ended` says that the training
+    function has returned.
     """
 
-    news: dict[str, Any] = field(default_factory=dict)
+    news: dict[int, dict[str, Any]] = field(default_factory=dict)
+    outcomes: dict[int, dict[str, Any]] = field(default_factory=dict)
     group: str | None = None
     ended: bool = False
 
@@ -55,7 +57,7 @@ class Waiting:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
-        self._news: dict[str, Any] = {}
+        self._news: dict[int, dict[str, Any]] = {}
         self._news_time = time.monotonic()
         self._next_look = self._news_time + QUIET_SECONDS
         self._text = ""

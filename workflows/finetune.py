@@ -6,22 +6,17 @@ same command goes on after any death; a finished run prints its summary.
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from workflows.command import run_command
 from workflows.finetune_settings import FinetuneSettings, settings_class
-from workflows.finetuning_data import (
-    EncoderFolder,
-    TaskData,
-    open_encoder,
-    read_task_data,
-    refuse_too_long_rows,
-)
+from workflows.finetuning_data import open_encoder, read_task_data, refuse_too_long_rows
 from workflows.finetuning_job import FinetuningJob
 from workflows.remote_run import RemoteRun
-from workflows.run_folder import RunFolder, open_run
+from workflows.run_folder import open_run
 from workflows.settings import given_option, parse_command_line, settings_hash
-from workflows.storage import open_storage
+from workflows.storage import Storage, open_storage
 from workflows.tracker import default_tracking_uri
 from workflows.training_job import train_and_register
 
@@ -50,34 +45,47 @@ def finetune(settings: FinetuneSettings) -> bool:
     if storage.uri is not None:
         print(f"address  {storage.uri}")
     print(f"storage  {storage.folder}", flush=True)
+    with opened_job(settings, storage) as job:
+        announce(job)
+        if job.folder.summary.exists():
+            print(job.folder.summary.read_text(encoding="utf-8"))
+            return True
+        return train_and_register([job])
+
+
+@contextmanager
+def opened_job(
+    settings: FinetuneSettings, storage: Storage, kind: str = ""
+) -> Iterator[FinetuningJob]:
+    """The run of these settings, taken for this process alone; new, to go on, or finished.
+
+    Its name is made of the task, `kind` and a hash where the settings give none. Raises `UserError`
+    for what the user can mend.
+    """
     tracking_uri = settings.tracking.uri or default_tracking_uri(storage.folder)
     encoder = open_encoder(settings.model, storage.folder, tracking_uri)
     refuse_too_long_rows(settings, encoder)
     data = read_task_data(settings, encoder.tokenizer)
     recipe = settings.recipe() | {"data": data.sha256, "encoder": encoder.sha256}
-    name = settings.name or f"{settings.task}-{settings_hash(recipe)}"
+    parts = [settings.task, kind, settings_hash(recipe)]
+    name = settings.name or "-".join(filter(None, parts))
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     with open_run(storage.folder, name, recipe, fresh=settings.fresh, remote=remote) as folder:
-        announce(settings, folder, encoder, data)
-        if folder.summary.exists():
-            print(folder.summary.read_text(encoding="utf-8"))
-            return True
-        return train_and_register(FinetuningJob(settings, storage, folder, encoder, data, remote))
+        yield FinetuningJob(settings, storage, folder, encoder, data, remote)
 
 
-def announce(
-    settings: FinetuneSettings, folder: RunFolder, encoder: EncoderFolder, data: TaskData
-) -> None:
+def announce(job: FinetuningJob) -> None:
     """Prints what is about to be trained, on what, and where it will lie."""
+    settings, data = job.settings, job.data
     labels = data.task.labels
     shown = ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
     rows = data.train.rows
     truncated = rows.num_truncated + data.dev.rows.num_truncated
     print(
-        f"run      {folder.name}\n"
-        f"folder   {folder.path}\n"
+        f"run      {job.folder.name}\n"
+        f"folder   {job.folder.path}\n"
         f"task     {settings.task}{f', labels {shown}' if labels else ''}\n"
-        f"encoder  {encoder.path}\n"
+        f"encoder  {job.encoder.path}\n"
         f"data     {len(data.train.examples):,} training examples, "
         f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
         f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most: "

@@ -3,9 +3,8 @@
 In: a run folder with its last checkpoint and journal. Out: `model/` and `artifacts/`.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workflows.finetune_settings import FinetuneSettings
 from workflows.finetuning_data import EncoderFolder, TaskData, located
@@ -14,6 +13,9 @@ from workflows.run_folder import RunFolder, write_atomically
 from workflows.storage import Storage
 from workflows.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
 from workflows.training_job import JobResults, TrainingJob
+
+if TYPE_CHECKING:
+    from workflows.training_run import OpenRun
 
 
 class FinetuningJob(TrainingJob):
@@ -43,11 +45,11 @@ class FinetuningJob(TrainingJob):
         copies = 2 + MOMENTS_PER_WEIGHT[self.settings.optimizer.name]
         return copies * (self.encoder.path / WEIGHTS).stat().st_size
 
-    def worker(self) -> tuple[Callable[[dict[str, Any]], Any], dict[str, Any]]:
-        """See `workflows.finetuning_worker.train_worker`."""
-        from workflows.finetuning_worker import train_worker
+    def run(self) -> tuple["OpenRun", dict[str, Any]]:
+        """See `workflows.finetuning_worker.open_finetuning`."""
+        from workflows.finetuning_worker import open_finetuning
 
-        return train_worker, {
+        return open_finetuning, {
             "settings": self.settings.model_dump(mode="json"),
             "run_folder": str(self.folder.path),
             "encoder": str(self.encoder.path.absolute()),

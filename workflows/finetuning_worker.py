@@ -18,34 +18,28 @@ from bert_core.tasks.batches import TaskBatchSource
 from bert_core.tasks.task import add_task_head, task_loss
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
-from workflows.cluster import Worker, current_worker
+from workflows.cluster import Worker
 from workflows.finetune_settings import FinetuneSettings, read_settings
 from workflows.finetuning_data import read_task_data
 from workflows.remote_run import RemoteRun
-from workflows.training_run import TrainingRun, place_of_run, train_alone
+from workflows.training_run import TrainingRun
 
 BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
 """What the best epoch so far leaves in the run folder, and in each checkpoint."""
 
 
-def train_worker(config: dict[str, Any]) -> dict[str, Any]:
-    """Fine-tunes to the end, or to a request to stop, from the newest checkpoint that is whole.
+def open_finetuning(
+    config: dict[str, Any], worker: Worker, folder: Path, remote: RemoteRun | None
+) -> "FinetuningRun":
+    """The run of a job (`OpenRun`).
 
-    `config` holds `settings`, `run_folder`, and `encoder` and `data` as found by the driver, with
-    `data_sha256`. Returns the last step and whether it was told to stop. Raises `UserError` for
-    what a user can mend.
+    `config` holds `settings`, and `encoder` and `data` as found by the driver, with `data_sha256`.
     """
     settings = read_settings(config["settings"] | {"data": config["data"]})
-    with current_worker(config) as worker:
-        folder, remote = place_of_run(settings, Path(config["run_folder"]))
-        run = FinetuningRun(settings, worker, folder, Path(config["encoder"]), remote)
-        if run.data_hash != config["data_sha256"]:
-            raise UserError("the data changed while the run was starting", settings.data, "repeat")
-        return train_alone(
-            run,
-            out_of_memory_remedy=f"lower --max_tokens from {settings.max_tokens}: the result stays "
-            "the same",
-        )
+    run = FinetuningRun(settings, worker, folder, Path(config["encoder"]), remote)
+    if run.data_hash != config["data_sha256"]:
+        raise UserError("the data changed while the run was starting", settings.data, "repeat")
+    return run
 
 
 class FinetuningRun(TrainingRun):
@@ -62,6 +56,9 @@ class FinetuningRun(TrainingRun):
         remote: RemoteRun | None = None,
     ) -> None:
         self.settings = settings
+        self.out_of_memory_remedy = (
+            f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
+        )
         torch.manual_seed(settings.seed)  # before the head is drawn
         self.config, self.model, tokenizer = load_model_folder(
             encoder, changes=settings.dropout.model_dump()

@@ -13,9 +13,13 @@ WAITING_LOG_SECONDS = 30.0
 
 
 class LiveLine:
-    """Shows how a run stands; messages of the workers are printed once, above the line."""
+    """Shows how a run stands; messages of the workers are printed once, above the line.
 
-    def __init__(self, stream: TextIO = sys.stdout) -> None:
+    `title` stands before each line, to tell apart runs that follow each other.
+    """
+
+    def __init__(self, title: str = "", stream: TextIO = sys.stdout) -> None:
+        self._title = f"{title}  " if title else ""
         self._stream = stream
         self._terminal = stream.isatty()
         self._shown: list[str] = []
@@ -29,10 +33,11 @@ class LiveLine:
         if messages[: len(self._shown)] != self._shown:  # a worker in the place of a lost one
             self._shown = []
         for message in messages[len(self._shown) :]:
-            self._print(message)
+            self._print(self._title + message)
         self._shown = messages
         waiting = news.get("waiting", "")
         text = waiting or describe(news)
+        text = self._title + text if text else ""
         if text == self._last_text:
             return
         if bool(waiting) != self._waiting:  # the first line of either kind is due at once

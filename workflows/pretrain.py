@@ -14,7 +14,7 @@ from workflows.pretrain_settings import PretrainSettings
 from workflows.pretraining_job import PretrainingJob
 from workflows.pretraining_setup import announce, prepared_text, refuse_unfit_shards
 from workflows.remote_run import RemoteRun
-from workflows.run_folder import open_run
+from workflows.run_folder import RunFolder, open_run
 from workflows.settings import parse_command_line, settings_hash
 from workflows.storage import open_storage
 from workflows.training_job import train_and_register
@@ -23,11 +23,11 @@ from workflows.training_job import train_and_register
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code (see `run_command`)."""
     given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: pretrain(parse_command_line(PretrainSettings, given)))
+    return run_command(lambda: bool(pretrain(parse_command_line(PretrainSettings, given))))
 
 
-def pretrain(settings: PretrainSettings) -> bool:
-    """Trains, or goes on training, and registers; False when the run was told to stop.
+def pretrain(settings: PretrainSettings) -> RunFolder | None:
+    """Trains, or goes on training, and registers; None when the run was told to stop.
 
     Raises `UserError` for what the user can mend.
     """
@@ -45,8 +45,9 @@ def pretrain(settings: PretrainSettings) -> bool:
         announce(settings, folder, shards)
         if folder.summary.exists():
             print(folder.summary.read_text(encoding="utf-8"))
-            return True
-        return train_and_register(PretrainingJob(settings, storage, folder, shards, remote))
+            return folder
+        job = PretrainingJob(settings, storage, folder, shards, remote)
+        return folder if train_and_register([job]) else None
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 In: a run folder with its last checkpoint and journal. Out: `model/` and `artifacts/`.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_core.text.shards import TokenShards
 from bert_core.tokenizer import load_tokenizer
@@ -16,6 +15,9 @@ from workflows.run_folder import RunFolder, write_atomically
 from workflows.storage import Storage
 from workflows.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
 from workflows.training_job import JobResults, TrainingJob
+
+if TYPE_CHECKING:
+    from workflows.training_run import OpenRun
 
 
 class PretrainingJob(TrainingJob):
@@ -54,11 +56,11 @@ class PretrainingJob(TrainingJob):
             config = self.settings.model.config(self.shards.vocab_size, pad_token_id=0)
             return checkpoint_bytes(Bert.for_pretraining(config), self.settings.optimizer.name)
 
-    def worker(self) -> tuple[Callable[[dict[str, Any]], Any], dict[str, Any]]:
-        """See `workflows.pretraining_worker.train_worker`."""
-        from workflows.pretraining_worker import train_worker
+    def run(self) -> tuple["OpenRun", dict[str, Any]]:
+        """See `workflows.pretraining_worker.open_pretraining`."""
+        from workflows.pretraining_worker import open_pretraining
 
-        return train_worker, {
+        return open_pretraining, {
             "settings": self.settings.model_dump(mode="json"),
             "run_folder": str(self.folder.path),
             "shards": str(self.shards.folder.absolute()),

@@ -19,28 +19,18 @@ from bert_core.tokenizer import load_tokenizer
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
 from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
-from workflows.cluster import Worker, current_worker
+from workflows.cluster import Worker
 from workflows.pretrain_settings import PretrainSettings
 from workflows.remote_run import RemoteRun
-from workflows.training_run import TrainingRun, place_of_run, train_alone
+from workflows.training_run import TrainingRun
 
 
-def train_worker(config: dict[str, Any]) -> dict[str, Any]:
-    """Trains to the end, or to a request to stop, from the newest checkpoint that is whole.
-
-    `config` holds `settings`, `run_folder` and `shards`; with a storage that is a URI, a worker has
-    a working copy of its own machine instead of the run folder. Returns the last step and whether
-    it was told to stop. Raises `UserError` for what a user can mend.
-    """
+def open_pretraining(
+    config: dict[str, Any], worker: Worker, folder: Path, remote: RemoteRun | None
+) -> "PretrainingRun":
+    """The run of a job (`OpenRun`); `config` holds `settings` and `shards`."""
     settings = PretrainSettings.model_validate(config["settings"])
-    with current_worker(config) as worker:
-        folder, remote = place_of_run(settings, Path(config["run_folder"]))
-        run = PretrainingRun(settings, worker, folder, Path(config["shards"]), remote)
-        return train_alone(
-            run,
-            out_of_memory_remedy="lower --batch.micro_batch_size from "
-            f"{settings.batch.micro_batch_size}: the result stays the same",
-        )
+    return PretrainingRun(settings, worker, folder, Path(config["shards"]), remote)
 
 
 class PretrainingRun(TrainingRun):
@@ -60,6 +50,10 @@ class PretrainingRun(TrainingRun):
         self.vocabulary = Vocabulary.from_tokenizer(load_tokenizer(shards))
         self.config = settings.model.config(self.vocabulary.size, self.vocabulary.pad_id)
         self.total_steps, self.data_hash = settings.total_steps, self.shards.data_hash
+        self.out_of_memory_remedy = (
+            f"lower --batch.micro_batch_size from {settings.batch.micro_batch_size}: the result "
+            "stays the same"
+        )
         super().__init__(settings, worker, folder, remote)
 
     def fresh_state(self) -> TrainingState:

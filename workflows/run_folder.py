@@ -73,18 +73,23 @@ class RunFolder:
 
     def is_trained(self) -> bool:
         """Whether the newest whole checkpoint is that of the last step."""
-        from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+        from bert_core.training.checkpoint import newest_checkpoint
 
         path, _ = newest_checkpoint(self.checkpoints)
-        if path is None:
-            return False
-        info = read_checkpoint(path)
-        return info.step == info.extra.get("total_steps")
+        return path is not None and is_of_last_step(path)
 
     @property
     def ray(self) -> Path:
         """Ray Train's own files."""
         return self.path / "ray"
+
+
+def is_of_last_step(checkpoint: Path) -> bool:
+    """Whether a whole checkpoint is that of its run's last step."""
+    from bert_core.training.checkpoint import read_checkpoint
+
+    info = read_checkpoint(checkpoint)
+    return info.step == info.extra.get("total_steps")
 
 
 @contextmanager

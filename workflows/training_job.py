@@ -1,12 +1,13 @@
-"""A training seen from its driver: set up, trained by workers, tracked, written out, registered.
+"""Trainings seen from their driver: set up, trained by workers, tracked, written out, registered.
 
 What pre-training and fine-tuning share; what differs is in the abstract methods of `TrainingJob`.
+Several jobs share one group of workers, whose start costs more than a small training.
 """
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ from workflows.tracker import (
 
 if TYPE_CHECKING:
     from bert_core.training.checkpoint import CheckpointInfo
+    from workflows.cluster import WorkersAtJobs
+    from workflows.training_run import OpenRun
 
 # Imports within functions load torch, Ray and MLflow, which takes seconds: what is wrong with
 # settings, storage or data is answered before.
@@ -49,6 +52,8 @@ class TrainingJob(ABC):
 
     settings_comment: str
     """The first line of settings.yaml: how to repeat the run with it."""
+    title: str = ""
+    """What the run is called on the screen, where it is one of several."""
 
     def __init__(
         self,
@@ -81,8 +86,8 @@ class TrainingJob(ABC):
         """About how large one checkpoint is."""
 
     @abstractmethod
-    def worker(self) -> tuple[Callable[[dict[str, Any]], Any], dict[str, Any]]:
-        """The training function of a worker, and its `config`."""
+    def run(self) -> tuple["OpenRun", dict[str, Any]]:
+        """What opens the run in a worker, and its `config`."""
 
     @abstractmethod
     def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
@@ -93,82 +98,111 @@ class TrainingJob(ABC):
         """Writes pictures, card and model folder from the last checkpoint and the journal."""
 
 
-def train_and_register(job: TrainingJob) -> bool:
-    """What is left of the run, with the tracker beside it; False when it was told to stop."""
-    from workflows.registration import register
+def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
+    """What is left of the runs, in turn, each with a tracker beside it; False when told to stop.
 
-    settings, folder, remote = job.run_settings, job.folder, job.remote
-    refuse_a_full_disk(job)
-    if remote is not None and not settings.fresh:
-        remote.catch_up(folder)
-    unfinished = not folder.is_trained()
-    if unfinished:
+    One group of workers goes through all, with the cluster settings of the first. The results of a
+    run are written and registered while the next one trains.
+    """
+    refuse_a_full_disk(jobs)
+    for job in jobs:
+        if job.remote is not None and not job.run_settings.fresh:
+            job.remote.catch_up(job.folder)
+    untrained = [job for job in jobs if not job.folder.is_trained()]
+    if untrained:
         from workflows.cluster_capacity import join_cluster_with_room
 
-        join_cluster_with_room(settings.cluster)
-    write_settings(settings, folder, job.settings_comment)
-    run = tracked_run(job)
-    if remote is not None:
-        remote.begin(folder, fresh=settings.fresh)
-    tracker = Tracker(folder.path, run)
+        join_cluster_with_room(untrained[0].run_settings.cluster)
+    tracked = [begin(job) for job in jobs]
+    with training(untrained) as follow:
+        return all(complete(job, run, follow) for job, run in zip(jobs, tracked, strict=True))
+
+
+def begin(job: TrainingJob) -> TrackedRun:
+    """Writes down what the run is, where it lies and for MLflow."""
+    write_settings(job.run_settings, job.folder, job.settings_comment)
+    tracked = tracked_run(job)
+    if job.remote is not None:
+        job.remote.begin(job.folder, fresh=job.run_settings.fresh)
+    return tracked
+
+
+@contextmanager
+def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], str]]:
+    """Lets one group of workers train the jobs; gives what follows one of them to its end.
+
+    That returns in words where the job was stopped, nothing when it is trained.
+    """
+    if not jobs:
+        yield lambda job: ""  # noqa: ARG005 - it is trained
+        return
+    from workflows.cluster import workers_at
+    from workflows.training_run import train_worker
+
+    config = {"jobs": [job.run() for job in jobs]}
+    cluster, folder = jobs[0].run_settings.cluster, jobs[0].folder.ray
+    with workers_at(train_worker, config, settings=cluster, folder=folder) as workers:
+        yield lambda job: follow(job, workers, jobs.index(job)) if job in jobs else ""
+
+
+def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
+    """Shows a job's training until its end; says where it was stopped, if it was."""
+    from workflows.live_line import LiveLine
+    from workflows.system_metrics import note_throughput
+
+    with closing(LiveLine(job.title)) as line:
+        for news in workers.news(number):
+            line(news)
+            note_throughput(job.folder.path, news)
+            if job.remote is not None:
+                job.remote.follow(job.folder, news.get("checkpoint"))
+    outcome = workers.outcome(number)
+    if outcome is None:
+        return "stopped before it began"
+    if job.remote is not None:
+        job.remote.settle(job.folder, outcome["step"], job.run_settings.checkpoint.keep)
+    return f"stopped after step {outcome['step']:,}" if outcome["stopped"] else ""
+
+
+def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], str]) -> bool:
+    """One run from its training to its registration; False when it was stopped."""
+    from workflows.registration import register
+
+    tracker = Tracker(job.folder.path, run)
     status, patience_seconds = "FAILED", 5.0
-    stopped_at = results = None
+    stopped, results = "", None
     try:
-        if unfinished:
-            stopped_at = train_on_workers(job)
-        if stopped_at is None:
+        stopped = follow(job)
+        if stopped:
+            status = "KILLED"
+        else:
             results = job.write_results()
             status, patience_seconds = "FINISHED", 120.0
-        else:
-            status = "KILLED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
         tracking = tracker.finish(status, patience_seconds)
     if results is None:
-        print(f"stopped after step {stopped_at:,}; the same command goes on from there")
+        print(f"{stopped}; the same command goes on from there")
         return False
     register(job, results, tracking)
-    if remote is not None:
-        remote.push_results(folder)
+    if job.remote is not None:
+        job.remote.push_results(job.folder)
     return True
 
 
-def train_on_workers(job: TrainingJob) -> int | None:
-    """Trains to the last step; returns the step at which it was told to stop, or None."""
-    from workflows.cluster import run_on_workers
-    from workflows.live_line import LiveLine
-    from workflows.system_metrics import note_throughput
-
-    folder, remote, settings = job.folder, job.remote, job.run_settings
-    train_worker, config = job.worker()
-    with closing(LiveLine()) as line:
-
-        def show(news: dict[str, Any]) -> None:
-            line(news)
-            note_throughput(folder.path, news)
-            if remote is not None:
-                remote.follow(folder, news.get("checkpoint"))
-
-        outcome = run_on_workers(
-            train_worker, config, settings=settings.cluster, folder=folder.ray, show=show
-        )
-    if remote is not None:
-        remote.settle(folder, outcome["step"], settings.checkpoint.keep)
-    return outcome["step"] if outcome["stopped"] else None
-
-
-def refuse_a_full_disk(job: TrainingJob) -> None:
-    """Raises `UserError` where the checkpoints of the run will not fit."""
+def refuse_a_full_disk(jobs: Sequence[TrainingJob]) -> None:
+    """Raises `UserError` where the checkpoints of the runs will not fit."""
     # One more while the newest is written, and the exported model.
-    count = job.run_settings.checkpoint.keep + 2
-    needed = count * job.checkpoint_bytes()
-    free = shutil.disk_usage(job.folder.path).free
+    counts = [job.run_settings.checkpoint.keep + 2 for job in jobs]
+    needed = sum(count * job.checkpoint_bytes() for job, count in zip(jobs, counts, strict=True))
+    folder = jobs[0].folder.path
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
-            f"{count} checkpoints need {needed / 2**30:.1f} GiB",
-            f"{job.folder.path} has {free / 2**30:.1f} GiB free",
+            f"{sum(counts)} checkpoints need {needed / 2**30:.1f} GiB",
+            f"{folder} has {free / 2**30:.1f} GiB free",
             "free some, lower --checkpoint.keep, or choose another --storage",
         )
 

@@ -262,7 +262,11 @@ class Channel:
 
     def __init__(self) -> None:
         self.news: list[dict[str, Any]] = []
+        self.jobs: list[int | dict[str, Any]] = []
+        """The numbers of jobs as they began, and what became of each."""
         self.publish = SimpleNamespace(remote=lambda news: self.news.append(dict(news)))
+        self.begin_job = SimpleNamespace(remote=self.jobs.append)
+        self.end_job = SimpleNamespace(remote=self.jobs.append)
 
 
 class StoppingWorker(Worker):

@@ -92,8 +92,8 @@ def test_workers_in_the_place_of_lost_ones_begin_without_news():
     channel = cluster._Channel()
     channel.begin("first")
     channel.publish({"step": 7})
-    assert channel.status() == WorkerStatus({"step": 7}, "first")
+    assert channel.status() == WorkerStatus({0: {"step": 7}}, group="first")
     channel.begin("second")
-    assert channel.status() == WorkerStatus({}, "second")
+    assert channel.status() == WorkerStatus(group="second")
     channel.end()
     assert channel.status().ended

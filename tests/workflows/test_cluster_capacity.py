@@ -99,5 +99,5 @@ def test_workers_that_start_are_waited_for_until_they_have_begun(reserve):
 def test_news_end_the_wait():
     waiting = Waiting(ClusterSettings())
     seen(waiting, WorkerStatus(), "starting Ray Train")
-    assert waiting.text(WorkerStatus({"step": 1})) == "" and waiting.at_work
-    assert waiting.text(WorkerStatus({"step": 1})) == "", "not at once"
+    assert waiting.text(WorkerStatus({0: {"step": 1}})) == "" and waiting.at_work
+    assert waiting.text(WorkerStatus({0: {"step": 1}})) == "", "not at once"

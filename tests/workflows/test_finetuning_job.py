@@ -42,9 +42,7 @@ def test_mlflow_is_told_everything_but_where_this_machine_keeps_it(finetuning_jo
 
 
 def test_what_is_about_to_happen_is_said(finetuning_job, capsys):
-    announce(
-        finetuning_job.settings, finetuning_job.folder, finetuning_job.encoder, finetuning_job.data
-    )
+    announce(finetuning_job)
     printed = capsys.readouterr().out
     assert "90 training examples, 40 dev examples" in printed
     assert "labels down, up" in printed and "3 epochs of 12, 8 examples each" in printed

@@ -36,7 +36,7 @@ def test_a_line_says_all_there_is_to_know():
 
 def test_a_terminal_has_one_line_and_messages_above_it():
     stream = Terminal()
-    show = LiveLine(stream)
+    show = LiveLine(stream=stream)
     show(NEWS | {"messages": ["going on from step 1,199"]})
     show(NEWS | {"messages": ["going on from step 1,199"]})  # nothing new
     show(NEWS | {"step": 1201, "messages": ["going on from step 1,199"]})
@@ -49,7 +49,7 @@ def test_a_terminal_has_one_line_and_messages_above_it():
 
 def test_a_log_gets_a_line_now_and_then_and_the_last():
     stream = io.StringIO()
-    show = LiveLine(stream)
+    show = LiveLine(stream=stream)
     for step in range(1200, 1301):
         show(NEWS | {"step": step, "total_steps": 1300})
     show.close()
@@ -59,7 +59,7 @@ def test_a_log_gets_a_line_now_and_then_and_the_last():
 
 def test_the_messages_of_a_new_worker_are_shown_too():
     stream = io.StringIO()
-    show = LiveLine(stream)
+    show = LiveLine(stream=stream)
     show({"messages": ["going on from step 40"]})
     show({"messages": ["step-60 is damaged", "going on from step 40"]})
     show({"messages": ["step-60 is damaged", "going on from step 40"]})
@@ -73,7 +73,7 @@ def test_the_messages_of_a_new_worker_are_shown_too():
 
 def test_what_is_waited_for_takes_the_place_of_the_line():
     stream = Terminal()
-    show = LiveLine(stream)
+    show = LiveLine(stream=stream)
     show({"waiting": ""})
     assert stream.getvalue() == ""
     show({"waiting": "waiting for 2 workers  5.0 s"})
@@ -89,7 +89,7 @@ def test_a_log_says_rarely_what_is_waited_for(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(live_line.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
-    show = LiveLine(stream)
+    show = LiveLine(stream=stream)
     for second in range(5, 70):
         now[0] = second
         show({"waiting": f"waiting  {second} s"})

@@ -23,7 +23,7 @@ class FinishedJob(TrainingJob):
     def checkpoint_bytes(self):
         return 0
 
-    def worker(self):
+    def run(self):
         raise AssertionError("it is trained")
 
     def described(self):

@@ -54,10 +54,13 @@ def test_mlflow_is_told_everything_but_where_this_machine_keeps_it(tmp_path, job
 
 
 def test_a_disk_without_room_for_the_checkpoints_is_refused(job):
-    refuse_a_full_disk(job("--model.size", "tiny"))
+    tiny = job("--model.size", "tiny")
+    refuse_a_full_disk([tiny])
     large = job("--preset", "large", "--checkpoint.keep", "100000")
     with pytest.raises(UserError, match=r"100002 checkpoints need [\d.]+ GiB.*--checkpoint.keep"):
-        refuse_a_full_disk(large)
+        refuse_a_full_disk([large])
+    with pytest.raises(UserError, match="100007 checkpoints"):
+        refuse_a_full_disk([tiny, large])
 
 
 def test_settings_become_dotted_names():
