@@ -6,7 +6,7 @@ models of a task the one that does best on the dev set counts, as the paper chos
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from bert_core.evaluation.glue_table import (
     Column,
     GlueTable,
     Measured,
-    figure_text,
     glue_table,
     in_points,
+    in_words,
     json_table,
     markdown_table,
     text_table,
@@ -36,7 +36,6 @@ from bert_core.tasks.tables import TaskDataError
 from workflows.evaluate_settings import EvaluateSettings
 from workflows.run_folder import is_name_aside, write_atomically
 
-TASKS_OF_TABLE = tuple(dict.fromkeys(column.task for column in COLUMNS.values()))
 TITLE_WIDTH = 9
 
 
@@ -51,15 +50,17 @@ def evaluate_glue(settings: EvaluateSettings) -> bool:
     models, dev_sets = find_models(root), read_dev_sets(data)
     _announce(models, dev_sets, root, data)
     results: dict[str, Measured | str] = {}
-    for task in TASKS_OF_TABLE:
-        columns = [name for name, column in COLUMNS.items() if column.task == task]
-        for name in columns:
-            lacking = [["data", name in dev_sets], ["model", task in models]]
-            why = ", ".join(f"no {what}" for what, is_there in lacking if not is_there)
+    for task in _tasks(COLUMNS):
+        measurable = {}
+        for name, column in COLUMNS.items():
+            if column.task != task:
+                continue
+            why = _why_not(has_data=name in dev_sets, has_model=task in models)
             if why:
                 results[name] = why
-                print(f"{COLUMNS[name].title:{TITLE_WIDTH}}{DASH} {why}")
-        measurable = {name: dev_sets[name] for name in columns if name not in results}
+                print(f"{column.title:{TITLE_WIDTH}}{DASH} {why}")
+            else:
+                measurable[name] = dev_sets[name]
         if measurable:
             results |= measure_best(task, models[task], measurable, settings)
     table = glue_table({root.resolve().name: results})
@@ -80,8 +81,10 @@ def find_models(root: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for path in sorted([*root.glob(f"*/{CONFIG}"), *root.glob(f"*/model/{CONFIG}")]):
         name = path.relative_to(root).parts[0]
+        if name.startswith(".") or is_name_aside(name):
+            continue
         task = _task_named_in(path)
-        if task in GLUE and not name.startswith(".") and not is_name_aside(name):
+        if task in GLUE:
             found.setdefault(task, []).append(path.parent)
     if not found:
         raise UserError(
@@ -103,12 +106,12 @@ def read_dev_sets(folder: Path) -> dict[str, list[Text]]:
     folders: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         task = _task_called(path.name)
+        if task not in GLUE or not path.is_dir():
+            continue
         if task in folders:
-            raise TaskDataError(
-                f"two folders of the task {task}", f"{folders[task]}, {path}", "keep one"
-            )
-        if task in GLUE and path.is_dir():
-            folders[task] = path
+            both = f"{folders[task]}, {path}"
+            raise TaskDataError(f"two folders of the task {task}", both, "keep one")
+        folders[task] = path
     found = {}
     for name, column in COLUMNS.items():
         of_task = folders.get(column.task)
@@ -173,7 +176,7 @@ def measure(
             seed=settings.seed,
         )[column.metric]
         outcome = (
-            f"{column.metric_title} {' '.join(figure_text(in_points(figure)))}, "
+            f"{column.metric_title} {in_words(in_points(figure))}, "
             f"{rows.num_truncated:,} truncated, {time.monotonic() - start:.0f} s"
         )
     finally:
@@ -193,9 +196,9 @@ def _announce(
     models: Mapping[str, Sequence[Path]], dev_sets: Mapping[str, object], root: Path, data: Path
 ) -> None:
     """Prints what there is to measure; raises `UserError` where models and data do not meet."""
-    of_models = ", ".join(sorted(models))
-    of_data = ", ".join(column.title for name, column in COLUMNS.items() if name in dev_sets)
-    if not any(COLUMNS[name].task in models for name in dev_sets):
+    with_data = _tasks(dev_sets)
+    of_models, of_data = ", ".join(models), ", ".join(with_data)
+    if not models.keys() & with_data.keys():
         raise UserError(
             "no task has both data and a model",
             f"data of {of_data} in {data}, models of {of_models} in {root}",
@@ -205,6 +208,17 @@ def _announce(
     print(f"data     {of_data}")
     if "wnli" in models:
         print("WNLI     left out, as in the paper")
+
+
+def _tasks(columns: Iterable[str]) -> dict[str, None]:
+    """The tasks of columns, each once, in their order."""
+    return dict.fromkeys(COLUMNS[name].task for name in columns)
+
+
+def _why_not(*, has_data: bool, has_model: bool) -> str:
+    """Why nothing is measured; empty where something is."""
+    lacking = [] if has_data else ["no data"]
+    return ", ".join(lacking if has_model else [*lacking, "no model"])
 
 
 def _task_named_in(path: Path) -> str | None:

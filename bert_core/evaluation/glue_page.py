@@ -5,7 +5,7 @@ from html import escape
 from bert_core.evaluation.glue_table import (
     BEHIND,
     COLUMNS,
-    PAPER_ROWS,
+    DASH,
     GlueTable,
     Row,
     average,
@@ -23,6 +23,7 @@ def html_page(table: GlueTable) -> str:
     return _PAGE.format(
         heads=heads,
         num_averaged=len(table.averaged),
+        num_cells=len(COLUMNS) + 2,
         rows="\n".join(_row(table, row) for row in table.rows),
         notes="\n".join(f"<li>{escape(note)}</li>" for note in table.notes),
         behind="\n".join(_behind(row) for row in table.ours),
@@ -35,7 +36,7 @@ def _row(table: GlueTable, row: Row) -> str:
         value, interval = figure_text(row.figures.get(name))
         small = f"<small>{interval}</small>" if interval else ""
         cells.append(f"<td>{value}{small}</td>")
-    kind = ' class="paper"' if row in PAPER_ROWS else ""
+    kind = ' class="ours"' if row in table.ours else ""
     sets = f"{row.measured_on} sets"
     head = f'<th scope="row">{escape(row.name)}<small>{escape(sets)}</small></th>'
     return f'<tr{kind}>{head}{"".join(cells)}<td class="average">{average(table, row)}</td></tr>'
@@ -46,7 +47,8 @@ def _behind(row: Row) -> str:
     lines = []
     for title, *cells in behind_cells(row):
         rest = "".join(f"<td>{escape(each)}</td>" for each in cells)
-        lines.append(f'<tr><th scope="row">{escape(title)}</th>{rest}</tr>')
+        kind = ' class="missing"' if cells[0].startswith(DASH) else ""
+        lines.append(f'<tr{kind}><th scope="row">{escape(title)}</th>{rest}</tr>')
     return (
         f"<h2>Behind the figures of {escape(row.name)}</h2>\n"
         f'<div class="wide"><table class="behind"><thead><tr>{heads}</tr></thead>\n<tbody>\n'
@@ -72,25 +74,45 @@ body {{ margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: var(--ink);
 h1 {{ font-size: 1.4rem; }}
 h2 {{ font-size: 1.1rem; margin-top: 2rem; }}
 .wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
-table.behind {{ width: auto; font-size: .875rem; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: .5rem .6rem; text-align: right; vertical-align: top;
   border-bottom: 1px solid var(--line); white-space: nowrap; }}
-.behind th, .behind td {{ padding: .25rem .8rem; }}
-.behind th:nth-child(2), .behind td:nth-child(2) {{ text-align: left; }}
-.behind tbody th {{ font-weight: normal; }}
-th:first-child {{ text-align: left; position: sticky; left: 0; background: var(--ground); }}
 thead th {{ border-bottom: 2px solid var(--quiet); }}
-tbody tr:not(.paper), tbody tr:not(.paper) th:first-child {{ background: var(--ours); }}
+th:first-child {{ text-align: left; white-space: normal; overflow-wrap: anywhere; }}
 small {{ display: block; color: var(--quiet); font-weight: normal; font-size: .75rem; }}
-.average {{ font-weight: bold; }}
-li {{ color: var(--quiet); font-size: .875rem; margin: .25rem 0; max-width: 60rem; }}
+.figures {{ width: 100%; }}
+.figures td {{ width: 8.2%; }}
+.figures th:first-child {{ min-width: 8rem; }}
+.figures .ours > * {{ background: var(--ours); }}
+.figures .average {{ font-weight: bold; }}
+.behind {{ font-size: .875rem; }}
+.behind th, .behind td {{ padding: .25rem .8rem .25rem 0; }}
+.behind thead th {{ white-space: normal; }}
+.behind tbody th {{ font-weight: normal; white-space: nowrap; }}
+.behind tr > :nth-child(2) {{ min-width: 5rem; text-align: left; white-space: normal;
+  overflow-wrap: anywhere; }}
+.behind .missing {{ color: var(--quiet); }}
 ul {{ padding-left: 1.2rem; }}
+li {{ color: var(--quiet); font-size: .875rem; margin: .25rem 0; max-width: 60rem; }}
+@media (max-width: 78rem) {{ /* rows become columns */
+  .figures {{ display: grid; grid-auto-flow: column; grid-template-rows: repeat({num_cells}, auto);
+    width: fit-content; }}
+  .figures thead, .figures tbody, .figures tr {{ display: contents; }}
+  .figures th:first-child {{ min-width: 0; }}
+  .figures td {{ width: auto; }}
+  .figures thead th {{ border-bottom: 1px solid var(--line); text-align: left; }}
+  .figures th:first-child {{ border-bottom: 2px solid var(--quiet); }}
+  .figures tbody th {{ text-align: right; }}
+}}
+@media (max-width: 30rem) {{
+  th, td {{ padding: .4rem .3rem; }}
+  .behind th, .behind td {{ padding-right: .4rem; }}
+}}
 </style>
 </head>
 <body>
 <h1>GLUE</h1>
-<div class="wide"><table>
+<div class="wide"><table class="figures">
 <thead><tr><th scope="col">model</th>{heads}
 <th scope="col">average<small>of {num_averaged}</small></th></tr></thead>
 <tbody>

@@ -186,6 +186,8 @@ def test_models_are_found_by_what_they_say_of_themselves(write_model, encoder, t
     write_model("other", "sst2", "1", called="classification")
     write_encoder(root / "SST-2")
     (root / "notes.txt").write_text("")
+    (root / ".left").mkdir()
+    (root / ".left" / "config.json").write_text("{")
     assert find_models(root) == {"sst2": kept}
 
 
@@ -222,7 +224,7 @@ def test_nothing_to_measure_is_an_error(glue, write_model, write_data, tmp_path)
     write_model("m", "mrpc", "1")
     refuse(glue, "no dev set of a task of GLUE: .*glue .*MNLI/dev_matched.tsv")
     write_data("CoLA", *"01")
-    refuse(glue, "no task has both data and a model: data of CoLA in .*, models of mrpc in ")
+    refuse(glue, "no task has both data and a model: data of cola in .*, models of mrpc in ")
     (tmp_path / "glue").rename(tmp_path / "away")
     refuse(glue, "no such folder: .*glue .check --data")
     (tmp_path / "models").rename(tmp_path / "gone")
