@@ -36,8 +36,8 @@ class PrepareSettings(CommandLineSettings):
         min_length=1,
         description=(
             "files, folders, globs (.txt, .jsonl, .xz or .gz of them, .parquet), s3:// or gs:// "
-            "addresses, hf://NAME[:CONFIG[:SPLIT]], docs:// (the standard library's documentation) "
-            "or docs://PACKAGE; several may follow"
+            "addresses, hf://OWNER/NAME[:CONFIG[:SPLIT]], docs:// (the standard library's "
+            "documentation) or docs://PACKAGE; several may follow"
         ),
     )
     output: Path = Field(description="folder of the shards; all nodes of a cluster must see it")

@@ -100,3 +100,24 @@ def some_rows():
         )
 
     return make
+
+
+@pytest.fixture
+def hub_copy(tmp_path, monkeypatch):
+    """Writes splits of columns as a repository of the Hub has them; gives the copy's address."""
+    from datasets import Dataset, Features
+
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "hub"
+    folder.mkdir()
+
+    def write(features, **splits):
+        card = ["---", "configs:", "- config_name: small", "  data_files:"]
+        for name, columns in splits.items():
+            data_set = Dataset.from_dict(columns, features=Features(features))
+            data_set.to_parquet(folder / f"{name}.parquet")
+            card += [f"  - split: {name}", f"    path: {name}.parquet"]
+        (folder / "README.md").write_text("\n".join([*card, "---", ""]))
+        return f"hf://{folder}:small"
+
+    return write

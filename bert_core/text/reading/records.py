@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
+from bert_core.hub_data import HubAddress, load_hub_data
 from bert_core.text.reading.lines import read_lines
 from bert_core.text.reading.sources import (
     CorpusError,
@@ -65,16 +66,12 @@ def read_parquet(part: CorpusPart, dropped: Counter[str], text_column: str) -> I
 
 
 def read_dataset(part: CorpusPart, dropped: Counter[str], text_column: str) -> Iterator[str]:
-    """Yields the texts of `NAME[:CONFIG[:SPLIT]]`, as a stream; may raise `CorpusError`."""
-    from datasets import load_dataset  # pyright: ignore[reportMissingImports] - an optional extra
+    """Yields the texts of `hf://OWNER/NAME[:CONFIG[:SPLIT]]`, as a stream.
 
-    name, _, rest = part.path.partition(":")
-    config, _, split = rest.partition(":")
-    try:
-        records = load_dataset(name, config or None, split=split or "train", streaming=True)
-    except (OSError, ValueError) as error:  # datasets' own errors derive from these two
-        remedy = f"check the name; {str(error).splitlines()[0]}"
-        raise CorpusError("cannot load the dataset", part.typed, remedy) from error
+    Raises `HubDataError` where it cannot be had, `CorpusError` where it has no such column.
+    """
+    address = HubAddress.of(part.typed)
+    records = load_hub_data(address, split=address.split or "train", streaming=True)
     for record in records:
         if text_column not in record:
             raise missing_column(text_column, list(record), part.typed)

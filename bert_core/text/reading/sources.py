@@ -1,6 +1,7 @@
 """What a user types after --text goes in; the parts of files that one task reads each come out.
 
-Files, folders, globs, `s3://` and `gs://` URIs, `hf://NAME[:CONFIG[:SPLIT]]`, `docs://[PACKAGE]`.
+Files, folders, globs, URIs with `s3://` and `gs://`, `hf://OWNER/NAME[:CONFIG[:SPLIT]]`,
+`docs://[PACKAGE]`.
 """
 
 import glob
@@ -14,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from bert_core.errors import UserError
+from bert_core.hub_data import HubAddress, require_datasets
 from bert_core.text.reading.documentation import documentation_files
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def find_parts(
             num_bytes = sum(path.stat().st_size for path in documentation_files(name))
             yield CorpusPart(typed, "documentation", name, num_bytes)
         elif typed.startswith("hf://"):
-            _check_datasets_installed(typed)
+            require_datasets(HubAddress.of(typed))
             yield CorpusPart(typed, "hugging_face", typed.removeprefix("hf://"), 0)
         else:
             find_files = _find_remote_files if "://" in typed else _find_local_files
@@ -214,17 +216,6 @@ def missing_column(text_column: str, names: Iterable[str], where: str) -> Corpus
 def damaged_file(part: CorpusPart, error: Exception) -> CorpusError:
     """The error for a file that breaks off or does not decompress."""
     return CorpusError("cannot read to the end", part.path, f"restore the file; {error}")
-
-
-def _check_datasets_installed(typed: str) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("datasets") is None:
-        raise CorpusError(
-            "Hugging Face datasets need the package `datasets`",
-            typed,
-            "pip install 'bertline[datasets]'",
-        )
 
 
 def open_part(part: CorpusPart) -> IO[bytes]:

@@ -1,4 +1,5 @@
 import gzip
+import sys
 
 import pytest
 
@@ -57,15 +58,14 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, read):
         assert "\n" not in str(caught.value)
 
 
-def test_datasets_of_hugging_face_need_their_package(tmp_path, read):
-    try:
-        import datasets  # noqa: F401
-    except ImportError:
-        with pytest.raises(CorpusError, match=r"pip install 'bertline\[datasets\]'"):
-            read("hf://org/name:config:train")
-        return
+def test_datasets_of_hugging_face_are_read_by_their_package(tmp_path, read, monkeypatch):
     write_file(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": "b"}\n')
     assert read(f"hf://{tmp_path}")[0] == ["a", "b"]
+    with pytest.raises(UserError, match="no data set's name: hf://csv"):
+        read("hf://csv")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"pip install 'bertline\[datasets\]'"):
+        read("hf://org/name:config:train")
 
 
 def test_the_size_of_the_text_is_guessed_for_compressed_files():

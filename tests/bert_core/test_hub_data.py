@@ -1,0 +1,93 @@
+"""Data sets of the Hub by their address, as far as that goes without a network."""
+
+import sys
+import time
+
+import pytest
+
+from bert_core.hub_data import HubAddress, HubDataError, load_hub_data, require_datasets
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("hf://nyu-mll/glue", ("nyu-mll/glue", None, None)),
+        ("hf://nyu-mll/glue:mrpc", ("nyu-mll/glue", "mrpc", None)),
+        (
+            "hf://Salesforce/wikitext:wikitext-2-v1:test",
+            ("Salesforce/wikitext", "wikitext-2-v1", "test"),
+        ),
+        ("hf://a/b::train", ("a/b", None, "train")),
+        ("hf:///data/copy", ("/data/copy", None, None)),
+    ],
+)
+def test_an_address_has_a_name_a_config_and_a_split(typed, expected):
+    address = HubAddress.of(typed)
+    assert (address.name, address.config, address.split) == expected
+
+
+@pytest.mark.parametrize(
+    "typed", ["hf://", "hf://squad", "hf://csv", "hf://./folder", "hf://a/b/c", "hf://a b/c"]
+)
+def test_what_may_be_a_path_is_no_address(typed):
+    with pytest.raises(HubDataError, match="no data set's name: .*OWNER/NAME"):
+        HubAddress.of(typed)
+
+
+def test_a_name_is_never_a_folder_of_the_working_directory(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    (tmp_path / "owner" / "name" / "train.jsonl").write_text('{"text": "a"}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    with pytest.raises(HubDataError, match="cannot load the data set: hf://owner/name"):
+        load_hub_data(HubAddress.of("hf://owner/name"))
+
+
+def test_a_copy_on_this_machine_is_loaded_whole_and_by_split(hub_copy):
+    from datasets import Value
+
+    typed = hub_copy({"text": Value("string")}, train={"text": ["a", "b"]}, test={"text": ["c"]})
+    found = load_hub_data(HubAddress.of(typed))
+    assert {name: each["text"][:] for name, each in found.items()} == {
+        "train": ["a", "b"],
+        "test": ["c"],
+    }
+    stream = load_hub_data(HubAddress.of(typed), split="test", streaming=True)
+    assert list(stream) == [{"text": "c"}]
+
+
+def test_whatever_is_wrong_is_one_line(hub_copy, tmp_path):
+    from datasets import Value
+
+    typed = hub_copy({"text": Value("string")}, train={"text": ["a"]})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "train.parquet").write_bytes(b"PAR1")
+    for address, said in (
+        (typed.replace("small", "xy"), "BuilderConfig 'xy' not found"),
+        (f"hf://{tmp_path}/absent", "no such folder"),
+        (f"hf://{tmp_path}/empty", "any data files"),
+        (f"hf://{tmp_path}/damaged", "Parquet"),
+    ):
+        with pytest.raises(HubDataError, match=said) as caught:
+            load_hub_data(HubAddress.of(address))
+        assert "\n" not in str(caught.value) and address in str(caught.value)
+
+
+def test_without_a_network_it_is_said_at_once(monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(HubDataError, match=r"no answer from http://127.*HF_HUB_OFFLINE=1"):
+        load_hub_data(HubAddress.of("hf://nyu-mll/glue:mrpc"))
+    assert time.monotonic() - began < 10
+
+
+def test_the_library_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(HubDataError, match=r"pip install 'bertline\[datasets\]'"):
+        require_datasets(HubAddress.of("hf://nyu-mll/glue"))
