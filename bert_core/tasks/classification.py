@@ -4,7 +4,7 @@ The paper's figure 4 (a) and (b): the pooled state of [CLS], dropout, a linear m
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,22 +15,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
+from bert_core.tasks.data_splits import read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
 from bert_core.tasks.sequences import encode_sequences
-from bert_core.tasks.tables import (
-    TABLE_SUFFIXES,
-    Record,
-    TaskDataError,
-    column,
-    read_table,
-    split_file,
-    text_of,
-)
+from bert_core.tasks.tables import Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 
 Answer = str | tuple[str, ...] | float
 """A label, several labels, or a number."""
+
+_HIDDEN = ({"-1"}, {-1.0})
 
 
 @dataclass(frozen=True)
@@ -92,10 +87,15 @@ class Classification(Task):
         }[self.kind]
 
     def examples(self, data: str | Path, split: str) -> list[Text]:
-        """Reads a table; a record without an answer has None."""
-        path = split_file(data, split, TABLE_SUFFIXES)
-        records = read_table(path, header=self.header, skip_ragged=self.skip_ragged)
-        return [self._text(record) for record in records]
+        """Reads a table, or a data set of the Hub; a record without an answer has None.
+
+        So has every record of a table whose answers are all -1, which hides them.
+        """
+        records = read_split(data, split, header=self.header, skip_ragged=self.skip_ragged)
+        texts = [self._text(record) for record in records]
+        if {each.answer for each in texts} in _HIDDEN:
+            return [replace(each, answer=None) for each in texts]
+        return texts
 
     def label_names(self, examples: Sequence[Text]) -> set[str] | None:
         """The labels of examples; None for a number."""

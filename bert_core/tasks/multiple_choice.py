@@ -17,17 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
+from bert_core.tasks.data_splits import read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.sequences import encode_sequences
-from bert_core.tasks.tables import (
-    TABLE_SUFFIXES,
-    Record,
-    TaskDataError,
-    column,
-    read_table,
-    split_file,
-    text_of,
-)
+from bert_core.tasks.tables import Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 
 
@@ -79,9 +72,8 @@ class MultipleChoice(Task):
         return HeadShape("classifier", 1, pooled=True)
 
     def examples(self, data: str | Path, split: str) -> list[Choices]:
-        """Reads a table; a record without an answer has None."""
-        path = split_file(data, split, TABLE_SUFFIXES)
-        return [self._example(record) for record in read_table(path, header=self.header)]
+        """Reads a table, or a data set of the Hub; a record without an answer, or -1, has None."""
+        return [self._example(record) for record in read_split(data, split, header=self.header)]
 
     def encode(self, examples: Sequence[Choices], tokenizer: Tokenizer) -> EncodedRows:
         """A row for each choice; one label, and one decision, for each example.
@@ -169,7 +161,7 @@ class MultipleChoice(Task):
 
     def _answer(self, record: Record, num_choices: int) -> int | None:
         value = record.values.get(self.label_column)
-        if value is None or value == "":
+        if value is None or str(value) in ("", "-1"):
             return None
         known = {str(index): index for index in range(num_choices)}
         if len(self.choice_columns) > 1:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.layout import Packed
+from bert_core.tasks.data_splits import is_on_hub, read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.question_rows import encode_questions
 from bert_core.tasks.spans import (
@@ -26,12 +27,13 @@ from bert_core.tasks.spans import (
     candidate_spans,
     distinct_answers,
 )
-from bert_core.tasks.squad import Question, read_squad
+from bert_core.tasks.squad import Question, read_squad, read_squad_table
 from bert_core.tasks.squad_metrics import squad_metrics, squad_v2_metrics
 from bert_core.tasks.tables import TaskDataError, split_file
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 
 _ENDINGS = (".json", ".json.xz", ".json.gz")
+_TABLES = (".jsonl", ".parquet")
 
 
 class QuestionAnswering(Task):
@@ -75,11 +77,17 @@ class QuestionAnswering(Task):
     def examples(self, data: str | Path, split: str) -> list[Question]:
         """Reads SQuAD's JSON: `dev-v1.1.json` (v2.0 with `no_answer`), `dev.json`, compressed too.
 
-        Without `no_answer` raises `TaskDataError` for a question that has no answer.
+        Or its columns, from `dev.jsonl`, `dev.parquet` or the Hub. Without `no_answer` raises
+        `TaskDataError` for a question that has no answer.
         """
         version = "-v2.0" if self.no_answer else "-v1.1"
         endings = [f"{name}{ending}" for name in (version, "") for ending in _ENDINGS]
-        questions = read_squad(split_file(data, split, endings))
+        if not is_on_hub(data):
+            data = split_file(data, split, [*endings, *_TABLES])
+        if isinstance(data, Path) and data.suffix not in _TABLES:
+            questions = read_squad(data)
+        else:
+            questions = read_squad_table(read_split(data, split))
         without = next((each for each in questions if each.answers == ()), None)
         if without is not None and not self.no_answer:
             remedy = "set no_answer, as the task squad_v2 does"

@@ -1,14 +1,19 @@
-"""SQuAD's JSON, version 1.1 or 2.0 -> questions, each with its context and its gold answers."""
+"""SQuAD's JSON, version 1.1 or 2.0 -> questions, each with its context and its gold answers.
+
+Also from tables with the columns that SQuAD has on the Hugging Face Hub.
+"""
 
 import json
 import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.tables import Record, TaskDataError
 
 _LAYOUT = "SQuAD's layout is data, paragraphs, context, qas, answers"
+_COLUMNS = "SQuAD's columns are id, context, question, answers: {text: [...], answer_start: [...]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,53 @@ def read_squad(path: Path) -> list[Question]:
     return questions
 
 
+def read_squad_table(records: Iterable[Record]) -> list[Question]:
+    """Questions from a table: `answers` holds two lists, the texts and where they start.
+
+    A record without `answers` has None. Raises `TaskDataError`, with the record's place, for what
+    is damaged.
+    """
+    contexts: dict[str, str] = {}
+    questions = []
+    for record in records:
+        name, question, context = (
+            _text(record.values, column, record.where, _COLUMNS)
+            for column in ("id", "question", "context")
+        )
+        questions.append(
+            Question(
+                id=name,
+                question=question,
+                context=contexts.setdefault(context, context),  # held once
+                answers=_listed_answers(record),
+                title=str(record.values.get("title", "")),
+                where=record.where,
+            )
+        )
+    return questions
+
+
+def _listed_answers(record: Record) -> tuple[Answer, ...] | None:
+    found = record.values.get("answers")
+    if found is None:
+        return None
+    texts, starts = (
+        _member(found, name, list, record.where, _COLUMNS) for name in ("text", "answer_start")
+    )
+    if len(texts) != len(starts):
+        raise TaskDataError(
+            f"{len(texts)} answers that start at {len(starts)} places", record.where, _COLUMNS
+        )
+    pairs = [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
+    return tuple(
+        Answer(
+            _text(pair, "text", record.where, _COLUMNS),
+            _member(pair, "start", int, record.where, _COLUMNS),
+        )
+        for pair in pairs
+    )
+
+
 def _answers(record: dict[str, Any], where: str) -> tuple[Answer, ...] | None:
     impossible = record.get("is_impossible", False)
     if "answers" not in record:
@@ -79,15 +131,15 @@ def _answers(record: dict[str, Any], where: str) -> tuple[Answer, ...] | None:
     return found
 
 
-def _member(values: object, name: str, kind: type, where: str) -> Any:  # noqa: ANN401 - JSON
-    found = values.get(name) if isinstance(values, dict) else None
+def _member(values: object, name: str, kind: type, where: str, layout: str = _LAYOUT) -> Any:  # noqa: ANN401 - JSON
+    found = values.get(name) if isinstance(values, Mapping) else None
     if not isinstance(found, kind):
-        raise TaskDataError(f"no {name}", where, _LAYOUT)
+        raise TaskDataError(f"no {name}", where, layout)
     return found
 
 
-def _text(values: object, name: str, where: str) -> str:
-    text = _member(values, name, str, where)
+def _text(values: object, name: str, where: str, layout: str = _LAYOUT) -> str:
+    text = _member(values, name, str, where, layout)
     try:
         text.encode()
     except UnicodeEncodeError as error:

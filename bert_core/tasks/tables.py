@@ -5,20 +5,26 @@ Also finds the file of a split in a data folder, for every task.
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
 
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch, Schema, Table
+
 SPLIT_NAMES: dict[str, tuple[str, ...]] = {
     "train": ("train", "training"),
-    "dev": ("dev", "val", "valid", "validation", "dev_matched"),
-    "test": ("test", "test_matched"),
+    "dev": (*("dev", "val", "valid", "validation", "dev_matched", "validation_matched", "testa"),),
+    "test": ("test", "test_matched", "testb"),
+    "dev_mismatched": ("dev_mismatched", "validation_mismatched"),
 }
-"""What the file of a split may be called."""
+"""What a split may be called, in the name of its file or on the Hugging Face Hub."""
 
 
 class TaskDataError(UserError):
@@ -34,9 +40,10 @@ class Record:
 
 
 def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
-    """The file of a split in a folder; a file given by name is any split.
+    """The file of a split in a folder, `train.tsv`, or else `eng.train.tsv`, `news_train.tsv`.
 
-    Raises `TaskDataError` where there is none, or more than one, and for an address (`docs://`).
+    A file given by name is any split. Raises `TaskDataError` where there is none, or more than one,
+    and for an address (`docs://`).
     """
     if "://" in str(data):
         raise TaskDataError("this task reads files", str(data), "give a file or folder as --data")
@@ -46,9 +53,11 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
     if not data.is_dir():
         raise TaskDataError("no such file or folder", str(data), "check --data")
     stems = SPLIT_NAMES.get(split, (split,))
-    for stem in stems:
-        found = [data / f"{stem}{suffix}" for suffix in suffixes]
-        found = [path for path in found if path.is_file()]
+    files = sorted(path for path in data.iterdir() if path.is_file())
+    endings = "|".join(map(re.escape, suffixes))
+    for before, stem in product(("", "[^.].*[._-]"), stems):
+        name = re.compile(f"{before}{re.escape(stem)}(?:{endings})")
+        found = [path for path in files if name.fullmatch(path.name)]
         if len(found) > 1:
             names = ", ".join(path.name for path in found)
             raise TaskDataError(
@@ -56,10 +65,11 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
             )
         if found:
             return found[0]
+    known = ", ".join(suffix for suffix in suffixes if suffix)
     raise TaskDataError(
         f"no file of the {split} split",
         str(data),
-        f"name one {stems[0]}{suffixes[0]} (known endings: {', '.join(suffixes)})",
+        f"name one {stems[0]}{suffixes[0]} (known endings: {known})",
     )
 
 
@@ -167,11 +177,52 @@ def _read_parquet(path: Path) -> Iterator[Record]:
 
     try:
         table = pq.ParquetFile(path)
-        number = 0
-        for group in table.iter_batches():
-            for values in group.to_pylist():
-                yield Record(values, f"{path}, row {number}")
-                number += 1
+        yield from arrow_records(table.iter_batches(), table.schema_arrow, str(path))
     except (pa.ArrowInvalid, OSError) as error:
         first = str(error).splitlines()[0]
         raise TaskDataError(f"damaged table, {first}", str(path), "restore the file") from error
+
+
+def arrow_records(
+    batches: Iterable["RecordBatch | Table"], schema: "Schema", where: str
+) -> Iterator[Record]:
+    """Yields the rows of Arrow tables; numbers of classes become their names.
+
+    The names are those that the library `datasets` writes into the metadata of a schema; a class
+    of -1, which it has for what is hidden, becomes None.
+    """
+    classes = _class_names(schema.metadata or {})
+    number = 0
+    for batch in batches:
+        for values in batch.to_pylist():
+            place = f"{where}, row {number}"
+            named = {name: _named(values[name], classes[name], place) for name in classes}
+            yield Record(values | named, place)
+            number += 1
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """The names of the classes, of columns of classes and of columns of lists of them."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}  # not written by `datasets`, or without features
+    found = {}
+    for name, feature in features.items():
+        single = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+        if isinstance(single, dict) and single.get("_type") == "ClassLabel":
+            found[name] = single.get("names")
+    return {name: names for name, names in found.items() if names}
+
+
+def _named(value: Any, names: Sequence[str], where: str) -> Any:  # noqa: ANN401 - as in the table
+    if isinstance(value, list):
+        each_named = [_named(each, names, where) for each in value]
+        return None if None in each_named else each_named
+    if value is None or value == -1:
+        return None
+    if not 0 <= value < len(names):
+        raise TaskDataError(
+            f"class {value}", where, f"there are {len(names)}, counted from 0; mend the table"
+        )
+    return names[value]

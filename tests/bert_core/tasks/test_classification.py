@@ -250,3 +250,32 @@ def test_wrong_data_is_refused_with_its_place(tmp_path, tokenizer):
         Classification().examples(tmp_path / "nowhere", "dev")
     with pytest.raises(TaskDataError, match="several files of the train split"):
         Classification().examples(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "expected"),
+    [
+        ("single", [-1, -1], [None, None]),
+        ("single", [-1, 1], ["-1", "1"]),
+        ("regression", [-1.0, -1], [None, None]),
+        ("regression", [-1.0, 0.5], [-1.0, 0.5]),
+    ],
+)
+def test_a_table_of_nothing_but_minus_one_hides_its_answers(tmp_path, kind, answers, expected):
+    lines = [json.dumps({"text": "a", "label": answer}) for answer in answers]
+    (tmp_path / "test.jsonl").write_text("\n".join(lines))
+    found = Classification(kind=kind).examples(tmp_path, "test")
+    assert [each.answer for each in found] == expected
+
+
+def test_columns_of_the_hub_are_named_by_options(hub_copy):
+    from datasets import ClassLabel, Value
+
+    typed = hub_copy(
+        {"review": Value("string"), "mood": ClassLabel(names=["bad", "good"])},
+        train={"review": ["a", "b"], "mood": [1, 0]},
+    )
+    task = Classification(text_column="review", label_column="mood")
+    assert [each.answer for each in task.examples(typed, "train")] == ["good", "bad"]
+    with pytest.raises(TaskDataError, match="no column text: .*, train, row 0: review, mood"):
+        Classification().examples(typed, "train")

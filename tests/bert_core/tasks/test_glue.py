@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,19 @@ FILES = {
     "wnli": ("index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\t1\n", ("A.", "B.", "1")),
 }
 
+ON_HUB = {
+    "cola": (("sentence",), ["unacceptable", "acceptable"]),
+    "sst2": (("sentence",), ["negative", "positive"]),
+    "mrpc": (("sentence1", "sentence2"), ["not_equivalent", "equivalent"]),
+    "stsb": (("sentence1", "sentence2"), None),
+    "qqp": (("question1", "question2"), ["not_duplicate", "duplicate"]),
+    "mnli": (("premise", "hypothesis"), ["entailment", "neutral", "contradiction"]),
+    "qnli": (("question", "sentence"), ["entailment", "not_entailment"]),
+    "rte": (("sentence1", "sentence2"), ["entailment", "not_entailment"]),
+    "wnli": (("sentence1", "sentence2"), ["not_entailment", "entailment"]),
+}
+"""Columns and classes of nyu-mll/glue."""
+
 EXAMPLES = {
     "cola": ("CoLA", 8551, 1043),
     "sst2": ("SST-2", 67349, 872),
@@ -64,6 +78,45 @@ def test_mnli_has_two_dev_sets(tmp_path):
     for split, word in (("dev", "matched"), ("dev_mismatched", "mismatched")):
         (found,) = GLUE["mnli"].examples(tmp_path, split)
         assert found.first == f"It {word}."
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_the_columns_and_labels_of_the_hub_are_read(name, tmp_path):
+    texts, classes = ON_HUB[name]
+    assert GLUE.keys() == ON_HUB.keys()
+    labels = classes or [2.5, -1.0]
+    lines = [
+        json.dumps({**{text: f"{text} {label}" for text in texts}, "label": label, "idx": 3})
+        for label in labels
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    found = GLUE[name].examples(tmp_path, "train")
+    answers = [each.answer for each in found]
+    assert [each.first for each in found] == [f"{texts[0]} {label}" for label in labels]
+    if len(texts) == 2:
+        assert [each.second for each in found] == [f"{texts[1]} {label}" for label in labels]
+    # The numbers of the published files are those of the classes.
+    assert answers == (labels if classes is None else list(GLUE[name].labels))
+    assert set(found[0].columns) >= {"idx", "label", *texts}
+
+
+def test_glue_comes_from_the_hub_with_its_hidden_test_set(hub_copy):
+    from datasets import ClassLabel, Value
+
+    features = {name: Value("string") for name in ("sentence1", "sentence2")}
+    features["label"] = ClassLabel(names=ON_HUB["mrpc"][1])
+    texts = {"sentence1": ["A.", "C."], "sentence2": ["B.", "D."]}
+    typed = hub_copy(
+        features,
+        train={**texts, "label": [1, 0]},
+        validation={**texts, "label": [0, 0]},
+        test={**texts, "label": [-1, -1]},
+    )
+    answers = [
+        [each.answer for each in GLUE["mrpc"].examples(typed, split)]
+        for split in ("train", "dev", "test")
+    ]
+    assert answers == [["1", "0"], ["0", "0"], [None, None]]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

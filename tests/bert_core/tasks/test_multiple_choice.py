@@ -250,3 +250,25 @@ def test_bad_records_are_named(tmp_path, tokenizer, record, message):
     path = lines(tmp_path / "dev.jsonl", good, record)
     with pytest.raises(TaskDataError, match=message):
         MultipleChoice().encode(MultipleChoice().examples(path, "dev"), tokenizer)
+
+
+def test_swag_comes_from_the_hub_with_its_hidden_test_set(hub_copy):
+    from datasets import ClassLabel, Value
+
+    names = ("sent1", "sent2", *(f"ending{index}" for index in range(4)))
+    columns = {name: [f"{name} a", f"{name} b"] for name in names}
+    features = {name: Value("string") for name in names}
+    features["label"] = ClassLabel(names=["0", "1", "2", "3"])
+    typed = hub_copy(
+        features, train={**columns, "label": [3, 0]}, test={**columns, "label": [-1, -1]}
+    )
+    first, second = TASKS["swag"].examples(typed, "train")
+    assert (first.context, first.choices[1]) == ("sent1 a", "sent2 a ending1 a")
+    assert (first.answer, second.answer) == (3, 0)
+    assert [each.answer for each in TASKS["swag"].examples(typed, "test")] == [None, None]
+
+
+def test_an_answer_of_minus_one_is_hidden(tmp_path):
+    path = tmp_path / "test.jsonl"
+    path.write_text('{"context": "a", "choices": ["b", "c"], "label": -1}\n')
+    assert MultipleChoice().examples(path, "test")[0].answer is None

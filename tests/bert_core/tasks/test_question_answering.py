@@ -400,3 +400,25 @@ def test_the_gold_answers_of_a_dev_set_come_back(shared_data, uncased):
             after = question.context[gold.start + len(gold.text) : found["end"]]
             assert " " not in before + after, "no more than the rest of a token"
     assert (not_same, too_long) == (27, 9)
+
+
+def test_reads_squads_columns_from_the_hub_and_from_tables(hub_copy):
+    from datasets import List, Value
+
+    features = {name: Value("string") for name in ("id", "title", "context", "question")}
+    features["answers"] = {"text": List(Value("string")), "answer_start": List(Value("int32"))}
+    columns = {
+        "id": ["1", "2"],
+        "title": ["Ada"] * 2,
+        "context": ["Ada wrote."] * 2,
+        "question": ["Who?", "When?"],
+        "answers": [{"text": ["Ada"], "answer_start": [0]}, {"text": [], "answer_start": []}],
+    }
+    typed = hub_copy(features, validation=columns)
+    folder = typed.removeprefix("hf://").removesuffix(":small")
+    for data in (typed, folder):
+        first, second = TASKS["squad_v2"].examples(data, "dev")
+        assert first.answers == (Answer("Ada", 0),) and second.answers == ()
+        assert first.context is second.context
+        with pytest.raises(TaskDataError, match="a question without an answer: .*row 1 .*squad_v2"):
+            TASKS["squad"].examples(data, "dev")

@@ -1,11 +1,12 @@
 import gzip
 import json
 import lzma
+from dataclasses import replace
 
 import pytest
 
-from bert_core.tasks.squad import Answer, Question, read_squad
-from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.squad import Answer, Question, read_squad, read_squad_table
+from bert_core.tasks.tables import Record, TaskDataError
 
 
 def squad(*records, context="Ada wrote notes.", **extra):
@@ -92,6 +93,47 @@ def test_a_damaged_archive_is_named(write):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(TaskDataError, match="cannot read"):
         read_squad(path)
+
+
+def row(**values):
+    answers = {"text": ["Ada", "A"], "answer_start": [0, 0]}
+    columns = {"id": "q1", "title": "Ada", "context": "Ada wrote.", "question": "Who?"}
+    return Record(columns | {"answers": answers} | values, "here, row 0")
+
+
+def test_tables_say_the_same_as_the_json(write):
+    of_table = read_squad_table(
+        [row(), row(id="q2", answers={"text": [], "answer_start": []}), row(id="q3", answers=None)]
+    )
+    gold = [{"text": "Ada", "answer_start": 0}, {"text": "A", "answer_start": 0}]
+    of_json = read_squad(
+        write(
+            squad(
+                record(answers=gold),
+                record(id="q2", answers=[]),
+                record(id="q3"),
+                context="Ada wrote.",
+            )
+        )
+    )
+    assert [replace(each, where="here, row 0") for each in of_json] == of_table
+    assert of_table[0].context is of_table[1].context
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"id": 3}, "no id: here, row 0 .*SQuAD's columns are"),
+        ({"context": None}, "no context: here, row 0"),
+        ({"answers": ["Ada"]}, "no text: here, row 0"),
+        ({"answers": {"text": ["Ada"]}}, "no answer_start: here, row 0"),
+        ({"answers": {"text": ["A"], "answer_start": []}}, "1 answers that start at 0 places"),
+        ({"answers": {"text": ["A"], "answer_start": ["0"]}}, "no start: here, row 0"),
+    ],
+)
+def test_a_damaged_table_is_named_in_one_line(values, said):
+    with pytest.raises(TaskDataError, match=said):
+        read_squad_table([row(**values)])
 
 
 def test_the_published_dev_sets(shared_data):

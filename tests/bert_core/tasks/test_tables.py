@@ -1,4 +1,5 @@
 import gzip
+import json
 
 import pytest
 
@@ -53,3 +54,41 @@ def test_the_file_of_a_split_goes_by_many_names(tmp_path):
     assert split_file(tmp_path / "dev.tsv", "test", suffixes).name == "dev.tsv"
     with pytest.raises(TaskDataError, match=r"no file of the train split.*name one train.tsv"):
         split_file(tmp_path, "train", suffixes)
+
+
+def test_the_name_of_a_split_may_follow_another(tmp_path):
+    for name in ("eng.train", "eng.testa", "eng.testb", "news-train.tsv", "a_dev.tsv", "test"):
+        (tmp_path / name).touch()
+    (tmp_path / "old.dev.tsv").mkdir()
+    suffixes = (".txt", ".tsv", "")
+    assert split_file(tmp_path, "test", suffixes).name == "test", "the name alone comes first"
+    assert split_file(tmp_path, "testb", suffixes).name == "eng.testb"
+    (tmp_path / "test").unlink()
+    assert split_file(tmp_path, "test", suffixes).name == "eng.testb"
+    assert split_file(tmp_path, "dev", (".tsv",)).name == "a_dev.tsv"
+    assert split_file(tmp_path, "dev", (".txt", "")).name == "eng.testa"
+    with pytest.raises(
+        TaskDataError, match="several files of the train.*eng.train, news-train.tsv"
+    ):
+        split_file(tmp_path, "train", suffixes)
+    with pytest.raises(TaskDataError, match=r"no file of the extra.*known endings: .txt, .tsv\)"):
+        split_file(tmp_path, "extra", suffixes)
+
+
+def test_classes_that_have_no_name_are_refused(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    written = {
+        "ClassLabel": {"names": ["no", "yes"], "_type": "ClassLabel"},
+        "Value": {"dtype": "int64", "_type": "Value"},
+    }
+    for kind, feature in written.items():
+        metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+        table = pa.table({"label": [1, 2]}).replace_schema_metadata(metadata)
+        pq.write_table(table, tmp_path / f"{kind}.parquet")
+    assert [each.values["label"] for each in read_table(tmp_path / "Value.parquet")] == [1, 2]
+    records = read_table(tmp_path / "ClassLabel.parquet")
+    assert next(records).values == {"label": "yes"}
+    with pytest.raises(TaskDataError, match="class 2: .*ClassLabel.parquet, row 1 .*there are 2"):
+        next(records)
