@@ -46,6 +46,7 @@ def evaluate(settings: EvaluateSettings) -> bool:
     """
     from bert_core.evaluation.outcomes import is_labelled
     from bert_core.evaluation.prediction_files import prediction_records, write_predictions
+    from bert_core.tasks.encoded_rows import tally_text
     from workflows.evaluation_report import summary_lines, write_report
     from workflows.finetuning_data import located
 
@@ -67,14 +68,14 @@ def evaluate(settings: EvaluateSettings) -> bool:
     labelled = [index for index, each in enumerate(examples) if is_labelled(each)]
     print(f"task     {predictor.task_name}")
     print(f"data     {len(examples):,} examples, {len(labelled):,} with answers")
-    print(f"length   {rows.num_truncated:,} examples truncated")
+    print(f"length   {tally_text(rows.tally)}")
     if not labelled:
         if settings.output is None:
             raise UserError("no example has an answer", settings.data, "give --output to predict")
         print(f"written  {settings.output}")
         return True
     report = measured(settings, predictor, predictions, examples, labelled)
-    report = replace(report, num_truncated=rows.num_truncated)
+    report = replace(report, tally=rows.tally)
     print("\n".join(summary_lines(report)))
     if settings.report is not None:
         write_report(report, settings.report)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,26 @@ from bert_core.evaluation.slices import (
     usual_slicings,
 )
 from bert_core.evaluation.slicing import by_column
+from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.task import Task
-from workflows.evaluation_plots import plot_confusion, plot_reliability
+from workflows.evaluation_plots import plot_confusion, plot_numbers, plot_reliability
+from workflows.mistakes import markdown_cell, markdown_mistakes
 from workflows.run_folder import write_atomically
+from workflows.tracker import without_machine_paths
 
-CONFUSION, RELIABILITY = "confusion.png", "reliability.png"
-TEXT_CHARACTERS = 160
-"""How much of a text the table of mistakes shows."""
+CONFUSION, RELIABILITY, NUMBERS = "confusion.png", "reliability.png", "numbers.png"
+IN_SHORT, AT_LENGTH = 160, 1000
+"""How many characters of a text the report shows, and the file of mistakes."""
+MOST_CONFUSED = 5
 
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What an evaluation found; `num_truncated` examples lost tokens to the length."""
+    """What an evaluation found.
+
+    `numbers` are the right ones and the found ones where answers are numbers. `tally` says how much
+    of the examples the model did not see as it was (see `EncodedRows`).
+    """
 
     title: str
     criterion: str
@@ -42,9 +50,10 @@ class EvaluationReport:
     calibration: Calibration | None
     confusion: ConfusionMatrix | None
     mistakes: Sequence[Outcome]
+    numbers: Sequence[tuple[float, float]] = ()
+    tally: Mapping[str, int] = field(default_factory=dict)
     comparison: Comparison | None = None
     checks: Sequence[CheckResult] = ()
-    num_truncated: int = 0
 
 
 def evaluation_report(
@@ -56,8 +65,9 @@ def evaluation_report(
     slice_by: Sequence[str],
     num_resamples: int,
     seed: int,
+    hurried: bool = False,
 ) -> EvaluationReport:
-    """Measures predictions for examples that have answers.
+    """Measures predictions for examples that have answers; `hurried` as in `bootstrap_intervals`.
 
     Raises `UserError` for a column that the data lacks.
     """
@@ -70,7 +80,13 @@ def evaluation_report(
         criterion=task.criterion,
         num_examples=len(examples),
         metrics=bootstrap_intervals(
-            task, predictions, examples, num_resamples=num_resamples, seed=seed, groups=groups
+            task,
+            predictions,
+            examples,
+            num_resamples=num_resamples,
+            seed=seed,
+            groups=groups,
+            hurried=hurried,
         ),
         classes=class_metrics(
             task, predictions, examples, num_resamples=num_resamples, seed=seed, groups=groups
@@ -83,10 +99,15 @@ def evaluation_report(
             num_resamples=num_resamples,
             seed=seed,
             groups=groups,
+            hurried=hurried,
         ),
         calibration=calibration(task, predictions, examples),
         confusion=confusion_matrix(task, predictions, examples),
-        mistakes=worst_mistakes(task, predictions, examples),
+        mistakes=[
+            replace(each, where=without_machine_paths(each.where))
+            for each in worst_mistakes(task, predictions, examples)
+        ],
+        numbers=[(each.gold, each.found) for each in results if each.is_number],
     )
 
 
@@ -103,12 +124,19 @@ def summary_lines(report: EvaluationReport) -> list[str]:
 
 
 def write_report(report: EvaluationReport, folder: Path) -> None:
-    """Writes report.md, report.json and the pictures into a folder, each whole or not at all."""
+    """Writes report.md, report.json, mistakes.md and the pictures into a folder.
+
+    Each file is written whole or not at all.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if report.confusion is not None:
         plot_confusion(report.confusion, folder / CONFUSION, title=report.title)
     if report.calibration is not None:
         plot_reliability(report.calibration, folder / RELIABILITY, title=report.title)
+    if report.numbers:
+        plot_numbers(report.numbers, folder / NUMBERS, title=report.title)
+    mistakes = markdown_mistakes(report.mistakes, width=AT_LENGTH)
+    write_atomically(folder / "mistakes.md", f"# {report.title}: worst mistakes\n\n{mistakes}\n")
     write_atomically(folder / "report.md", markdown_report(report))
     text = json.dumps(_as_json(report), indent=1, ensure_ascii=False, default=str)
     write_atomically(folder / "report.json", text + "\n")
@@ -117,10 +145,10 @@ def write_report(report: EvaluationReport, folder: Path) -> None:
 def markdown_report(report: EvaluationReport) -> str:
     """The whole report, to read."""
     rows = [f"| {name} | {_interval(each)} |" for name, each in report.metrics.items()]
+    counts = f"{report.num_examples:,} examples", tally_text(report.tally)
     sections = [
         f"# {report.title}",
-        f"{report.num_examples:,} examples, {report.num_truncated:,} truncated. Behind each figure "
-        "its 95 % bootstrap interval.",
+        f"{', '.join(filter(None, counts))}. In brackets 95 % bootstrap intervals.",
         "\n".join(["| metric | value |", "|---|---|", *rows]),
     ]
     if report.comparison is not None:
@@ -139,35 +167,37 @@ def markdown_report(report: EvaluationReport) -> str:
             f"![Reliability diagram]({RELIABILITY})",
         ]
     if report.confusion is not None:
-        sections += ["## What is taken for what", f"![Confusion matrix]({CONFUSION})"]
+        sections += [
+            "## What is taken for what",
+            _confusions(report.confusion),
+            f"![Confusion matrix]({CONFUSION})",
+        ]
+    if report.numbers:
+        sections += ["## What is found for what", f"![Found over right answers]({NUMBERS})"]
     if report.checks:
         sections += ["## Behavioural checks", markdown_results(report.checks)]
-    sections += ["## Worst mistakes", _mistakes(report.mistakes)]
+    sections += ["## Worst mistakes", markdown_mistakes(report.mistakes, width=IN_SHORT)]
     return "\n\n".join(sections) + "\n"
 
 
 def _interval(found: Interval) -> str:
+    if found.is_degenerate:
+        return f"{found.value:.4f}"
     return f"{found.value:.4f} ({found.low:.4f} to {found.high:.4f})"
 
 
-def _mistakes(mistakes: Sequence[Outcome]) -> str:
-    if not mistakes:
-        return "None."
-    lines = ["| text | right answer | found | confidence |", "|---|---|---|--:|"]
-    for each in mistakes:
-        texts = " / ".join(_cell(text) for text in each.texts.values())
-        sure = "" if each.confidence is None else f"{each.confidence:.3f}"
-        lines.append(f"| {texts} | {_cell(each.gold)} | {_cell(each.found)} | {sure} |")
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:  # noqa: ANN401 - any answer
-    text = " ".join(str(value).split()).replace("|", "\\|")
-    return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
+def _confusions(matrix: ConfusionMatrix) -> str:
+    """The mistakes made most often."""
+    lines = [
+        f"| {markdown_cell(gold)} | {markdown_cell(found)} | {count:,} |"
+        for gold, found, count in matrix.most_confused(MOST_CONFUSED)
+    ]
+    return "\n".join(["| right answer | found | times |", "|---|---|--:|", *lines])
 
 
 def _as_json(report: EvaluationReport) -> dict[str, Any]:
-    described = asdict(report)
+    described = asdict(replace(report, numbers=()))  # they are many, and in the predictions
+    del described["numbers"]
     if report.confusion is not None:
         described["confusion"] = {
             "names": list(report.confusion.names),

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from bert_core.tasks.encoded_rows import tally_text
 from workflows.command import run_command
 from workflows.finetune_settings import FinetuneSettings, settings_class
 from workflows.finetuning_data import open_encoder, read_task_data, refuse_too_long_rows
@@ -80,7 +81,6 @@ def announce(job: FinetuningJob) -> None:
     labels = data.task.labels
     shown = ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
     rows = data.train.rows
-    truncated = rows.num_truncated + data.dev.rows.num_truncated
     print(
         f"run      {job.folder.name}\n"
         f"folder   {job.folder.path}\n"
@@ -88,11 +88,11 @@ def announce(job: FinetuningJob) -> None:
         f"encoder  {job.encoder.path}\n"
         f"data     {len(data.train.examples):,} training examples, "
         f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
-        f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most: "
-        f"{truncated:,} examples truncated\n"
+        f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most\n"
+        f"train    {tally_text(rows.tally)}\n"
+        f"dev      {tally_text(data.dev.rows.tally)}\n"
         + "".join(
-            f"lost     {len(names):,} {reason}: {', '.join(names[:5])}"
-            f"{', …' if len(names) > 5 else ''}\n"
+            f"lost     {reason}: {', '.join(names[:5])}{', …' if len(names) > 5 else ''}\n"
             for split in (data.train, data.dev)
             for reason, names in split.rows.lost.items()
         )

@@ -70,23 +70,19 @@ class FinetuningJob(TrainingJob):
         return params, tags, DatasetInput(self.settings.task, self.data.sha256, source)
 
     def write_results(self) -> JobResults:
-        """Writes plot, card and the best epoch's model folder from checkpoint and journal."""
+        """Writes plots, card and the best epoch's model and report on dev from the checkpoint."""
+        from workflows.finetuning_artifacts import write_dev_report
         from workflows.finetuning_report import export, finetuning_card, summary_lines
-        from workflows.loss_plot import plot_losses
+        from workflows.loss_plot import FINETUNING, plot_losses
 
         folder = self.folder
         checkpoint = self.last_checkpoint()
         artifacts = folder.path / ARTIFACTS_NAME
         plot = artifacts / "loss.png"
-        plot_losses(
-            folder.path / JOURNAL_NAME,
-            plot,
-            title=folder.name,
-            train_name="train/loss",
-            held_out_name="dev/loss",
-        )
+        plot_losses(folder.path / JOURNAL_NAME, plot, title=folder.name, curves=FINETUNING)
         card = finetuning_card(self, checkpoint)
         write_atomically(artifacts / "model_card.md", card)
         export(self, checkpoint, card)
+        write_dev_report(self, checkpoint)
         figures = checkpoint.extra["notes"]["best"]["figures"]
         return JobResults(summary_lines(self, checkpoint, plot), card, figures)

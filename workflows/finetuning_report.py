@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import task_config
+from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
 from workflows.finetuning_worker import BEST_PREDICTIONS, BEST_WEIGHTS
@@ -36,8 +37,8 @@ def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
             "Data": Path(settings.data).name,
             "Training examples": len(data.train.examples),
             "Dev examples": len(data.dev.examples),
-            "Truncated training examples": data.train.rows.num_truncated,
-            "Truncated dev examples": data.dev.rows.num_truncated,
+            "Of the training examples": tally_text(data.train.rows.tally),
+            "Of the dev examples": tally_text(data.dev.rows.tally),
             "Labels": ", ".join(data.task.labels) or "none",
             "SHA-256 of the encoded examples": data.sha256,
         },
@@ -63,22 +64,27 @@ def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
     )
 
 
+def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:
+    """What the best epoch predicted for the dev examples, in their order."""
+    with checkpoint.files[BEST_PREDICTIONS].open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
 def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
     """Writes the best epoch's weights as a model folder that knows its task."""
     dropout = job.settings.dropout.model_dump()
     _, model, tokenizer = load_model_folder(job.encoder.path, changes=dropout)
     add_task_head(model, job.data.task)
     model.load_state_dict(load_file(checkpoint.files[BEST_WEIGHTS]))
-    with checkpoint.files[BEST_PREDICTIONS].open(encoding="utf-8") as file:
-        predictions = [json.loads(line) for line in file]
-    task = job.data.task.tuned(predictions, job.data.dev.examples)
+    task = job.data.task.tuned(best_predictions(checkpoint), job.data.dev.examples)
     config = task_config(job.settings.task, task)
     save_model_folder(job.folder.model, model, tokenizer, card, extra_config=config)
 
 
 def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) -> list[str]:
     """What the run came to and where everything lies."""
-    best, criterion = checkpoint.extra["notes"]["best"], job.data.task.criterion
+    data, best = job.data, checkpoint.extra["notes"]["best"]
+    criterion = data.task.criterion
     others = [
         f"{name.removeprefix('dev/')} {value:.3f}"
         for name, value in best["figures"].items()
@@ -87,6 +93,8 @@ def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) 
     return [
         f"finished     {checkpoint.step:,} steps, {checkpoint.num_rows_seen:,} examples, "
         f"{checkpoint.num_tokens_seen:,} tokens",
+        f"rows         of train {tally_text(data.train.rows.tally)}; "
+        f"of dev {tally_text(data.dev.rows.tally)}",
         f"dev          {criterion} {best['score']:.3f} after epoch {best['epoch']} of "
         f"{job.settings.epochs}; {', '.join(others)}",
         f"used         {Usage.of(checkpoint)}",

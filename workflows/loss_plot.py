@@ -4,19 +4,48 @@ In: the run's journal. Out: a PNG or SVG file.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from workflows.journal import read_records
+from workflows.pictures import (
+    BLUE,
+    DASHED,
+    GREY,
+    INK,
+    RED,
+    new_figure,
+    save_picture,
+    set_title,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TRAINING, HELD_OUT, BASELINE = "#4c78a8", "#e45756", "#6b7280"
-GRID, INK = "#e5e7eb", "#1f2937"
 SMOOTHING_SHARE = 0.02  # of the run's points, as the time constant of the average
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Which losses of a journal are drawn, and what they are called in the picture."""
+
+    train: str
+    held_out: str
+    held_out_label: str
+    loss_label: str
+
+
+PRETRAINING = Curves(
+    "train/masked_token_loss",
+    "heldout/masked_token_loss",
+    "held-out documents",
+    "masked-token loss (nats)",
+)
+FINETUNING = Curves("train/loss", "dev/loss", "dev examples", "loss")
 
 
 def plot_losses(
@@ -24,37 +53,29 @@ def plot_losses(
     output_path: Path,
     *,
     title: str,
+    curves: Curves = PRETRAINING,
     unigram_loss: float | None = None,
-    train_name: str = "train/masked_token_loss",
-    held_out_name: str = "heldout/masked_token_loss",
-    learning_rate_name: str = "train/learning_rate",
 ) -> None:
     """Draws the loss curve; the ending of `output_path`, .png or .svg, chooses the format.
 
-    Written beside its name and renamed. A run without a single loss gives an empty picture.
+    A run without a single loss gives an empty picture.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     train, held_out, learning_rate = _read(
-        journal_path, (train_name, held_out_name, learning_rate_name)
+        journal_path, (curves.train, curves.held_out, "train/learning_rate")
     )
-    figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9, 5.6)
     grid = figure.add_gridspec(2, 1, height_ratios=(4, 1))
     losses = figure.add_subplot(grid[0])
     rates = figure.add_subplot(grid[1], sharex=losses)
-    losses.set_title(title, loc="left", color=INK, fontsize=13, fontweight="bold", pad=12)
-    _draw_losses(losses, train, held_out, unigram_loss)
+    set_title(losses, title)
+    losses.set_ylabel(curves.loss_label, color=INK)
+    _draw_losses(losses, train, held_out, unigram_loss, held_out_label=curves.held_out_label)
     _draw_rates(rates, learning_rate)
+    for axes in (losses, rates):
+        tidy(axes)
+        axes.margins(x=0.01)
     losses.tick_params(labelbottom=False)
-    output_path.parent.mkdir(parents=True, exist_ok=True)
-    beside = output_path.with_name(f".{output_path.name}")
-    # Without a date the same run gives the same bytes.
-    written = output_path.suffix.removeprefix(".")
-    extra = {"Date": None} if written == "svg" else {}
-    figure.savefig(beside, format=written, dpi=150, metadata=extra)
-    beside.replace(output_path)
+    save_picture(figure, output_path)
 
 
 def smoothed(values: np.ndarray, time_constant: float) -> np.ndarray:
@@ -80,24 +101,27 @@ def _running_sums(values: np.ndarray, time_constant: float) -> tuple[np.ndarray,
 
 
 def _draw_losses(
-    axes: "Axes", train: np.ndarray, held_out: np.ndarray, unigram_loss: float | None
+    axes: "Axes",
+    train: np.ndarray,
+    held_out: np.ndarray,
+    unigram_loss: float | None,
+    *,
+    held_out_label: str,
 ) -> None:
     if len(train):
         average = smoothed(train[:, 1], SMOOTHING_SHARE * len(train))
-        axes.plot(*train.T, color=TRAINING, alpha=0.22, linewidth=0.8)
-        axes.plot(train[:, 0], average, color=TRAINING, linewidth=2, label="training, smoothed")
+        axes.plot(*train.T, color=BLUE, alpha=0.22, linewidth=0.8)
+        axes.plot(train[:, 0], average, color=BLUE, linewidth=2, label="training, smoothed")
     if len(held_out):
         mark = "o" if len(held_out) <= 40 else None
-        line = axes.plot(*held_out.T, color=HELD_OUT, linewidth=2, marker=mark, markersize=4)
-        line[0].set_label("held-out documents")
+        line = axes.plot(*held_out.T, color=RED, linewidth=2, marker=mark, markersize=4)
+        line[0].set_label(held_out_label)
         step, loss = held_out[-1]
         note = {"xytext": (-4, 9), "textcoords": "offset points", "ha": "right"}
-        axes.annotate(f"{loss:.2f}", (step, loss), color=HELD_OUT, fontweight="bold", **note)
+        axes.annotate(f"{loss:.2f}", (step, loss), color=RED, fontweight="bold", **note)
     if unigram_loss is not None:
-        line = axes.axhline(unigram_loss, color=BASELINE, linewidth=1.3, linestyle=(0, (5, 3)))
+        line = axes.axhline(unigram_loss, color=GREY, linewidth=1.3, linestyle=DASHED)
         line.set_label(f"unigram baseline, {unigram_loss:.2f}")
-    _tidy(axes)
-    axes.set_ylabel("masked-token loss (nats)", color=INK)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, labelcolor=INK, loc="upper right")
 
@@ -106,21 +130,11 @@ def _draw_rates(axes: "Axes", learning_rate: np.ndarray) -> None:
     if len(learning_rate):
         axes.plot(*learning_rate.T, color=INK, linewidth=1.2)
         axes.fill_between(*learning_rate.T, color=INK, alpha=0.07, linewidth=0)
-    _tidy(axes)
     axes.set_ylim(bottom=0)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
     axes.set_ylabel("learning rate", color=INK)
     axes.set_xlabel("step", color=INK)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-
-
-def _tidy(axes: "Axes") -> None:
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(BASELINE)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, length=0)
-    axes.margins(x=0.01)
 
 
 def _read(path: Path, names: Sequence[str]) -> list[np.ndarray]:

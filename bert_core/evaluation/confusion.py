@@ -80,12 +80,12 @@ def worst_mistakes(
     entities come last. Each is worth reading: a hard example, a wrong label, a text cut short.
     """
     results = outcomes(task, predictions, examples)
-    wrong = [each for each in results if each.correct is False or _is_number(each.gold)]
+    wrong = [each for each in results if each.correct is False or each.is_number]
     return sorted(wrong, key=_badness, reverse=True)[:num]
 
 
 def _badness(result: Outcome) -> float:
-    if _is_number(result.gold):
+    if result.is_number:
         return abs(result.found - result.gold)
     if result.confidence is None and isinstance(result.found, list):
         return max((_score_of_wrong(each, result.gold) for each in result.found), default=0.0)
@@ -96,10 +96,6 @@ def _score_of_wrong(found: Any, gold: Sequence[Any]) -> float:  # noqa: ANN401 -
     if isinstance(found, Mapping) and not spans([found]) & spans(gold):
         return found["score"]
     return 0.0
-
-
-def _is_number(gold: object) -> bool:
-    return isinstance(gold, float)
 
 
 def _types_by_span(gold: Sequence[Entity], found: Sequence[Entity]) -> list[tuple[str, str]]:

@@ -44,6 +44,14 @@ class Outcome:
     confidence: float | None
     columns: Mapping[str, Any]
 
+    @property
+    def is_number(self) -> bool:
+        """Whether the answers are numbers, which are not right or wrong but more or less far off.
+
+        Never of a task that is not known here.
+        """
+        return isinstance(self.gold, float) and isinstance(self.found, float)
+
 
 def outcomes(
     task: Task, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]

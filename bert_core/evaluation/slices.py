@@ -74,8 +74,12 @@ def slice_metrics(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
     groups: Sequence[str] | None = None,
+    hurried: bool = False,
 ) -> list[Slice]:
-    """The metrics of each slice, measured as if it were all there is; `groups` as in bootstrap."""
+    """The metrics of each slice, measured as if it were all there is.
+
+    `groups` and `hurried` as in `bootstrap_intervals`.
+    """
     found = []
     for slicing in slicings:
         for name in slicing.names:
@@ -87,6 +91,7 @@ def slice_metrics(
                 num_resamples=num_resamples,
                 seed=seed,
                 groups=None if groups is None else [groups[index] for index in inside],
+                hurried=hurried,
             )
             found.append(Slice(slicing.by, name, len(inside), metrics))
     return found

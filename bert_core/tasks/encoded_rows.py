@@ -3,7 +3,7 @@
 Shapes: I items (what a step counts), R rows (sequences), T tokens, P places (where a head answers).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Self
@@ -57,6 +57,7 @@ class EncodedRows:
     - `num_truncated`, the examples that lost tokens to the length
     - `notes`, arrays of the task's own that its `decode` reads
     - `lost`, the names of examples that teach nothing, by the reason
+    - `counts`, what else of the examples is to be told, by what it is: `{"invalid tags": 3}`
     """
 
     input_ids: IntArray
@@ -71,6 +72,16 @@ class EncodedRows:
     num_truncated: int
     notes: dict[str, npt.NDArray[np.int64]]
     lost: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """How much of the examples is not in the rows as it was, by what it is.
+
+        Every summary has it, so that nothing is lost in silence (see `tally_text`).
+        """
+        lost = {reason: len(names) for reason, names in self.lost.items()}
+        return {"examples truncated": self.num_truncated, **self.counts, **lost}
 
     @property
     def num_items(self) -> int:
@@ -183,6 +194,11 @@ class EncodedRows:
 
     def _rows_of(self, items: IntArray) -> IntArray:
         return ragged_arange(self._first_rows[items], self.rows_per_item[items])
+
+
+def tally_text(tally: Mapping[str, int]) -> str:
+    """A tally in words: `3 examples truncated, 0 invalid tags`."""
+    return ", ".join(f"{count:,} {name}" for name, count in tally.items())
 
 
 def concatenated(arrays: Sequence[npt.ArrayLike]) -> IntArray:

@@ -117,8 +117,7 @@ class Tagging(Task):
     def encode(self, examples: Sequence[TaggedSentence], tokenizer: Tokenizer) -> EncodedRows:
         """A row for each sentence or window of a document, or several where one is too long.
 
-        `notes` has the word of each place among the words of all examples, and the counts
-        `words_without_tokens` and `invalid_tags`.
+        `notes` has the word of each place among the words of all examples.
         """
         sentences = [each.words for each in examples]
         rows = encode_words(tokenizer, sentences, self._texts(examples), self.max_length)
@@ -134,10 +133,10 @@ class Tagging(Task):
             rows_per_item=ones,
             example=rows.sentence,
             num_truncated=rows.num_truncated,
-            notes={
-                "words": rows.words,
-                "words_without_tokens": np.array([rows.num_without_tokens]),
-                "invalid_tags": np.array([sum(each.num_invalid for each in examples)]),
+            notes={"words": rows.words},
+            counts={
+                "words without tokens": rows.num_without_tokens,
+                "invalid tags": sum(each.num_invalid for each in examples),
             },
         )
 

@@ -51,7 +51,7 @@ def test_colours_are_shares_of_a_row(tmp_path):
 
 
 def test_many_classes_have_no_numbers(tmp_path):
-    matrix, path = matrix_of(40), tmp_path / "confusion.svg"
+    matrix, path = matrix_of(41), tmp_path / "confusion.svg"
     plot_confusion(matrix, path, title="many")
     labels = labels_of(path)
     assert set(matrix.names) <= labels

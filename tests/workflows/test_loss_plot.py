@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from workflows.journal import Journal
-from workflows.loss_plot import plot_losses, smoothed
+from workflows.loss_plot import FINETUNING, plot_losses, smoothed
 
 
 @pytest.fixture
@@ -27,6 +27,16 @@ def test_the_picture_names_what_it_shows(journal, tmp_path):
     for label in ("a run", "training, smoothed", "held-out documents", "unigram baseline, 6.94"):
         assert f"<!-- {label} -->" in text
     assert [path.name for path in output.parent.iterdir()] == ["loss.svg"]
+
+
+def test_a_picture_of_fine_tuning_speaks_of_its_own_loss(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    for step in range(1, 5):
+        journal.append(step, {"train/loss": 1 / step, "dev/loss": 2 / step})
+    plot_losses(journal.path, tmp_path / "loss.svg", title="a run", curves=FINETUNING)
+    text = (tmp_path / "loss.svg").read_text()
+    assert "<!-- dev examples -->" in text and "<!-- loss -->" in text
+    assert "masked" not in text and "<!-- 0.50 -->" in text
 
 
 def test_a_run_without_losses_gives_a_picture(tmp_path):

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from bert_core.tasks.encoded_rows import EncodedRows, concatenated
+from bert_core.tasks.encoded_rows import EncodedRows, concatenated, tally_text
 
 
 def rows_of(lengths, *, per_item=1, labels=None, place_counts=None):
@@ -91,3 +93,12 @@ def test_division_counts_all_rows_of_an_item():
         for run in runs:
             assert len(run) == 1 or rows.batch(run, "padded").num_slots <= max_tokens
     assert [run.tolist() for run in rows.divide(items, 36, "padded")] == [[0, 1], [2]]
+
+
+def test_a_tally_has_all_that_is_not_in_the_rows_as_it_was():
+    rows = rows_of([3, 9])
+    assert tally_text(rows.tally) == "0 examples truncated"
+    counted = replace(
+        rows, num_truncated=1, counts={"invalid tags": 0}, lost={"answers lost": ("a", "b")}
+    )
+    assert tally_text(counted.tally) == "1 examples truncated, 0 invalid tags, 2 answers lost"

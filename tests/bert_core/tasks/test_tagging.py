@@ -187,8 +187,7 @@ def test_each_word_has_its_own_prediction_across_windows(
         for each in some_sentences([40, 3, 1, 90, 7])
     ]
     rows = task.encode(sentences, tokenizer)
-    assert rows.num_truncated == 0
-    assert rows.notes["words_without_tokens"].tolist() == [5]
+    assert rows.tally == {"examples truncated": 0, "words without tokens": 5, "invalid tags": 0}
     outputs, _ = compute_all_outputs(task, bert, rows, device=CPU, max_tokens=100)
     predictions = task.decode(outputs, rows, sentences)
     alone = [TaggedSentence([word]) for word in WORDS]
@@ -315,8 +314,7 @@ def test_examples_of_a_folder_and_what_is_refused(tmp_path, tokenizer):
         task.encode(dev, tokenizer)
     counting = Tagging(scheme="iob2").examples(tmp_path, "train")
     assert [each.num_invalid for each in counting] == [1, 0]
-    notes = task.encode(counting, tokenizer).notes
-    assert notes["invalid_tags"].tolist() == [1]
+    assert task.encode(counting, tokenizer).tally["invalid tags"] == 1
     with pytest.raises(TaskDataError, match="I-PER cannot stand here in IOB2: .*train.txt:1"):
         Tagging(scheme="iob2", invalid_tags="refuse").examples(tmp_path, "train")
     with pytest.raises(TaskDataError, match="nothing says where documents begin: .*train.txt"):
