@@ -20,8 +20,8 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
 
 .PHONY: demo
-demo: $(STAMP)  ## pre-train a small encoder on this machine's documentation (minutes, no network)
-	$(PYTHON) workflows/pretrain.py $(ARGUMENTS)
+demo: $(STAMP)  ## pre-train a small encoder, fine-tune it on three tasks (minutes, no network)
+	$(PYTHON) workflows/demo.py $(ARGUMENTS)
 
 .PHONY: test
 test: $(STAMP)  ## the tests that take minutes

@@ -43,7 +43,8 @@ class Usage:
 def register(job: TrainingJob, results: JobResults, tracking: TrackingSummary) -> None:
     """Registers the model folder as a version, if asked to, and prints and keeps the summary.
 
-    When MLflow does not answer the summary says so and is not kept: the same command tries again.
+    Of a run among others only the place is printed. When MLflow does not answer the summary says so
+    and is not kept: the same command tries again.
     """
     folder, name = job.folder, job.run_settings.tracking.register_as
     version, problem = None, tracking.error
@@ -74,7 +75,9 @@ def register(job: TrainingJob, results: JobResults, tracking: TrackingSummary) -
     text = "\n".join(lines)
     if not problem and not tracking.unsent_records:
         write_atomically(folder.summary, text + "\n")
-    print(text)
+        if job.title:
+            text = f"{job.title}  finished: {folder.path}"
+    print(text, flush=True)
 
 
 def open_command(tracking_uri: str) -> str:

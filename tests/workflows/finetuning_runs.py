@@ -1,17 +1,28 @@
-"""Fine-tuning runs for tests: a task in a made-up language, an encoder that knows nothing."""
+"""Fine-tuning runs for tests: a task in a made-up language, an encoder that knows nothing.
+
+As a program it trains several of them in one group of workers; `---` divides their arguments.
+"""
 
 import random
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from typing import ClassVar
 
 import torch
-from pretraining_runs import Channel, StoppingWorker
+from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker
 
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.tokenizer import train_wordpiece
-from workflows.finetune import parse
+from workflows.command import run_command
+from workflows.finetune import opened_job, parse
 from workflows.finetuning_worker import FinetuningRun
+from workflows.storage import open_storage
+from workflows.training_job import train_and_register
 
 WORDS = ["ba", "keli", "monu", "rashi", "to", "vuza", "bali", "shito", "noka", "rume"]
 VOCABULARY = 120
@@ -34,7 +45,7 @@ def write_task(folder: Path, *, train: int = 90, dev: int = 40, inverted: bool =
     return folder
 
 
-def write_encoder(folder: Path, *, vocab_size: int = VOCABULARY) -> Path:
+def write_encoder(folder: Path, *, vocab_size: int = VOCABULARY, positions: int = 32) -> Path:
     """A fresh encoder of one layer, as a pre-training run leaves it."""
     tokenizer = train_wordpiece([" ".join(WORDS)] * 3, VOCABULARY, lowercase=True)
     config = ModelConfig(
@@ -43,7 +54,7 @@ def write_encoder(folder: Path, *, vocab_size: int = VOCABULARY) -> Path:
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=64,
-        max_position_embeddings=32,
+        max_position_embeddings=positions,
     )
     torch.manual_seed(4)
     save_model_folder(folder, Bert.for_pretraining(config), tokenizer, card="")
@@ -81,3 +92,62 @@ def finetune_here(storage: Path, stop_after: int = -1, **changed: object):
     finally:
         torch.set_num_threads(num_threads)
     return run, outcome, worker._channel.news
+
+
+@dataclass
+class FineTuning(Run):
+    """A fine-tuning run by its settings, on the data and the encoder in `shards`."""
+
+    program: ClassVar[Path] = REPOSITORY / "workflows" / "finetune.py"
+
+    def arguments(self) -> list[str]:
+        """The command line after the program's name."""
+        places = {"data": self.shards / "data", "model": self.shards / "encoder"}
+        return arguments(self.storage, **places, name=self.name, **self.settings)
+
+
+@dataclass
+class FineTunings(Run):
+    """Several of them, one after the other in one group of workers; `name` is only its own."""
+
+    program: ClassVar[Path] = Path(__file__)
+
+    jobs: list[FineTuning] = field(default_factory=list)
+
+    def arguments(self) -> list[str]:
+        """The command lines of all, divided."""
+        return [text for job in self.jobs for text in ("---", *job.arguments())][1:]
+
+
+@dataclass
+class Demo(Run):
+    """The demo of the encoder in `shards`, on little of what there is."""
+
+    program: ClassVar[Path] = REPOSITORY / "workflows" / "demo.py"
+
+    def arguments(self) -> list[str]:
+        """The command line after the program's name."""
+        given = ["--storage", str(self.storage), "--model", str(self.shards / "encoder")]
+        return [*given, "--data", "docs://numpy,scipy", "--max_examples", "100"]
+
+    def newest(self, prefix: str) -> Run:
+        """The fine-tuning run whose name begins so, or one that never was."""
+        folders = self.storage.glob(f"runs/{prefix}-*/")
+        name = next((each.name for each in folders), prefix)
+        return Run(self.storage, name, self.shards, 0)
+
+
+def train_all(given: list[str]) -> bool:
+    """Trains and registers what stands between the dividers."""
+    lines = [list(line) for divides, line in groupby(given, "---".__eq__) if not divides]
+    with ExitStack() as opened:
+        jobs = []
+        for line in lines:
+            settings = parse(line)
+            jobs.append(opened.enter_context(opened_job(settings, open_storage(settings.storage))))
+            jobs[-1].title = f"{len(jobs)} of {len(lines)} {settings.name}"
+        return train_and_register(jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(lambda: train_all(sys.argv[1:])))

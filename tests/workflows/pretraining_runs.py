@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import psutil
@@ -77,6 +77,8 @@ def write_corpus(folder: Path, *, num_documents: int = 320, seed: int = 7) -> Pa
 @dataclass
 class Run:
     """A run by its settings; every `start` is the same command."""
+
+    program: ClassVar[Path] = PRETRAIN
 
     storage: Path
     name: str
@@ -151,7 +153,7 @@ class Driver:
         self.log = run.storage / f"{run.name}-{Driver._started}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, PRETRAIN, *run.arguments()],
+                [sys.executable, run.program, *run.arguments()],
                 env=os.environ | {"PYTHONUNBUFFERED": "1"} | run.environment,
                 cwd=run.storage,
                 stdout=log,
