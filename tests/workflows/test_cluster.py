@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,3 +98,56 @@ def test_workers_in_the_place_of_lost_ones_begin_without_news():
     assert channel.status() == WorkerStatus(group="second")
     channel.end()
     assert channel.status().ended
+
+
+def test_a_job_is_followed_until_the_next_begins_and_the_last_until_the_workers_go(monkeypatch):
+    monkeypatch.setattr(cluster.ray, "get", lambda value: value)
+    monkeypatch.setattr(cluster, "POLL_SECONDS", 0.01)
+    channel, go = LocalChannel().channel, threading.Event()
+    fit = cluster._InThread(lambda: go.wait(30) and FINISHED)
+    remote = LocalChannel()
+    remote.channel = channel
+    workers = cluster.WorkersAtJobs(remote, fit, ClusterSettings())
+    rank_zero = cluster.Worker(0, 1, torch.device("cpu"), remote)
+
+    rank_zero.begin_job(0)
+    first = workers.news(0)
+    assert next(first) == {"waiting": ""}
+    rank_zero.publish({"step": 1})
+    assert next(first) == {"step": 1, "waiting": ""}
+    rank_zero.end_job(FINISHED.return_value[0])
+    assert next(first)["step"] == 1, "the next may not have begun"
+    rank_zero.begin_job(1)
+    rank_zero.publish({"step": 7})
+    assert [each["step"] for each in first] == [1], "its last news are seen, and no other's"
+    assert workers.outcome(0) == {"step": 1, "stopped": False}
+
+    channel.begin("another group")  # the workers were lost
+    rank_zero.begin_job(0)
+    second = workers.news(1)
+    assert next(second) == {"waiting": ""}
+    rank_zero.end_job(FINISHED.return_value[0])
+    rank_zero.begin_job(1)
+    rank_zero.publish({"step": 9})
+    assert next(second) == {"step": 9, "waiting": ""}
+    workers.request_stop()
+    assert channel.stop_requested()
+    go.set()
+    assert [each["step"] for each in second][-1] == 9
+    assert workers.outcome(1) == {"step": 9, "stopped": True}, "Ray says what was not heard"
+    assert workers.outcome(2) is None, "it was not begun"
+    with pytest.raises(KeyboardInterrupt):
+        workers.request_stop()
+
+
+FINISHED = SimpleNamespace(
+    return_value=[{"step": 1, "stopped": False}, {"step": 9, "stopped": True}]
+)
+
+
+def test_other_ranks_say_nothing_of_jobs():
+    channel = LocalChannel()
+    worker = cluster.Worker(1, 2, torch.device("cpu"), channel)
+    worker.begin_job(3)
+    worker.end_job({"step": 1, "stopped": False})
+    assert channel.channel.status() == WorkerStatus()

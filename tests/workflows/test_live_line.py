@@ -47,6 +47,18 @@ def test_a_terminal_has_one_line_and_messages_above_it():
     assert rest == [""]
 
 
+def test_a_title_stands_before_what_is_said_of_one_run_among_others():
+    stream = io.StringIO()
+    show = LiveLine("2 of 6 docs_library untrained", stream)
+    show({"waiting": "starting 1 worker"})
+    show(NEWS | {"messages": ["going on from step 1,199"]})
+    assert stream.getvalue().splitlines() == [
+        "2 of 6 docs_library untrained  starting 1 worker",
+        "2 of 6 docs_library untrained  going on from step 1,199",
+        f"2 of 6 docs_library untrained  {describe(NEWS)}",
+    ]
+
+
 def test_a_log_gets_a_line_now_and_then_and_the_last():
     stream = io.StringIO()
     show = LiveLine(stream=stream)

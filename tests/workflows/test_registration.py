@@ -64,6 +64,10 @@ def test_registered_once_and_only_then_the_run_is_done(job, tmp_path, capsys):
     register(job, results, tracking)
     printed = capsys.readouterr().out
     assert printed.count("models:/bert/1") == 2 and folder.summary.read_text() in printed
+    job.title = "2 of 3"
+    register(job, results, tracking)
+    assert capsys.readouterr().out == f"2 of 3  finished: {folder.path}\n"
+    assert "finished     8 steps" in folder.summary.read_text(), "where one may look"
     client = open_client(f"sqlite:///{tmp_path}/mlflow/mlflow.db")
     (version,) = client.search_model_versions("name = 'bert'")
     assert version.description == CARD
