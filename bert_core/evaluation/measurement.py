@@ -19,6 +19,7 @@ from bert_core.evaluation.weighted_metrics import (
     of_entities,
     of_label_sets,
     of_labels,
+    of_words,
 )
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.conll import TaggedSentence
@@ -98,7 +99,8 @@ def _fast_metrics(
     if classes is None:
         return None
     if isinstance(task, Tagging):
-        return of_entities(classes, *_right_words(predictions, examples))
+        right, count = _right_words(predictions, examples)
+        return of_words(right, count) if task.is_plain else of_entities(classes, right, count)
     several = isinstance(task, Classification) and task.kind == "multiple"
     return of_label_sets(classes) if several else of_labels(classes)
 

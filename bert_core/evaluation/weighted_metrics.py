@@ -69,25 +69,35 @@ def of_label_sets(classes: ClassCounts) -> WeightedMetrics:
     return compute
 
 
+def of_words(right_words: npt.ArrayLike, num_words: npt.ArrayLike) -> WeightedMetrics:
+    """Accuracy by word; the arguments count the words with the right tag and all words, [N]."""
+    words = np.stack([np.asarray(right_words), np.asarray(num_words)], axis=1).astype(np.float64)
+
+    def compute(counts: FloatArray) -> dict[str, FloatArray]:
+        of_samples = counts @ words
+        return {"accuracy": of_samples[:, 0] / of_samples[:, 1]}
+
+    return compute
+
+
 def of_entities(
     classes: ClassCounts, right_words: npt.ArrayLike, num_words: npt.ArrayLike
 ) -> WeightedMetrics:
     """Precision, recall and F1 of entities of all types together, F1 of each type, and accuracy.
 
-    `right_words` and `num_words` count the words with the right tag and all words, [N].
+    `right_words` and `num_words` as in `of_words`.
     """
-    words = np.stack([np.asarray(right_words), np.asarray(num_words)], axis=1).astype(np.float64)
+    accuracy = of_words(right_words, num_words)
 
     def compute(counts: FloatArray) -> dict[str, FloatArray]:
         sums = classes.sums(counts)
         hits, gold, found = (each.sum(axis=1) for each in sums)
         of_types = f1_of(*sums)
-        of_words = counts @ words
         return {
             "precision": ratio(hits, found),
             "recall": ratio(hits, gold),
             "f1": f1_of(hits, gold, found),
-            "accuracy": of_words[:, 0] / of_words[:, 1],
+            **accuracy(counts),
             **{f"f1_{name}": of_types[:, index] for index, name in enumerate(classes.names)},
         }
 

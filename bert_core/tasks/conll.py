@@ -1,10 +1,10 @@
-"""Files of tagged words -> sentences in IOB2: CoNLL columns, or tables of lists.
+"""CoNLL files of tagged words -> sentences, with their tags in IOB2, or plain.
 
 A CoNLL file has a word a line, a blank line after each sentence, and perhaps a -DOCSTART- line
 before each document (Tjong Kim Sang and De Meulder 2003).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,11 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bert_core.tasks.tables import Record, TaskDataError, column, read_table
-from bert_core.tasks.tag_schemes import Scheme, Tags, UnknownTagError, detect_scheme
+from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, detect_scheme, is_plain
 
-CONLL_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".tsv")
-LIST_SUFFIXES = (".jsonl", ".parquet")
+CONLL_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".tsv", "")  # eng.train has none
 
 _DOCUMENT_START = "-DOCSTART-"
 
@@ -27,8 +26,8 @@ class TaggedSentence:
 
     Sentences that follow each other and have the same `document` are parts of it; None is a
     document of its own. `file` and `line` are the place of the first word, or `file` that of the
-    record, without a line. `scheme` is that of the data, `num_invalid` counts the tags that it
-    forbids. `columns` are all of a record's, for slices.
+    record, without a line. `scheme` is that of the data, None where its tags are plain;
+    `num_invalid` counts the tags that it forbids. `columns` are all of a record's, for slices.
     """
 
     words: Sequence[str]
@@ -36,7 +35,7 @@ class TaggedSentence:
     document: str | None = None
     file: str = ""
     line: int | None = None
-    scheme: Scheme = "iob2"
+    scheme: Scheme | None = "iob2"
     num_invalid: int = 0
     columns: Mapping[str, Any] = field(default_factory=dict)
 
@@ -59,7 +58,8 @@ class WordColumns:
     """Which columns are read: by name, or by number, from 0 or from the end (-1 is the last).
 
     `names` are those of a CoNLL file from left to right, where they have names. What begins with
-    `comment`, if that is not empty, is left out where a sentence may begin.
+    `comment`, if that is not empty, is left out where a sentence may begin. `tag_names` are those
+    of tags that are numbers.
     """
 
     words: str
@@ -67,6 +67,7 @@ class WordColumns:
     names: tuple[str, ...] = ()
     document: str | None = None
     comment: str = ""
+    tag_names: tuple[str, ...] = ()
 
 
 def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
@@ -97,35 +98,27 @@ def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
     return sentences
 
 
-def read_word_lists(path: Path, columns: WordColumns) -> list[TaggedSentence]:
-    """The sentences of a JSONL or Parquet table, which has a list of words and a list of tags each.
-
-    A record without tags has None. Raises `TaskDataError`, with the place of the record, for what
-    is not such a list.
-    """
-    return [_from_record(record, path, columns) for record in read_table(path)]
-
-
 def in_iob2(
-    sentences: Sequence[TaggedSentence], scheme: Scheme | Literal["auto"], *, refuse: bool
+    sentences: Sequence[TaggedSentence],
+    scheme: Scheme | Literal["auto", "none"],
+    *,
+    refuse: bool,
 ) -> list[TaggedSentence]:
     """The sentences with their tags as IOB2, and counts of those that their scheme forbids.
 
-    A scheme that is not given is found out from all of them. With `refuse` the first tag that the
-    scheme forbids raises `TaskDataError`, with its line; what is no tag always does.
+    A scheme that is not given is found out from all of them. Where none of the tags belongs to one
+    they are plain, and stay as they are. With `refuse` the first tag that the scheme forbids
+    raises `TaskDataError`, with its line; what is no tag always does.
     """
     known = [index for index, each in enumerate(sentences) if each.tags is not None]
     tagged = [sentences[index] for index in known]
-    try:
-        tags = Tags.of([each.tags or () for each in tagged])
-    except UnknownTagError as error:
-        where = next(
-            each.where_is(each.tags.index(error.tag))
-            for each in tagged
-            if each.tags and error.tag in each.tags
-        )
-        remedy = "a tag is O, or B-, I-, E- or S- before a type"
-        raise TaskDataError(str(error), where, remedy) from error
+    if scheme == "none" or (scheme == "auto" and _are_plain(tagged)):
+        _refuse_tags(tagged, lambda tag: not tag, "mend the line")
+        return [each if each.tags is None else replace(each, scheme=None) for each in sentences]
+    _refuse_tags(
+        tagged, is_plain, "a tag is O, or B-, I-, E- or S- before a type; or all are without those"
+    )
+    tags = Tags.of([each.tags or () for each in tagged])
     found: Scheme = detect_scheme(tags) if scheme == "auto" else scheme
     invalid = tags.invalid(found)
     bounds = np.cumsum([0, *(len(each.words) for each in tagged)])
@@ -145,6 +138,23 @@ def in_iob2(
             sentences[index], tags=strings[begin:end], scheme=found, num_invalid=count
         )
     return iob2
+
+
+def _are_plain(tagged: Sequence[TaggedSentence]) -> bool:
+    """Whether no tag belongs to a scheme; where all words are outside it cannot be told."""
+    names = {tag for each in tagged for tag in each.tags or ()} - {OUTSIDE}
+    return bool(names) and all(map(is_plain, names))
+
+
+def _refuse_tags(
+    tagged: Sequence[TaggedSentence], is_wrong: Callable[[str], bool], remedy: str
+) -> None:
+    names = {tag for each in tagged for tag in each.tags or ()}
+    wrong = {tag for tag in names if is_wrong(tag)}
+    for each in tagged if wrong else ():
+        for number, tag in enumerate(each.tags or ()):
+            if tag in wrong:
+                raise TaskDataError(f"{tag!r} is no tag", each.where_is(number), remedy)
 
 
 def _blocks(path: Path, comment: str) -> Iterator[tuple[str | None, int, list[list[str]]]]:
@@ -185,7 +195,7 @@ def _index(name: str, names: Sequence[str], width: int, where: str) -> int:
     """The number of a column."""
     if name in names:
         return names.index(name)
-    index = _number(name)
+    index = column_number(name)
     if index is not None and -width <= index < width:
         return index % width
     close = get_close_matches(name, names, n=1, cutoff=0.5)
@@ -194,39 +204,6 @@ def _index(name: str, names: Sequence[str], width: int, where: str) -> int:
     raise TaskDataError(f"no column {name}{near}", f"{where}: {known}", "name another column")
 
 
-def _number(name: str) -> int | None:
+def column_number(name: str) -> int | None:
+    """The number that a column is given by, None for a name."""
     return int(name) if name.removeprefix("-").isdecimal() else None
-
-
-def _from_record(record: Record, path: Path, columns: WordColumns) -> TaggedSentence:
-    word_column = _key(record, columns.words)
-    words = _strings(record, word_column, column(record, word_column))
-    if not words:
-        raise TaskDataError(f"no words in column {word_column}", record.where, "remove the record")
-    tag_column = _key(record, columns.tags)
-    found = None if tag_column == word_column else record.values.get(tag_column)
-    tags = None if found is None else _strings(record, tag_column, found)
-    if tags is not None and len(tags) != len(words):
-        raise TaskDataError(
-            f"{len(tags)} tags for {len(words)} words", record.where, "mend the record"
-        )
-    document = None
-    if columns.document is not None:
-        document = f"{path}: {column(record, columns.document)}"
-    return TaggedSentence(words, tags, document, record.where, columns=record.values)
-
-
-def _key(record: Record, name: str) -> str:
-    """The name of a column that may be given by its number."""
-    index, names = _number(name), list(record.values)
-    if name in record.values or index is None or not -len(names) <= index < len(names):
-        return name
-    return names[index]
-
-
-def _strings(record: Record, name: str, value: Any) -> list[str]:  # noqa: ANN401 - as in the table
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return value
-    raise TaskDataError(
-        f"no list of strings in column {name}", record.where, "name another column, or mend it"
-    )

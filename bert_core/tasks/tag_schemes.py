@@ -26,23 +26,21 @@ _B, _I, _E, _S = range(1, 5)
 BoolArray = npt.NDArray[np.bool_]
 
 
-class UnknownTagError(ValueError):
-    """A tag that belongs to no scheme; `tag` is the tag."""
-
-    def __init__(self, tag: str) -> None:
-        super().__init__(f"{tag!r} is no tag")
-        self.tag = tag
+def is_plain(tag: str) -> bool:
+    """Whether a tag belongs to no scheme: it is neither O nor a prefix before a type."""
+    prefix, _, kind = tag.partition("-")
+    return tag != OUTSIDE and not (kind and len(prefix) == 1 and prefix in _LETTERS[1:])
 
 
 def split_tag(tag: str) -> tuple[str, str]:
     """Prefix and type of a tag; a type may have hyphens, that of O is empty.
 
-    Raises `UnknownTagError`.
+    A word with a plain tag, NN, is an entity of that type, alone: B-NN.
     """
+    if is_plain(tag):
+        return _LETTERS[_B], tag
     prefix, _, kind = tag.partition("-")
-    if tag == OUTSIDE or (kind and len(prefix) == 1 and prefix in _LETTERS[1:]):
-        return prefix, kind
-    raise UnknownTagError(tag)
+    return prefix, kind
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Tags:
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[str]]) -> Self:
-        """The tags of sentences, none of them empty. Raises `UnknownTagError`."""
+        """The tags of sentences, none of them empty."""
         known: dict[str, int] = {}
         codes = [known.setdefault(tag, len(known)) for tag in chain.from_iterable(sentences)]
         lengths = np.array([len(each) for each in sentences], dtype=np.int64)
@@ -71,10 +69,7 @@ class Tags:
 
     @classmethod
     def from_codes(cls, codes: IntArray, names: Sequence[str], lengths: IntArray) -> Self:
-        """The tags with these numbers, [W], among `names`; `lengths` are those of the sentences.
-
-        Raises `UnknownTagError` for a name.
-        """
+        """The tags with these numbers, [W], among `names`; `lengths` are those of the sentences."""
         parts = [split_tag(name) for name in names]
         type_names = tuple(sorted({kind for _, kind in parts if kind}))
         number = {kind: index for index, kind in enumerate(type_names)} | {"": -1}

@@ -1,4 +1,4 @@
-"""Tagging: which words of a sentence are entities of which types, from CoNLL files or tables.
+"""Tagging: which words of a sentence are entities of which types, or any other tag of each word.
 
 The paper's figure 4 (d): the state of each word's first sub-word, dropout, a linear map (section
 5.3). Shapes: P places (first sub-words), L labels, W words.
@@ -6,6 +6,7 @@ The paper's figure 4 (d): the state of each word's first sub-word, dropout, a li
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import eq
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,18 +19,18 @@ from torch.nn import functional as F
 from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.conll import (
     CONLL_SUFFIXES,
-    LIST_SUFFIXES,
     TaggedSentence,
     WordColumns,
     in_iob2,
     read_conll,
-    read_word_lists,
 )
+from bert_core.tasks.data_splits import is_on_hub, read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
 from bert_core.tasks.entity_metrics import entity_metrics
 from bert_core.tasks.tables import TaskDataError, split_file
-from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, split_tag
+from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, is_plain, split_tag
 from bert_core.tasks.task import FloatArray, HeadShape, Task
+from bert_core.tasks.word_lists import LIST_SUFFIXES, read_word_lists
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rows.counter_hash import IntArray
 
@@ -39,6 +40,9 @@ class Tagging(Task):
 
     Inside, tags are IOB2, and the labels have B- and I- for each type; predictions are written in
     the scheme of the data. A word of which the tokenizer makes nothing is outside of all entities.
+
+    Where no tag of the training data has a prefix, as parts of speech have none, tags are plain:
+    the labels are the tags, each word is an entity of its own, and accuracy is the metric.
 
     With `document_context` a row is not a sentence but as much of its document as fits, and the
     head is asked at the words of all sentences in it. A document that fits is one row, so each of
@@ -69,8 +73,15 @@ class Tagging(Task):
         description="what begins a comment before a sentence of a CoNLL file; nothing by default,"
         " since # may be a word",
     )
-    scheme: Literal["auto", "iob1", "iob2", "bioes"] = Field(
-        default="auto", description="how entities are tagged in the data; auto finds it out"
+    tag_names: tuple[str, ...] = Field(
+        default=(),
+        description="names of the tags that are numbers in a table, from 0 on; by default those"
+        " that the table knows, or the numbers",
+    )
+    scheme: Literal["auto", "iob1", "iob2", "bioes", "none"] = Field(
+        default="auto",
+        description="how entities are tagged in the data; none where tags are of words alone, such"
+        " as parts of speech; auto finds it out",
     )
     invalid_tags: Literal["count", "refuse"] = Field(
         default="count",
@@ -82,9 +93,14 @@ class Tagging(Task):
     )
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the labels are tags of words, not parts of entities."""
+        return self.scheme == "none" or any(map(is_plain, self.labels))
+
+    @property
     def criterion(self) -> str:
-        """F1 of entities."""
-        return "f1"
+        """F1 of entities; accuracy by word where tags are plain."""
+        return "accuracy" if self.is_plain else "f1"
 
     @property
     def head(self) -> HeadShape:
@@ -92,25 +108,31 @@ class Tagging(Task):
         return HeadShape("classifier", max(len(self.labels), 1), pooled=False)
 
     def examples(self, data: str | Path, split: str) -> list[TaggedSentence]:
-        """Reads a CoNLL file, or a JSONL or Parquet table of lists; tags become IOB2."""
-        path = split_file(data, split, (*CONLL_SUFFIXES, *LIST_SUFFIXES))
+        """Reads a CoNLL file, or a JSONL, Parquet or Hub table of lists; tags become IOB2."""
         columns = WordColumns(
-            self.word_column, self.tag_column, self.columns, self.document_column, self.comment
+            *(self.word_column, self.tag_column, self.columns, self.document_column),
+            *(self.comment, self.tag_names),
         )
-        read = read_word_lists if path.suffix in LIST_SUFFIXES else read_conll
-        sentences = read(path, columns)
+        if not is_on_hub(data):
+            data = split_file(data, split, (*CONLL_SUFFIXES, *LIST_SUFFIXES))
+        if isinstance(data, Path) and data.suffix not in LIST_SUFFIXES:
+            sentences = read_conll(data, columns)
+        else:
+            sentences = read_word_lists(read_split(data, split), columns)
         if self.document_context and all(each.document is None for each in sentences):
             raise TaskDataError(
                 "nothing says where documents begin",
-                str(path),
+                str(data),
                 "write -DOCSTART- lines or name --options.document_column, or leave"
                 " --options.document_context out",
             )
         return in_iob2(sentences, self.scheme, refuse=self.invalid_tags == "refuse")
 
     def label_names(self, examples: Sequence[TaggedSentence]) -> set[str]:
-        """O, and B- and I- for each type that occurs."""
+        """O, and B- and I- for each type that occurs; the tags as they are where they are plain."""
         tags = set(chain.from_iterable(each.tags or () for each in examples))
+        if any(each.scheme is None for each in examples):
+            return tags
         types = {split_tag(tag)[1] for tag in tags} - {""}
         return {OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")}
 
@@ -168,11 +190,12 @@ class Tagging(Task):
         sentence_ends = np.cumsum(lengths)
         sentence_begins = sentence_ends - lengths
         bounds = np.searchsorted(begins, np.append(sentence_begins, num_words)).tolist()
-        schemes: set[Scheme] = {each.scheme for each in examples}
-        strings = {scheme: tags.strings(scheme) for scheme in schemes}
+        plain = np.array([*self.labels, OUTSIDE], dtype=object)[codes].tolist()
+        schemes: set[Scheme | None] = {None if self.is_plain else each.scheme for each in examples}
+        strings = {scheme: tags.strings(scheme) if scheme else plain for scheme in schemes}
         return [
             {
-                "tags": strings[example.scheme][begin:end],
+                "tags": strings[None if self.is_plain else example.scheme][begin:end],
                 "entities": [
                     {
                         "type": tags.type_names[types[entity]],
@@ -191,10 +214,17 @@ class Tagging(Task):
     def metrics(
         self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[TaggedSentence]
     ) -> dict[str, float]:
-        """Precision, recall and F1 of entities, F1 of each type, accuracy by word."""
-        types = {split_tag(label)[1] for label in self.labels} - {""}
+        """Precision, recall and F1 of entities, F1 of each type, accuracy by word.
+
+        Where tags are plain, accuracy alone.
+        """
         gold = [each.tags or () for each in examples]
-        return entity_metrics(gold, [each["tags"] for each in predictions], sorted(types))
+        found = [each["tags"] for each in predictions]
+        if self.is_plain:
+            right = map(eq, chain.from_iterable(gold), chain.from_iterable(found))
+            return {"accuracy": float(np.mean(list(right)))}
+        types = {split_tag(label)[1] for label in self.labels} - {""}
+        return entity_metrics(gold, found, sorted(types))
 
     def _texts(self, examples: Sequence[TaggedSentence]) -> IntArray:
         """The number of the text, a sentence or a document, that an example is of, [N]."""
@@ -207,6 +237,9 @@ class Tagging(Task):
 
     def _encode_tags(self, examples: Sequence[TaggedSentence]) -> IntArray:
         number = {label: index for index, label in enumerate(self.labels)}
+        # A model of others may know IOB1's tags alone: what begins an entity is then I- as well.
+        for name in [label for label in self.labels if label.startswith("I-")]:
+            number.setdefault(f"B{name[1:]}", number[name])
         codes: list[int] = []
         for each in examples:
             if each.tags is None:

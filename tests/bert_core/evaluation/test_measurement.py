@@ -4,6 +4,8 @@ import pytest
 from bert_core.evaluation.bootstrap import leave_out, resamples
 from bert_core.evaluation.measurement import measure, plain_metrics
 from bert_core.tasks.classification import Classification
+from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.tagging import Tagging
 
 
 @pytest.mark.parametrize("num", [60, 4])
@@ -39,3 +41,21 @@ def test_a_label_that_the_model_does_not_know_is_measured_all_the_same(with_labe
     measured = measure(*made.of)
     assert not measured.is_fast  # scikit-learn leaves the label out of the mean of F1
     assert measured.values["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_plain_tags_are_measured_by_word():
+    task = Tagging(labels=("DT", "NN", "O"))
+    examples = [
+        TaggedSentence(["a", "cat"], ["DT", "NN"], scheme=None),
+        TaggedSentence(["cats", "o", "x"], ["NN", "O", "DT"], scheme=None),
+    ]
+    predictions = [
+        {"tags": ["DT", "DT"], "entities": []},
+        {"tags": ["NN", "O", "DT"], "entities": []},
+    ]
+    measured = measure(task, predictions, examples)
+    assert measured.is_fast and measured.values == {"accuracy": 0.8}
+    counts = np.array([[2.0, 0], [1, 2]])
+    expected = plain_metrics(task, predictions, examples)(counts)["accuracy"].tolist()
+    assert measured.compute(counts)["accuracy"].tolist() == pytest.approx(expected)
+    assert expected == [0.5, pytest.approx(7 / 8)]

@@ -1,7 +1,5 @@
 """Reading tagged words: every form of file, and every mistake with its line."""
 
-import json
-
 import pytest
 
 from bert_core.tasks.conll import (
@@ -9,7 +7,6 @@ from bert_core.tasks.conll import (
     WordColumns,
     in_iob2,
     read_conll,
-    read_word_lists,
 )
 from bert_core.tasks.tables import TaskDataError
 
@@ -128,51 +125,6 @@ def test_a_wrong_file_is_refused_with_its_line(conll, text, columns, match):
         conll(text, columns)
 
 
-def test_tables_of_lists(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    records = [
-        {"words": ["EU", "rejects"], "tags": ["B-ORG", "O"], "doc": "d1"},
-        {"words": ["Peter"], "tags": None, "doc": "d1"},
-    ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
-    pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
-    for path in (tmp_path / "a.jsonl", tmp_path / "a.parquet"):
-        for columns in (WordColumns("words", "tags", document="doc"), WordColumns("0", "1")):
-            sentences = read_word_lists(path, columns)
-            assert [each.words for each in sentences] == [["EU", "rejects"], ["Peter"]]
-            assert [each.tags for each in sentences] == [["B-ORG", "O"], None]
-            assert sentences[0].columns == records[0]
-            assert path.name in sentences[0].where
-            assert sentences[0].where_is(1).endswith("word 2")
-            documents = {each.document for each in sentences}
-            assert len(documents) == 1 and (documents == {None}) == (columns.document is None)
-
-
-def test_a_table_without_tags(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"words": ["EU"]}\n')
-    for columns in (FIRST_AND_LAST, WordColumns("words", "tags")):
-        (sentence,) = read_word_lists(tmp_path / "a.jsonl", columns)
-        assert sentence.tags is None
-
-
-@pytest.mark.parametrize(
-    ("record", "match"),
-    [
-        ({"words": ["a", "b"], "tags": ["O"]}, "1 tags for 2 words: .*a.jsonl:1"),
-        ({"words": [], "tags": []}, "no words in column words: .*a.jsonl:1"),
-        ({"words": "a b", "tags": ["O", "O"]}, "no list of strings in column words: .*a.jsonl:1"),
-        ({"words": ["a"], "tags": [3]}, "no list of strings in column tags: .*a.jsonl:1"),
-        ({"word": ["a"], "tags": ["O"]}, "no column words, did you mean word: .*a.jsonl:1"),
-    ],
-)
-def test_a_wrong_record_is_refused_with_its_place(tmp_path, record, match):
-    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
-    with pytest.raises(TaskDataError, match=match):
-        read_word_lists(tmp_path / "a.jsonl", WordColumns("words", "tags"))
-
-
 def tagged(*sequences):
     """Sentences one after the other from the third line of a file on."""
     line, sentences = 3, []
@@ -216,7 +168,32 @@ def test_invalid_tags_are_counted_or_refused_with_their_line():
 
 def test_what_is_no_tag_is_refused_with_its_line():
     with pytest.raises(TaskDataError, match="'NNP' is no tag: f.txt:7 .*B-, I-, E- or S-"):
-        in_iob2(tagged("O O", "O NNP", "NNP"), "auto", refuse=False)
+        in_iob2(tagged("O B-X", "O NNP", "NNP"), "auto", refuse=False)
+    with pytest.raises(TaskDataError, match="'NNP' is no tag: f.txt:7"):
+        in_iob2(tagged("O O", "O NNP", "NNP"), "iob2", refuse=False)
+    nameless = [TaggedSentence(["a", "b"], ["NN", ""], file="f.txt", line=3)]
+    with pytest.raises(TaskDataError, match="'' is no tag: f.txt:4"):
+        in_iob2(nameless, "auto", refuse=False)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sequences"),
+    [
+        ("auto", ["DT NN VBZ", "-LRB- NN-X , O"]),
+        ("auto", ["3 0", "0"]),
+        ("none", ["B-PER I-PER", "O NN"]),
+    ],
+)
+def test_plain_tags_stay_as_they_are(scheme, sequences):
+    first, unknown, second = in_iob2(tagged(sequences[0], "", sequences[1]), scheme, refuse=True)
+    assert [first.tags, second.tags] == [each.split() for each in sequences]
+    assert (first.scheme, second.scheme, unknown.tags) == (None, None, None)
+    assert first.num_invalid == second.num_invalid == 0
+
+
+def test_where_all_is_outside_nothing_says_that_tags_are_plain():
+    (sentence,) = in_iob2(tagged("O O"), "auto", refuse=True)
+    assert sentence.scheme == "iob2"
 
 
 def test_files_without_tags_stay_as_they_are():

@@ -5,7 +5,7 @@ import random
 import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
-from bert_core.tasks.tag_schemes import Tags, UnknownTagError, detect_scheme, split_tag
+from bert_core.tasks.tag_schemes import Tags, detect_scheme, is_plain, split_tag
 
 CASES = {
     "nothing": ([], 3, "O O O", "O O O", "O O O"),
@@ -106,10 +106,11 @@ def test_the_scheme_is_found_out(scheme, sequences):
 
 
 @pytest.mark.parametrize("tag", ["", "B", "B-", "PER", "o", "O-PER", "X-PER", "b-PER", "-PER"])
-def test_what_is_no_tag_is_refused(tag):
-    with pytest.raises(UnknownTagError) as error:
-        Tags.of([["O", tag]])
-    assert error.value.tag == tag and repr(tag) in str(error.value)
+def test_a_tag_without_prefix_is_plain_and_an_entity_alone(tag):
+    assert is_plain(tag) and not is_plain("O") and not is_plain("B-PER")
+    assert split_tag(tag) == ("B", tag)
+    if tag:
+        assert entities_of(Tags.of([["O", tag, tag]])) == [(tag, 1, 2), (tag, 2, 3)]
 
 
 def test_a_type_may_look_like_anything():

@@ -343,3 +343,73 @@ def test_conll_2003_by_name(shared_data):
     labels = task.with_labels(dev).labels
     types = ("LOC", "MISC", "ORG", "PER")
     assert labels == (*(f"B-{kind}" for kind in types), *(f"I-{kind}" for kind in types), "O")
+
+
+def test_the_files_of_2003_as_they_were_published(tmp_path):
+    (tmp_path / "eng.train").write_text(
+        "-DOCSTART- -X- O O\n\nU.N. NNP I-NP I-ORG\nsays VBZ I-VP O\n\nEU NNP I-NP I-ORG\n"
+    )
+    (tmp_path / "eng.testa").write_text("Bonn NNP I-NP I-LOC\n")
+    (tmp_path / "eng.testb").write_text("Rome NNP I-NP I-LOC\nBonn NNP I-NP B-LOC\n")
+    task = TASKS["conll2003"]
+    assert [each.tags for each in task.examples(tmp_path, "train")] == [["B-ORG", "O"], ["B-ORG"]]
+    for split, words in (("dev", ["Bonn"]), ("test", ["Rome", "Bonn"])):
+        (sentence,) = task.examples(tmp_path, split)
+        assert (sentence.words, sentence.scheme) == (words, "iob1")
+
+
+def test_conll_2003_comes_from_the_hub(hub_copy):
+    from datasets import ClassLabel, List, Value
+
+    features = {
+        "id": Value("string"),
+        "tokens": List(Value("string")),
+        "pos_tags": List(ClassLabel(names=["NN", "VBZ"])),
+        "ner_tags": List(ClassLabel(names=["O", "B-PER", "I-PER"])),
+    }
+    columns = {"id": ["0"], "tokens": [["Bob", "runs"]], "pos_tags": [[0, 1]]}
+    typed = hub_copy(features, train={**columns, "ner_tags": [[1, 0]]})
+    (sentence,) = TASKS["conll2003"].examples(typed, "train")
+    assert (sentence.words, sentence.tags, sentence.scheme) == (
+        ["Bob", "runs"],
+        ["B-PER", "O"],
+        "iob2",
+    )
+    task = TASKS["conll2003"].model_copy(update={"tag_column": "pos"})
+    assert task.with_labels(task.examples(typed, "train")).labels == ("NN", "VBZ")
+
+
+def test_plain_tags_are_labels_judged_by_accuracy(tmp_path, model, tokenizer):
+    (tmp_path / "train.txt").write_text("the DT\ncats NNS\nrun VBP\n\nO O\nsat VBD\n")
+    (tmp_path / "dev.txt").write_text("dogs NNS\n\x01 DT\n")
+    (tmp_path / "test.txt").write_text("cats XX\n")
+    task = Tagging().with_labels(Tagging().examples(tmp_path, "train"))
+    assert task.labels == ("DT", "NNS", "O", "VBD", "VBP")
+    assert (task.criterion, Tagging().criterion) == ("accuracy", "f1")
+    dev = task.examples(tmp_path, "dev")
+    unknown = [TaggedSentence(each.words) for each in dev]
+    for sentences in (dev, unknown):
+        rows = task.encode(sentences, tokenizer)
+        predictions = task.decode(
+            outputs_for(task, rows, ["NNS", "DT"], [0.9, 0.9]), rows, sentences
+        )
+        assert predictions[0]["tags"] == ["NNS", "O"], "of \x01 the tokenizer makes nothing"
+        assert predictions[0]["entities"] == [
+            {"type": "NNS", "start": 0, "end": 1, "score": pytest.approx(0.9, rel=1e-5)}
+        ]
+    assert task.metrics(predictions, dev) == {"accuracy": 0.5}
+    with pytest.raises(TaskDataError, match="unknown label 'XX': .*test.txt:1 .*DT, NNS"):
+        task.encode(task.examples(tmp_path, "test"), tokenizer)
+
+
+def test_tags_of_entities_may_be_taken_as_they_are(tmp_path, tokenizer):
+    (tmp_path / "train.txt").write_text("the I-PER\ncats B-PER\n")
+    task = Tagging(scheme="none")
+    task = task.with_labels(task.examples(tmp_path, "train"))
+    assert (task.labels, task.criterion) == (("B-PER", "I-PER"), "accuracy")
+    sentences = task.examples(tmp_path, "train")
+    rows = task.encode(sentences, tokenizer)
+    found = ["I-PER", "I-PER"]
+    predictions = task.decode(outputs_for(task, rows, found, [0.9, 0.9]), rows, sentences)
+    assert predictions[0]["tags"] == found
+    assert task.metrics(predictions, sentences) == {"accuracy": 0.5}

@@ -1,0 +1,75 @@
+"""Reading tables of lists: words, and tags by name or by number."""
+
+import json
+
+import pytest
+
+from bert_core.tasks.conll import WordColumns
+from bert_core.tasks.tables import Record, TaskDataError, read_table
+from bert_core.tasks.word_lists import read_word_lists
+
+FIRST_AND_LAST = WordColumns("0", "-1")
+
+
+def test_tables_of_lists(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    records = [
+        {"words": ["EU", "rejects"], "tags": ["B-ORG", "O"], "doc": "d1"},
+        {"words": ["Peter"], "tags": None, "doc": "d1"},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
+    for path in (tmp_path / "a.jsonl", tmp_path / "a.parquet"):
+        for columns in (WordColumns("words", "tags", document="doc"), WordColumns("0", "1")):
+            sentences = read_word_lists(read_table(path), columns)
+            assert [each.words for each in sentences] == [["EU", "rejects"], ["Peter"]]
+            assert [each.tags for each in sentences] == [["B-ORG", "O"], None]
+            assert sentences[0].columns == records[0]
+            assert path.name in sentences[0].where
+            assert sentences[0].where_is(1).endswith("word 2")
+            documents = {each.document for each in sentences}
+            assert len(documents) == 1 and (documents == {None}) == (columns.document is None)
+
+
+def test_a_table_without_tags(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"words": ["EU"]}\n')
+    for columns in (FIRST_AND_LAST, WordColumns("words", "tags")):
+        (sentence,) = read_word_lists(read_table(tmp_path / "a.jsonl"), columns)
+        assert sentence.tags is None
+
+
+@pytest.mark.parametrize(
+    ("record", "match"),
+    [
+        ({"words": ["a", "b"], "tags": ["O"]}, "1 tags for 2 words: .*a.jsonl:1"),
+        ({"words": [], "tags": []}, "no words in column words: .*a.jsonl:1"),
+        ({"words": "a b", "tags": ["O", "O"]}, "no list of strings in column words: .*a.jsonl:1"),
+        ({"words": ["a"], "tags": [3.5]}, "no list of strings in column tags: .*a.jsonl:1"),
+        ({"words": ["a"], "tags": [True]}, "no list of strings in column tags: .*a.jsonl:1"),
+        ({"word": ["a"], "tags": ["O"]}, "no column words, did you mean word: .*a.jsonl:1"),
+    ],
+)
+def test_a_wrong_record_is_refused_with_its_place(tmp_path, record, match):
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(TaskDataError, match=match):
+        read_word_lists(read_table(tmp_path / "a.jsonl"), WordColumns("words", "tags"))
+
+
+def test_tags_that_are_numbers_have_the_names_given_or_are_their_own():
+    records = [Record({"tokens": ["a", "b"], "ner_tags": [1, 0]}, "f.jsonl:1")]
+    for names, expected in ((("O", "B-PER"), ["B-PER", "O"]), ((), ["1", "0"])):
+        columns = WordColumns("tokens", "ner_tags", tag_names=names)
+        (sentence,) = read_word_lists(records, columns)
+        assert sentence.tags == expected
+    with pytest.raises(TaskDataError, match=r"no name for the tag 1: f.jsonl:1 .*has 1, counted"):
+        read_word_lists(records, WordColumns("tokens", "ner_tags", tag_names=("O",)))
+
+
+def test_columns_go_by_the_name_of_the_conll_file_too():
+    (sentence,) = read_word_lists(
+        [Record({"id": "3", "tokens": ["a"], "pos_tags": ["NN"], "ner_tags": ["O"]}, "x")],
+        WordColumns("token", "ner"),
+    )
+    assert (sentence.words, sentence.tags) == (["a"], ["O"])
