@@ -16,10 +16,11 @@ from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
-from bert_core.model_folder import CONFIG, ModelFolderError, load_model_folder
+from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.tasks.batches import evaluation_batches
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows, LayoutName
+from bert_core.tasks.foreign_models import infer_task
 from bert_core.tasks.task import FloatArray, Task, compute_outputs
 from bert_core.training.loop import autocast
 from bert_core.training.ranks import rank, world_size
@@ -49,21 +50,18 @@ class Predictor:
         return self.task.decode(outputs, rows, examples), rows
 
 
-def load_predictor(folder: Path, device: torch.device | None = None) -> Predictor:
-    """Opens a fine-tuned model folder; on the CPU unless another device is given.
+def load_predictor(
+    folder: Path, device: torch.device | None = None, *, task_name: str | None = None
+) -> Predictor:
+    """Opens a fine-tuned model folder, ours or one of `transformers`.
 
-    Raises `ModelFolderError` for a folder that is damaged or knows no task.
+    On the CPU unless another device is given. `task_name` is the task of a folder that does not
+    know its own (see `infer_task`). Raises `UserError` for a folder that is damaged or of no task.
     """
     device = device or torch.device("cpu")
     _, model, tokenizer = load_model_folder(folder)
-    described = task_of(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-    if described is None:
-        raise ModelFolderError(
-            "a model that knows no task",
-            str(folder),
-            "fine-tune it with workflows/finetune.py",
-        )
-    name, task = described
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    name, task = task_of(config) or infer_task(folder, config, model, task_name)
     return Predictor(name, task, model.to(device).eval(), tokenizer, device)
 
 

@@ -93,7 +93,8 @@ def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
-    return load_predictor(locate_model(model, storage, tracking_uri))
+    folder = locate_model(model, storage, tracking_uri)
+    return load_predictor(folder, task_name=settings.task)
 
 
 def measured(

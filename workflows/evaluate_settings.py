@@ -27,8 +27,9 @@ class EvaluateSettings(CommandLineSettings):
         " is a suite",
     )
     data: str = Field(
-        description="file of examples, or folder with the files of the splits; of a suite, the"
-        " folder of its tasks' folders (CoLA, MRPC, … as GLUE's download has them)"
+        description="file of examples, folder with the files of the splits, or"
+        " hf://OWNER/NAME[:CONFIG]; of a suite, the folder of its tasks' folders (CoLA, MRPC, … as"
+        " GLUE's download has them)"
     )
     suite: Literal["glue"] | None = Field(
         default=None, description="measure the models of --model_root on the tasks of GLUE"
@@ -40,7 +41,8 @@ class EvaluateSettings(CommandLineSettings):
     )
     task: str | None = Field(
         default=None,
-        description="refuse a model of another task; by default any is taken",
+        description="the task of a model that names none, such as one of transformers; a model of"
+        " another task is refused; by default any is taken",
     )
     split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
     output: Path | None = Field(

@@ -54,6 +54,8 @@ class GlueTask(Classification):
             name = _COLUMNS_ON_HUB.get(published or "", "")
             if published not in record.values and name in record.values:
                 of_hub[published] = record.values[name]
+        if of_hub and {self.text_column, self.second_column} - {None, *record.values, *of_hub}:
+            return super()._text(record)  # another table: the error names its columns alone
         return super()._text(replace(record, values={**record.values, **of_hub}))
 
     def _answer(self, value: Any, where: str) -> Answer:  # noqa: ANN401 - a table holds anything

@@ -110,3 +110,17 @@ def test_an_encoder_that_knows_no_task_is_refused(evaluate, tmp_path):
     write_task(tmp_path / "data")
     code, printed = evaluate(model=write_encoder(tmp_path / "encoder"))
     assert code == 2 and "a model that knows no task" in printed
+
+
+def test_a_folder_of_transformers_is_evaluated(evaluate, tmp_path):
+    from transformers import BertConfig, BertForSequenceClassification
+
+    write_task(tmp_path / "data")
+    folder = write_encoder(tmp_path / "encoder")
+    config = BertConfig.from_pretrained(folder, id2label={0: "down", 1: "up"})
+    (folder / "checksums").unlink()
+    BertForSequenceClassification(config).save_pretrained(folder)
+    code, printed = evaluate("--task", "mrpc", model=folder, data=tmp_path / "data")
+    assert code == 2 and "labels down, up where the task has 0, 1" in printed
+    code, printed = evaluate(model=folder, data=tmp_path / "data")
+    assert code == 0 and "task     classification" in printed and "accuracy" in printed

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from bert_core.tasks.glue import GLUE
+from bert_core.tasks.tables import TaskDataError
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "glue"
 
@@ -129,3 +130,9 @@ def test_the_real_files_have_their_published_sizes(name):
             examples = GLUE[name].examples(REAL / folder, split)
             assert len(examples) == count
             assert {each.answer for each in examples} == set(GLUE[name].labels)
+
+
+def test_the_error_of_another_table_names_its_columns_alone(tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence1\tlabel\na\t1\n")
+    with pytest.raises(TaskDataError, match=r"no column #2 String.*: sentence1, label \("):
+        GLUE["mrpc"].examples(tmp_path, "dev")

@@ -1,0 +1,241 @@
+"""Folders of `transformers`: what task they are taken for, and that predictions are theirs."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers import BertConfig, PreTrainedTokenizerFast
+
+from bert_core.model_folder import ModelFolderError
+from bert_core.predictor import compute_all_outputs, load_predictor
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.classification import Text
+from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.multiple_choice import Choices
+from bert_core.tasks.squad import Question
+from bert_core.tasks.tables import TaskDataError
+
+CLASSIFIER, TAGGER, READER, CHOOSER = (
+    f"BertFor{name}"
+    for name in (
+        "SequenceClassification",
+        "TokenClassification",
+        "QuestionAnswering",
+        "MultipleChoice",
+    )
+)
+IOB1 = ["O", "B-LOC", "I-LOC", "I-PER"]
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer):
+    """Saves a random model of a class of `transformers`, as that does; gives folder and model."""
+
+    def save(architecture, **config):
+        torch.manual_seed(0)
+        names = config.pop("labels", None)
+        if names is not None:
+            config |= {
+                "id2label": dict(enumerate(names)),
+                "label2id": {name: index for index, name in enumerate(names)},
+            }
+        small = BertConfig(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            **{"max_position_embeddings": 64} | config,
+        )
+        model = getattr(transformers, architecture)(small).eval()
+        for parameter in model.parameters():
+            parameter.data += torch.randn_like(parameter) * 0.1
+        model.save_pretrained(tmp_path / "model")
+        theirs(tokenizer).save_pretrained(tmp_path / "model")
+        return tmp_path / "model", model
+
+    return save
+
+
+def theirs(tokenizer, **settings):
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "unk")}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=48, **special, **settings
+    )
+
+
+EXAMPLES = {
+    CLASSIFIER: [Text("the cat sat", "dogs run far", None), Text("a mat", "slowly", None)],
+    TAGGER: [TaggedSentence(["the", "cat", "sat"]), TaggedSentence(["dogs"])],
+    READER: [Question("1", "the cat", "a mat on the mat", None)],
+    CHOOSER: [Choices("the cat", ("sat on", "far away slowly"), None)],
+}
+TASK_OF = {
+    CLASSIFIER: "classification",
+    TAGGER: "tagging",
+    READER: "question_answering",
+    CHOOSER: "multiple_choice",
+}
+
+
+def rows_of(rows):
+    """The rows as transformers takes them, and where the head was asked."""
+    shape = (len(rows.lengths), int(rows.lengths.max()))
+    ids, types, mask = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
+    asked, begin, place = [], 0, 0
+    for row, (length, first, count) in enumerate(
+        zip(rows.lengths, rows.first_lengths, rows.place_counts, strict=True)
+    ):
+        ids[row, :length] = torch.from_numpy(rows.input_ids[begin : begin + length])
+        types[row, first:length] = 1
+        mask[row, :length] = 1
+        asked += [(row, each) for each in rows.places[place : place + count].tolist()]
+        begin, place = begin + length, place + count
+    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}, asked
+
+
+@pytest.mark.parametrize("architecture", EXAMPLES)
+def test_logits_are_those_of_transformers(folder, architecture):
+    labels = {CLASSIFIER: ["a", "b", "c"], TAGGER: IOB1}.get(architecture)
+    path, model = folder(architecture, labels=labels)
+    predictor = load_predictor(path)
+    assert predictor.task_name == TASK_OF[architecture]
+    assert list(predictor.task.labels) == (labels or [])
+    assert predictor.task.max_length == 48
+    predictions, rows = predictor.predict(EXAMPLES[architecture])
+    assert len(predictions) == len(EXAMPLES[architecture])
+    ours, _ = compute_all_outputs(predictor.task, predictor.model, rows, device=predictor.device)
+    inputs, asked = rows_of(rows)
+    with torch.no_grad():
+        if architecture == CHOOSER:
+            logits = model(**{name: each[None] for name, each in inputs.items()}).logits.reshape(
+                -1, 1
+            )
+        elif architecture == READER:
+            found = model(**inputs)
+            both = torch.stack([found.start_logits, found.end_logits], dim=-1)
+            logits = torch.stack([both[row, place] for row, place in asked])
+        elif architecture == TAGGER:
+            logits = torch.stack([model(**inputs).logits[row, place] for row, place in asked])
+        else:
+            logits = model(**inputs).logits
+    np.testing.assert_allclose(ours, logits.numpy(), atol=1e-5)
+
+
+def test_a_tagger_that_keeps_its_pooler_does_not_use_it(folder):
+    from safetensors.torch import load_file, save_file
+
+    path, _ = folder(TAGGER, labels=IOB1)
+    expected = load_predictor(path).predict(EXAMPLES[TAGGER])[0]
+    weights = load_file(path / "model.safetensors")
+    weights |= {
+        "bert.pooler.dense.weight": torch.randn(32, 32),
+        "bert.pooler.dense.bias": torch.randn(32),
+    }
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    assert load_predictor(path).predict(EXAMPLES[TAGGER])[0] == expected
+
+
+def test_a_tagger_of_iob1_takes_the_tags_of_any_data(folder):
+    predictor = load_predictor(folder(TAGGER, labels=IOB1)[0])
+    gold = [TaggedSentence(["the", "cat", "sat"], ["B-PER", "I-PER", "B-LOC"])]
+    predictions, rows = predictor.predict(gold)
+    assert rows.labels.tolist() == [3, 3, 1]
+    assert "f1" in predictor.task.metrics(predictions, gold)
+    plain = load_predictor(folder(TAGGER, labels=["NN", "VBZ"])[0])
+    assert plain.task.criterion == "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "labels"),
+    [
+        ({"num_labels": 1}, "regression", ()),
+        ({"num_labels": 2}, "single", ("0", "1")),
+        (
+            {"num_labels": 3, "problem_type": "multi_label_classification"},
+            "multiple",
+            ("0", "1", "2"),
+        ),
+        ({"labels": ["b", "a"]}, "single", ("b", "a")),
+    ],
+)
+def test_the_kind_of_a_classifier(folder, config, kind, labels):
+    task = load_predictor(folder(CLASSIFIER, **config)[0]).task
+    assert (task.kind, task.labels) == (kind, labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("mrpc", None, ("0", "1")),
+        ("mrpc", ["not_equivalent", "equivalent"], ("0", "1")),
+        ("mrpc", ["equivalent", "not_equivalent"], ("1", "0")),
+        ("sst2", ["NEGATIVE", "POSITIVE"], ("0", "1")),
+        ("wnli", ["not_entailment", "entailment"], ("0", "1")),
+        ("rte", ["ENTAILMENT", "NOT_ENTAILMENT"], ("entailment", "not_entailment")),
+        (
+            "mnli",
+            ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"],
+            ("contradiction", "neutral", "entailment"),
+        ),
+    ],
+)
+def test_the_user_may_name_the_task(folder, name, labels, expected):
+    predictor = load_predictor(folder(CLASSIFIER, labels=labels)[0], task_name=name)
+    assert (predictor.task_name, predictor.task.labels) == (name, expected)
+    assert predictor.task.text_column == TASKS[name].text_column
+    assert predictor.task.criterion == TASKS[name].criterion
+
+
+def test_rows_are_as_long_as_the_model_takes_them(folder, tmp_path):
+    path, _ = folder(READER, max_position_embeddings=500)
+    config = json.loads((path / "tokenizer_config.json").read_text())
+    for written, name, expected in (
+        (400, "squad", 384),
+        (200, "squad", 200),
+        (10**30, "squad_v2", 384),
+        (None, None, 384),
+    ):
+        config["model_max_length"] = written
+        (path / "tokenizer_config.json").write_text(json.dumps(config))
+        predictor = load_predictor(path, task_name=name)
+        assert predictor.task.max_length == expected
+    path, _ = folder(CLASSIFIER)
+    (path / "tokenizer_config.json").unlink()
+    assert load_predictor(path).task.max_length == 64
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "name", "said"),
+    [
+        (CLASSIFIER, {"labels": ["x", "y"]}, "mrpc", "labels x, y where the task has 0, 1: .*mrpc"),
+        (CLASSIFIER, {"num_labels": 3}, "mrpc", "labels LABEL_0, LABEL_1, LABEL_2 where .* 0, 1"),
+        (CLASSIFIER, {"num_labels": 2}, "stsb", "2 outputs where the task has 1: .* as stsb"),
+        (
+            CLASSIFIER,
+            {"num_labels": 2, "problem_type": "regression"},
+            None,
+            "2 outputs where the task has 1",
+        ),
+        (TAGGER, {}, "mrpc", f"a {TAGGER}, and the task mrpc needs a {CLASSIFIER}"),
+        ("BertForMaskedLM", {}, None, "a model that knows no task"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(folder, architecture, config, name, said):
+    with pytest.raises(ModelFolderError, match=said) as caught:
+        load_predictor(folder(architecture, **config)[0], task_name=name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_weights_of_its_head_or_an_unknown_task_is_refused(folder):
+    path, _ = folder("BertModel")
+    config = json.loads((path / "config.json").read_text())
+    for changed, name, error, said in (
+        ({"architectures": [CLASSIFIER]}, None, ModelFolderError, "without its head"),
+        ({"architectures": [CLASSIFIER]}, "mprc", TaskDataError, "unknown task: --task mprc"),
+    ):
+        (path / "config.json").write_text(json.dumps(config | changed))
+        with pytest.raises(error, match=said):
+            load_predictor(path, task_name=name)
