@@ -46,7 +46,10 @@ class FinetuneSettings(RunSettings):
     machine_fields = RunSettings.machine_fields | {"data", "model"}
 
     task: str = Field(default="classification", description=f"one of {', '.join(TASKS)}")
-    data: str = Field(description="folder with the files of train and dev, as the task has them")
+    data: str = Field(
+        description="folder with the files of train and dev, as the task has them, or a data set of"
+        " the Hugging Face Hub, hf://OWNER/NAME[:CONFIG]; docs:// for tasks made of documentation"
+    )
     model: str = Field(
         description="encoder: a model folder, models:/NAME@ALIAS, or the name of an earlier run"
     )

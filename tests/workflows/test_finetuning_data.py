@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from finetuning_runs import arguments, write_encoder, write_task
 
@@ -40,3 +42,19 @@ def test_an_encoder_is_a_folder_or_the_name_of_a_run(storage):
     assert run.sha256 == folder.sha256 and run.config.max_position_embeddings == 32
     with pytest.raises(UserError, match="no such model: pretraned"):
         open_encoder("pretraned", storage, "sqlite://")
+
+
+def test_data_may_be_a_data_set_of_the_hub(storage, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    tokenizer = load_tokenizer(storage / "encoder")
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for split, name in (("train", "train"), ("dev", "validation")):
+        lines = (storage / "data" / f"{split}.tsv").read_text().splitlines()[1:]
+        rows = [dict(zip(("text", "label"), line.split("\t"), strict=True)) for line in lines]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    of_files, of_hub = (
+        read_task_data(parse(arguments(storage, data=data)), tokenizer)
+        for data in (storage / "data", f"hf://{folder}")
+    )
+    assert of_hub.sha256 == of_files.sha256
