@@ -118,7 +118,8 @@ def class_metrics(
     compute = partial(_of_classes, classes)
     drawn = resampled(compute, len(examples), num_resamples=num_resamples, seed=seed, groups=groups)
     left_out = without_each(compute, len(examples), groups)
-    by = "entity type" if isinstance(task, Tagging) else "label"
+    is_of_entities = isinstance(task, Tagging) and not task.is_plain
+    by = "entity type" if is_of_entities else "label"
     num_gold = classes.gold.sum(axis=0)
     return [
         Slice(
