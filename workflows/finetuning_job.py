@@ -15,7 +15,7 @@ from workflows.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
 from workflows.training_job import JobResults, TrainingJob
 
 if TYPE_CHECKING:
-    from workflows.training_run import OpenRun
+    from workflows.training_turns import OpenRun
 
 
 class FinetuningJob(TrainingJob):

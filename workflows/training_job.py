@@ -32,7 +32,7 @@ from workflows.tracker import (
 if TYPE_CHECKING:
     from bert_core.training.checkpoint import CheckpointInfo
     from workflows.cluster import WorkersAtJobs
-    from workflows.training_run import OpenRun
+    from workflows.training_turns import OpenRun
 
 # Imports within functions load torch, Ray and MLflow, which takes seconds: what is wrong with
 # settings, storage or data is answered before.
@@ -137,7 +137,7 @@ def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], st
         yield lambda job: ""  # noqa: ARG005 - it is trained
         return
     from workflows.cluster import workers_at
-    from workflows.training_run import train_worker
+    from workflows.training_turns import train_worker
 
     config = {"jobs": [job.run() for job in jobs]}
     cluster, folder = jobs[0].run_settings.cluster, jobs[0].folder.ray
