@@ -2,8 +2,8 @@
 
 `python -m benchmarks.finetuning --task mrpc --data DIR --model FOLDER`. Same weights, same token
 ids, batches of the same size; every step counts whole, from fetching its examples to the optimizer.
-A pass goes once through the examples, since steps of long and short rows take their turns; within a
-pass the arms take turns of a few steps.
+The Trainer sorts a stretch of batches by length, so a pass is as many steps as its stretch has;
+within a pass the arms take turns of a few steps.
 """
 
 import argparse
@@ -66,10 +66,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--size", choices=tuple(SIZES), default=None, help="a fresh encoder of this size instead"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--examples", type=int, default=1600, help="drawn from the training data")
+    parser.add_argument(
+        "--examples", type=int, default=None, help="of the training data, drawn; default all"
+    )
     parser.add_argument("--batch", type=int, default=32, help="examples of a step")
     parser.add_argument("--max_tokens", type=int, default=4096, help="of a forward pass of ours")
-    parser.add_argument("--passes", type=int, default=5, help="times that the examples are seen")
+    parser.add_argument("--passes", type=int, default=5, help="turns of each arm through a stretch")
     parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
     return parser.parse_args(arguments)
 
@@ -82,9 +84,9 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         encoder = options.model if options.size is None else fresh_encoder(options, folder)
-        task, rows = draw_rows(options)
+        task, rows, some = draw_rows(options)
         write_start(options.task, task, encoder, folder / "start", seed=0)
-        steps_of_pass = -(-rows.num_items // options.batch)
+        steps_of_pass = stretch(rows.num_items, options.batch)
         recipe = Recipe(
             FinetuningOptimizerSettings(),
             batch_size=options.batch,
@@ -95,7 +97,7 @@ def main() -> None:
         )
         model, steps = our_training(task, rows, folder / "start", recipe)
         trainer = their_trainer(task, rows, folder / "start", recipe)
-        difference = largest_difference(task, rows, model, trainer, recipe)
+        difference = largest_difference(task, some, model, trainer, recipe)
         theirs = TrainerSteps(trainer)
         arms = [Arm("ours", lambda: next(steps)), Arm("transformers", theirs.step)]
         for arm in arms:
@@ -112,14 +114,28 @@ def main() -> None:
         options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
-def draw_rows(options: argparse.Namespace) -> tuple[Task, EncodedRows]:
-    """Some of the training examples, drawn from a seed, as rows: real texts, real lengths."""
+def stretch(num_items: int, batch: int) -> int:
+    """Batches that the Trainer sorts by length at a time (its `get_length_grouped_indices`)."""
+    return max(1, min(num_items // (4 * batch), 50))
+
+
+def items_of_pass(number: int, steps: int, num_items: int, batch: int) -> int:
+    """Items of a pass of so many steps: the last step of an epoch has fewer, in both arms."""
+    per_epoch = -(-num_items // batch)
+    first = WARMUP_STEPS + number * steps
+    within = [step % per_epoch for step in range(first, first + steps)]
+    return sum(min(batch, num_items - step * batch) for step in within)
+
+
+def draw_rows(options: argparse.Namespace) -> tuple[Task, EncodedRows, EncodedRows]:
+    """Training examples, drawn from a seed, as rows: real texts, real lengths. And 40 of them."""
     task = TASKS[options.task]
     examples = task.examples(options.data, "train")
     task = task.with_labels(examples)
-    chosen = np.random.default_rng(0).permutation(len(examples))[: options.examples]
+    order = np.random.default_rng(0).permutation(len(examples))[: options.examples]
+    chosen = [examples[index] for index in order]
     _, _, tokenizer = load_model_folder(options.model)
-    return task, task.encode([examples[index] for index in chosen], tokenizer)
+    return task, task.encode(chosen, tokenizer), task.encode(chosen[:40], tokenizer)
 
 
 def fresh_encoder(options: argparse.Namespace, folder: Path) -> Path:
@@ -136,7 +152,7 @@ def largest_difference(
 ) -> float:
     """Between the arms' answers before the first step; raises `AssertionError` where it is large.
 
-    In float32, without dropout, over the rows that are timed.
+    In float32, without dropout.
     """
     ours, _ = compute_all_outputs(task, model, rows, device=recipe.device)
     theirs = their_outputs(task, rows, trainer)
@@ -183,6 +199,17 @@ def summarize(
         num_predictions=0,
         num_rows=0,
     )
+    steps = stretch(rows.num_items, options.batch)
+    items = [
+        items_of_pass(number, steps, rows.num_items, options.batch)
+        for number in range(options.passes)
+    ]
+    rates = {
+        arm.name: statistics.median(
+            n / seconds for n, seconds in zip(items, arm.seconds, strict=True)
+        )
+        for arm in arms
+    }
     ratios = [slow / fast for slow, fast in zip(theirs.seconds, ours.seconds, strict=True)]
     peak = matmul_peak(device)
     left_out = ("json", "data", "model")
@@ -196,13 +223,14 @@ def summarize(
         "surroundings": surroundings(device),
         "matmul_flops_per_second": peak,
         "items": rows.num_items,
+        "steps_of_a_pass": steps,
         "mean_length": float(rows.lengths.mean()),
         "longest": int(rows.lengths.max()),
         "arms": {
             arm.name: {
-                "examples_per_second": rows.num_items / statistics.median(arm.seconds),
+                "examples_per_second": rates[arm.name],
                 "seconds_of_passes": arm.seconds,
-                "mfu": flops / statistics.median(arm.seconds) / peak,
+                "mfu": rates[arm.name] * flops / rows.num_items / peak,
             }
             for arm in arms
         },

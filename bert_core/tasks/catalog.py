@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
+from bert_core.errors import UserError
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.documentation.answers import AnswersInDocstring
 from bert_core.tasks.documentation.library import LibraryOfPassage
@@ -53,9 +56,19 @@ def task_config(name: str, task: Task) -> dict[str, Any]:
 
 
 def task_of(config: Mapping[str, Any]) -> tuple[str, Task] | None:
-    """Name and task of a model folder's config.json; None where no task of ours stands in it."""
+    """Name and task of a model folder's config.json; None where no task of ours stands in it.
+
+    Raises `UserError` for a task, or settings of one, that this version does not know.
+    """
     described = config.get(CONFIG_FIELD)
     if described is None:
         return None
-    name = described["name"]
-    return name, type(TASKS[name]).model_validate(described["settings"])
+    try:
+        name = described["name"]
+        return name, type(TASKS[name]).model_validate(described["settings"])
+    except (KeyError, TypeError, ValidationError) as error:
+        raise UserError(
+            "a task that this version does not know",
+            f"{CONFIG_FIELD} in config.json: {str(described)[:80]}",
+            "open the model with the version that wrote it, or fine-tune again",
+        ) from error

@@ -18,12 +18,13 @@ def test_whole_passes_of_both_arms_are_timed(tmp_path, monkeypatch, capsys):
     finetuning.main()
     results = json.loads(path.read_text())
     assert results["difference"] < 1e-5
-    assert results["items"] == 20 and 3 <= results["mean_length"] <= results["longest"]
+    assert (results["items"], results["steps_of_a_pass"]) == (20, 1)
+    assert 3 <= results["mean_length"] <= results["longest"]
     arms = results["arms"]
     assert list(arms) == ["ours", "transformers"]
     for arm in arms.values():
         assert len(arm["seconds_of_passes"]) == 2
-        rates = [20 / seconds for seconds in arm["seconds_of_passes"]]
+        rates = [4 / seconds for seconds in arm["seconds_of_passes"]]
         assert min(rates) <= arm["examples_per_second"] <= max(rates)
     ours, theirs = (arm["seconds_of_passes"] for arm in arms.values())
     ratios = [slow / fast for slow, fast in zip(theirs, ours, strict=True)]
@@ -57,3 +58,24 @@ def test_a_fresh_encoder_has_the_vocabulary_of_the_model(tmp_path):
     config, _, _ = finetuning.load_model_folder(folder)
     assert config.vocab_size == finetuning.load_model_folder(encoder)[0].vocab_size
     assert config.num_hidden_layers == finetuning.SIZES["tiny"].num_hidden_layers
+
+
+def test_a_pass_is_a_stretch_of_batches_that_the_trainer_sorts():
+    from transformers.trainer_pt_utils import get_length_grouped_indices
+
+    lengths = finetuning.np.random.default_rng(0).integers(5, 90, 700).tolist()
+    steps = finetuning.stretch(700, 32)
+    order = get_length_grouped_indices(lengths, 32)
+    sorted_again = [
+        index
+        for index in range(1, 700)
+        if lengths[order[index]] > lengths[order[index - 1]] and index % (steps * 32)
+    ]
+    assert all(index <= 1 for index in sorted_again)  # the longest of all comes first
+    assert finetuning.stretch(10, 32) == 1 and finetuning.stretch(10**6, 32) == 50
+
+
+def test_the_last_step_of_an_epoch_has_what_is_left():
+    # 10 items in steps of 4: 4, 4, 2, 4, 4, 2, …; five steps of warming up come first.
+    assert finetuning.items_of_pass(0, 3, 10, 4) == 2 + 4 + 4
+    assert finetuning.items_of_pass(1, 4, 10, 4) == 4 + 4 + 2 + 4

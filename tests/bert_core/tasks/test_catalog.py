@@ -3,7 +3,8 @@ import json
 import pytest
 from pydantic import BaseModel
 
-from bert_core.tasks.catalog import TASKS, task_config, task_of
+from bert_core.errors import UserError
+from bert_core.tasks.catalog import CONFIG_FIELD, TASKS, task_config, task_of
 from bert_core.tasks.classification import Classification
 
 
@@ -31,3 +32,17 @@ def test_the_labels_are_where_transformers_looks_for_them():
 
 def test_a_folder_of_somebody_else_knows_no_task():
     assert task_of({"architectures": ["BertModel"]}) is None
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"name": "parsing", "settings": {}},
+        {"name": "sst2", "settings": {"of_the_future": 1}},
+        {"name": "sst2"},
+        "sst2",
+    ],
+)
+def test_a_task_of_another_version_is_one_line(described):
+    with pytest.raises(UserError, match="a task that this version does not know"):
+        task_of({CONFIG_FIELD: described})
