@@ -24,6 +24,7 @@ import psutil
 import ray
 from tokenizers import Tokenizer
 
+from benchmarks.measurement import write_results
 from bert_core.errors import UserError
 from bert_core.text.reading.corpus import read_documents
 from bert_core.text.reading.sentences import split_sentences
@@ -50,8 +51,7 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     print_table(result)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_results(result, options.json)
     return 0
 
 

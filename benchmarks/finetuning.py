@@ -7,7 +7,6 @@ within a pass the arms take turns of a few steps.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -28,7 +27,7 @@ from benchmarks.finetuning_arms import (
     their_trainer,
     write_start,
 )
-from benchmarks.measurement import matmul_peak, surroundings, synchronize
+from benchmarks.measurement import matmul_peak, surroundings, synchronize, write_results
 from bert_core.config import SIZES
 from bert_core.errors import UserError
 from bert_core.flops import training_flops
@@ -109,9 +108,7 @@ def main() -> None:
         theirs.close()
         results = summarize(options, rows, model, arms, device) | {"difference": difference}
     print_results(results)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_results(results, options.json)
 
 
 def stretch(num_items: int, batch: int) -> int:

@@ -23,7 +23,7 @@ from benchmarks.finetuning_arms import (
     their_trainer,
     write_start,
 )
-from benchmarks.measurement import surroundings
+from benchmarks.measurement import surroundings, write_results
 from bert_core.errors import UserError
 from bert_core.evaluation.comparison import compare, mean_difference
 from bert_core.evaluation.outcomes import documents
@@ -154,11 +154,7 @@ class Race:
         }
 
     def _write(self) -> None:
-        results = self.results | {"summary": summarize(self.results)}
-        path: Path = self.options.json
-        beside = path.with_name(f".{path.name}.written")
-        beside.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
+        write_results(self.results | {"summary": summarize(self.results)}, self.options.json)
 
 
 class Progress:
@@ -244,7 +240,6 @@ def main() -> None:
     options = parse_arguments()
     torch.set_flush_denormal(True)
     options.work.mkdir(parents=True, exist_ok=True)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     race = Race(options)
     race.run()
     print(json.dumps(summarize(race.results), indent=1))

@@ -6,7 +6,6 @@ machine slows them alike; each has the minutes for itself, evaluation not counte
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measurement import surroundings
+from benchmarks.measurement import surroundings, write_results
 from benchmarks.pretraining_arms import our_model, their_model
 from bert_core.config import IGNORE_INDEX, SIZES
 from bert_core.hugging_face import from_hugging_face
@@ -115,8 +114,7 @@ def main() -> None:
         },
     }
     print(f"unigram baseline {unigram:.3f}")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_results(results, options.json)
     if options.plot:
         plot(results, options.plot)
 

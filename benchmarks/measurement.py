@@ -1,10 +1,13 @@
 """Timing that survives a busy machine: turns of arms interleaved, and what they ran on."""
 
+import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -80,6 +83,16 @@ def surroundings(device: torch.device) -> dict[str, str | int]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
+
+
+def write_results(results: Mapping[str, Any], path: Path | None) -> None:
+    """Writes results as JSON, beside the name and renamed; nothing without a path."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.written")
+    beside.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
 
 
 def synchronize(device: torch.device) -> None:

@@ -5,7 +5,6 @@ without dropout and then timed with it, turns of the arms interleaved.
 """
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from benchmarks.measurement import (
     median_ratio,
     run_interleaved,
     surroundings,
+    write_results,
 )
 from benchmarks.pretraining_arms import (
     Rows,
@@ -92,9 +92,7 @@ def main() -> None:
     run_interleaved(arms, device, rounds=options.rounds, steps=options.steps, clock=clock)
     results["arms"] = summarize(arms, results)
     print_results(results)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_results(results, options.json)
 
 
 def prepare_arms(config: ModelConfig, rows: Rows, device: torch.device) -> list[Arm]:

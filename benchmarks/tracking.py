@@ -5,7 +5,6 @@ turn, and whether MLflow held every step once at the end.
 """
 
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.measurement import write_results
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy
 from workflows.journal import Journal
 from workflows.tracker import JOURNAL_NAME, STATE_NAME, TrackedRun, Tracker, read_json
@@ -169,10 +169,9 @@ def main() -> int:
             f"{row.unsent_at_end:>8}  {'yes' if row.exactly_once else 'NO'}"
         )
     print(f"while the sender starts ({start_seconds:.0f} s): ratio {start_ratio:.3f}")
-    if arguments.json:
-        figures = {"threads": arguments.threads, "cases": [asdict(row) for row in rows]}
-        figures |= {"start_ratio": start_ratio, "start_seconds": start_seconds}
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    figures = {"threads": arguments.threads, "cases": [asdict(row) for row in rows]}
+    figures |= {"start_ratio": start_ratio, "start_seconds": start_seconds}
+    write_results(figures, arguments.json)
     return 0 if all(row.ratio < 1.05 and row.exactly_once for row in rows) else 1
 
 

@@ -3,17 +3,16 @@
 Each figure has its 95 % bootstrap interval, over the dev examples.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bert_core.evaluation.bootstrap import Interval, bootstrap_intervals
 from bert_core.evaluation.comparison import compare
 from bert_core.evaluation.outcomes import documents
 from workflows.finetuning_job import FinetuningJob
-from workflows.finetuning_worker import BEST_PREDICTIONS
+from workflows.finetuning_report import best_predictions
 from workflows.pictures import BLUE, GREY, INK, new_figure, save_picture, set_title, tidy
 from workflows.run_folder import write_atomically
 
@@ -41,7 +40,7 @@ def compared(untrained: FinetuningJob, pretrained: FinetuningJob) -> Compared:
     """Measures what the best epochs of two finished runs predicted for the same dev examples."""
     data, task = pretrained.data, pretrained.data.task
     examples, groups = data.dev.examples, documents(data.dev.examples)
-    first, second = best_predictions(untrained), best_predictions(pretrained)
+    first, second = (best_predictions(job.last_checkpoint()) for job in (untrained, pretrained))
     measured = [
         bootstrap_intervals(task, each, examples, groups=groups)[task.criterion]
         for each in (first, second)
@@ -57,12 +56,6 @@ def compared(untrained: FinetuningJob, pretrained: FinetuningJob) -> Compared:
         pretrained=measured[1],
         difference=comparison.metrics[task.criterion].difference,
     )
-
-
-def best_predictions(job: FinetuningJob) -> list[dict[str, Any]]:
-    """What the best epoch of a finished run predicted for the dev examples."""
-    lines = job.last_checkpoint().files[BEST_PREDICTIONS].read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def write_report(results: Sequence[Compared], folder: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SPLIT_NAMES: dict[str, tuple[str, ...]] = {
     "train": ("train", "training"),
-    "dev": (*("dev", "val", "valid", "validation", "dev_matched", "validation_matched", "testa"),),
+    "dev": ("dev", "val", "valid", "validation", "dev_matched", "validation_matched", "testa"),
     "test": ("test", "test_matched", "testb"),
     "dev_mismatched": ("dev_mismatched", "validation_mismatched"),
 }

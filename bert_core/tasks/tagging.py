@@ -5,7 +5,7 @@ The paper's figure 4 (d): the state of each word's first sub-word, dropout, a li
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from operator import eq
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -110,8 +110,12 @@ class Tagging(Task):
     def examples(self, data: str | Path, split: str) -> list[TaggedSentence]:
         """Reads a CoNLL file, or a JSONL, Parquet or Hub table of lists; tags become IOB2."""
         columns = WordColumns(
-            *(self.word_column, self.tag_column, self.columns, self.document_column),
-            *(self.comment, self.tag_names),
+            words=self.word_column,
+            tags=self.tag_column,
+            names=self.columns,
+            document=self.document_column,
+            comment=self.comment,
+            tag_names=self.tag_names,
         )
         if not is_on_hub(data):
             data = split_file(data, split, (*CONLL_SUFFIXES, *LIST_SUFFIXES))
@@ -229,10 +233,7 @@ class Tagging(Task):
     def _texts(self, examples: Sequence[TaggedSentence]) -> IntArray:
         """The number of the text, a sentence or a document, that an example is of, [N]."""
         documents = [each.document if self.document_context else None for each in examples]
-        fresh = [
-            name is None or name != before
-            for before, name in zip([None, *documents], documents, strict=False)
-        ]
+        fresh = [name is None or name != before for before, name in pairwise([None, *documents])]
         return np.cumsum(fresh, dtype=np.int64)
 
     def _encode_tags(self, examples: Sequence[TaggedSentence]) -> IntArray:
