@@ -10,7 +10,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +21,10 @@ import torch
 
 from benchmarks.finetuning_arms import (
     Recipe,
-    TrainerSteps,
     our_training,
     their_outputs,
     their_trainer,
+    train_in_turns,
     write_start,
 )
 from benchmarks.measurement import matmul_peak, surroundings, synchronize, write_results
@@ -48,10 +48,10 @@ WARMUP_STEPS, TURN_STEPS = 5, 5
 
 @dataclass
 class Arm:
-    """A contestant; `seconds` has one entry for each pass."""
+    """A contestant; `seconds` has one entry for each pass. `step` is None for the Trainer."""
 
     name: str
-    step: Callable[[], object]
+    step: Callable[[], object] | None
     seconds: list[float] = field(default_factory=list)
 
 
@@ -97,15 +97,8 @@ def main() -> None:
         model, steps = our_training(task, rows, folder / "start", recipe)
         trainer = their_trainer(task, rows, folder / "start", recipe)
         difference = largest_difference(task, some, model, trainer, recipe)
-        theirs = TrainerSteps(trainer)
-        arms = [Arm("ours", lambda: next(steps)), Arm("transformers", theirs.step)]
-        for arm in arms:
-            for _ in range(WARMUP_STEPS):
-                arm.step()
-        for number in range(options.passes):
-            time_pass(arms, steps_of_pass, device)
-            print(described_pass(number, arms), flush=True)
-        theirs.close()
+        arms = [Arm("ours", lambda: next(steps)), Arm("transformers", None)]
+        train_in_turns(trainer, race(arms, options.passes, steps_of_pass, device))
         results = summarize(options, rows, model, arms, device) | {"difference": difference}
     print_results(results)
     write_results(results, options.json)
@@ -159,19 +152,36 @@ def largest_difference(
     return difference
 
 
-def time_pass(arms: list[Arm], steps: int, device: torch.device) -> None:
+def race(arms: list[Arm], passes: int, steps: int, device: torch.device) -> Iterator[None]:
+    """Warms up and times all passes; yields where the arm that has no `step` is to make one."""
+    for arm in arms:
+        yield from turn(arm, WARMUP_STEPS)
+    for number in range(passes):
+        yield from time_pass(arms, steps, device)
+        print(described_pass(number, arms), flush=True)
+
+
+def time_pass(arms: list[Arm], steps: int, device: torch.device) -> Iterator[None]:
     """One pass of every arm, in turns of TURN_STEPS; who begins changes with each turn."""
     seconds = dict.fromkeys((arm.name for arm in arms), 0.0)
-    for turn, first in enumerate(range(0, steps, TURN_STEPS)):
-        for arm in arms if turn % 2 else arms[::-1]:
+    for number, first in enumerate(range(0, steps, TURN_STEPS)):
+        for arm in arms if number % 2 else arms[::-1]:
             synchronize(device)
             begin = time.perf_counter()
-            for _ in range(min(TURN_STEPS, steps - first)):
-                arm.step()
+            yield from turn(arm, min(TURN_STEPS, steps - first))
             synchronize(device)
             seconds[arm.name] += time.perf_counter() - begin
     for arm in arms:
         arm.seconds.append(seconds[arm.name])
+
+
+def turn(arm: Arm, steps: int) -> Iterator[None]:
+    """Some steps of an arm."""
+    for _ in range(steps):
+        if arm.step is None:
+            yield
+        else:
+            arm.step()
 
 
 def described_pass(number: int, arms: list[Arm]) -> str:
@@ -195,6 +205,7 @@ def summarize(
         sum_of_squared_lengths=int((rows.lengths**2).sum()),
         num_predictions=0,
         num_rows=0,
+        num_read=len(rows.places),
     )
     steps = stretch(rows.num_items, options.batch)
     items = [

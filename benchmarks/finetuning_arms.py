@@ -4,7 +4,6 @@ Both start from one model folder, so from the same weights and the same head, an
 token ids; the Trainer pads each batch to its longest row and groups examples by length.
 """
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -211,48 +210,21 @@ def their_outputs(task: Task, rows: EncodedRows, trainer: "Trainer") -> FloatArr
 _INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 
-class TrainerSteps:
-    """The Trainer's steps one at a time: it runs in a thread and waits between two of them."""
+def train_in_turns(trainer: "Trainer", turns: Iterator[None]) -> None:
+    """Trains for as long as `turns` goes on: each time it yields, the Trainer makes a step.
 
-    def __init__(self, trainer: "Trainer") -> None:
-        from transformers import TrainerCallback
+    All in one thread, because each thread that computes has helpers of its own, and OpenMP lets
+    helpers sleep as soon as there are more of them than cores, which slows everybody.
+    """
+    from transformers import TrainerCallback
 
-        self._may_go, self._done = threading.Semaphore(0), threading.Semaphore(0)
-        self._failed: BaseException | None = None
-        self._ended = False
-        steps = self
+    class BetweenSteps(TrainerCallback):
+        def on_train_begin(self, *given: Any, **_: Any) -> None:  # noqa: ANN401
+            self.on_step_end(*given)
 
-        class BetweenSteps(TrainerCallback):
-            def on_train_begin(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
-                steps._may_go.acquire()
+        def on_step_end(self, *given: Any, **_: Any) -> None:  # noqa: ANN401
+            control = given[2]
+            control.should_training_stop |= next(turns, "ended") == "ended"
 
-            def on_step_end(self, *given: Any, **_: Any) -> None:  # noqa: ANN401
-                steps._done.release()
-                steps._may_go.acquire()
-                control = given[2]
-                control.should_training_stop |= steps._ended
-
-        trainer.add_callback(BetweenSteps())
-        self._trainer = trainer
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def step(self) -> None:
-        """Lets the Trainer make a step and waits for its end; raises what it raised."""
-        self._may_go.release()
-        self._done.acquire()
-        if self._failed is not None:
-            raise self._failed
-
-    def close(self) -> None:
-        """Ends the training after the step that was made last."""
-        self._ended = True
-        self._may_go.release()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._trainer.train()
-        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
-            self._failed = error
-        self._done.release()
+    trainer.add_callback(BetweenSteps())
+    trainer.train()

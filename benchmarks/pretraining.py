@@ -139,6 +139,7 @@ def step_flops(config: ModelConfig, rows: Rows) -> float:
         sum_of_squared_lengths=sum(length**2 for length in rows.lengths),
         num_predictions=rows.num_predictions,
         num_rows=len(rows.lengths),
+        num_read=rows.num_predictions + len(rows.lengths),
     )
 
 

@@ -13,16 +13,19 @@ def forward_flops(
     sum_of_squared_lengths: float,
     num_predictions: int,
     num_rows: int,
+    num_read: int,
 ) -> float:
     """FLOPs of one forward pass with both pre-training heads.
 
     `sum_of_squared_lengths` is the sum over sequences of length squared, which attention costs;
-    `num_predictions` are the masked tokens projected to the vocabulary.
+    `num_predictions` are the masked tokens projected to the vocabulary. `num_read` are the tokens
+    whose last state a head reads: behind its attention the last layer is computed for these alone.
     """
     layers, hidden = config.num_hidden_layers, config.hidden_size
-    linear = 8 * hidden**2 + 4 * hidden * config.intermediate_size
+    behind_attention = 2 * hidden**2 + 4 * hidden * config.intermediate_size
     return (
-        num_tokens * layers * linear
+        num_tokens * layers * (6 * hidden**2 + behind_attention)
+        - (num_tokens - num_read) * behind_attention
         + 4 * hidden * layers * sum_of_squared_lengths
         + num_predictions * 2 * (hidden**2 + hidden * config.vocab_size)
         + num_rows * (2 * hidden**2 + 4 * hidden)
@@ -36,6 +39,7 @@ def training_flops(
     sum_of_squared_lengths: float,
     num_predictions: int,
     num_rows: int,
+    num_read: int,
 ) -> float:
     """FLOPs of a forward and a backward pass: three times the forward's, nothing recomputed."""
     return 3 * forward_flops(
@@ -44,4 +48,5 @@ def training_flops(
         sum_of_squared_lengths=sum_of_squared_lengths,
         num_predictions=num_predictions,
         num_rows=num_rows,
+        num_read=num_read,
     )

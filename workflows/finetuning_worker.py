@@ -116,13 +116,18 @@ class FinetuningRun(TrainingRun):
         return metrics
 
     def step_flops(self, result: StepResult) -> float:
-        """Encoder and pooler, forward and backward; the head is too small to count."""
+        """Encoder and pooler, forward and backward; the head is too small to count.
+
+        A head that scores spans is taken to read all tokens: it reads those of the passage.
+        """
+        num_tokens, num_labels = int(result.num_real_tokens), int(result.sums[2])
         return training_flops(
             self.config,
-            num_tokens=int(result.num_real_tokens),
+            num_tokens=num_tokens,
             sum_of_squared_lengths=result.sum_of_squared_lengths,
             num_predictions=0,
-            num_rows=int(result.sums[2]) if self.task.head.pooled else 0,
+            num_rows=num_labels if self.task.head.pooled else 0,
+            num_read=num_tokens if self.task.head.name == "span" else num_labels,
         )
 
     def evaluation_is_due(self, step: int) -> bool:

@@ -99,6 +99,7 @@ class PretrainingRun(TrainingRun):
             sum_of_squared_lengths=result.sum_of_squared_lengths,
             num_predictions=int(sums[2]),
             num_rows=int(sums[5]),
+            num_read=int(sums[2] + sums[5]),
         )
 
     def evaluation_is_due(self, step: int) -> bool:

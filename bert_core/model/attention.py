@@ -1,13 +1,16 @@
 """Scaled dot-product attention over a layout: fused projections in, mixed values out.
 
-Shapes: T tokens, A heads, D head size, N sequences of n tokens in one block of equal lengths.
+Shapes: T tokens, A heads, D head size, N sequences of n slots in one block.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.errors import UserError
+from bert_core.model.attention_blocks import Block
 from bert_core.model.attention_dropout import attention_with_dropout
 from bert_core.model.dropout import is_eager_cpu
 from bert_core.model.layout import Layout, Packed, Padded
@@ -27,44 +30,35 @@ def attention(
     if isinstance(layout, Padded):
         mixed = _padded(split, layout, dropout)
     elif split.device.type == "cpu":
-        mixed = _packed_by_length(split, layout, dropout)
+        mixed = _in_blocks(split, layout.blocks, dropout)
     else:
         mixed = _packed(split, layout, dropout)
     return mixed.reshape(tokens, -1)  # [T, A * D]
 
 
 def _padded(split: Tensor, layout: Padded, dropout: float) -> Tensor:
-    block = split.view(*layout.mask.shape, *split.shape[1:])  # [batch, seq, 3, A, D]
-    if layout.is_full:
-        return _block(block, None, dropout)
-    # A row that is all padding attends to itself: a softmax over nothing would be NaN.
-    keys = layout.mask | ~layout.mask.any(dim=1, keepdim=True)
-    return _block(block, keys[:, None, None, :], dropout)  # [batch, seq, A, D]
+    keys = None
+    if not layout.is_full:
+        # A row that is all padding attends to itself: a softmax over nothing would be NaN.
+        keys = layout.mask | ~layout.mask.any(dim=1, keepdim=True)
+    count, width = layout.mask.shape
+    return _in_blocks(split, (Block(0, count * width, count, width, keys),), dropout)
 
 
-def _packed_by_length(split: Tensor, layout: Packed, dropout: float) -> Tensor:
-    blocks, start = [], 0
-    for count, length in layout.runs:
-        tokens = split[start : start + count * length]
-        mixed = _block(tokens.view(count, length, *split.shape[1:]), None, dropout)
-        blocks.append(mixed.flatten(0, 1))  # [N * n, A, D]
-        start += count * length
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)  # [T, A, D]
+def _in_blocks(split: Tensor, blocks: Sequence[Block], dropout: float) -> Tensor:
+    """Attention in the blocks of `split`, [T, 3, A, D] to [T, A, D]."""
+    if dropout > 0 and is_eager_cpu(split):
+        return attention_with_dropout(split, dropout, blocks)
+    parts = split.split([block.stop - block.start for block in blocks])
+    mixed = [_block(part, block, dropout) for part, block in zip(parts, blocks, strict=True)]
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
-def _block(block: Tensor, keys: Tensor | None, dropout: float) -> Tensor:
-    """Attention in sequences of equal length, [N, n, 3, A, D] to [N, n, A, D].
-
-    `keys`, bool [N, 1, 1, n], are the keys to see; None stands for all.
-    """
-    if dropout > 0 and is_eager_cpu(block):
-        bias = None
-        if keys is not None:
-            bias = torch.zeros(keys.shape, dtype=block.dtype).masked_fill_(~keys, -torch.inf)
-        return attention_with_dropout(block, dropout, bias)
-    query, key, value = block.permute(2, 0, 3, 1, 4)  # [N, A, n, D]
+def _block(split: Tensor, block: Block, dropout: float) -> Tensor:
+    query, key, value = block.spread(split).permute(2, 0, 3, 1, 4)  # [N, A, n, D]
+    keys = None if block.keys is None else block.keys[:, None, None, :]
     mixed = F.scaled_dot_product_attention(query, key, value, keys, dropout)
-    return mixed.transpose(1, 2)
+    return block.gather(mixed.transpose(1, 2))  # [T of the block, A, D]
 
 
 def _packed(split: Tensor, layout: Packed, dropout: float) -> Tensor:

@@ -1,9 +1,10 @@
 """Attention with dropout on its probabilities, for training on the CPU.
 
 torch's own falls back to separate operations there, copies each, and draws its mask serially.
-Shapes: N sequences of n tokens, A heads of size D.
+Shapes: T tokens, A heads of size D, N sequences of n slots in one block.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,22 +12,23 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from bert_core.model.attention_blocks import Block
 from bert_core.model.dropout import keep_mask, keep_probability
 
 
-def attention_with_dropout(split: Tensor, dropout: float, bias: Tensor | None = None) -> Tensor:
-    """Mixes values [N, n, A, D] of `split` [N, n, 3, A, D]: queries, keys, values.
-
-    `bias`, [N, 1, 1, n], is added to the scores: -inf at keys that must not be seen.
-    """
-    return _AttentionWithDropout.apply(split, dropout, bias)
+def attention_with_dropout(split: Tensor, dropout: float, blocks: Sequence[Block]) -> Tensor:
+    """Mixes values [T, A, D] of `split` [T, 3, A, D]: queries, keys, values, in these blocks."""
+    mixed = _AttentionWithDropout.apply(split, dropout, blocks)
+    assert isinstance(mixed, Tensor)
+    return mixed
 
 
 class _AttentionWithDropout(Function):
     """O = c (M * P) V with P = softmax(Q K^T / sqrt(D)), mask M, c = 1 / share kept.
 
     Backward needs P and M * P only: with dP = c dO V^T and the row sums r of dO * O,
-    dS = (M * P) * dP - P r, because r is also the row sum of P * M * dP.
+    dS = (M * P) * dP - P r, because r is also the row sum of P * M * dP. Slots without a token
+    have no part in it: as keys their P is 0, as queries their dO.
     """
 
     @staticmethod
@@ -34,22 +36,31 @@ class _AttentionWithDropout(Function):
         ctx: Any,  # noqa: ANN401 - torch gives it no public type
         split: Tensor,
         dropout: float,
-        bias: Tensor | None,
+        blocks: Sequence[Block],
     ) -> Tensor:
         """See `attention_with_dropout`."""
-        num, seq, _, heads, size = split.shape
-        stacked = split.permute(2, 0, 3, 1, 4).reshape(3, num * heads, seq, size)
-        query, key, value = stacked
-        scores = _bmm(query, key.mT, size**-0.5)  # [N * A, n, n]
-        if bias is not None:
-            scores.view(num, heads, seq, seq).add_(bias)
-        probabilities = torch.softmax(scores, -1)
-        kept = keep_mask(tuple(scores.shape), dropout, scores.dtype).mul_(probabilities)
-        ctx.scale = 1 / keep_probability(dropout)
-        mixed = _bmm(kept, value, ctx.scale)  # [N * A, n, D]
-        ctx.save_for_backward(stacked, probabilities, kept, mixed)
-        ctx.shape = split.shape
-        return mixed.view(num, heads, seq, size).transpose(1, 2)  # [N, n, A, D]
+        ctx.blocks, ctx.scale = blocks, 1 / keep_probability(dropout)
+        result = split.new_empty(split.shape[0], *split.shape[2:])  # [T, A, D]
+        sizes = [split.shape[2] * block.count * block.width**2 for block in blocks]
+        # One mask for all blocks: each draw wakes the helpers of the cores anew.
+        masks = keep_mask((sum(sizes),), dropout, split.dtype).split(sizes)
+        saved: list[Tensor] = []
+        for block, mask in zip(blocks, masks, strict=True):
+            slots = block.spread(split[block.start : block.stop])  # [N, n, 3, A, D]
+            stacked = slots.permute(2, 0, 3, 1, 4).flatten(1, 2).contiguous()  # [3, N * A, n, D]
+            query, key, value = stacked
+            scores = _bmm(query, key.mT, query.shape[-1] ** -0.5)  # [N * A, n, n]
+            bias = block.bias(scores.dtype)
+            if bias is not None:
+                scores.view(block.count, -1, block.width, block.width).add_(bias)
+            probabilities = torch.softmax(scores, -1)
+            kept = mask.view_as(scores).mul_(probabilities)
+            mixed = _bmm(kept, value, ctx.scale)  # [N * A, n, D]
+            parts = mixed.unflatten(0, (block.count, -1)).transpose(1, 2)  # [N, n, A, D]
+            block.gather(parts, out=result[block.start : block.stop])
+            saved += [stacked, probabilities, kept, mixed]
+        ctx.save_for_backward(*saved)
+        return result
 
     @staticmethod
     @once_differentiable  # it hides the signature from the type checker
@@ -57,20 +68,25 @@ class _AttentionWithDropout(Function):
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        """Gradient of `split`, [N, n, 3, A, D]."""
-        stacked, probabilities, kept, mixed = ctx.saved_tensors
-        num, seq, _, heads, size = ctx.shape
-        query, key, value = stacked
-        grad_mixed = grad_outputs[0].transpose(1, 2).reshape(mixed.shape)  # [N * A, n, D]
-        row_sums = (grad_mixed * mixed).sum(-1, keepdim=True)  # [N * A, n, 1]
-        gradient = torch.empty_like(stacked)
-        _bmm(kept.mT, grad_mixed, ctx.scale, out=gradient[2])
-        grad_scores = _bmm(grad_mixed, value.mT, ctx.scale).mul_(kept)
-        grad_scores.addcmul_(probabilities, row_sums, value=-1)
-        _bmm(grad_scores, key, size**-0.5, out=gradient[0])
-        _bmm(grad_scores.mT, query, size**-0.5, out=gradient[1])
-        gradient = gradient.view(3, num, heads, seq, size).permute(1, 3, 0, 2, 4)
-        return gradient.contiguous(), None, None
+        """Gradient of `split`, [T, 3, A, D]."""
+        (grad_result,) = grad_outputs
+        tokens, heads, size = grad_result.shape
+        result = grad_result.new_empty(tokens, 3, heads, size)
+        for index, block in enumerate(ctx.blocks):
+            stacked, probabilities, kept, mixed = ctx.saved_tensors[4 * index : 4 * index + 4]
+            query, key, value = stacked
+            grad_slots = block.spread(grad_result[block.start : block.stop])  # [N, n, A, D]
+            grad_mixed = grad_slots.transpose(1, 2).reshape(mixed.shape)  # [N * A, n, D]
+            row_sums = (grad_mixed * mixed).sum(-1, keepdim=True)  # [N * A, n, 1]
+            gradient = torch.empty_like(stacked)
+            _bmm(kept.mT, grad_mixed, ctx.scale, out=gradient[2])
+            grad_scores = _bmm(grad_mixed, value.mT, ctx.scale).mul_(kept)
+            grad_scores.addcmul_(probabilities, row_sums, value=-1)
+            _bmm(grad_scores, key, size**-0.5, out=gradient[0])
+            _bmm(grad_scores.mT, query, size**-0.5, out=gradient[1])
+            parts = gradient.unflatten(1, (block.count, heads)).permute(1, 3, 0, 2, 4)
+            block.gather(parts, out=result[block.start : block.stop])
+        return result, None, None
 
 
 def _bmm(left: Tensor, right: Tensor, scale: float, out: Tensor | None = None) -> Tensor:

@@ -88,11 +88,16 @@ class Layer(nn.Module):
         self.hidden_dropout = config.hidden_dropout_prob
         self.attention_dropout = config.attention_probs_dropout_prob
 
-    def forward(self, hidden_states: Tensor, layout: Layout) -> Tensor:
-        """Maps hidden states [T, H] to those of the next layer, [T, H]."""
+    def forward(
+        self, hidden_states: Tensor, layout: Layout, places: Tensor | None = None
+    ) -> Tensor:
+        """Maps hidden states [T, H] to those of the next layer, [T, H], or [P, H] at `places`."""
         attention_dropout = self.attention_dropout if self.training else 0.0
         query_key_value = self.query_key_value(hidden_states)  # [T, 3H]
         mixed = attention(query_key_value, self.num_heads, layout, attention_dropout)  # [T, H]
+        if places is not None:  # no other token is read by anyone: the rest is done for these
+            mixed = mixed.index_select(0, places)
+            hidden_states = hidden_states.index_select(0, places)
         attended = self._add(hidden_states, self.attention_output(mixed))
         hidden_states = self.attention_norm(attended)
 
@@ -119,13 +124,22 @@ class Encoder(nn.Module):
         return self.embeddings.word.weight
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: Layout
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor,
+        layout: Layout,
+        places: Tensor | None = None,
     ) -> Tensor:
-        """The last layer's hidden states, [T, H], of tokens whose three ids are int64 [T]."""
+        """The last layer's hidden states, [T, H], of tokens whose three ids are int64 [T].
+
+        With `places`, indices of tokens, int64 [P], those of these tokens alone, [P, H]: most of
+        the last layer is then computed for them alone.
+        """
         hidden_states = self.embeddings(input_ids, token_type_ids, position_ids)
-        for layer in self.layers:
+        for layer in self.layers[:-1]:
             hidden_states = layer(hidden_states, layout)
-        return hidden_states
+        return self.layers[-1](hidden_states, layout, places)
 
     def all_hidden_states(
         self,

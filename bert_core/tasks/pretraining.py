@@ -62,22 +62,26 @@ def compute_loss(
     and ranks add up to that of the whole (Devlin et al. 2018, appendix A.2). The sums are detached
     float32 [6], see SUM_NAMES. Nothing here waits for the device.
     """
-    hidden_states = model.encoder(
-        batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+    places, next_sentence = batch.masked_positions, "next_sentence" in model.heads
+    if next_sentence:
+        places = torch.cat([places, batch.layout.first_positions])
+    states = model.encoder(
+        batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout, places
     )
-    loss, sums = _masked_token_loss(model, hidden_states, batch, max(num_predictions, 1))
-    if "next_sentence" not in model.heads:
+    masked_states, first_states = states.tensor_split([len(batch.masked_positions)])
+    loss, sums = _masked_token_loss(model, masked_states, batch, max(num_predictions, 1))
+    if not next_sentence:
         return loss, torch.cat([sums, sums.new_zeros(3)])
-    row_loss, row_sums = _next_sentence_loss(model, hidden_states, batch, max(num_rows, 1))
+    row_loss, row_sums = _next_sentence_loss(model, first_states, batch, max(num_rows, 1))
     return loss + row_loss, torch.cat([sums, row_sums])
 
 
 def _masked_token_loss(
-    model: Bert, hidden_states: Tensor, batch: PretrainingBatch, count: int
+    model: Bert, masked_states: Tensor, batch: PretrainingBatch, count: int
 ) -> tuple[Tensor, Tensor]:
     head = model.heads["masked_token"]
     assert isinstance(head, MaskedTokenHead)
-    features = head.features(hidden_states.index_select(0, batch.masked_positions))  # [P, H]
+    features = head.features(masked_states)  # [P, H]
     loss, hits = vocabulary_cross_entropy(
         features, model.encoder.word_embeddings, head.bias, batch.masked_ids, count
     )
@@ -85,9 +89,8 @@ def _masked_token_loss(
 
 
 def _next_sentence_loss(
-    model: Bert, hidden_states: Tensor, batch: PretrainingBatch, count: int
+    model: Bert, first_states: Tensor, batch: PretrainingBatch, count: int
 ) -> tuple[Tensor, Tensor]:
-    first_states = hidden_states.index_select(0, batch.layout.first_positions)
     pooled = model.heads["pooler"](first_states)
     logits, labels = model.heads["next_sentence"](pooled), batch.next_sentence  # [N, 2], [N]
     total = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")

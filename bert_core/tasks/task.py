@@ -130,10 +130,9 @@ def _label_order(label: str) -> tuple[int, str]:
 
 def compute_outputs(model: Bert, batch: TaskBatch) -> Tensor:
     """The head's answers, [P, L], at the places of a batch."""
-    hidden_states = model.encoder(
-        batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+    states = model.encoder(  # [P, H]
+        batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout, batch.places
     )
-    states = hidden_states.index_select(0, batch.places)  # [P, H]
     if "pooler" in model.heads:
         states = model.heads["pooler"](states)
     (answering,) = [head for name, head in model.heads.items() if name != "pooler"]

@@ -25,6 +25,7 @@ from bert_core.training.readings import (
     NonFiniteLossError,
     Readings,
 )
+from bert_core.training.row_gradients import RowGradients
 
 __all__ = ["NonFiniteLossError", "StepResult", "TrainingState", "train"]
 
@@ -150,26 +151,30 @@ def train(
         data_parallel(state.model, compute_loss) if several else partial(compute_loss, state.model)
     )
     readings = Readings(late=device.type != "cpu")
+    in_rows = device.type == "cpu" and not several  # data parallelism exchanges whole gradients
+    gradients = RowGradients(state.model, wanted=in_rows)
     while state.step < total_steps:
         batches = _next_share(steps, state.step)
         state.model.train()  # here, because the consumer may have evaluated
         state.optimizer.zero_grad(set_to_none=True)
-        totals = _accumulate_gradients(
-            forward,
-            batches,
-            step=state.step,
-            device=device,
-            autocast_dtype=autocast_dtype,
-            seed=seed,
-        )
+        with gradients.computing():
+            totals = _accumulate_gradients(
+                forward,
+                batches,
+                step=state.step,
+                device=device,
+                autocast_dtype=autocast_dtype,
+                seed=seed,
+            )
         totals[STOP] = float(should_stop is not None and should_stop())
         if several:
             dist.all_reduce(totals)
-        gradient_norm = nn.utils.clip_grad_norm_(state.model.parameters(), max_gradient_norm)
+        gradient_norm = gradients.clip(max_gradient_norm)
         number = state.step + 1
         stopped = readings.take(number, totals, gradient_norm, last=number == total_steps)
 
         learning_rate = schedule(state.step)
+        gradients.spread()
         _step_optimizer(state.optimizer, learning_rate)
         state.step = number
         state.num_rows_seen += batches.num_rows

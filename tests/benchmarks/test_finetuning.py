@@ -44,8 +44,9 @@ def test_arms_that_disagree_are_no_benchmark(tmp_path, monkeypatch):
 
 def test_a_pass_is_timed_to_its_last_step():
     made = []
-    arms = [finetuning.Arm(name, lambda name=name: made.append(name)) for name in ("a", "b")]
-    finetuning.time_pass(arms, 12, finetuning.torch.device("cpu"))
+    arms = [finetuning.Arm("a", lambda: made.append("a")), finetuning.Arm("b", None)]
+    for _ in finetuning.time_pass(arms, 12, finetuning.torch.device("cpu")):
+        made.append("b")
     assert made.count("a") == made.count("b") == 12
     # Turns of five steps; who begins changes.
     assert made[:10] == ["b"] * 5 + ["a"] * 5 and made[10:20] == ["a"] * 5 + ["b"] * 5

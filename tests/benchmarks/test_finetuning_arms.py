@@ -5,10 +5,10 @@ from small_tasks import WRITERS, write_data, write_encoder
 
 from benchmarks.finetuning_arms import (
     Recipe,
-    TrainerSteps,
     our_training,
     their_features,
     their_trainer,
+    train_in_turns,
     write_start,
 )
 from bert_core.model_folder import load_model_folder
@@ -56,12 +56,15 @@ def test_the_trainer_makes_as_many_steps_as_it_is_told(start):
     task, rows, folder = start
     trainer = their_trainer(task, rows, folder, RECIPE)
     before = {name: each.clone() for name, each in trainer.model.state_dict().items()}
-    steps = TrainerSteps(trainer)
-    assert trainer.state.global_step == 0
-    for number in range(1, 4):
-        steps.step()
-        assert trainer.state.global_step == number
-    steps.close()
+    finished = []
+
+    def turns():
+        for _ in range(3):
+            finished.append(trainer.state.global_step)
+            yield
+
+    train_in_turns(trainer, turns())
+    assert finished == [0, 1, 2]
     assert trainer.state.global_step == 3
     changed = [
         name for name, each in trainer.model.state_dict().items() if (each != before[name]).any()
@@ -79,4 +82,4 @@ def test_what_the_trainer_raises_arrives(start):
 
     trainer.data_collator = fail
     with pytest.raises(ValueError, match="no such batch"):
-        TrainerSteps(trainer).step()
+        train_in_turns(trainer, iter([None]))

@@ -1,4 +1,5 @@
 import pytest
+import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,6 +19,7 @@ def test_gigaflops_of_a_token(size, length, predictions, expected):
         sum_of_squared_lengths=length**2,
         num_predictions=predictions,
         num_rows=1,
+        num_read=length,
     )
     assert flops / length / 1e9 == pytest.approx(expected, abs=1e-4)
 
@@ -28,16 +30,21 @@ def test_equals_what_torch_counts(small_config, some_rows):
     # The counter does not know the CPU's fused attention: separate products stand in for it.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         states = model.encoder(
-            batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.position_ids,
+            batch.layout,
+            torch.cat([batch.masked_positions, batch.layout.first_positions]),
         )
-        masked = states[batch.masked_positions]
+        masked, first = states.tensor_split([len(batch.masked_ids)])
         model.heads["masked_token"](masked, model.encoder.word_embeddings)
-        model.heads["next_sentence"](model.heads["pooler"](states[batch.layout.first_positions]))
+        model.heads["next_sentence"](model.heads["pooler"](first))
     ours = forward_flops(
         small_config,
         num_tokens=128,
         sum_of_squared_lengths=4 * 32**2,
         num_predictions=len(batch.masked_ids),
         num_rows=4,
+        num_read=len(batch.masked_ids) + 4,
     )
     assert counter.get_total_flops() == pytest.approx(ours, rel=1e-12)

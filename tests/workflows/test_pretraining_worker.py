@@ -129,6 +129,7 @@ def test_the_flops_of_a_step_count_each_row_at_its_length(train):
         sum_of_squared_lengths=squares,
         num_predictions=100,
         num_rows=8,
+        num_read=108,
     )
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from bert_core.errors import UserError
+from bert_core.model import attention_blocks
 from bert_core.model.attention import attention
 from bert_core.model.layout import Packed, Padded
 
@@ -23,7 +24,10 @@ def projections(tokens):
 
 
 @pytest.mark.parametrize("lengths", [[5], [4, 4, 4], [4, 4, 1, 6, 0]])
-def test_packed_is_the_equation_in_each_sequence(lengths):
+@pytest.mark.parametrize("cost", [0, 10**6])
+def test_packed_is_the_equation_in_each_sequence(lengths, cost, monkeypatch):
+    """In blocks of one length, and all in one block."""
+    monkeypatch.setattr(attention_blocks, "BLOCK_COST", cost)
     packed = projections(sum(lengths))
     expected = torch.cat([by_hand(part) for part in packed.split(lengths)])
     found = attention(packed, HEADS, Packed.from_lengths(lengths))

@@ -2,51 +2,70 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bert_core.model import attention_dropout
+from bert_core.model import attention_blocks, attention_dropout
+from bert_core.model.attention_blocks import blocks_of
 from bert_core.model.attention_dropout import attention_with_dropout
 from bert_core.model.dropout import keep_mask
 
-SHAPE = (2, 7, 3, 4, 8)  # sequences, tokens, three, heads, size
+HEADS, SIZE = 4, 8
+RUNS = [(2, 7), (1, 5), (2, 3), (1, 1)]
+TOKENS = sum(count * length for count, length in RUNS)
 
 
-def a_block(dtype):
-    return torch.randn(SHAPE, dtype=dtype, generator=torch.Generator().manual_seed(0))
+def projections(dtype):
+    shape = (TOKENS, 3, HEADS, SIZE)
+    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
 
 
-def plain(block, mask, bias, share_kept):
-    """The same with torch's operations, one after the other."""
-    query, key, value = block.permute(2, 0, 3, 1, 4)
-    scores = query @ key.mT / SHAPE[-1] ** 0.5
-    if bias is not None:
-        scores = scores + bias
-    kept = scores.softmax(-1) * mask.view(scores.shape) / share_kept
-    return (kept @ value).transpose(1, 2)
+def plain(split, mask, blocks, share_kept):
+    """The same with torch's operations, one sequence after the other."""
+    mixed, first_score = [], 0
+    for block in blocks:
+        real = torch.ones(block.count, block.width).bool() if block.keys is None else block.keys
+        size = HEADS * block.width**2
+        masks = mask[first_score : first_score + block.count * size].split(size)
+        rows = split[block.start : block.stop].split(real.sum(1).tolist())
+        for row, drawn in zip(rows, masks, strict=True):
+            query, key, value = row.permute(1, 2, 0, 3)
+            length = len(row)
+            drawn = drawn.view(HEADS, block.width, block.width)[:, :length, :length]
+            kept = (query @ key.mT / SIZE**0.5).softmax(-1) * drawn / share_kept
+            mixed.append((kept @ value).transpose(0, 1))
+        first_score += block.count * size
+    return torch.cat(mixed)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_equals_plain_operations_with_the_same_mask(masked):
+@pytest.mark.parametrize(("cost", "num_blocks"), [(0, 4), (30, 2), (10**6, 1)])
+def test_equals_plain_operations_with_the_same_mask(cost, num_blocks, monkeypatch):
+    monkeypatch.setattr(attention_blocks, "BLOCK_COST", cost)
+    blocks = blocks_of(RUNS)
+    assert len(blocks) == num_blocks
     torch.manual_seed(3)
-    block = a_block(torch.float64).requires_grad_()
-    bias = None
-    if masked:
-        bias = torch.zeros(2, 1, 1, 7, dtype=torch.float64)
-        bias[1, ..., 4:] = -torch.inf
-    found = attention_with_dropout(block, 0.25, bias)
+    split = projections(torch.float64).requires_grad_()
+    found = attention_with_dropout(split, 0.25, blocks)
     torch.manual_seed(3)
-    expected = plain(block, keep_mask((8, 7, 7), 0.25, torch.float64), bias, 0.75)
+    num_scores = sum(HEADS * block.count * block.width**2 for block in blocks)
+    expected = plain(split, keep_mask((num_scores,), 0.25, torch.float64), blocks, 0.75)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     weights = torch.randn_like(found)
-    (gradient,) = torch.autograd.grad(found, block, weights)
-    (expected_gradient,) = torch.autograd.grad(expected, block, weights)
+    (gradient,) = torch.autograd.grad(found, split, weights)
+    (expected_gradient,) = torch.autograd.grad(expected, split, weights)
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-12)
 
 
-def test_is_torchs_attention_when_nothing_is_dropped(monkeypatch):
+@pytest.mark.parametrize("cost", [0, 10**6])
+def test_is_torchs_attention_when_nothing_is_dropped(cost, monkeypatch):
     monkeypatch.setattr(
         attention_dropout, "keep_mask", lambda shape, _, dtype: torch.ones(shape, dtype=dtype)
     )
     monkeypatch.setattr(attention_dropout, "keep_probability", lambda _: 1.0)
-    block = a_block(torch.float32)
-    query, key, value = block.permute(2, 0, 3, 1, 4)
-    expected = F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
-    torch.testing.assert_close(attention_with_dropout(block, 0.1), expected)
+    monkeypatch.setattr(attention_blocks, "BLOCK_COST", cost)
+    split = projections(torch.float32)
+    expected, start = [], 0
+    for count, length in RUNS:
+        for _ in range(count):
+            query, key, value = split[start : start + length].permute(1, 2, 0, 3)
+            expected.append(F.scaled_dot_product_attention(query, key, value).transpose(0, 1))
+            start += length
+    found = attention_with_dropout(split, 0.1, blocks_of(RUNS))
+    torch.testing.assert_close(found, torch.cat(expected))

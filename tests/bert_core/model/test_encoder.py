@@ -5,6 +5,7 @@ import torch
 
 from bert_core.config import ModelConfig
 from bert_core.model.encoder import Encoder, SinusoidalPositions
+from bert_core.model.layout import Packed
 
 
 def test_initial_weights_are_a_truncated_normal():
@@ -94,3 +95,31 @@ def test_compiles_without_a_break(small_model, some_rows):
     arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
     compiled = torch.compile(small_model.encoder, fullgraph=True)
     torch.testing.assert_close(compiled(*arguments), small_model.encoder(*arguments))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_states_at_some_places_are_those_of_all_tokens(training):
+    torch.manual_seed(0)
+    encoder = Encoder(
+        ModelConfig(
+            vocab_size=50,
+            hidden_size=24,
+            num_attention_heads=3,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            hidden_dropout_prob=0,
+            attention_probs_dropout_prob=0,
+        )
+    ).double()
+    encoder.train(training)
+    ids = torch.randint(50, (11,))
+    segments, positions = torch.zeros_like(ids), torch.tensor([*range(6), *range(5)])
+    rows = ids, segments, positions, Packed.from_lengths([6, 5])
+    places = torch.tensor([0, 4, 9, 9])  # a place may be read twice
+    expected = encoder(*rows)[places]
+    found = encoder(*rows, places)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    weights = torch.randn_like(found)
+    gradients = torch.autograd.grad(found, list(encoder.parameters()), weights)
+    expected = torch.autograd.grad(expected, list(encoder.parameters()), weights)
+    torch.testing.assert_close(gradients, expected, rtol=1e-10, atol=1e-12)

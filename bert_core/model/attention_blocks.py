@@ -1,0 +1,91 @@
+"""Sequences of a packed batch -> the blocks in which a CPU computes their attention.
+
+A block of sequences of one length needs no padding, but a batch of short texts has as many lengths
+as sequences, and many small products cost more than a few with some padding in them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+BLOCK_COST = 2_000
+"""What a block costs besides its scores, in scores of one head: measured, docs/speed_log.md."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """`count` sequences, each in `width` slots, that are the tokens from `start` to `stop`.
+
+    `keys`, bool [count, width], says which slots may be attended to, None that all may. `slots`,
+    int64 [stop - start], says in which of the count * width slots each token stands, None that they
+    are the slots in their order.
+    """
+
+    start: int
+    stop: int
+    count: int
+    width: int
+    keys: Tensor | None = None
+    slots: Tensor | None = None
+
+    def spread(self, tokens: Tensor) -> Tensor:
+        """The block's tokens, [stop - start, ...], in their slots, [count, width, ...]; else 0."""
+        shape = (self.count, self.width, *tokens.shape[1:])
+        if self.slots is None:
+            return tokens.view(shape)
+        empty = tokens.new_zeros(self.count * self.width, *tokens.shape[1:])
+        return empty.index_copy_(0, self.slots, tokens).view(shape)
+
+    def gather(self, slots: Tensor, out: Tensor | None = None) -> Tensor:
+        """The block's tokens, [stop - start, ...], from its slots, [count, width, ...]."""
+        if self.slots is not None:
+            return torch.index_select(slots.flatten(0, 1), 0, self.slots, out=out)
+        return slots.flatten(0, 1) if out is None else out.view(slots.shape).copy_(slots)
+
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        """What is added to the scores, [count, 1, 1, width]: -inf at keys that are not there."""
+        if self.keys is None:
+            return None
+        bias = torch.zeros(self.keys.shape, dtype=dtype).masked_fill_(~self.keys, -torch.inf)
+        return bias[:, None, None, :]
+
+
+def blocks_of(runs: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
+    """Blocks for runs of (count, length), neighbours together where that is cheaper in all."""
+    blocks, start = [], 0
+    for first, stop in _cheapest_division(runs):
+        lengths = [length for count, length in runs[first:stop] for _ in range(count)]
+        blocks.append(_block(start, lengths))
+        start = blocks[-1].stop
+    return tuple(blocks)
+
+
+def _block(start: int, lengths: Sequence[int]) -> Block:
+    count, width, stop = len(lengths), max(lengths), start + sum(lengths)
+    if stop - start == count * width:
+        return Block(start, stop, count, width)
+    keys = torch.arange(width) < torch.tensor(lengths).unsqueeze(1)
+    return Block(start, stop, count, width, keys, keys.flatten().nonzero().squeeze(1))
+
+
+def _cheapest_division(runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The division of runs into blocks, (first, stop), with the least cost in all.
+
+    A block costs the scores of all its slots, and BLOCK_COST. `cheapest[i]` is that of the runs
+    from i on, `stops[i]` where the first block of these ends.
+    """
+    cheapest, stops = [0.0] * (len(runs) + 1), [0] * len(runs)
+    for first in reversed(range(len(runs))):
+        counts = accumulate(count for count, _ in runs[first:])
+        widths = accumulate((length for _, length in runs[first:]), max)
+        cheapest[first], stops[first] = min(
+            (BLOCK_COST + count * width**2 + cheapest[stop], stop)
+            for stop, (count, width) in enumerate(zip(counts, widths, strict=True), first + 1)
+        )
+    first = 0
+    while first < len(runs):
+        yield first, stops[first]
+        first = stops[first]
