@@ -86,15 +86,17 @@ def evaluate(settings: EvaluateSettings) -> bool:
 
 
 def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
-    """The fine-tuned model, wherever the user says it is."""
+    """The fine-tuned model, wherever the user says it is, reading data as the user says."""
     from bert_core.predictor import load_predictor
     from workflows.model_location import locate_model
+    from workflows.task_options import with_options
     from workflows.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
     folder = locate_model(model, storage, tracking_uri)
-    return load_predictor(folder, task_name=settings.task)
+    predictor = load_predictor(folder, task_name=settings.task)
+    return replace(predictor, task=with_options(predictor.task, settings.options))
 
 
 def measured(

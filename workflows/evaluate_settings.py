@@ -9,7 +9,7 @@ from bert_core.errors import UserError
 from workflows.settings import CommandLineSettings
 
 OF_ONE_MODEL = (
-    *("model", "task", "split", "output", "compare", "slice_by", "checks"),
+    *("model", "task", "options", "split", "output", "compare", "slice_by", "checks"),
     *("storage", "tracking_uri"),
 )
 """The settings that say nothing to a suite."""
@@ -43,6 +43,11 @@ class EvaluateSettings(CommandLineSettings):
         default=None,
         description="the task of a model that names none, such as one of transformers; a model of"
         " another task is refused; by default any is taken",
+    )
+    options: dict[str, str] = Field(
+        default={},
+        description="options of the model's task for this data, such as text_column=title; those of"
+        " its training hold otherwise (python workflows/finetune.py --task TASK --help has them)",
     )
     split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
     output: Path | None = Field(

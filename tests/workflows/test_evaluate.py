@@ -73,6 +73,18 @@ def test_texts_without_answers_are_predicted(evaluate, tmp_path):
     assert code == 2 and "no example has an answer" in printed
 
 
+def test_a_table_of_other_columns_is_read_by_options(evaluate, finetuning_job, tmp_path):
+    path = next((finetuning_job.storage.folder / "data").glob("dev.*"))
+    header, rest = path.read_text().split("\n", 1)
+    renamed = header.replace("text", "title").replace("label", "answer")
+    (tmp_path / f"other{path.suffix}").write_text(f"{renamed}\n{rest}")
+    options = "--options", "text_column=title", "--options", "label_column=answer"
+    code, printed = evaluate(*options, data=tmp_path / f"other{path.suffix}")
+    assert code == 0 and "40 examples, 40 with answers" in printed, printed
+    expected = f"{finetuning_job.write_results().figures['dev/accuracy']:.3f}"
+    assert expected in printed
+
+
 def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
     path = tmp_path / "checks.yaml"
     path.write_text(
@@ -95,6 +107,8 @@ def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
         ({"split": "test"}, "no file of the test split"),
         ({"output": "a.csv"}, r"unknown kind of file: --output a.csv \(use .jsonl or .parquet\)"),
         ({"slice_by": "colour"}, "colour"),
+        ({"options": "text_colum=title"}, "did you mean text_column"),
+        ({"options": "text_column=title"}, "title"),
         ({"num_resample": 5}, r"unknown setting, did you mean num_resamples\?"),
     ],
 )
