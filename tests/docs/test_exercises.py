@@ -12,7 +12,7 @@ from workflows.evaluate_settings import EvaluateSettings
 from workflows.finetune import parse
 from workflows.settings import parse_command_line
 
-FENCE = re.compile(r"^```(python|text|text about|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(python|text|text about|text such as|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = ["exercises/01_mlm_training.md", "exercises/02_finetuning.md", "new_task.md"]
 PARSERS = {
     "workflows/finetune.py": parse,
@@ -66,6 +66,8 @@ def test_every_snippet_runs_and_prints_what_the_page_shows(repository, name, cap
             num_snippets += 1
             exec(compile("\n" * line + text, str(page), "exec"), namespace)
             printed = capsys.readouterr().out
+        elif kind == "text such as":  # examples that other weights would choose otherwise
+            assert len(printed.splitlines()) == len(text.splitlines()), f"{page.name}:{line}"
         elif kind != "sh":
             wrong = differences(printed, text, about=kind == "text about")
             assert not wrong, f"{page.name}:{line}: {wrong}"

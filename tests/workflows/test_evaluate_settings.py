@@ -27,7 +27,7 @@ def test_a_suite_has_a_folder_of_models_and_no_model(option):
         (SUITE[2:], "models without a suite: --model_root .give --suite glue"),
         (SUITE[:4], "no models: --suite glue .give --model_root"),
         ([*SUITE, "--suite", "superglue"], "Input should be 'glue': --suite"),
-        *(([*SUITE, f"--{name}", "x"], f"--{name} is for one model") for name in OF_ONE_MODEL),
+        *(([*SUITE, f"--{name}", "x=y"], f"--{name} is for one model") for name in OF_ONE_MODEL),
     ],
 )
 def test_wrong_combinations_are_refused(given, match):
