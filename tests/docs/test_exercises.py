@@ -12,7 +12,9 @@ from workflows.evaluate_settings import EvaluateSettings
 from workflows.finetune import parse
 from workflows.settings import parse_command_line
 
-FENCE = re.compile(r"^```(python|text|text about|text such as|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^```(python|text|text about|text such as|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 PAGES = ["exercises/01_mlm_training.md", "exercises/02_finetuning.md", "new_task.md"]
 PARSERS = {
     "workflows/finetune.py": parse,
