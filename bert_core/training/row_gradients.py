@@ -56,9 +56,10 @@ class RowGradients:
         gradients = [_values(each) for each in self._parameters if each.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         # As `clip_grad_norm_` of torch has it, which does not know gradients in rows.
-        scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        for gradient in gradients:
-            gradient.mul_(scale)
+        scale = max_norm / (norm + 1e-6)
+        if scale < 1:
+            for gradient in gradients:
+                gradient.mul_(scale)
         return norm
 
     def spread(self) -> None:
