@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.errors import UserError
-from bert_core.model.attention_blocks import Block
+from bert_core.model.attention_blocks import Block, blocks_of
 from bert_core.model.attention_dropout import attention_with_dropout
 from bert_core.model.dropout import is_eager_cpu
 from bert_core.model.layout import Layout, Packed, Padded
@@ -30,7 +30,7 @@ def attention(
     if isinstance(layout, Padded):
         mixed = _padded(split, layout, dropout)
     elif split.device.type == "cpu":
-        mixed = _in_blocks(split, layout.blocks, dropout)
+        mixed = _in_blocks(split, blocks_of(layout.runs, num_heads), dropout)
     else:
         mixed = _packed(split, layout, dropout)
     return mixed.reshape(tokens, -1)  # [T, A * D]

@@ -6,13 +6,14 @@ as sequences, and many small products cost more than a few with some padding in 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-BLOCK_COST = 2_000
-"""What a block costs besides its scores, in scores of one head: measured, docs/speed_log.md."""
+BLOCK_COST = 24_000
+"""What a block costs besides its scores, in scores: measured, see docs/speed_log.md."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Block:
 
     `keys`, bool [count, width], says which slots may be attended to, None that all may. `slots`,
     int64 [stop - start], says in which of the count * width slots each token stands, None that they
-    are the slots in their order.
+    are the slots in their order; `tokens`, int64 [count * width], which token of the batch stands
+    in each slot, any in an empty one.
     """
 
     start: int
@@ -30,6 +32,7 @@ class Block:
     width: int
     keys: Tensor | None = None
     slots: Tensor | None = None
+    tokens: Tensor | None = None
 
     def spread(self, tokens: Tensor) -> Tensor:
         """The block's tokens, [stop - start, ...], in their slots, [count, width, ...]; else 0."""
@@ -39,26 +42,20 @@ class Block:
         empty = tokens.new_zeros(self.count * self.width, *tokens.shape[1:])
         return empty.index_copy_(0, self.slots, tokens).view(shape)
 
-    def gather(self, slots: Tensor, out: Tensor | None = None) -> Tensor:
+    def gather(self, slots: Tensor) -> Tensor:
         """The block's tokens, [stop - start, ...], from its slots, [count, width, ...]."""
-        if self.slots is not None:
-            return torch.index_select(slots.flatten(0, 1), 0, self.slots, out=out)
-        return slots.flatten(0, 1) if out is None else out.view(slots.shape).copy_(slots)
-
-    def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores, [count, 1, 1, width]: -inf at keys that are not there."""
-        if self.keys is None:
-            return None
-        bias = torch.zeros(self.keys.shape, dtype=dtype).masked_fill_(~self.keys, -torch.inf)
-        return bias[:, None, None, :]
+        flat = slots.flatten(0, 1)
+        return flat if self.slots is None else flat.index_select(0, self.slots)
 
 
-def blocks_of(runs: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
+@lru_cache(maxsize=16)  # all layers ask for the same
+def blocks_of(runs: tuple[tuple[int, int], ...], num_heads: int) -> tuple[Block, ...]:
     """Blocks for runs of (count, length), neighbours together where that is cheaper in all."""
     blocks, start = [], 0
-    for first, stop in _cheapest_division(runs):
+    for first, stop in _cheapest_division(runs, BLOCK_COST / num_heads):
         lengths = [length for count, length in runs[first:stop] for _ in range(count)]
-        blocks.append(_block(start, lengths))
+        with torch.inference_mode(mode=False):  # what evaluation asks for first serves training too
+            blocks.append(_block(start, lengths))
         start = blocks[-1].stop
     return tuple(blocks)
 
@@ -68,21 +65,25 @@ def _block(start: int, lengths: Sequence[int]) -> Block:
     if stop - start == count * width:
         return Block(start, stop, count, width)
     keys = torch.arange(width) < torch.tensor(lengths).unsqueeze(1)
-    return Block(start, stop, count, width, keys, keys.flatten().nonzero().squeeze(1))
+    slots = keys.flatten().nonzero().squeeze(1)
+    tokens = torch.full((count * width,), start).index_copy_(0, slots, torch.arange(start, stop))
+    return Block(start, stop, count, width, keys, slots, tokens)
 
 
-def _cheapest_division(runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _cheapest_division(
+    runs: Sequence[tuple[int, int]], block_cost: float
+) -> Iterator[tuple[int, int]]:
     """The division of runs into blocks, (first, stop), with the least cost in all.
 
-    A block costs the scores of all its slots, and BLOCK_COST. `cheapest[i]` is that of the runs
-    from i on, `stops[i]` where the first block of these ends.
+    A block costs the scores of one head in all its slots, and `block_cost`. `cheapest[i]` is the
+    cost of the runs from i on, `stops[i]` where the first block of these ends.
     """
     cheapest, stops = [0.0] * (len(runs) + 1), [0] * len(runs)
     for first in reversed(range(len(runs))):
         counts = accumulate(count for count, _ in runs[first:])
         widths = accumulate((length for _, length in runs[first:]), max)
         cheapest[first], stops[first] = min(
-            (BLOCK_COST + count * width**2 + cheapest[stop], stop)
+            (block_cost + count * width**2 + cheapest[stop], stop)
             for stop, (count, width) in enumerate(zip(counts, widths, strict=True), first + 1)
         )
     first = 0

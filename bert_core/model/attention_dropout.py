@@ -46,18 +46,16 @@ class _AttentionWithDropout(Function):
         masks = keep_mask((sum(sizes),), dropout, split.dtype).split(sizes)
         saved: list[Tensor] = []
         for block, mask in zip(blocks, masks, strict=True):
-            slots = block.spread(split[block.start : block.stop])  # [N, n, 3, A, D]
-            stacked = slots.permute(2, 0, 3, 1, 4).flatten(1, 2).contiguous()  # [3, N * A, n, D]
+            stacked = _stacked(split.permute(1, 2, 0, 3), block)  # [3, A * N, n, D]
             query, key, value = stacked
-            scores = _bmm(query, key.mT, query.shape[-1] ** -0.5)  # [N * A, n, n]
-            bias = block.bias(scores.dtype)
-            if bias is not None:
-                scores.view(block.count, -1, block.width, block.width).add_(bias)
+            scores = _bmm(query, key.mT, query.shape[-1] ** -0.5)  # [A * N, n, n]
+            if block.keys is not None:
+                by_head = scores.view(-1, block.count, block.width, block.width)
+                by_head.masked_fill_(~block.keys.unsqueeze(1), -torch.inf)
             probabilities = torch.softmax(scores, -1)
             kept = mask.view_as(scores).mul_(probabilities)
-            mixed = _bmm(kept, value, ctx.scale)  # [N * A, n, D]
-            parts = mixed.unflatten(0, (block.count, -1)).transpose(1, 2)  # [N, n, A, D]
-            block.gather(parts, out=result[block.start : block.stop])
+            mixed = _bmm(kept, value, ctx.scale)  # [A * N, n, D]
+            _unstack(mixed.view(split.shape[2], -1, split.shape[3]).transpose(0, 1), block, result)
             saved += [stacked, probabilities, kept, mixed]
         ctx.save_for_backward(*saved)
         return result
@@ -75,18 +73,46 @@ class _AttentionWithDropout(Function):
         for index, block in enumerate(ctx.blocks):
             stacked, probabilities, kept, mixed = ctx.saved_tensors[4 * index : 4 * index + 4]
             query, key, value = stacked
-            grad_slots = block.spread(grad_result[block.start : block.stop])  # [N, n, A, D]
-            grad_mixed = grad_slots.transpose(1, 2).reshape(mixed.shape)  # [N * A, n, D]
-            row_sums = (grad_mixed * mixed).sum(-1, keepdim=True)  # [N * A, n, 1]
+            grad_mixed = _stacked_gradient(grad_result, block)  # [A * N, n, D]
+            row_sums = (grad_mixed * mixed).sum(-1, keepdim=True)  # [A * N, n, 1]
             gradient = torch.empty_like(stacked)
             _bmm(kept.mT, grad_mixed, ctx.scale, out=gradient[2])
             grad_scores = _bmm(grad_mixed, value.mT, ctx.scale).mul_(kept)
             grad_scores.addcmul_(probabilities, row_sums, value=-1)
             _bmm(grad_scores, key, size**-0.5, out=gradient[0])
             _bmm(grad_scores.mT, query, size**-0.5, out=gradient[1])
-            parts = gradient.unflatten(1, (block.count, heads)).permute(1, 3, 0, 2, 4)
-            block.gather(parts, out=result[block.start : block.stop])
+            _unstack(gradient.view(3, heads, -1, size).permute(2, 0, 1, 3), block, result)
         return result, None, None
+
+
+def _stacked(by_head: Tensor, block: Block) -> Tensor:
+    """The block's slots of [3, A, T, D] as stacks of matrices, [3, A * N, n, D]."""
+    if block.tokens is None:
+        slots = by_head[:, :, block.start : block.stop].contiguous()
+    else:
+        slots = by_head.index_select(2, block.tokens)
+    return slots.view(3, -1, block.width, by_head.shape[-1])
+
+
+def _stacked_gradient(gradient: Tensor, block: Block) -> Tensor:
+    """The block's slots of [T, A, D] as one stack of matrices, [A * N, n, D]; 0 in empty slots."""
+    heads, size = gradient.shape[1:]
+    part = gradient[block.start : block.stop]
+    if block.slots is None:
+        slots = part.transpose(0, 1).contiguous()
+    else:
+        slots = gradient.new_zeros(heads, block.count * block.width, size)
+        slots.transpose(0, 1).index_copy_(0, block.slots, part)
+    return slots.view(-1, block.width, size)
+
+
+def _unstack(slots: Tensor, block: Block, result: Tensor) -> None:
+    """Writes the block's tokens, out of its slots [N * n, ...], into `result` [T, ...]."""
+    out = result[block.start : block.stop]
+    if block.slots is None:
+        out.copy_(slots)
+    else:
+        torch.index_select(slots, 0, block.slots, out=out)
 
 
 def _bmm(left: Tensor, right: Tensor, scale: float, out: Tensor | None = None) -> Tensor:

@@ -6,14 +6,11 @@ first token ask the layout where sequences begin and end.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import torch
 from torch import Tensor
-
-from bert_core.model.attention_blocks import Block, blocks_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -55,11 +52,6 @@ class Packed:
         cu_seqlens = self.cu_seqlens.to(device, non_blocking=non_blocking)
         runs = self.runs if cu_seqlens.device.type == "cpu" else ()
         return replace(self, cu_seqlens=cu_seqlens, runs=runs)
-
-    @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        """The blocks in which attention on the CPU is computed, once for all layers."""
-        return blocks_of(self.runs)
 
     @property
     def lengths(self) -> Tensor:

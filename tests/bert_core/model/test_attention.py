@@ -28,10 +28,21 @@ def projections(tokens):
 def test_packed_is_the_equation_in_each_sequence(lengths, cost, monkeypatch):
     """In blocks of one length, and all in one block."""
     monkeypatch.setattr(attention_blocks, "BLOCK_COST", cost)
+    attention_blocks.blocks_of.cache_clear()
     packed = projections(sum(lengths))
     expected = torch.cat([by_hand(part) for part in packed.split(lengths)])
     found = attention(packed, HEADS, Packed.from_lengths(lengths))
     torch.testing.assert_close(found, expected)
+
+
+def test_what_evaluation_has_seen_serves_training():
+    layout = Packed.from_lengths([4, 3])
+    with torch.inference_mode():
+        attention(projections(7), HEADS, layout)
+    packed = projections(7).requires_grad_()
+    for dropout in (0.0, 0.1):
+        attention(packed, HEADS, layout, dropout).sum().backward()
+    assert packed.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("lengths", [[6, 6], [6, 2, 1]])

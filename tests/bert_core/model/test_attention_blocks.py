@@ -8,20 +8,25 @@ from bert_core.model import attention_blocks
 from bert_core.model.attention_blocks import BLOCK_COST, blocks_of
 
 
-def cost(blocks):
-    return sum(BLOCK_COST + block.count * block.width**2 for block in blocks)
+@pytest.fixture(autouse=True)
+def fresh():
+    """No blocks of another BLOCK_COST."""
+    blocks_of.cache_clear()
+    yield
+    blocks_of.cache_clear()
 
 
 def test_long_rows_have_blocks_of_their_own_and_short_ones_share():
-    blocks = blocks_of([(2, 200), (1, 100), (1, 12), (3, 10), (1, 4)])
+    blocks = blocks_of(((2, 200), (1, 100), (1, 12), (3, 10), (1, 4)), 12)
     shapes = [(block.start, block.stop, block.count, block.width) for block in blocks]
     assert shapes == [(0, 400, 2, 200), (400, 500, 1, 100), (500, 546, 5, 12)]
-    assert blocks[0].keys is blocks[0].slots is blocks[1].keys is None
+    assert blocks[0].keys is blocks[0].slots is blocks[1].tokens is None
     assert blocks[2].keys.sum(1).tolist() == [12, 10, 10, 10, 4]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_division_is_cheaper(seed):
+@pytest.mark.parametrize("num_heads", [1, 12])
+def test_no_division_is_cheaper(seed, num_heads):
     generator = np.random.default_rng(seed)
     runs = [(int(generator.integers(1, 4)), int(generator.integers(1, 90))) for _ in range(7)]
     costs = []
@@ -29,29 +34,29 @@ def test_no_division_is_cheaper(seed):
         groups = [[runs[0]]]
         for run, joined in zip(runs[1:], together, strict=True):
             groups[-1].append(run) if joined else groups.append([run])
-        costs.append(
-            sum(
-                BLOCK_COST + sum(count for count, _ in group) * max(n for _, n in group) ** 2
-                for group in groups
-            )
-        )
-    assert cost(blocks_of(runs)) == min(costs)
+        counts = [sum(count for count, _ in group) for group in groups]
+        widths = [max(length for _, length in group) for group in groups]
+        costs.append(cost(counts, widths, num_heads))
+    blocks = blocks_of(tuple(runs), num_heads)
+    found = [block.count for block in blocks], [block.width for block in blocks]
+    assert cost(*found, num_heads) == min(costs)
+
+
+def cost(counts, widths, num_heads):
+    scores = [num_heads * count * width**2 for count, width in zip(counts, widths, strict=True)]
+    return BLOCK_COST * len(counts) + sum(scores)
 
 
 def test_tokens_go_to_their_slots_and_come_back(monkeypatch):
     monkeypatch.setattr(attention_blocks, "BLOCK_COST", 10**6)
-    (block,) = blocks_of([(1, 4), (2, 2)])
+    (block,) = blocks_of(((1, 4), (2, 2)), 1)
     tokens = torch.arange(1.0, 9).unsqueeze(1)
     slots = block.spread(tokens)
     assert slots.squeeze(2).tolist() == [[1, 2, 3, 4], [5, 6, 0, 0], [7, 8, 0, 0]]
     assert torch.equal(block.gather(slots), tokens)
-    out = torch.empty(8, 1)
-    block.gather(slots, out=out)
-    assert torch.equal(out, tokens)
-    bias = block.bias(torch.float32)
-    assert bias.shape == (3, 1, 1, 4)
-    assert bias[1].flatten().tolist() == [0, 0, -torch.inf, -torch.inf]
+    real = block.keys.flatten()
+    assert torch.equal(tokens[block.tokens][real], slots.flatten(0, 1)[real])
 
 
 def test_a_batch_of_nothing_has_no_blocks():
-    assert blocks_of([]) == ()
+    assert blocks_of((), 1) == ()
