@@ -73,7 +73,7 @@ def text_table(results: Sequence[Compared]) -> str:
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     lines = []
     for row in (titles, *rows):
-        words = [f"{text:{width}}" for text, width in zip(row[:2], widths, strict=False)]
+        words = [f"{text:{width}}" for text, width in zip(row[:2], widths[:2], strict=True)]
         words += [f"{text:>{width}}" for text, width in zip(row[2:], widths[2:], strict=True)]
         lines.append("  ".join(words).rstrip())
     return "\n".join([*lines, verdict(results)]) + "\n"

@@ -92,7 +92,7 @@ def test_padded_and_packed_show_the_same_rows_over_a_window():
 
 def test_the_iterator_gives_the_steps_from_where_it_starts():
     source = make_source()
-    for step, batches in zip(range(5, 9), source.steps(5), strict=False):
+    for step, batches in enumerate(itertools.islice(source.steps(5), 4), 5):
         expected = source.step(step)
         assert batches.num_predictions == expected.num_predictions
         for got, want in zip(batches.micro_batches, expected.micro_batches, strict=True):
