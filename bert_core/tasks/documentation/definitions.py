@@ -155,7 +155,7 @@ def divide_by_split(
     max_examples: int,
     owners: dict[str, str] | None = None,
 ) -> dict[str, list[Example]]:
-    """The examples of each split: at most `max_examples` to train, an eighth of it each for others.
+    """The examples of each split: at most `max_examples` to train, a quarter of it each for others.
 
     With an example come its module and its text. A text belongs to the module that it was met in
     first, in `owners`, and is left out of others: modules quote each other. Stops reading when
@@ -186,7 +186,7 @@ def examples_of(splits: dict[str, list[Example]], split: str, data: str | Path) 
 
 
 def _room(split: str, max_examples: int) -> int:
-    return max_examples if split == "train" else -(-max_examples // 8)
+    return max_examples if split == "train" else -(-max_examples // 4)
 
 
 def _fraction(purpose: str, name: str) -> float:

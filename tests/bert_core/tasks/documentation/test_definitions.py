@@ -117,8 +117,8 @@ def test_reading_stops_when_all_splits_are_full():
     found = divide_by_split(endless(), 16)
     assert {split: len(some) for split, some in found.items()} == {
         "train": 16,
-        "dev": 2,
-        "test": 2,
+        "dev": 4,
+        "test": 4,
     }
 
 
