@@ -40,7 +40,7 @@ class DemoSettings(CommandLineSettings):
         " models:/NAME@ALIAS, or the name of a run",
     )
     data: str = Field(default="docs://", description="documentation that the tasks are made of")
-    max_examples: int = Field(default=2500, ge=100, description="examples of each task to learn")
+    max_examples: int = Field(default=2500, ge=200, description="examples of each task to learn")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -128,7 +128,7 @@ class Demo(Run):
     def arguments(self) -> list[str]:
         """The command line after the program's name."""
         given = ["--storage", str(self.storage), "--model", str(self.shards / "encoder")]
-        return [*given, "--data", "docs://numpy,scipy", "--max_examples", "100"]
+        return [*given, "--data", "docs://numpy,scipy", "--max_examples", "200"]
 
     def newest(self, prefix: str) -> Run:
         """The fine-tuning run whose name begins so, or one that never was."""

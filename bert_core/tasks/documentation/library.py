@@ -50,7 +50,7 @@ class LibraryOfPassage(Classification):
     """Tells libraries apart by what their documentation says."""
 
     max_examples: int = Field(
-        default=4000, ge=100, description="passages to train with, of all libraries together"
+        default=4000, ge=120, description="passages to train with, of all libraries together"
     )
 
     def examples(self, data: str | Path, split: str) -> list[Text]:
@@ -63,7 +63,7 @@ class LibraryOfPassage(Classification):
             raise TaskDataError(
                 "fewer than two libraries with documentation enough",
                 str(data),
-                "name more packages",
+                "name more packages, or raise max_examples",
             )
         return examples_of(splits, split, data)
 
@@ -75,6 +75,7 @@ def _passages_by_split(packages: tuple[str, ...], max_examples: int) -> dict[str
         modules[_library(module)].append(module)
     candidates = [name for name, some in modules.items() if _may_be_split(some)]
     candidates.sort(key=lambda name: (len(modules[name]), name))
+    candidates = candidates[-(max_examples // _FEWEST["train"]) :]  # fewer, rather than all too few
     owners: dict[str, str] = {}
     splits: dict[str, list[Text]] = {split: [] for split in _FEWEST}
     for number, library in enumerate(candidates):  # what small ones leave, larger ones take

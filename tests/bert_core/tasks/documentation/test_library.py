@@ -54,6 +54,16 @@ def test_one_library_alone_is_refused(two_libraries):
         LibraryOfPassage(max_examples=200).examples("docs://upper", "train")
 
 
+def test_few_examples_are_those_of_few_libraries(two_libraries, write_package):
+    write_package("small", modules("small", 100, "turns"))
+    libraries = {}
+    for max_examples in (120, 400):
+        task = LibraryOfPassage(max_examples=max_examples)
+        train = task.examples(f"{two_libraries},small", "train")
+        libraries[max_examples] = {each.answer for each in train}
+    assert libraries == {120: {"upper", "lowers"}, 400: {"upper", "lowers", "small"}}
+
+
 def test_the_parts_of_the_standard_library_are_told_apart():
     examples = LibraryOfPassage(max_examples=200).examples("docs://email,asyncio", "train")
     assert {each.answer for each in examples} == {"email", "asyncio"}
