@@ -40,8 +40,8 @@ ALWAYS_THERE = (
 )
 """What `docs://` alone stands for: Python's own documentation and that of what Bertline needs."""
 
-SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
-"""How much of the modules each split has."""
+PARTS = {"train": 4, "dev": 1, "test": 1}
+"""How modules are divided, and examples too: then all splits are full after as much reading."""
 
 _OTHERS_CODE = {"thirdparty_files", "thirdparty", "third_party", "vendor", "_vendor", "externals"}
 """Folders in which packages keep copies of others."""
@@ -63,9 +63,9 @@ class Module:
     @cached_property
     def split(self) -> str:
         """The split that the hash of the name decides."""
-        place = _fraction("split", self.name)
-        ends = accumulate(SHARES.values())
-        return next(split for split, end in zip(SHARES, ends, strict=True) if place < end)
+        place = _fraction("split", self.name) * sum(PARTS.values())
+        ends = accumulate(PARTS.values())
+        return next(split for split, end in zip(PARTS, ends, strict=True) if place < end)
 
     def definitions(self, holding: re.Pattern[bytes] | None = None) -> Iterator["Definition"]:
         """Yields what has a docstring, in the order of the source.
@@ -162,13 +162,13 @@ def divide_by_split(
     nothing is missing.
     """
     owners = {} if owners is None else owners
-    room = {split: _room(split, max_examples) for split in SHARES}
-    found: dict[str, list[Example]] = {split: [] for split in SHARES}
+    room = {split: _room(split, max_examples) for split in PARTS}
+    found: dict[str, list[Example]] = {split: [] for split in PARTS}
     for module, text, example in examples:
         taken = found[module.split]
         if len(taken) < room[module.split] and owners.setdefault(text, module.name) == module.name:
             taken.append(example)
-            if all(len(found[split]) == room[split] for split in SHARES):
+            if all(len(found[split]) == room[split] for split in PARTS):
                 break
     return found
 
@@ -186,7 +186,7 @@ def examples_of(splits: dict[str, list[Example]], split: str, data: str | Path) 
 
 
 def _room(split: str, max_examples: int) -> int:
-    return max_examples if split == "train" else -(-max_examples // 4)
+    return -(-max_examples * PARTS[split] // PARTS["train"])
 
 
 def _fraction(purpose: str, name: str) -> float:

@@ -79,8 +79,8 @@ def test_the_name_alone_decides_the_split():
     splits = [Module("package", name, Path("a")).split for name in names]
     assert splits == [Module("other", name, Path("b")).split for name in names]
     counts = Counter(splits)
-    assert 1540 < counts["train"] < 1660
-    assert 155 < counts["dev"] < 245 and 155 < counts["test"] < 245
+    assert 1270 < counts["train"] < 1400
+    assert 280 < counts["dev"] < 390 and 280 < counts["test"] < 390
 
 
 def test_the_order_of_modules_is_shuffled_and_always_the_same():

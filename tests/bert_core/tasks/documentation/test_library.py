@@ -55,7 +55,7 @@ def test_one_library_alone_is_refused(two_libraries):
 
 
 def test_few_examples_are_those_of_few_libraries(two_libraries, write_package):
-    write_package("small", modules("small", 100, "turns"))
+    write_package("small", modules("small", 119, "turns"))
     libraries = {}
     for max_examples in (120, 400):
         task = LibraryOfPassage(max_examples=max_examples)
