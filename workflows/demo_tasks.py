@@ -32,8 +32,7 @@ LEARNED = ("docs_library", "docs_parameters", "docs_answers")
 """The tasks; all are learned alike."""
 
 EPOCHS = 3
-"""With the examples that are the default. With 4,000, seen four times, the encoder that has learned
-nothing catches up in two of the tasks."""
+"""With the examples that are the default: see docs/decisions.md for what more of them gave."""
 PEAK_LEARNING_RATE = 1e-3
 """Larger than the paper's, for an encoder this small: of 1e-3 and 3e-4 the better one where both
 were tried (docs_parameters, pre-trained)."""
