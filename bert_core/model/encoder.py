@@ -3,6 +3,8 @@
 Shapes: T tokens, real ones only in a packed layout; H hidden size. Post-norm, as in the paper.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -141,21 +143,32 @@ class Encoder(nn.Module):
             hidden_states = layer(hidden_states, layout)
         return self.layers[-1](hidden_states, layout, places)
 
-    def all_hidden_states(
+    def hidden_states(
         self,
         input_ids: Tensor,
         token_type_ids: Tensor,
         position_ids: Tensor,
         layout: Layout,
         *,
-        highest_layer: int | None = None,
+        layers: Sequence[int],
+        places: Tensor | None = None,
     ) -> list[Tensor]:
-        """The embeddings and the states after each layer up to `highest_layer`, each [T, H].
+        """The states after each of `layers`, [T, H] each, in the order asked for.
 
-        `highest_layer` counts layers from 1; layers above it are not computed. 0 gives the
-        embeddings alone, None all layers.
+        Layers count from 1, and 0 are the embeddings; nothing above the highest is computed. With
+        `places`, indices of tokens, int64 [P], those of these tokens alone, [P, H].
         """
-        hidden_states = [self.embeddings(input_ids, token_type_ids, position_ids)]
-        for layer in self.layers[:highest_layer]:
-            hidden_states.append(layer(hidden_states[-1], layout))
-        return hidden_states
+        highest = max(layers)
+        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids)
+        found = {0: _at(hidden_states, places)} if 0 in layers else {}
+        for number, layer in enumerate(self.layers[: max(highest - 1, 0)], start=1):
+            hidden_states = layer(hidden_states, layout)
+            if number in layers:
+                found[number] = _at(hidden_states, places)
+        if highest > 0:
+            found[highest] = self.layers[highest - 1](hidden_states, layout, places)
+        return [found[number] for number in layers]
+
+
+def _at(hidden_states: Tensor, places: Tensor | None) -> Tensor:
+    return hidden_states if places is None else hidden_states.index_select(0, places)

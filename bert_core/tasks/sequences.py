@@ -1,13 +1,15 @@
 """Texts -> rows of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, truncated to a length."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.tasks.encoded_rows import concatenated
+from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
 _TEXTS_AT_ONCE = 4096
@@ -67,6 +69,36 @@ def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
         found += [encoding.ids for encoding in encodings]
     return found
+
+
+@dataclass(frozen=True)
+class WordPieces:
+    """Words as tokens; `sizes` [W] are how many each word has, 0 where nothing is left of it.
+
+    `tokens` are those of the different words, end to end, and `first_tokens` [W] says where those
+    of each word begin.
+    """
+
+    sizes: IntArray
+    tokens: IntArray
+    first_tokens: IntArray
+
+    def ids(self, words: IntArray, sizes: IntArray) -> IntArray:
+        """The first `sizes` tokens of each of these words, end to end."""
+        return self.tokens[ragged_arange(self.first_tokens[words], sizes)]
+
+
+def word_pieces(tokenizer: Tokenizer, words: Iterable[str]) -> WordPieces:
+    """Cuts words up, each different one once: BERT's tokenizer looks at one word at a time."""
+    vocabulary: dict[str, int] = {}
+    types = concatenated([[vocabulary.setdefault(word, len(vocabulary)) for word in words]])
+    pieces = token_ids(tokenizer, list(vocabulary))
+    counts = concatenated([[len(each) for each in pieces]])
+    return WordPieces(
+        sizes=counts[types],
+        tokens=concatenated([list(chain.from_iterable(pieces))]),
+        first_tokens=(np.cumsum(counts) - counts)[types],
+    )
 
 
 def truncate_pairs(first: IntArray, second: IntArray, room: int) -> tuple[IntArray, IntArray]:

@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from bert_core.tasks.encoded_rows import concatenated
-from bert_core.tasks.sequences import token_ids
+from bert_core.tasks.sequences import word_pieces
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
@@ -48,20 +48,12 @@ def encode_words(
     has a token has no row.
     """
     ids, room = special_token_ids(tokenizer), max_length - 2
-    vocabulary: dict[str, int] = {}
-    # BERT's tokenizer looks at one word at a time, so that each needs to be cut up only once.
-    types = concatenated(
-        [[vocabulary.setdefault(word, len(vocabulary)) for word in chain.from_iterable(sentences)]]
-    )
-    pieces = token_ids(tokenizer, list(vocabulary))
-    piece_counts = concatenated([[len(each) for each in pieces]])
-    full_sizes = piece_counts[types]  # [W]
-    words = np.flatnonzero(full_sizes)  # [K]
-    sizes = np.minimum(full_sizes, room)[words]
+    pieces = word_pieces(tokenizer, chain.from_iterable(sentences))
+    words = np.flatnonzero(pieces.sizes)  # [K]
+    sizes = np.minimum(pieces.sizes, room)[words]
     num_words = concatenated([[len(each) for each in sentences]])  # [N]
     sentence = np.repeat(np.arange(len(sentences)), num_words)[words]
-    first_pieces = (np.cumsum(piece_counts) - piece_counts)[types[words]]
-    tokens = concatenated([list(chain.from_iterable(pieces))])[ragged_arange(first_pieces, sizes)]
+    tokens = pieces.ids(words, sizes)
 
     token_ends = np.cumsum(sizes)
     token_begins = token_ends - sizes
@@ -84,8 +76,8 @@ def encode_words(
         place_counts=place_counts,
         words=words[order],
         sentence=sentence[order][np.cumsum(place_counts) - place_counts],
-        num_truncated=len(np.unique(sentence[full_sizes[words] > room])),
-        num_without_tokens=len(types) - len(words),
+        num_truncated=len(np.unique(sentence[pieces.sizes[words] > room])),
+        num_without_tokens=len(pieces.sizes) - len(words),
     )
 
 

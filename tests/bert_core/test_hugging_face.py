@@ -60,8 +60,12 @@ def test_states_logits_loss_and_gradients_are_theirs(small_model, theirs, some_r
         next_sentence_label=rows.next_sentence,
         output_hidden_states=True,
     )
-    states = ours.encoder.all_hidden_states(
-        batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+    states = ours.encoder.hidden_states(
+        batch.input_ids,
+        batch.token_type_ids,
+        batch.position_ids,
+        batch.layout,
+        layers=range(4),
     )
     assert len(states) == len(output.hidden_states) == 4
     for found, expected in zip(states, output.hidden_states, strict=True):
@@ -93,8 +97,12 @@ def test_the_encoder_with_real_weights_is_theirs(some_rows):
     rows = some_rows([7, 30, 12], vocab_size=30_522)
     batch = rows.batch(packed=True)
     with torch.no_grad():
-        states = ours.encoder.all_hidden_states(
-            batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+        states = ours.encoder.hidden_states(
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.position_ids,
+            batch.layout,
+            layers=range(7),
         )
         output = theirs(
             input_ids=rows.input_ids,

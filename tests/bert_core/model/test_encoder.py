@@ -37,17 +37,30 @@ def test_fixed_positions_are_not_weights(small_config):
     assert learned.state_dict().keys() - fixed.state_dict().keys() == {"embeddings.position.weight"}
 
 
-def test_stops_at_the_highest_layer(small_model, some_rows):
+def test_gives_the_layers_that_are_asked_for(small_model, some_rows):
     batch = some_rows([6, 9]).batch(packed=True)
     arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
     encoder = small_model.encoder
-    states = encoder.all_hidden_states(*arguments)
-    assert torch.equal(states[-1], encoder(*arguments))
-    for highest in (0, 2, 3):
-        some = encoder.all_hidden_states(*arguments, highest_layer=highest)
-        assert len(some) == highest + 1
-        pairs = zip(some, states[: highest + 1], strict=True)
-        assert all(torch.equal(left, right) for left, right in pairs)
+    states = encoder.hidden_states(*arguments, layers=range(4))
+    assert torch.equal(states[0], encoder.embeddings(*arguments[:3]))
+    assert torch.equal(states[3], encoder(*arguments))
+    for layers in ([0], [3], [2, 1], [0, 2]):
+        found = encoder.hidden_states(*arguments, layers=layers)
+        expected = [states[number] for number in layers]
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+        places = torch.tensor([0, 4, 13])
+        found = encoder.hidden_states(*arguments, layers=layers, places=places)
+        for some, all_tokens in zip(found, expected, strict=True):
+            torch.testing.assert_close(some, all_tokens[places])
+
+
+def test_computes_nothing_above_the_highest_layer(small_model, some_rows):
+    batch = some_rows([6, 9]).batch(packed=True)
+    encoder = small_model.encoder
+    del encoder.layers[2]
+    encoder.layers[1].forward = None  # whoever calls it fails
+    arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+    assert len(encoder.hidden_states(*arguments, layers=[1, 0])) == 2
 
 
 def test_neither_packing_nor_padding_is_visible(small_model, some_rows):

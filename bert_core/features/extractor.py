@@ -1,0 +1,175 @@
+"""A model folder -> features of texts, in micro-batches of like lengths, without padding.
+
+Shapes: K layers that are read, U units (tokens, words or texts), F feature size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch.nn import functional as F
+
+from bert_core.config import ModelConfig
+from bert_core.errors import UserError
+from bert_core.features.strategies import STRATEGIES, Strategy
+from bert_core.features.units import POOLINGS, Pooling, Tokens, Unit, UnitRows, cut_texts, unit_rows
+from bert_core.model.encoder import Encoder
+from bert_core.model_folder import load_model_folder
+from bert_core.predictor import PREDICTION_TOKENS, layout_for
+from bert_core.tasks.batches import evaluation_batches
+from bert_core.tasks.task import FloatArray
+from bert_core.training.loop import autocast
+
+_SHORTEST = 8
+
+
+@dataclass(frozen=True)
+class FeatureChoice:
+    """Which features are asked for.
+
+    - `strategy`, the layers that are read; `layer_weights` [K] of a learned one, by default equal
+    - `unit`, what gets a vector, and `pooling` of its tokens, None being the unit's default
+    - `normalize`, whether vectors get the length 1
+    - `max_length`, the tokens of a row, by default as many as the encoder has positions for
+    - `stride`, the tokens from one window of a long text to the next, by default half a window
+    """
+
+    strategy: Strategy = STRATEGIES["last"]
+    unit: Unit = "text"
+    pooling: Pooling | None = None
+    normalize: bool = False
+    max_length: int | None = None
+    stride: int | None = None
+    layer_weights: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """An encoder on a device, its tokenizer, and which features to read off it."""
+
+    encoder: Encoder
+    tokenizer: Tokenizer
+    device: torch.device
+    choice: FeatureChoice
+    max_tokens: int = PREDICTION_TOKENS
+    autocast_dtype: torch.dtype | None = None
+
+    @property
+    def feature_size(self) -> int:
+        """F, the numbers of one feature."""
+        config = self.encoder.config
+        return self.choice.strategy.feature_size(config.num_hidden_layers, config.hidden_size)
+
+    def of_texts(self, texts: Sequence[str]) -> FloatArray:
+        """The features of each text, or of its words or tokens, float32 [U, F]."""
+        return self.of_rows(self.rows(cut_texts(self.tokenizer, texts, offsets=False)))
+
+    def rows(self, tokens: Tokens) -> UnitRows:
+        """The rows of texts that have been cut into tokens, with the units that are asked for."""
+        choice = self.choice
+        defaults = POOLINGS[choice.unit]
+        return unit_rows(
+            tokens,
+            self.tokenizer,
+            unit=choice.unit,
+            pooling=choice.pooling or (defaults[0] if defaults else None),
+            max_length=choice.max_length or self.encoder.config.max_position_embeddings,
+            stride=choice.stride,
+        )
+
+    def of_rows(self, rows: UnitRows) -> FloatArray:
+        """The features of the units of rows, float32 [U, F].
+
+        A unit without a token, such as a word that the tokenizer makes nothing of, has zeros.
+        """
+        choice, maximum = self.choice, rows.pooling == "max"
+        layers = choice.strategy.layers_of(self.encoder.config.num_hidden_layers)
+        weights = None
+        if choice.layer_weights is not None:
+            weights = torch.tensor(choice.layer_weights, device=self.device)
+        layout = layout_for(self.encoder.config, self.device, self.autocast_dtype, training=False)
+        start = -torch.inf if maximum else 0.0
+        features = torch.full(
+            (rows.num_units, self.feature_size), start, dtype=torch.float32, device=self.device
+        )
+        with torch.inference_mode(), autocast(self.device, self.autocast_dtype):
+            for items, batch in evaluation_batches(
+                rows.rows, max_tokens=self.max_tokens, layout=layout
+            ):
+                batch = batch.to(self.device, non_blocking=True)
+                states = self.encoder.hidden_states(
+                    batch.input_ids,
+                    batch.token_type_ids,
+                    batch.position_ids,
+                    batch.layout,
+                    layers=layers,
+                    places=batch.places,
+                )
+                found = choice.strategy.combine([each.float() for each in states], weights)
+                units = torch.from_numpy(rows.units[rows.rows.places_of(items)]).to(self.device)
+                if maximum:
+                    units = units.unsqueeze(1).expand_as(found)
+                    features.scatter_reduce_(0, units, found, "amax")
+                else:
+                    features.index_add_(0, units, found)
+        counts = np.bincount(rows.units, minlength=rows.num_units)
+        places = torch.from_numpy(counts).to(self.device).unsqueeze(1)
+        if maximum:
+            features.masked_fill_(places == 0, 0)
+        else:
+            features /= places.clamp(min=1)
+        if choice.normalize:
+            features = F.normalize(features, dim=1)
+        return features.cpu().numpy()
+
+
+def load_extractor(
+    folder: Path,
+    choice: FeatureChoice,
+    *,
+    device: torch.device | None = None,
+    max_tokens: int = PREDICTION_TOKENS,
+    autocast_dtype: torch.dtype | None = None,
+) -> Extractor:
+    """Opens a model folder, ours or one of `transformers`; on the CPU without a device.
+
+    Raises `UserError` for a folder that is damaged and for a choice that the encoder cannot give.
+    """
+    config, model, tokenizer = load_model_folder(folder)
+    check_choice(choice, config)
+    device = device or torch.device("cpu")
+    encoder = model.encoder.to(device).eval()
+    return Extractor(encoder, tokenizer, device, choice, max_tokens, autocast_dtype)
+
+
+def check_choice(choice: FeatureChoice, config: ModelConfig) -> None:
+    """Raises `UserError` for what an encoder of this shape cannot give."""
+    layers = choice.strategy.layers_of(config.num_hidden_layers)
+    weights, strategy = choice.layer_weights, choice.strategy.name
+    if weights is not None and not choice.strategy.is_learned:
+        raise UserError(f"{strategy} has no weights of layers", "layer_weights", "leave it out")
+    if weights is not None and len(weights) != len(layers):
+        raise UserError(
+            f"{strategy} reads {len(layers)} layers, not {len(weights)}",
+            "layer_weights",
+            "give one number for each",
+        )
+    known = POOLINGS[choice.unit]
+    if choice.pooling is not None and choice.pooling not in known:
+        remedy = f"take {' or '.join(known)}" if known else "leave it out"
+        raise UserError(f"a {choice.unit} is not pooled by {choice.pooling}", "pooling", remedy)
+    longest = config.max_position_embeddings
+    if choice.max_length is not None and not _SHORTEST <= choice.max_length <= longest:
+        raise UserError(
+            f"rows of {choice.max_length} tokens",
+            "max_length",
+            f"it lies between {_SHORTEST} and the {longest} positions of the encoder",
+        )
+    room = (choice.max_length or longest) - 2
+    if choice.stride is not None and not 1 <= choice.stride <= room:
+        raise UserError(
+            f"windows {choice.stride} tokens apart", "stride", f"it lies between 1 and {room}"
+        )

