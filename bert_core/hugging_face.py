@@ -29,12 +29,21 @@ _MODULES = {
     "heads.next_sentence.classifier": "cls.seq_relationship",
     "heads.classifier.linear": "classifier",
     "heads.span.linear": "qa_outputs",
+    "heads.feature_tagger": "feature_tagger",
+    "heads.feature_tagger.mix": "feature_tagger.mix",
+    "heads.feature_tagger.lstm": "feature_tagger.lstm",
+    "heads.feature_tagger.linear": "feature_tagger.linear",
 }
-"""Our module: their module; the last part of a name (weight, bias) is the same in both."""
+"""Our module: their module; the last part of a name (weight, bias) is the same in both.
+
+The feature tagger is a head that they lack: `transformers` loads the encoder and leaves it.
+"""
 
 _FUSED = _LAYER + "query_key_value"
 _SPLIT = tuple(_THEIR_LAYER + f"attention.self.{part}" for part in ("query", "key", "value"))
 """Our one module, their three, stacked along dimension 0."""
+
+_TOP_LEVEL = ("bert.", "cls.", "classifier.", "feature_tagger.", "qa_outputs.")
 
 _IGNORED = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 """Constants that older folders store among the weights."""
@@ -112,7 +121,7 @@ def _parse(name: str, layer_pattern: str, layer_template: str) -> tuple[str, str
 
 
 def _full_name(name: str) -> str:
-    if not name.startswith(("bert.", "cls.", "classifier.", "qa_outputs.")):
+    if not name.startswith(_TOP_LEVEL):
         name = f"bert.{name}"
     module, _, leaf = name.rpartition(".")
     return f"{module}.{_OLD_LEAVES.get(leaf, leaf)}"

@@ -19,7 +19,8 @@ from torch import Tensor
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256, flush_to_disk
 from bert_core.errors import UserError
-from bert_core.hugging_face import UnknownWeightError, from_hugging_face, to_hugging_face
+from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.hugging_face import from_hugging_face, to_hugging_face
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.tokenizer import load_tokenizer, save_tokenizer
@@ -203,8 +204,16 @@ def _read_model(folder: Path, config: ModelConfig) -> Bert:
             weight = state.get(f"heads.{name}.linear.weight")
             if weight is not None:
                 model.add_task_head(name, len(weight))
+        prefix = f"heads.{FEATURE_TAGGER}."
+        tagger = {
+            name.removeprefix(prefix): each
+            for name, each in state.items()
+            if name.startswith(prefix)
+        }
+        if tagger:
+            model.heads[FEATURE_TAGGER] = FeatureTagger.from_weights(tagger, config)
         model.load_state_dict(state)
-    except (SafetensorError, UnknownWeightError, RuntimeError, KeyError) as error:
+    except (SafetensorError, RuntimeError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelFolderError(
             "weights that are damaged or not of this model", str(path), reason

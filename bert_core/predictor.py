@@ -15,6 +15,7 @@ import torch.distributed as dist
 from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
+from bert_core.features.tagger import FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.tasks.batches import evaluation_batches
@@ -81,7 +82,7 @@ def layout_for(
 
 def compute_all_outputs(
     task: Task,
-    model: Bert,
+    model: Bert | FeatureTagger,
     rows: EncodedRows,
     *,
     device: torch.device,
@@ -93,7 +94,9 @@ def compute_all_outputs(
     Without dropout; leaves the training mode as it was. With a process group every rank calls this
     with the same rows, computes a share, and gets the whole.
     """
-    layout = layout_for(model.config, device, autocast_dtype, training=False)
+    layout: LayoutName = "packed"
+    if isinstance(model, Bert):
+        layout = layout_for(model.config, device, autocast_dtype, training=False)
     outputs = np.zeros((len(rows.places), task.head.num_outputs), dtype=np.float32)
     was_training = model.training
     model.eval()

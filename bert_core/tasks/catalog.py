@@ -20,6 +20,7 @@ TASKS: dict[str, Task] = {
     "classification": Classification(),
     **GLUE,
     "tagging": Tagging(),
+    "ner": Tagging(),
     "conll2003": Tagging(
         columns=("token", "pos", "chunk", "ner"), word_column="token", tag_column="ner"
     ),

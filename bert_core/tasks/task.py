@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from bert_core.features.rows import FeatureBatch
+from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 
@@ -128,8 +130,26 @@ def _label_order(label: str) -> tuple[int, str]:
     return (len(label) if label.isdecimal() else 0, label)
 
 
-def compute_outputs(model: Bert, batch: TaskBatch) -> Tensor:
-    """The head's answers, [P, L], at the places of a batch."""
+def compute_outputs(model: Bert | FeatureTagger, batch: TaskBatch) -> Tensor:
+    """The head's answers, [P, L], at the places of a batch.
+
+    A tagger without its encoder answers from the states that the batch brings.
+    """
+    if isinstance(model, FeatureTagger):
+        assert isinstance(batch, FeatureBatch)
+        return model(batch.states.unbind(), batch.place_counts)
+    if FEATURE_TAGGER in model.heads:
+        tagger = model.heads[FEATURE_TAGGER]
+        assert isinstance(tagger, FeatureTagger)
+        layers = model.encoder.hidden_states(
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.position_ids,
+            batch.layout,
+            layers=tagger.layers.tolist(),
+            places=batch.places,
+        )
+        return tagger(layers, batch.place_counts)
     states = model.encoder(  # [P, H]
         batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout, batch.places
     )
@@ -140,7 +160,7 @@ def compute_outputs(model: Bert, batch: TaskBatch) -> Tensor:
 
 
 def task_loss(
-    task: Task, model: Bert, batch: TaskBatch, *, num_labels: int
+    task: Task, model: Bert | FeatureTagger, batch: TaskBatch, *, num_labels: int
 ) -> tuple[Tensor, Tensor]:
     """The micro-batch's share of the global batch's mean loss, and its sums (SUM_NAMES), float32.
 

@@ -1,0 +1,125 @@
+"""Hidden states at the places of rows, computed once and kept on disk, a file for each layer.
+
+Epochs, seeds and strategies read them back. Shapes: P places, H hidden size, K layers.
+"""
+
+import fcntl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from bert_core.disk import flush_to_disk
+from bert_core.errors import UserError
+from bert_core.features.rows import States
+from bert_core.model.encoder import Encoder
+from bert_core.predictor import PREDICTION_TOKENS, layout_for
+from bert_core.tasks.batches import evaluation_batches
+from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.training.loop import autocast
+
+Precision = Literal["float16", "float32"]
+
+
+def kept_states(
+    encoder: Encoder,
+    rows: EncodedRows,
+    folder: Path,
+    layers: Sequence[int],
+    *,
+    device: torch.device,
+    max_tokens: int = PREDICTION_TOKENS,
+    autocast_dtype: torch.dtype | None = None,
+    dtype: Precision = "float16",
+    progress: Callable[[float], None] | None = None,
+) -> list[States]:
+    """The states of `layers` at all places, each [P, H], mapped from `folder`.
+
+    Layers that are not there yet are computed, stopping at the highest; a file appears whole or
+    not at all, and one process at a time writes. The folder is for one encoder and these rows
+    alone: name it by their hashes. `progress` is told the share that is done.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {layer: folder / f"layer-{layer:02d}-{dtype}.npy" for layer in layers}
+    with _alone(folder):
+        missing = [layer for layer, path in paths.items() if not path.is_file()]
+        if missing:
+            _compute(
+                encoder,
+                rows,
+                {layer: paths[layer] for layer in missing},
+                device=device,
+                max_tokens=max_tokens,
+                autocast_dtype=autocast_dtype,
+                dtype=dtype,
+                progress=progress,
+            )
+    shape = (len(rows.places), encoder.config.hidden_size)
+    return [_open(paths[layer], shape) for layer in layers]
+
+
+def _compute(
+    encoder: Encoder,
+    rows: EncodedRows,
+    paths: dict[int, Path],
+    *,
+    device: torch.device,
+    max_tokens: int,
+    autocast_dtype: torch.dtype | None,
+    dtype: Precision,
+    progress: Callable[[float], None] | None,
+) -> None:
+    shape = (len(rows.places), encoder.config.hidden_size)
+    beside = {layer: path.with_name(f".{path.name}.written") for layer, path in paths.items()}
+    written = {
+        layer: np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        for layer, path in beside.items()
+    }
+    layout = layout_for(encoder.config, device, autocast_dtype, training=False)
+    was_training, num_tokens, done = encoder.training, max(int(rows.lengths.sum()), 1), 0
+    encoder.eval()
+    try:
+        with torch.inference_mode(), autocast(device, autocast_dtype):
+            for items, batch in evaluation_batches(rows, max_tokens=max_tokens, layout=layout):
+                batch = batch.to(device, non_blocking=True)
+                states = encoder.hidden_states(
+                    batch.input_ids,
+                    batch.token_type_ids,
+                    batch.position_ids,
+                    batch.layout,
+                    layers=list(paths),
+                    places=batch.places,
+                )
+                places = rows.places_of(items)
+                for layer, state in zip(paths, states, strict=True):
+                    written[layer][places] = state.float().cpu().numpy()
+                done += batch.num_real_tokens
+                if progress is not None:
+                    progress(done / num_tokens)
+    finally:
+        encoder.train(was_training)
+    for layer, array in written.items():
+        array.flush()
+        flush_to_disk(beside[layer])
+        beside[layer].replace(paths[layer])
+
+
+def _open(path: Path, shape: tuple[int, int]) -> States:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError("damaged features", str(path), "delete the file") from error
+    if array.shape != shape:
+        raise UserError(f"features of shape {array.shape}, not {shape}", str(path), "delete it")
+    return array
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until no other process of this machine writes into the folder."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
