@@ -15,7 +15,7 @@ from bert_core.tasks.catalog import TASKS
 from bert_core.training.settings import FinetuningOptimizerSettings
 from workflows.demo_report import compared, write_report
 from workflows.finetune import opened_job
-from workflows.finetune_settings import FinetuneSettings, settings_class
+from workflows.finetune_settings import TaskRunSettings, settings_class
 from workflows.finetuning_job import FinetuningJob
 from workflows.pretrain_settings import PretrainSettings
 from workflows.run_settings import CheckpointSettings
@@ -78,7 +78,7 @@ def learn_and_compare(
     return True
 
 
-def finetune_settings(settings: "DemoSettings", task: str, encoder: Path) -> FinetuneSettings:
+def finetune_settings(settings: "DemoSettings", task: str, encoder: Path) -> TaskRunSettings:
     """The settings of one of the fine-tuning runs."""
     options = TASKS[task].model_copy(update={"max_examples": settings.max_examples})
     return settings_class(task)(

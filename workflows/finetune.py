@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from bert_core.features.strategies import find_strategy
 from bert_core.tasks.encoded_rows import tally_text
 from workflows.command import run_command
-from workflows.finetune_settings import FinetuneSettings, settings_class
+from workflows.finetune_settings import FeatureSettings, TaskRunSettings, settings_class
 from workflows.finetuning_data import open_encoder, read_task_data, refuse_too_long_rows
 from workflows.finetuning_job import FinetuningJob
 from workflows.remote_run import RemoteRun
@@ -28,16 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(lambda: finetune(parse(given)))
 
 
-def parse(arguments: Sequence[str]) -> FinetuneSettings:
-    """The settings; which options there are is decided by --task."""
-    task = given_option(arguments, "task") or FinetuneSettings.model_fields["task"].default
+def parse(arguments: Sequence[str]) -> TaskRunSettings:
+    """The settings; which there are is decided by --task and --approach."""
+    fields = TaskRunSettings.model_fields
+    task = given_option(arguments, "task") or fields["task"].default
+    approach = given_option(arguments, "approach") or fields["approach"].default
     written_out = [
         re.sub(r"^--register(?=$|=)", "--tracking.register_as", each) for each in arguments
     ]
-    return parse_command_line(settings_class(task), written_out)
+    return parse_command_line(settings_class(task, approach), written_out)
 
 
-def finetune(settings: FinetuneSettings) -> bool:
+def finetune(settings: TaskRunSettings) -> bool:
     """Trains, or goes on training, and registers on request; False when it was told to stop.
 
     Raises `UserError` for what the user can mend.
@@ -56,7 +59,7 @@ def finetune(settings: FinetuneSettings) -> bool:
 
 @contextmanager
 def opened_job(
-    settings: FinetuneSettings, storage: Storage, kind: str = ""
+    settings: TaskRunSettings, storage: Storage, kind: str = ""
 ) -> Iterator[FinetuningJob]:
     """The run of these settings, taken for this process alone; new, to go on, or finished.
 
@@ -66,6 +69,8 @@ def opened_job(
     tracking_uri = settings.tracking.uri or default_tracking_uri(storage.folder)
     encoder = open_encoder(settings.model, storage.folder, tracking_uri)
     refuse_too_long_rows(settings, encoder)
+    if isinstance(settings, FeatureSettings):
+        find_strategy(settings.strategy).layers_of(encoder.config.num_hidden_layers)
     data = read_task_data(settings, encoder.tokenizer)
     recipe = settings.recipe() | {"data": data.sha256, "encoder": encoder.sha256}
     parts = [settings.task, kind, settings_hash(recipe)]
@@ -80,12 +85,15 @@ def announce(job: FinetuningJob) -> None:
     settings, data = job.settings, job.data
     labels = data.task.labels
     shown = ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
-    rows = data.train.rows
+    rows, features = data.train.rows, ""
+    if isinstance(settings, FeatureSettings):
+        features = f"features {settings.strategy}, the encoder stays as it is\n"
     print(
         f"run      {job.folder.name}\n"
         f"folder   {job.folder.path}\n"
         f"task     {settings.task}{f', labels {shown}' if labels else ''}\n"
         f"encoder  {job.encoder.path}\n"
+        f"{features}"
         f"data     {len(data.train.examples):,} training examples, "
         f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
         f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most\n"

@@ -4,16 +4,20 @@ The options of the task stand in a section of their own, whose fields are those 
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from bert_core.errors import UserError
+from bert_core.features.strategies import STRATEGIES
 from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.training.settings import FinetuningOptimizerSettings
 from workflows.run_settings import RunSettings, TrackingSettings
 from workflows.settings import nearest
+
+Approach = Literal["finetune", "features"]
 
 
 class DropoutSettings(BaseModel):
@@ -40,8 +44,8 @@ class FinetuneTrackingSettings(TrackingSettings):
     )
 
 
-class FinetuneSettings(RunSettings):
-    """Fine-tunes an encoder, any BERT model folder, on a task."""
+class TaskRunSettings(RunSettings):
+    """What a run that learns a task has, whichever weights it trains."""
 
     machine_fields = RunSettings.machine_fields | {"data", "model"}
 
@@ -49,6 +53,11 @@ class FinetuneSettings(RunSettings):
     data: str = Field(
         description="folder with the files of train and dev, as the task has them, or a data set of"
         " the Hugging Face Hub, hf://OWNER/NAME[:CONFIG]; docs:// for tasks made of documentation"
+    )
+    approach: Approach = Field(
+        default="finetune",
+        description="finetune (all weights) or features (a BiLSTM over hidden states of an encoder"
+        " that stays as it is, for tagging; section 5.3 of the paper)",
     )
     model: str = Field(
         description="encoder: a model folder, models:/NAME@ALIAS, or the name of an earlier run"
@@ -60,7 +69,6 @@ class FinetuneSettings(RunSettings):
         ge=8,
         description="tokens of one forward pass of a worker, at most; changes memory, not results",
     )
-    dropout: DropoutSettings = Field(default_factory=DropoutSettings)
     optimizer: FinetuningOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
         default_factory=FinetuningOptimizerSettings
     )
@@ -70,18 +78,78 @@ class FinetuneSettings(RunSettings):
     options: Task
 
     def recipe(self) -> dict[str, Any]:
-        """What decides the weights that come out: a run may only go on under the same."""
-        changeable = {"profile", "name", "storage", "fresh", "data", "model"}
+        """What decides the weights that come out: a run may only go on under the same.
+
+        The approach is told by the fields that only one of them has.
+        """
+        changeable = {"profile", "name", "storage", "fresh", "data", "model", "approach"}
         return self.model_dump(
             mode="json", exclude=changeable | {"tracking", "cluster", "checkpoint", "max_tokens"}
         )
 
+    def encoder_changes(self) -> dict[str, Any]:
+        """Fields of the encoder's `ModelConfig` that are other than in its folder."""
+        return {}
+
+
+class FinetuneSettings(TaskRunSettings):
+    """Fine-tunes an encoder, any BERT model folder, on a task."""
+
+    dropout: DropoutSettings = Field(default_factory=DropoutSettings)
+
+    def encoder_changes(self) -> dict[str, Any]:
+        """The dropout."""
+        return self.dropout.model_dump()
+
+
+class TaggerSettings(BaseModel):
+    """The tagger over features; the sizes are the paper's (section 5.3)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lstm_size: int = Field(default=768, ge=1, description="width of the LSTM in each direction")
+    lstm_layers: int = Field(default=2, ge=1, description="layers of the LSTM")
+    dropout: float = Field(
+        default=0.5, ge=0, lt=1, description="dropout on features, and before the classifier"
+    )
+
+
+class FeatureOptimizerSettings(FinetuningOptimizerSettings):
+    """The optimizer of a tagger that starts from nothing."""
+
+    peak_learning_rate: float = Field(
+        default=1e-3, gt=0, description="learning rate at the end of the warm-up, per step"
+    )
+
+
+class FeatureSettings(TaskRunSettings):
+    """Trains a tagger on hidden states of an encoder, any BERT model folder, that stays as it is.
+
+    The states are computed once, and kept under the storage folder for other seeds and strategies.
+    """
+
+    epochs: int = Field(default=10, ge=1, description="times that every example is seen")
+    strategy: str = Field(
+        default="concat_last_four", description=f"the layers read: {', '.join(STRATEGIES)}"
+    )
+    tagger: TaggerSettings = Field(default_factory=TaggerSettings)
+    optimizer: FeatureOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
+        default_factory=FeatureOptimizerSettings
+    )
+
+
+APPROACHES: dict[str, type[TaskRunSettings]] = {
+    "finetune": FinetuneSettings,
+    "features": FeatureSettings,
+}
+"""The settings of each approach."""
+
 
 @cache
-def settings_class(task: str) -> type[FinetuneSettings]:
-    """The settings of a fine-tuning run of this task, with its options.
+def settings_class(task: str, approach: str = "finetune") -> type[TaskRunSettings]:
+    """The settings of a run that learns this task by this approach, with the task's options.
 
-    Raises `UserError` for a task that is not in TASKS.
+    Raises `UserError` for a task that is not in TASKS, and an approach that is not for it.
     """
     if task not in TASKS:
         raise UserError(
@@ -89,20 +157,27 @@ def settings_class(task: str) -> type[FinetuneSettings]:
             f"--task {task}",
             f"one of {', '.join(TASKS)}",
         )
+    if approach not in APPROACHES:
+        near = nearest(approach, list(APPROACHES))
+        remedy = f"one of {', '.join(APPROACHES)}"
+        raise UserError(f"unknown approach{near}", f"--approach {approach}", remedy)
     options = TASKS[task]
+    if approach == "features" and not isinstance(options, Tagging):
+        what = "features are for tags of words"
+        raise UserError(what, f"--task {task}", "take --task ner, or leave --approach out")
+    base = APPROACHES[approach]
     described = f"options of the task {task}"
+    fields = base.model_fields
     return create_model(
-        f"Finetune_{task}",
-        __base__=FinetuneSettings,
-        __doc__=f"{FinetuneSettings.__doc__}\n\nThe options are those of --task {task}.",
-        task=(
-            str,
-            Field(default=task, description=FinetuneSettings.model_fields["task"].description),
-        ),
+        f"{approach.capitalize()}_{task}",
+        __base__=base,
+        __doc__=f"{base.__doc__}\n\nThe options are those of --task {task}.",
+        task=(str, Field(default=task, description=fields["task"].description)),
+        approach=(Approach, Field(default=approach, description=fields["approach"].description)),
         options=(type(options), Field(default=options, description=described)),
     )
 
 
-def read_settings(values: dict[str, Any]) -> FinetuneSettings:
+def read_settings(values: dict[str, Any]) -> TaskRunSettings:
     """The settings of `model_dump`, as a worker gets them."""
-    return settings_class(values["task"]).model_validate(values)
+    return settings_class(values["task"], values["approach"]).model_validate(values)

@@ -20,7 +20,7 @@ from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task
 from bert_core.tokenizer import tokenizer_hash
-from workflows.finetune_settings import FinetuneSettings
+from workflows.finetune_settings import TaskRunSettings
 from workflows.model_location import locate_model
 
 
@@ -47,7 +47,7 @@ def located(data: str) -> str | Path:
     return data if "://" in data else Path(data).expanduser().absolute()
 
 
-def read_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
+def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
     """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned."""
     data, options = located(settings.data), settings.options
     if isinstance(data, Path) and data.is_file():  # to the task it would be any split
@@ -86,7 +86,7 @@ class EncoderFolder:
     sha256: str
 
 
-def refuse_too_long_rows(settings: FinetuneSettings, encoder: EncoderFolder) -> None:
+def refuse_too_long_rows(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
     """Raises `UserError` where rows may be longer than the encoder has positions."""
     positions, longest = encoder.config.max_position_embeddings, settings.options.max_length
     if longest > positions:

@@ -6,7 +6,7 @@ In: a run folder with its last checkpoint and journal. Out: `model/` and `artifa
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflows.finetune_settings import FinetuneSettings
+from workflows.finetune_settings import FeatureSettings, TaskRunSettings
 from workflows.finetuning_data import EncoderFolder, TaskData, located
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, write_atomically
@@ -25,7 +25,7 @@ class FinetuningJob(TrainingJob):
 
     def __init__(
         self,
-        settings: FinetuneSettings,
+        settings: TaskRunSettings,
         storage: Storage,
         folder: RunFolder,
         encoder: EncoderFolder,
@@ -46,16 +46,24 @@ class FinetuningJob(TrainingJob):
         return copies * (self.encoder.path / WEIGHTS).stat().st_size
 
     def run(self) -> tuple["OpenRun", dict[str, Any]]:
-        """See `workflows.finetuning_worker.open_finetuning`."""
+        """See `workflows.finetuning_worker.open_finetuning` and `feature_worker.open_features`."""
+        from workflows.feature_worker import open_features
         from workflows.finetuning_worker import open_finetuning
 
-        return open_finetuning, {
+        is_features = isinstance(self.settings, FeatureSettings)
+        return open_features if is_features else open_finetuning, {
             "settings": self.settings.model_dump(mode="json"),
             "run_folder": str(self.folder.path),
             "encoder": str(self.encoder.path.absolute()),
             "data": str(located(self.settings.data)),
             "data_sha256": self.data.sha256,
+            "features": str(self._features()),
         }
+
+    def _features(self) -> Path:
+        """The folder of hidden states: that of this data under this encoder."""
+        parts = (self.encoder.sha256[:12], self.data.sha256[:12], self.settings.precision)
+        return self.storage.folder.absolute() / "features" / "-".join(parts)
 
     def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
         """Task and profile, the hashes of data and encoder, the data."""

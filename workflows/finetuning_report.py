@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 
+from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
+from workflows.finetune_settings import FeatureSettings, FinetuneSettings, TaskRunSettings
 from workflows.finetuning_worker import BEST_PREDICTIONS, BEST_WEIGHTS
 from workflows.model_card import finetuned_model_card
 from workflows.registration import Usage
@@ -32,7 +35,7 @@ def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
     best = checkpoint.extra["notes"]["best"]
     return finetuned_model_card(
         name=settings.tracking.register_as or job.folder.name,
-        summary=f"A BERT encoder fine-tuned for the task {settings.task} with Bertline.",
+        summary=_summary(settings),
         data={
             "Data": Path(settings.data).name,
             "Training examples": len(data.train.examples),
@@ -50,7 +53,7 @@ def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
             "Optimizer": settings.optimizer.name,
             "Peak learning rate": settings.optimizer.peak_learning_rate,
             "Warm-up (share of steps)": settings.optimizer.warmup_share,
-            "Dropout": settings.dropout.hidden_dropout_prob,
+            **_approach(settings),
             "Used": Usage.of(checkpoint),
             "Seed": settings.seed,
         },
@@ -60,8 +63,36 @@ def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
             "Encoder": settings.model if "/" not in settings.model else Path(settings.model).name,
             "Encoder SHA-256": job.encoder.sha256,
         },
-        pipeline=PIPELINES.get(data.task.architecture),
+        pipeline=PIPELINES.get(_architecture(job)),
     )
+
+
+def _summary(settings: TaskRunSettings) -> str:
+    if isinstance(settings, FeatureSettings):
+        return (
+            f"A BERT encoder as it was, and a BiLSTM over its hidden states ({settings.strategy})"
+            f" trained for the task {settings.task} with Bertline."
+        )
+    return f"A BERT encoder fine-tuned for the task {settings.task} with Bertline."
+
+
+def _approach(settings: TaskRunSettings) -> dict[str, Any]:
+    """What only one approach has, for the card."""
+    if isinstance(settings, FeatureSettings):
+        tagger = settings.tagger
+        return {
+            "Features": settings.strategy,
+            "BiLSTM": f"{tagger.lstm_layers} layers, {tagger.lstm_size} wide in each direction",
+            "Dropout": tagger.dropout,
+        }
+    assert isinstance(settings, FinetuneSettings)
+    return {"Dropout": settings.dropout.hidden_dropout_prob}
+
+
+def _architecture(job: "FinetuningJob") -> str:
+    """The class of `transformers` that loads the folder: of a tagger over features, the encoder."""
+    is_features = isinstance(job.settings, FeatureSettings)
+    return "BertModel" if is_features else job.data.task.architecture
 
 
 def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:
@@ -72,12 +103,18 @@ def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:
 
 def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
     """Writes the best epoch's weights as a model folder that knows its task."""
-    dropout = job.settings.dropout.model_dump()
-    _, model, tokenizer = load_model_folder(job.encoder.path, changes=dropout)
-    add_task_head(model, job.data.task)
-    model.load_state_dict(load_file(checkpoint.files[BEST_WEIGHTS]))
+    weights = load_file(checkpoint.files[BEST_WEIGHTS])
+    changes = job.settings.encoder_changes()
+    _, model, tokenizer = load_model_folder(job.encoder.path, changes=changes)
+    if isinstance(job.settings, FeatureSettings):
+        tagger = FeatureTagger.from_weights(weights, model.config)
+        tagger.load_state_dict(weights)
+        model = Bert(model.encoder, {FEATURE_TAGGER: tagger})
+    else:
+        add_task_head(model, job.data.task)
+        model.load_state_dict(weights)
     task = job.data.task.tuned(best_predictions(checkpoint), job.data.dev.examples)
-    config = task_config(job.settings.task, task)
+    config = task_config(job.settings.task, task) | {"architectures": [_architecture(job)]}
     save_model_folder(job.folder.model, model, tokenizer, card, extra_config=config)
 
 

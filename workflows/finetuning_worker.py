@@ -10,16 +10,18 @@ import torch
 from safetensors.torch import save_file
 
 from bert_core.errors import UserError
+from bert_core.features.tagger import FeatureTagger
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs, layout_for
 from bert_core.tasks.batches import TaskBatchSource
+from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import add_task_head, task_loss
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.cluster import Worker
-from workflows.finetune_settings import FinetuneSettings, read_settings
+from workflows.finetune_settings import TaskRunSettings, read_settings
 from workflows.finetuning_data import read_task_data
 from workflows.remote_run import RemoteRun
 from workflows.training_run import TrainingRun
@@ -37,9 +39,14 @@ def open_finetuning(
     """
     settings = read_settings(config["settings"] | {"data": config["data"]})
     run = FinetuningRun(settings, worker, folder, Path(config["encoder"]), remote)
-    if run.data_hash != config["data_sha256"]:
-        raise UserError("the data changed while the run was starting", settings.data, "repeat")
+    refuse_other_data(run, config)
     return run
+
+
+def refuse_other_data(run: "FinetuningRun", config: dict[str, Any]) -> None:
+    """Raises `UserError` where a worker has read other data than the driver."""
+    if run.data_hash != config["data_sha256"]:
+        raise UserError("the data changed while the run was starting", run.settings.data, "repeat")
 
 
 class FinetuningRun(TrainingRun):
@@ -49,24 +56,25 @@ class FinetuningRun(TrainingRun):
 
     def __init__(
         self,
-        settings: FinetuneSettings,
+        settings: TaskRunSettings,
         worker: Worker,
         folder: Path,
         encoder: Path,
         remote: RemoteRun | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings, self.worker = settings, worker
         self.out_of_memory_remedy = (
             f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
         )
         torch.manual_seed(settings.seed)  # before the head is drawn
         self.config, self.model, tokenizer = load_model_folder(
-            encoder, changes=settings.dropout.model_dump()
+            encoder, changes=settings.encoder_changes()
         )
         data = read_task_data(settings, tokenizer)
         self.task, self.dev, self.data_hash = data.task, data.dev, data.sha256
+        self.dev_rows = self.rows_of("dev", data.dev.rows)
         self.source = TaskBatchSource(
-            data.train.rows,
+            self.rows_of("train", data.train.rows),
             batch_size=settings.batch_size,
             max_tokens=settings.max_tokens,
             seed=settings.seed,
@@ -79,6 +87,11 @@ class FinetuningRun(TrainingRun):
         )
         self.total_steps = settings.epochs * self.source.steps_per_epoch
         super().__init__(settings, worker, folder, remote)
+
+    def rows_of(self, split: str, rows: EncodedRows) -> EncodedRows:
+        """The rows whose batches the model reads."""
+        del split
+        return rows
 
     def fresh_state(self) -> TrainingState:
         """The encoder of the folder, and a head drawn from the seed unless the folder has one."""
@@ -136,11 +149,11 @@ class FinetuningRun(TrainingRun):
 
     def evaluate(self, step: int) -> Mapping[str, float]:
         """The task's metrics on dev; the best epoch's weights and predictions are kept."""
-        assert isinstance(self.state.model, Bert)
+        assert isinstance(self.state.model, Bert | FeatureTagger)
         outputs, loss = compute_all_outputs(
             self.task,
             self.state.model,
-            self.dev.rows,
+            self.dev_rows,
             device=self.worker.device,
             max_tokens=self.settings.max_tokens,
             autocast_dtype=self.dtype,

@@ -19,7 +19,9 @@ from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.tokenizer import train_wordpiece
 from workflows.command import run_command
+from workflows.feature_worker import FeatureRun
 from workflows.finetune import opened_job, parse
+from workflows.finetune_settings import FeatureSettings
 from workflows.finetuning_worker import FinetuningRun
 from workflows.storage import open_storage
 from workflows.training_job import train_and_register
@@ -42,6 +44,18 @@ def write_task(folder: Path, *, train: int = 90, dev: int = 40, inverted: bool =
             words = WORDS[:5] if (label == "up") != (inverted and name == "dev") else WORDS[5:]
             lines.append(f"{' '.join(choose.choices(words, k=choose.randint(2, 14)))}\t{label}")
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_tagged(folder: Path, *, train: int = 90, dev: int = 40) -> Path:
+    """Train and dev of tags that can be learned: each of the first three words has its own."""
+    choose = random.Random(3)
+    tags = {"ba": "B-ONE", "keli": "B-TWO", "monu": "B-TWO"}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", train), ("dev", dev)):
+        drawn = [choose.choices(WORDS, k=choose.randint(2, 14)) for _ in range(count)]
+        sentences = ["".join(f"{word} {tags.get(word, 'O')}\n" for word in each) for each in drawn]
+        (folder / f"{name}.txt").write_text("\n".join(sentences))
     return folder
 
 
@@ -87,7 +101,11 @@ def finetune_here(storage: Path, stop_after: int = -1, **changed: object):
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run = FinetuningRun(settings, worker, folder, Path(settings.model))
+        encoder = Path(settings.model)
+        if isinstance(settings, FeatureSettings):
+            run = FeatureRun(settings, worker, folder, encoder, storage / "features")
+        else:
+            run = FinetuningRun(settings, worker, folder, encoder)
         outcome = run.train()
     finally:
         torch.set_num_threads(num_threads)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from finetuning_runs import arguments, write_encoder, write_task
+from finetuning_runs import arguments, write_encoder, write_tagged, write_task
 
 from workflows.finetune import main, parse
 
@@ -13,6 +13,10 @@ def storage(tmp_path):
     write_task(tmp_path / "data")
     write_encoder(tmp_path / "encoder")
     return tmp_path
+
+
+def give_tags(storage):
+    write_tagged(storage / "data")
 
 
 def refused(storage, capsys, **changed):
@@ -61,6 +65,9 @@ def damage_the_weights(storage):
     path.write_bytes(content)
 
 
+TAGGING = {"approach": "features", "task": "ner"}
+
+
 @pytest.mark.parametrize(
     ("spoil", "changed", "match"),
     [
@@ -71,6 +78,10 @@ def damage_the_weights(storage):
         (None, {"options.max_lenth": 64}, r"unknown setting, did you mean options.max_length\?"),
         (None, {"options.max_length": 64}, "rows of 64 tokens.*32 positions.*--options.max_length"),
         (None, {"epochs": 0}, "--epochs"),
+        (None, {"approach": "feature"}, "unknown approach, did you mean features.*one of finetune"),
+        (None, {"approach": "features"}, "features are for tags of words: --task classification"),
+        (give_tags, TAGGING | {"strategy": "lost"}, "unknown strategy: lost .did you mean last"),
+        (give_tags, TAGGING, "concat_last_four needs 4 layers: the model has 1"),
         (lose_a_column, {}, "no column text: .*dev.tsv:2: sentence, label"),
         (add_a_label, {}, "unknown label 'sideways': .*dev.tsv:42 .*down, up"),
         (keep_one_label, {}, "fewer than two labels, up"),
