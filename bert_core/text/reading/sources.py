@@ -62,12 +62,19 @@ class CorpusPart:
 
 
 def find_parts(
-    texts: Iterable[str], text_column: str, skipped: Counter[str]
+    texts: Iterable[str],
+    text_column: str,
+    skipped: Counter[str],
+    *,
+    part_bytes: int = PART_BYTES,
+    damaged: list[CorpusError] | None = None,
 ) -> Iterator[CorpusPart]:
     """Yields the parts of everything typed, in a fixed order; folders are walked by sorted path.
 
-    Files of a folder whose extension says no format are left out and counted in `skipped`.
-    Raises `CorpusError` for what does not exist, cannot be read, or lacks the text column.
+    Files of a folder whose extension says no format are left out and counted in `skipped`. Files
+    of text and records are divided every `part_bytes`. Raises `CorpusError` for what does not
+    exist, cannot be read, or lacks the text column; where `damaged` is given, Parquet files that
+    cannot be read are put there instead.
     """
     for typed in texts:
         if typed.startswith("docs://"):
@@ -80,7 +87,12 @@ def find_parts(
         else:
             find_files = _find_remote_files if "://" in typed else _find_local_files
             for part in find_files(typed, skipped):
-                yield from _divide(part, text_column)
+                try:
+                    yield from _divide(part, text_column, part_bytes)
+                except CorpusError as error:
+                    if damaged is None:
+                        raise
+                    damaged.append(error)
 
 
 def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]:
@@ -174,14 +186,14 @@ def _part_of_file(typed: str, path: str, num_bytes: int) -> CorpusPart:
     return CorpusPart(typed, found[0], path, num_bytes, compression=found[1])
 
 
-def _divide(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
+def _divide(part: CorpusPart, text_column: str, part_bytes: int) -> Iterator[CorpusPart]:
     if part.kind == "parquet":
         yield from _row_groups(part, text_column)
-    elif part.compression or part.num_bytes <= PART_BYTES:
+    elif part.compression or part.num_bytes <= part_bytes:
         yield part
     else:
-        for start in range(0, part.num_bytes, PART_BYTES):
-            end = min(start + PART_BYTES, part.num_bytes)
+        for start in range(0, part.num_bytes, part_bytes):
+            end = min(start + part_bytes, part.num_bytes)
             yield replace(part, start=start, end=end, num_bytes=end - start)
 
 
@@ -202,14 +214,16 @@ def _row_groups(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
         yield replace(part, start=index, end=index + 1, num_bytes=num_bytes)
 
 
-def missing_column(text_column: str, names: Iterable[str], where: str) -> CorpusError:
-    """The error for records without the text column, with the nearest name as the remedy."""
+def missing_column(
+    column: str, names: Iterable[str], where: str, option: str = "text_column"
+) -> CorpusError:
+    """The error for records without a column, with the nearest name as the remedy."""
     names = list(names)
-    nearest = get_close_matches(text_column, names, n=1) or names[:1]
+    nearest = get_close_matches(column, names, n=1) or names[:1]
     return CorpusError(
-        f"no column {text_column!r}",
+        f"no column {column!r}",
         where,
-        f"give --text_column, for example {nearest[0]}" if nearest else "give --text_column",
+        f"give --{option}, for example {nearest[0]}" if nearest else f"give --{option}",
     )
 
 

@@ -1,0 +1,200 @@
+"""Texts -> their features in a file, which appears whole or not at all.
+
+Parquet has a row for each text: `id`; of a text its `features`; of tokens and words the lists of
+theirs, beside the `tokens` or `words` and, where the text is a string, the characters from `begins`
+up to `ends`. As npy the features of all units are one array [U, F], and the rest, with `num_units`
+in the place of features, is a Parquet file beside it. Shapes: U units, F feature size, W tokens.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from bert_core.disk import flush_to_disk
+from bert_core.features.extractor import Extractor
+from bert_core.features.store import Precision
+from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_words
+from bert_core.tasks.task import FloatArray
+from bert_core.text.reading.texts import NamedText
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OutputFormat = Literal["parquet", "npy"]
+
+_TEXTS_AT_ONCE = 1024
+_CHARACTERS_AT_ONCE = 1 << 20
+
+
+def write_features(
+    extractor: Extractor,
+    texts: Iterable[NamedText],
+    path: Path,
+    *,
+    output_format: OutputFormat = "parquet",
+    dtype: Precision = "float32",
+) -> Counter[str]:
+    """Writes the features of texts to `path`, a .parquet file, and an array to .npy beside it.
+
+    Gives what there was to count: texts, tokens, units, rows (windows) of the encoder, and words
+    without tokens. Memory holds a thousand texts at a time, or a million characters.
+    """
+    from pyarrow.parquet import ParquetWriter
+
+    counts: Counter[str] = Counter()
+    array = path.with_suffix(".npy")
+    beside, array_beside = (each.with_name(f".{each.name}.written") for each in (path, array))
+    with array_beside.open("w+b") as stream:
+        is_array = output_format == "npy"
+        schema = _schema(extractor, None if is_array else dtype)
+        _write_header(stream, 0, extractor.feature_size, dtype)
+        with ParquetWriter(beside, schema) as writer:
+            for some in _chunks(texts):
+                tokens = _cut(extractor, some)
+                rows = extractor.rows(tokens)
+                features = extractor.of_rows(rows).astype(dtype, copy=False)
+                columns = _columns(extractor, some, tokens, rows)
+                if is_array:
+                    stream.write(features.tobytes())
+                else:
+                    columns["features"] = _nested(features, rows, extractor)
+                writer.write_table(_table(columns, schema))
+                counts += _count(tokens, rows)
+        _write_header(stream, counts["units"], extractor.feature_size, dtype)
+    if is_array:
+        flush_to_disk(array_beside)
+        array_beside.replace(array)
+    else:
+        array_beside.unlink()
+    flush_to_disk(beside)
+    beside.replace(path)
+    return counts
+
+
+def _chunks(texts: Iterable[NamedText]) -> Iterator[list[NamedText]]:
+    """Some texts at a time; strings and lists of words never together."""
+    some: list[NamedText] = []
+    characters = 0
+    for each in texts:
+        size = len(each.text) if isinstance(each.text, str) else sum(map(len, each.text))
+        is_full = len(some) >= _TEXTS_AT_ONCE or characters + size > _CHARACTERS_AT_ONCE
+        if some and (is_full or type(some[0].text) is not type(each.text)):
+            yield some
+            some, characters = [], 0
+        some.append(each)
+        characters += size
+    if some:
+        yield some
+
+
+def _cut(extractor: Extractor, texts: Sequence[NamedText]) -> Tokens:
+    if isinstance(texts[0].text, str):
+        strings = [each.text for each in texts if isinstance(each.text, str)]
+        needed = extractor.choice.unit != "text"
+        return cut_texts(extractor.tokenizer, strings, offsets=needed)
+    lists = [each.text for each in texts if not isinstance(each.text, str)]
+    return cut_words(extractor.tokenizer, lists)
+
+
+def _count(tokens: Tokens, rows: UnitRows) -> Counter[str]:
+    without = int(tokens.word_counts.sum()) - len(np.unique(tokens.words))
+    return Counter(
+        texts=len(tokens.lengths),
+        tokens=len(tokens.input_ids),
+        units=rows.num_units,
+        rows=rows.rows.num_items,
+        words_without_tokens=without,
+    )
+
+
+def _columns(
+    extractor: Extractor, texts: Sequence[NamedText], tokens: Tokens, rows: UnitRows
+) -> dict[str, Any]:
+    """All columns but the features, as values of `_schema`."""
+    import pyarrow as pa
+
+    unit = extractor.choice.unit
+    columns: dict[str, Any] = {"id": [each.id for each in texts], "num_units": rows.unit_counts}
+    if unit == "text":
+        return columns
+    ends = np.cumsum(rows.unit_counts)
+    bounds = pa.array(np.concatenate([[0], ends]), pa.int32())
+    spans = tokens.offsets
+    if unit == "token":
+        vocabulary = extractor.tokenizer.get_vocab(with_added_tokens=True)
+        names = [""] * (1 + max(vocabulary.values()))
+        for name, number in vocabulary.items():
+            names[number] = name
+        shown = pa.array(names).take(pa.array(tokens.input_ids))
+    elif spans is None:
+        shown = pa.array(list(chain.from_iterable(each.text for each in texts)), pa.string())
+    else:
+        first = np.flatnonzero(np.diff(tokens.words, prepend=-1))
+        last = np.append(first[1:], len(tokens.words)) - 1
+        spans = np.stack([spans[first, 0], spans[last, 1]], axis=1).reshape(-1, 2)
+        of_text = np.repeat(np.arange(len(texts)), rows.unit_counts).tolist()
+        shown = pa.array(
+            [texts[t].text[a:b] for t, (a, b) in zip(of_text, spans.tolist(), strict=True)],
+            pa.string(),
+        )
+    columns[f"{unit}s"] = pa.ListArray.from_arrays(bounds, shown)
+    for name, side in (("begins", 0), ("ends", 1)):
+        if spans is None:
+            columns[name] = pa.nulls(len(texts), pa.list_(pa.int32()))
+        else:
+            places = pa.array(spans[:, side], pa.int32())
+            columns[name] = pa.ListArray.from_arrays(bounds, places)
+    return columns
+
+
+def _nested(features: FloatArray, rows: UnitRows, extractor: Extractor) -> "pa.Array":
+    """A vector of each text, or the list of those of its units."""
+    import pyarrow as pa
+
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), features.shape[1])
+    if extractor.choice.unit == "text":
+        return vectors
+    bounds = np.concatenate([[0], np.cumsum(rows.unit_counts)])
+    return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), vectors)
+
+
+def _schema(extractor: Extractor, dtype: Precision | None) -> "pa.Schema":
+    """The columns of the Parquet file; with no features where `dtype` is None."""
+    import pyarrow as pa
+
+    unit = extractor.choice.unit
+    fields: list[tuple[str, Any]] = [("id", pa.string())]
+    if unit != "text":
+        places = pa.list_(pa.int32())
+        fields += [(f"{unit}s", pa.list_(pa.string())), ("begins", places), ("ends", places)]
+    if dtype is None:
+        fields.append(("num_units", pa.int64()))
+    else:
+        number = pa.float16() if dtype == "float16" else pa.float32()
+        vector = pa.list_(number, extractor.feature_size)
+        fields.append(("features", vector if unit == "text" else pa.list_(vector)))
+    return pa.schema(fields)
+
+
+def _table(columns: dict[str, Any], schema: "pa.Schema") -> "pa.Table":
+    import pyarrow as pa
+
+    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+
+def _write_header(stream: IO[bytes], num_units: int, size: int, dtype: Precision) -> None:
+    """Writes the header of an array [num_units, size] at the start; it is as long for any number.
+
+    numpy leaves room in it for an array that grows, so what follows stays in place.
+    """
+    stream.seek(0)
+    described = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+        "fortran_order": False,
+        "shape": (num_units, size),
+    }
+    np.lib.format.write_array_header_1_0(stream, described)

@@ -1,0 +1,114 @@
+import gzip
+import json
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert_core.text.reading.sources import CorpusError, find_parts
+from bert_core.text.reading.texts import divide_rows, read_texts
+
+
+def read(*paths, text_column="text", id_column=None, max_rows=1000, **options):
+    """All texts as (id, text), and what was dropped."""
+    dropped = Counter()
+    found = find_parts([str(path) for path in paths], text_column, Counter(), **options)
+    parts = list(divide_rows(found, max_rows))
+    found = [
+        (each.id, each.text)
+        for part in parts
+        for each in read_texts(part, dropped, text_column=text_column, id_column=id_column)
+    ]
+    return found, +dropped
+
+
+def test_a_line_is_a_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("= One =\n\n two \nthree")
+    assert read(path) == (
+        [("a.txt:0", "= One ="), ("a.txt:9", "two"), ("a.txt:15", "three")],
+        {"empty_lines": 1},
+    )
+
+
+def test_records_bring_their_ids(tmp_path):
+    records = [{"id": 7, "body": "one"}, {"body": ["two", "words"]}, {"id": "x", "body": 3}, 4]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in records) + "{torn\n")
+    found, dropped = read(path, text_column="body", id_column="id")
+    assert found == [("7", "one"), ("a.jsonl:25", ["two", "words"])]
+    assert dropped == {"records_without_text": 2, "invalid_json_lines": 1}
+    assert read(path, text_column="body")[0][0] == ("a.jsonl:0", "one")
+
+
+def test_rows_of_parquet_count_through_its_groups(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"text {i}" for i in range(7)], "other": range(7)})
+    pq.write_table(table, path, row_group_size=3)
+    assert read(path)[0] == [(f"a.parquet:{i}", f"text {i}") for i in range(7)]
+    for max_rows in (1, 2, 3):
+        assert read(path, max_rows=max_rows) == read(path)
+    found, _ = read(path, id_column="other")
+    assert [name for name, _ in found] == list("0123456")
+
+
+def test_large_row_groups_are_divided(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"text {i}" for i in range(1000)]}), path)
+    parts = list(divide_rows(find_parts([str(path)], "text", Counter()), 300))
+    assert [(each.first, each.count) for each in parts] == [
+        (0, 300),
+        (300, 300),
+        (600, 300),
+        (900, 100),
+    ]
+    for max_rows in (300, 999):
+        assert read(path, max_rows=max_rows)[0] == [
+            (f"a.parquet:{i}", f"text {i}") for i in range(1000)
+        ]
+
+
+@pytest.mark.parametrize("suffix", ["txt", "jsonl"])
+def test_parts_lose_and_double_nothing(tmp_path, suffix):
+    texts = [f"text {i}" + "x" * (i * 7 % 40) for i in range(300)]
+    lines = [text if suffix == "txt" else json.dumps({"text": text}) for text in texts]
+    path = tmp_path / f"a.{suffix}"
+    path.write_text("\n".join(lines))
+    whole = read(path)
+    for part_bytes in (1, 37, 1000):
+        assert read(path, part_bytes=part_bytes) == whole
+    assert [text for _, text in whole[0]] == texts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text_column": "txt"}, "no column 'txt': .*give --text_column, for example text"),
+        ({"id_column": "name"}, "no column 'name': .*give --id_column, for example"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_column_that_is_not_there_is_named(tmp_path, suffix, options, message):
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "jsonl":
+        path.write_text('{"text": "one", "id": 1}\n')
+    else:
+        pq.write_table(pa.table({"text": ["one"], "id": [1]}), path)
+    with pytest.raises(CorpusError, match=message):
+        read(path, **options)
+
+
+def test_files_that_break_off_are_named(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"one\n" * 10_000)[:-20])
+    with pytest.raises(CorpusError, match=r"cannot read to the end: .*a\.txt\.gz"):
+        read(path)
+    whole, torn = tmp_path / "b.parquet", tmp_path / "c.parquet"
+    pq.write_table(pa.table({"text": ["one"]}), whole)
+    torn.write_bytes(whole.read_bytes()[:-9])
+    with pytest.raises(CorpusError, match=r"damaged parquet file: .*c\.parquet"):
+        read(whole, torn)
+    damaged = []
+    assert read(torn, whole, damaged=damaged)[0] == [("b.parquet:0", "one")]
+    assert [each.where for each in damaged] == [str(torn)]
