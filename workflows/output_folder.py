@@ -4,15 +4,17 @@ Unfinished work lies in `.preparing` inside it; `plan.json` says what was asked 
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bert_core.errors import UserError
+from bert_core.text.reading.sources import CorpusPart
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
 from workflows.settings import differences
 
@@ -22,6 +24,25 @@ PLAN_NAME = "plan.json"
 
 class WorkKeptError(UserError):
     """An error of the surroundings, after which the same command goes on."""
+
+
+def absolute_output(output: Path) -> Path:
+    """Raises `UserError` where Ray removes what is relative: in a submitted job."""
+    output = output.expanduser()
+    if not output.is_absolute() and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        what = "a relative output of a submitted job lies in Ray's temporary folder"
+        raise UserError(what, str(output), "give an absolute --output")
+    return output.absolute()
+
+
+def files_hash(parts: Iterable[CorpusPart]) -> "hashlib._Hash":
+    """The sha256 of names, sizes and times of the files of these parts; more may follow."""
+    files = hashlib.sha256()
+    for part in parts:
+        path = Path(part.path)
+        modified = path.stat().st_mtime_ns if part.kind != "documentation" and path.is_file() else 0
+        files.update(json.dumps([part.as_dict(), modified], sort_keys=True).encode())
+    return files
 
 
 def is_finished(output: Path, plan: dict[str, Any], *, fresh: bool) -> bool:

@@ -3,9 +3,6 @@
 Killed at any moment, the same command finishes the rest; the result is equal to the byte.
 """
 
-import hashlib
-import json
-import os
 import sys
 import time
 from collections import Counter
@@ -15,14 +12,24 @@ from typing import Any
 
 from pydantic import Field
 
-from bert_core.errors import UserError
 from bert_core.text.reading.sources import CorpusPart, find_parts
 from bert_core.text.shard_index import ShardIndex, read_index
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.command import run_command
-from workflows.output_folder import check_disk, is_finished, work_folder
+from workflows.output_folder import (
+    absolute_output,
+    check_disk,
+    files_hash,
+    is_finished,
+    work_folder,
+)
 from workflows.progress import duration
-from workflows.settings import CommandLineSettings, parse_command_line, settings_hash
+from workflows.settings import (
+    CommandLineSettings,
+    parse_command_line,
+    settings_hash,
+    several_values,
+)
 
 _NOT_IN_THE_PLAN = {"output", "fresh", "num_workers"}
 _DISK_FACTOR = 1.8
@@ -83,7 +90,7 @@ def prepare(settings: PrepareSettings) -> Path:
     Raises `UserError`, before anything is written, for what the user can mend.
     """
     start = time.monotonic()
-    output = _absolute_output(settings.output)
+    output = absolute_output(settings.output)
     skipped: Counter[str] = Counter()
     parts = list(find_parts(settings.text, settings.text_column, skipped))
     plan = _plan_of(settings, parts)
@@ -112,15 +119,6 @@ def prepare(settings: PrepareSettings) -> Path:
     return output
 
 
-def _absolute_output(output: Path) -> Path:
-    """Raises `UserError` where Ray removes what is relative: in a submitted job."""
-    output = output.expanduser()
-    if not output.is_absolute() and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        what = "a relative output of a submitted job lies in Ray's temporary folder"
-        raise UserError(what, str(output), "give an absolute --output")
-    return output.absolute()
-
-
 def plan_hash(settings: PrepareSettings) -> str:
     """Eight hexadecimal digits that change with the settings and with any file of the text."""
     parts = list(find_parts(settings.text, settings.text_column, Counter()))
@@ -129,11 +127,7 @@ def plan_hash(settings: PrepareSettings) -> str:
 
 def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str, Any]:
     """What decides the result: the settings, and a hash of names, sizes and times of the files."""
-    files = hashlib.sha256()
-    for part in parts:
-        path = Path(part.path)
-        modified = path.stat().st_mtime_ns if part.kind != "documentation" and path.is_file() else 0
-        files.update(json.dumps([part.as_dict(), modified], sort_keys=True).encode())
+    files = files_hash(parts)
     values = settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
     if settings.tokenizer:
         files.update(tokenizer_hash(load_tokenizer(settings.tokenizer)).encode())
@@ -179,23 +173,6 @@ def main(arguments: Sequence[str]) -> int:
         return True
 
     return run_command(action)
-
-
-def several_values(arguments: Sequence[str], option: str) -> list[str]:
-    """Lets several values follow one option, `--text a b`: they become one JSON list."""
-    rest: list[str] = []
-    values: list[str] = []
-    taking = False
-    for argument in arguments:
-        if argument == option or argument.startswith(f"{option}="):
-            taking = argument == option
-            values += [] if taking else [argument.split("=", 1)[1]]
-        elif taking and not argument.startswith("--"):
-            values.append(argument)
-        else:
-            taking = False
-            rest.append(argument)
-    return [*rest, option, json.dumps(values)] if values else rest
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class ProgressLine:
             parts.append(f"{self._done / 1e6:,.1f} of {self._total / 1e6:,.1f} MB")
         else:
             parts.append(f"{self._done / 1e6:,.1f} MB")
-        parts.append(f"{rate / 1e6:.1f} MB/s")
+        parts.append(f"{rate / 1e6:.1f} MB/s" if rate >= 1e5 else f"{rate / 1e3:.1f} kB/s")
         if rate > 0 and self._total > self._done:
             parts.append(f"{duration((self._total - self._done) / rate)} left")
         return "  ".join([*parts, self._note] if self._note else parts)

@@ -158,6 +158,23 @@ def given_option(arguments: Sequence[str], name: str) -> str | None:
     return value
 
 
+def several_values(arguments: Sequence[str], option: str) -> list[str]:
+    """Lets several values follow one option, `--text a b`: they become one JSON list."""
+    rest: list[str] = []
+    values: list[str] = []
+    taking = False
+    for argument in arguments:
+        if argument == option or argument.startswith(f"{option}="):
+            taking = argument == option
+            values += [] if taking else [argument.split("=", 1)[1]]
+        elif taking and not argument.startswith("--"):
+            values.append(argument)
+        else:
+            taking = False
+            rest.append(argument)
+    return [*rest, option, json.dumps(values)] if values else rest
+
+
 def _flags_of_booleans(settings_class: type[BaseSettings], arguments: Sequence[str]) -> list[str]:
     """Rewrites `--flag true` and `--flag false`, as one writes in YAML, to the flags they mean."""
     known = {f"--{name}" for name in field_names(settings_class, kind=bool)}

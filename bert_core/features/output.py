@@ -28,6 +28,7 @@ OutputFormat = Literal["parquet", "npy"]
 
 _TEXTS_AT_ONCE = 1024
 _CHARACTERS_AT_ONCE = 1 << 20
+_UNITS_AT_ONCE = 4096
 
 
 def write_features(
@@ -73,6 +74,36 @@ def write_features(
     flush_to_disk(beside)
     beside.replace(path)
     return counts
+
+
+def join_parts(paths: Sequence[Path], output: Path) -> None:
+    """Joins parts with arrays, their .parquet files, into `output`, a .parquet and a .npy file.
+
+    At least one part; they stay.
+    """
+    from pyarrow.parquet import ParquetFile, ParquetWriter
+
+    arrays = [
+        np.load(each.with_suffix(".npy"), mmap_mode="r", allow_pickle=False) for each in paths
+    ]
+    array = output.with_suffix(".npy")
+    beside, array_beside = (each.with_name(f".{each.name}.written") for each in (output, array))
+    with array_beside.open("w+b") as stream:
+        dtype: Precision = "float16" if arrays[0].dtype == np.float16 else "float32"
+        _write_header(stream, sum(map(len, arrays)), arrays[0].shape[1], dtype)
+        for each in arrays:
+            for begin in range(0, len(each), _UNITS_AT_ONCE):
+                stream.write(each[begin : begin + _UNITS_AT_ONCE].tobytes())
+    with ParquetFile(paths[0]) as first:
+        schema = first.schema_arrow
+    with ParquetWriter(beside, schema) as writer:
+        for path in paths:
+            with ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    writer.write_batch(batch)
+    for written, final in ((array_beside, array), (beside, output)):
+        flush_to_disk(written)
+        written.replace(final)
 
 
 def _chunks(texts: Iterable[NamedText]) -> Iterator[list[NamedText]]:

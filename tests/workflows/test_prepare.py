@@ -68,21 +68,6 @@ def refused(capsys, output, *arguments):
     return lines[0]
 
 
-def test_several_values_after_one_option():
-    assert prepare.several_values(["--text", "a", "b,c", "--strict"], "--text") == [
-        "--strict",
-        "--text",
-        '["a", "b,c"]',
-    ]
-    assert prepare.several_values(["--text", "a", "--x", "1", "--text=b"], "--text") == [
-        "--x",
-        "1",
-        "--text",
-        '["a", "b"]',
-    ]
-    assert prepare.several_values(["--help"], "--text") == ["--help"]
-
-
 def test_the_command_line_is_checked(tmp_path, capsys):
     (path,) = write_texts(tmp_path / "texts", 1)
     output = tmp_path / "out"

@@ -1,0 +1,207 @@
+"""The extraction command: refused in one line; on Ray, whole or in parts, each row once."""
+
+import gzip
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from finetuning_runs import WORDS, write_encoder
+
+from bert_core.features.extractor import FeatureChoice, load_extractor
+from workflows import extract
+
+COMMAND = Path(extract.__file__)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder") / "encoder"
+    write_encoder(folder)
+    return folder
+
+
+@pytest.fixture
+def run(encoder, tmp_path, capsys):
+    """Calls the command in this process: exit code, output, errors."""
+
+    def call(*inputs, output="out", **options):
+        given = ["--model", str(encoder), "--output", str(tmp_path / output)]
+        given += ["--storage", str(tmp_path / "storage"), "--input", *map(str, inputs)]
+        for name, value in options.items():
+            given += [f"--{name}", *([] if value is None else [str(value)])]
+        code = extract.main(given)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def write_lines(path, count=50):
+    texts = [" ".join(WORDS[i % 7 : i % 7 + 1 + i % 4]) for i in range(count)]
+    path.write_text("".join(f"{text}\n" for text in texts))
+    return texts
+
+
+def read_table(folder):
+    """All rows of the parts, in their order."""
+    tables = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
+    return pa.concat_tables(tables).to_pydict()
+
+
+def lose_the_end(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"strategy": "concat_last_for"}, "unknown strategy: concat_last_for .did you mean concat"),
+        ({"strategy": "concat_last_four"}, "concat_last_four needs 4 layers: the model has 1"),
+        ({"layers": "0,2"}, "--layers 0,2 needs 2 layers: the model has 1"),
+        ({"layers": "0", "strategy": "last"}, "a strategy and layers: --layers"),
+        ({"unit": "token", "pooling": "mean"}, "a token is not pooled by mean"),
+        ({"layer_weights": "0.5"}, "last has no weights of layers"),
+        ({"max_length": 64}, "rows of 64 tokens: max_length .*32 positions"),
+        ({"model": "nobody"}, "no such model: nobody"),
+        ({"text_column": "body"}, "no column 'body': .*a.jsonl .give --text_column"),
+        ({"id_column": "name"}, "no column 'name': .*a.jsonl .give --id_column"),
+        ({"pool": "mean"}, r"unknown setting, did you mean pooling\?"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(run, tmp_path, options, match):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "ba keli"}\n')
+    code, _, error = run(path, **options)
+    assert code == 2
+    assert len(error.splitlines()) == 1
+    assert re.search(match, error), error
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_are_wrong_are_named(run, tmp_path):
+    (tmp_path / "a.txt").write_text("ba")
+    torn = tmp_path / "torn.parquet"
+    pq.write_table(pa.table({"text": ["ba"]}), torn)
+    lose_the_end(torn)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("")
+    for inputs, output, match in (
+        ([torn], "out", "damaged parquet file: .*torn.parquet"),
+        ([tmp_path / "none.txt"], "out", "no such file or folder: .*none.txt"),
+        (["docs://numpy"], "out", "no file of texts: docs://numpy"),
+        ([tmp_path / "a.txt"], "full", "the output folder holds other files: .*full"),
+    ):
+        code, _, error = run(*inputs, output=output)
+        assert code == 2
+        assert re.search(match, error), error
+
+
+@pytest.mark.ray
+def test_texts_become_features_once(run, tmp_path, encoder, ray_cluster):
+    """Lines, records and rows, in many parts; then found finished, and another job refused."""
+    lines = write_lines(tmp_path / "a.txt")
+    records = [{"id": i, "text": f"rume ba {'to ' * i}"} for i in range(20)]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    rows = [f"noka {'shito ' * (2 * i)}" for i in range(30)]
+    pq.write_table(
+        pa.table({"text": rows, "id": [f"r{i}" for i in range(30)]}), tmp_path / "c.parquet"
+    )
+    inputs = [tmp_path / name for name in ("a.txt", "b.jsonl", "c.parquet")]
+    code, printed, error = run(*inputs, part_bytes=200, part_rows=7, id_column="id")
+    assert code == 0, error
+    table = read_table(tmp_path / "out")
+    texts = [*lines, *(each["text"] for each in records), *rows]
+    assert table["id"][:2] == ["a.txt:0", f"a.txt:{len(lines[0]) + 1}"]
+    assert table["id"][50:] == [*map(str, range(20)), *(f"r{i}" for i in range(30))]
+    expected = load_extractor(encoder, FeatureChoice()).of_texts(texts)
+    np.testing.assert_allclose(np.array(table["features"]), expected, atol=1e-5)
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    assert index["counts"]["texts"] == index["counts"]["units"] == 100
+    assert index["counts"]["rows"] > 100, "some are longer than a row"
+    assert len(index["parts"]) > 10
+    assert "100 texts of" in printed
+    assert "dropped: nothing" in printed
+    assert sorted(
+        each.name for each in (tmp_path / "out").iterdir() if each.suffix != ".parquet"
+    ) == [
+        "index.json",
+        "plan.json",
+    ]
+    code, printed, _ = run(*inputs, part_bytes=200, part_rows=7, id_column="id", num_workers=2)
+    assert code == 0
+    assert printed.startswith("complete already")
+    assert "100 texts of" in printed
+    code, _, error = run(*inputs, part_bytes=200, part_rows=7, id_column="id", unit="word")
+    assert code == 2
+    assert "unit: text -> word" in error
+
+
+@pytest.mark.ray
+def test_what_cannot_be_read_is_named_and_left_out_on_request(run, tmp_path, ray_cluster):
+    write_lines(tmp_path / "a.txt")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"ba keli\n" * 9000)[:-20])
+    torn = tmp_path / "c.parquet"
+    pq.write_table(pa.table({"text": ["ba"]}), torn)
+    lose_the_end(torn)
+    code, _, error = run(tmp_path / "a.txt", tmp_path / "b.txt.gz", layers="0,1", format="npy")
+    assert code == 2
+    assert re.search(r"error: cannot read to the end: .*b\.txt\.gz .*--skip_bad", error), error
+    inputs = [tmp_path / "a.txt", tmp_path / "b.txt.gz"]
+    code, printed, error = run(*inputs, layers="0,1", format="npy", skip_bad=None)
+    assert code == 0, error
+    assert re.search(r"left out: cannot read to the end: .*b\.txt\.gz", printed)
+    array = np.load(tmp_path / "out" / "features.npy", mmap_mode="r", allow_pickle=False)
+    assert array.shape == (50, 64)
+    assert array.dtype == np.float16
+    assert pq.read_table(tmp_path / "out" / "features.parquet").num_rows == 50
+    code, printed, error = run(tmp_path / "a.txt", torn, output="other", skip_bad=None)
+    assert code == 0, error
+    assert re.search(r"left out: damaged parquet file: .*c\.parquet", printed)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_killed_at_any_moment_no_row_is_lost_or_there_twice(
+    run, tmp_path, encoder, subprocess_environment, ray_cluster
+):
+    inputs = [tmp_path / "a.txt", tmp_path / "b.parquet"]
+    lines = write_lines(inputs[0], 30_000)
+    pq.write_table(pa.table({"text": lines}), inputs[1])
+    options = {"part_bytes": 30_000, "part_rows": 2000}
+    code, _, error = run(*inputs, output="whole", **options)
+    assert code == 0, error
+    given = [sys.executable, str(COMMAND), "--model", str(encoder), "--output"]
+    given += [str(tmp_path / "killed"), "--input", *map(str, inputs)]
+    given += [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    environment = subprocess_environment | {"RAY_ADDRESS": ray_cluster}
+    work = tmp_path / "killed" / ".preparing"
+    seen = []
+    for wanted in (1, 5, 12):
+        process = subprocess.Popen(given, env=environment, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while len(list(work.glob("part-*.json"))) < wanted and time.monotonic() < deadline:
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        seen.append(len(list(work.glob("part-*.json"))))
+    code = subprocess.run(given, env=environment, check=False).returncode
+    assert code == 0
+    assert seen == sorted(seen)
+    whole, killed = read_table(tmp_path / "whole"), read_table(tmp_path / "killed")
+    assert killed["id"] == whole["id"]
+    assert len(set(killed["id"])) == 60_000
+    np.testing.assert_array_equal(np.array(killed["features"]), np.array(whole["features"]))
+    names = [
+        sorted(each.name for each in (tmp_path / name).iterdir()) for name in ("killed", "whole")
+    ]
+    assert names[0] == names[1]

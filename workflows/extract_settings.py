@@ -1,0 +1,137 @@
+"""The settings of a feature extraction, each with its unit."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from bert_core.errors import UserError
+from bert_core.features.extractor import FeatureChoice
+from bert_core.features.output import OutputFormat
+from bert_core.features.store import Precision
+from bert_core.features.strategies import STRATEGIES, Strategy, find_strategy
+from bert_core.features.units import POOLINGS, Pooling, Unit
+from workflows.settings import CommandLineSettings
+
+DEFAULT_STRATEGY = "last"
+
+
+class ExtractSettings(CommandLineSettings):
+    """Features of texts: hidden states of an encoder for each text, word or token.
+
+    Killed at any moment, the same command finishes the rest.
+    """
+
+    model: str = Field(
+        description="encoder, fine-tuned or not: a model folder, models:/NAME@ALIAS, or the name of"
+        " a run"
+    )
+    input: list[str] = Field(
+        min_length=1,
+        description="files, folders, globs or s3:// and gs:// addresses of texts: a line of .txt, a"
+        " record of .jsonl (both also .xz and .gz) or of .parquet; several may follow",
+    )
+    output: Path = Field(description="folder of the features; all nodes of a cluster must see it")
+    strategy: str | None = Field(
+        default=None,
+        description=f"the layers read: {', '.join(STRATEGIES)} (default: {DEFAULT_STRATEGY})",
+    )
+    layers: list[int] = Field(
+        default=[],
+        description="layers by number, end to end, instead of a strategy: 0 are the embeddings,"
+        " negative ones count from the top",
+    )
+    layer_weights: list[float] = Field(
+        default=[], description="weights of a weighted sum, by default equal ones that add up to 1"
+    )
+    unit: Unit = Field(default="text", description="what gets a vector: text, word or token")
+    pooling: Pooling | None = Field(
+        default=None,
+        description="how tokens become one vector: "
+        + "; ".join(f"{unit}: {', '.join(known)}" for unit, known in POOLINGS.items() if known)
+        + " (the first is the default)",
+    )
+    normalize: bool = Field(default=False, description="give every vector the length 1")
+    max_length: int | None = Field(
+        default=None, description="tokens of a row; by default the encoder's positions"
+    )
+    stride: int | None = Field(
+        default=None,
+        description="tokens from one window of a long text to the next; by default half a window",
+    )
+    text_column: str = Field(
+        default="text", description="column of the texts, strings or lists of words"
+    )
+    id_column: str | None = Field(
+        default=None, description="column of their ids; by default FILE:PLACE"
+    )
+    format: OutputFormat = Field(
+        default="parquet", description="parquet, or npy: one array that can be memory-mapped"
+    )
+    dtype: Precision | None = Field(
+        default=None, description="numbers on disk; by default float16 for several layers, else 32"
+    )
+    skip_bad: bool = Field(
+        default=False, description="name files that cannot be read, and go on with the rest"
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="type of matrix products"
+    )
+    max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
+    num_workers: int | None = Field(
+        default=None, ge=1, description="processes; by default one for each GPU, or each CPU"
+    )
+    use_gpu: bool | None = Field(
+        default=None, description="one GPU per process; by default where there are any"
+    )
+    threads_per_worker: int = Field(default=1, ge=1, description="CPUs of a process, without GPU")
+    part_bytes: int = Field(
+        default=1 << 19, ge=1, description="bytes of text in a part, the least that is done again"
+    )
+    part_rows: int = Field(
+        default=8192, ge=1, description="rows of Parquet in a part, the least that is done again"
+    )
+    storage: str = Field(
+        default_factory=lambda: str(Path.home() / ".bertline"),
+        description="folder of runs and of the MLflow store, for models that are named",
+    )
+    tracking_uri: str | None = Field(
+        default=None, description="MLflow tracking URI; by default the store under the storage"
+    )
+    fresh: bool = Field(
+        default=False, description="start over; what stands in the output folder is renamed"
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_name_layers(self) -> Self:
+        if self.strategy is not None and self.layers:
+            raise UserError("a strategy and layers", "--layers", "give one of the two")
+        self.chosen_strategy()
+        return self
+
+    def chosen_strategy(self) -> Strategy:
+        """The strategy; raises `UserError`, with the nearest name, for an unknown one."""
+        if self.layers:
+            name = f"--layers {','.join(map(str, self.layers))}"
+            return Strategy(name, tuple(self.layers))
+        return find_strategy(self.strategy or DEFAULT_STRATEGY)
+
+    def choice(self) -> FeatureChoice:
+        """Which features are asked for."""
+        return FeatureChoice(
+            strategy=self.chosen_strategy(),
+            unit=self.unit,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            max_length=self.max_length,
+            stride=self.stride,
+            layer_weights=tuple(self.layer_weights) or None,
+        )
+
+    def numbers(self, num_hidden_layers: int) -> Precision:
+        """The type of the numbers on disk."""
+        if self.dtype is not None:
+            return self.dtype
+        strategy = self.chosen_strategy()
+        several = len(strategy.layers_of(num_hidden_layers)) > 1
+        return "float16" if several and strategy.combination == "concatenate" else "float32"

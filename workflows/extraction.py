@@ -1,0 +1,147 @@
+"""Texts to features on Ray Data: a plan goes in, a file for each part of the text comes out.
+
+A part is done when its record stands beside it, so a restart goes on with the others.
+"""
+
+import functools
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+
+from bert_core.errors import UserError
+from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
+from bert_core.features.output import OutputFormat, write_features
+from bert_core.features.store import Precision
+from bert_core.text.reading.texts import TextPart, read_texts
+from bert_core.text.shard_index import write_bytes
+from workflows.output_folder import WorkKeptError
+from workflows.progress import ProgressLine
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What is to be extracted, and how; `work` is on a disk that all nodes see."""
+
+    work: Path
+    parts: list[TextPart]
+    model: Path
+    choice: FeatureChoice
+    text_column: str
+    id_column: str | None
+    output_format: OutputFormat
+    dtype: Precision
+    skip_bad: bool
+    bfloat16: bool
+    max_tokens: int
+    num_workers: int | None
+    use_gpu: bool | None
+    threads_per_worker: int
+
+
+def extract_parts(plan: Extraction) -> list[dict[str, Any]]:
+    """Writes all parts that are missing; a record for each, in order: `name`, `counts`, or `error`.
+
+    Raises `WorkKeptError` for a file that cannot be read, unless such are to be skipped.
+    """
+    records = {number: _read_record(plan, number) for number in range(len(plan.parts))}
+    total = sum(part.text_bytes for part in plan.parts)
+    with ProgressLine("extracting", total) as line:
+        found = {number: record for number, record in records.items() if record}
+        line.reach(sum(plan.parts[number].text_bytes for number in found))
+        missing = [number for number in records if number not in found]
+        for number, record in _work_off(plan, missing):
+            error = record.get("error")
+            if error is not None and not plan.skip_bad:
+                what, where, remedy = error
+                raise WorkKeptError(what, where, f"{remedy}, or --skip_bad to go on without it")
+            found[number] = record
+            line.advance(plan.parts[number].text_bytes)
+    return [found[number] for number in range(len(plan.parts))]
+
+
+def part_name(number: int) -> str:
+    """The stem of a part's files."""
+    return f"part-{number:05d}"
+
+
+def _work_off(plan: Extraction, missing: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Numbers and records of these parts, in the order in which they are done."""
+    if not missing:
+        return
+    from ray.data import DataContext, TaskPoolStrategy, from_items
+
+    resources = ray.cluster_resources()
+    use_gpu = resources.get("GPU", 0) >= 1 if plan.use_gpu is None else plan.use_gpu
+    most = int(resources.get("GPU", 0) if use_gpu else resources["CPU"] / plan.threads_per_worker)
+    num_workers = min(plan.num_workers or max(most, 1), len(missing))
+    DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    rows = from_items([{"number": number} for number in missing], override_num_blocks=len(missing))
+    done = rows.map(
+        functools.partial(_work, plan=plan),
+        compute=TaskPoolStrategy(size=num_workers),
+        num_cpus=1 if use_gpu else plan.threads_per_worker,
+        num_gpus=1 if use_gpu else None,
+    )
+    for row in done.iter_rows():
+        yield int(row["number"]), json.loads(row["record"])
+
+
+def _work(row: dict[str, Any], plan: Extraction) -> dict[str, Any]:
+    """Writes the part of a number, in a process that keeps its encoder from part to part."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its CPUs are its own, the others' are not
+    torch.set_num_threads(plan.threads_per_worker)
+    torch.set_flush_denormal(True)
+    number = int(row["number"])
+    extractor = _extractor(plan.model, plan.choice, plan.max_tokens, plan.bfloat16)
+    return {"number": number, "record": json.dumps(write_part(plan, number, extractor))}
+
+
+@functools.lru_cache(maxsize=1)
+def _extractor(model: Path, choice: FeatureChoice, max_tokens: int, bfloat16: bool) -> Extractor:
+    on_gpu = bool(ray.get_gpu_ids()) and torch.cuda.is_available()
+    return load_extractor(
+        model,
+        choice,
+        device=torch.device("cuda" if on_gpu else "cpu"),
+        max_tokens=max_tokens,
+        autocast_dtype=torch.bfloat16 if bfloat16 else None,
+    )
+
+
+def write_part(plan: Extraction, number: int, extractor: Extractor) -> dict[str, Any]:
+    """Writes one part, then its record, which it gives."""
+    path = plan.work / f"{part_name(number)}.parquet"
+    dropped: Counter[str] = Counter()
+    texts = read_texts(
+        plan.parts[number], dropped, text_column=plan.text_column, id_column=plan.id_column
+    )
+    try:
+        counts = write_features(
+            extractor, texts, path, output_format=plan.output_format, dtype=plan.dtype
+        )
+    except UserError as error:
+        record: dict[str, Any] = {"error": [error.what, error.where, error.remedy]}
+        if not plan.skip_bad:  # the next start looks again
+            return record
+    else:
+        record = {"name": part_name(number), "counts": dict(counts), "dropped": dict(+dropped)}
+    write_bytes(_record_path(plan, number), json.dumps(record).encode())
+    return record
+
+
+def _record_path(plan: Extraction, number: int) -> Path:
+    return plan.work / f"{part_name(number)}.json"
+
+
+def _read_record(plan: Extraction, number: int) -> dict[str, Any] | None:
+    path = _record_path(plan, number)
+    return json.loads(path.read_bytes()) if path.is_file() else None
