@@ -1,7 +1,8 @@
 """Evaluates a fine-tuned model: `python workflows/evaluate.py --help`.
 
 A model and labelled data go in; metrics with intervals, slices, calibration, mistakes come out.
-With --suite a folder of models, and a table of the suite (`workflows.glue_suite`).
+With --suite a folder of models, and a table of the suite (`workflows.glue_suite`); or an encoder,
+and what is trained over it (`workflows.table7_suite`).
 """
 
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bert_core.errors import UserError
 from workflows.command import run_command
 from workflows.evaluate_settings import EvaluateSettings
-from workflows.settings import parse_command_line
+from workflows.settings import given_option, parse_command_line
 
 if TYPE_CHECKING:
     from bert_core.predictor import Predictor
@@ -27,7 +28,17 @@ PREDICTION_SUFFIXES = (".jsonl", ".parquet")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code (see `run_command`)."""
     given = sys.argv[1:] if arguments is None else arguments
+    if given_option(given, "suite") == "table7":
+        return run_command(lambda: run_table7(given))
     return run_command(lambda: run(parse_command_line(EvaluateSettings, given)))
+
+
+def run_table7(arguments: Sequence[str]) -> bool:
+    """Trains and measures the rows of Table 7; True when it is done."""
+    from workflows.table7_settings import Table7Settings
+    from workflows.table7_suite import measure_table7
+
+    return measure_table7(parse_command_line(Table7Settings, arguments))
 
 
 def run(settings: EvaluateSettings) -> bool:

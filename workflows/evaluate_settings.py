@@ -32,7 +32,9 @@ class EvaluateSettings(CommandLineSettings):
         " GLUE's download has them)"
     )
     suite: Literal["glue"] | None = Field(
-        default=None, description="measure the models of --model_root on the tasks of GLUE"
+        default=None,
+        description="glue measures the models of --model_root on the tasks of GLUE; --suite"
+        " table7 --help says what table7 does with an encoder",
     )
     model_root: Path | None = Field(
         default=None,

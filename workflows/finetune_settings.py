@@ -130,7 +130,8 @@ class FeatureSettings(TaskRunSettings):
 
     epochs: int = Field(default=10, ge=1, description="times that every example is seen")
     strategy: str = Field(
-        default="concat_last_four", description=f"the layers read: {', '.join(STRATEGIES)}"
+        default="concat_last_four",
+        description=f"the layers read: {', '.join(STRATEGIES)}, or layer_N",
     )
     tagger: TaggerSettings = Field(default_factory=TaggerSettings)
     optimizer: FeatureOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from bert_core.errors import UserError
 
+_LAYER = "layer_"
+
 ALL_LAYERS = "all"
 """Every layer of the encoder, without its embeddings."""
 
@@ -89,13 +91,24 @@ STRATEGIES = {
 """The strategies by name: the six of Table 7, and the plain sum of four."""
 
 
+def single_layer(layer: int) -> Strategy:
+    """The states after one layer by its number, 0 being the embeddings: `layer_3`."""
+    return Strategy(f"{_LAYER}{layer}", (layer,))
+
+
 def find_strategy(name: str) -> Strategy:
-    """The strategy of this name; raises `UserError`, with the nearest name, for an unknown one."""
+    """The strategy of this name, or of one layer, `layer_3`.
+
+    Raises `UserError`, with the nearest name, for an unknown one.
+    """
     if name in STRATEGIES:
         return STRATEGIES[name]
+    if name.startswith(_LAYER) and name.removeprefix(_LAYER).isdecimal():
+        return single_layer(int(name.removeprefix(_LAYER)))
     close = get_close_matches(name, STRATEGIES, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise UserError("unknown strategy", name, f"{hint}There are {', '.join(STRATEGIES)}")
+    known = f"There are {', '.join(STRATEGIES)}, and {_LAYER}0, {_LAYER}1, …"
+    raise UserError("unknown strategy", name, hint + known)
 
 
 class LayerMix(nn.Module):

@@ -59,13 +59,15 @@ def write_tagged(folder: Path, *, train: int = 90, dev: int = 40) -> Path:
     return folder
 
 
-def write_encoder(folder: Path, *, vocab_size: int = VOCABULARY, positions: int = 32) -> Path:
-    """A fresh encoder of one layer, as a pre-training run leaves it."""
+def write_encoder(
+    folder: Path, *, vocab_size: int = VOCABULARY, positions: int = 32, layers: int = 1
+) -> Path:
+    """A fresh encoder of one layer, or more, as a pre-training run leaves it."""
     tokenizer = train_wordpiece([" ".join(WORDS)] * 3, VOCABULARY, lowercase=True)
     config = ModelConfig(
         vocab_size=vocab_size,
         hidden_size=32,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=positions,

@@ -81,7 +81,12 @@ def test_a_model_with_fewer_layers_is_refused(strategy, needed):
 def test_an_unknown_strategy_is_refused_with_the_nearest():
     with pytest.raises(UserError, match="did you mean concat_last_four"):
         find_strategy("concat_last_for")
+    with pytest.raises(UserError, match="unknown strategy"):
+        find_strategy("layer_x")
     assert find_strategy("last") is STRATEGIES["last"]
+    assert find_strategy("layer_3").layers_of(12) == (3,)
+    with pytest.raises(UserError, match="layer_13 needs 13 layers: the model has 12"):
+        find_strategy("layer_13").layers_of(12)
 
 
 def test_layers_are_mixed_by_learned_weights():
