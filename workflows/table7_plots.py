@@ -42,7 +42,7 @@ def plot_f1_by_layer(
         line = axes.axhline(value, color=color, linewidth=1.3, linestyle=DASHED)
         line.set_label(f"{name}, {value:.1f}")
     if lines:
-        axes.legend(frameon=False, labelcolor=INK, loc="lower right")
+        axes.legend(frameon=False, labelcolor=INK, loc="best")
     axes.set_xlabel("layer (0: embeddings)", color=INK)
     axes.set_ylabel("dev F1 (points)", color=INK)
     axes.set_xticks(layers)

@@ -70,18 +70,25 @@ def test_every_row_is_trained_once_and_told(tmp_path, capsys, ray_cluster, monke
     report = tmp_path / "report"
     given = ["--suite", "table7", "--model", str(tmp_path / "encoder"), "--task", "ner"]
     given += ["--data", str(tmp_path / "data"), "--storage", str(tmp_path / "storage")]
-    given += ["--seeds", "2", "--report", str(report), "--max_length", "32"]
-    given += ["--tagger.lstm_size", "16", "--tagger.dropout", "0.1", "--feature_epochs", "20"]
-    given += ["--feature_learning_rate", "2e-2", "--finetuning_learning_rate", "3e-3"]
+    given += ["--seeds", "1", "--report", str(report), "--max_length", "32", "--batch_size", "8"]
+    given += ["--tagger.lstm_size", "16", "--tagger.dropout", "0.1", "--feature_epochs", "6"]
+    given += [
+        "--feature_learning_rate",
+        "2e-2",
+        "--finetuning_learning_rate",
+        "3e-3",
+        "--finetuning_epochs",
+        "10",
+    ]
     assert evaluate.main(given) == 0, capsys.readouterr().err
     printed = capsys.readouterr().out
     assert "Weighted sum all layers" in printed
     found = json.loads((report / "table7.json").read_text())
     assert set(found["rows"]) == set(TITLES)
     for name, row in found["rows"].items():
-        assert len(row["dev"]) == 2, name
+        assert len(row["dev"]) == 1, name
         assert min(row["dev"]) > 80, (name, row["dev"])
-    assert len(found["rows"][FINETUNING]["test"]) == 2
+    assert len(found["rows"][FINETUNING]["test"]) == 1
     assert set(found["by_layer"]) == set("01234")
     shares = found["layer_shares"]
     assert set(shares["weighted_sum_all"]) == set("1234")
@@ -89,8 +96,8 @@ def test_every_row_is_trained_once_and_told(tmp_path, capsys, ray_cluster, monke
     for name in ("f1_by_layer.png", "layer_weights.png"):
         assert (report / name).read_bytes().startswith(b"\x89PNG")
         assert name in (report / "table7.md").read_text()
-    runs = sorted((tmp_path / "storage" / "runs").iterdir())
-    assert len(runs) == 2 * 9
+    runs = sorted((tmp_path / "storage" / "runs").glob("*/summary*"))
+    assert len(runs) == 9
     assert evaluate.main(given) == 0
-    assert sorted((tmp_path / "storage" / "runs").iterdir()) == runs
+    assert sorted((tmp_path / "storage" / "runs").glob("*/summary*")) == runs
     assert json.loads((report / "table7.json").read_text()) == found

@@ -79,14 +79,16 @@ def read_texts(
     *,
     text_column: str = "text",
     id_column: str | None = None,
+    strict: bool = False,
 ) -> Iterator[NamedText]:
     """Yields the texts that begin in a part, and counts by reason what it drops.
 
-    Raises `CorpusError` for damaged files and missing columns.
+    Bytes that are not UTF-8 are replaced and counted, or refused if `strict`. Raises `CorpusError`
+    for damaged files and missing columns.
     """
     try:
         columns = {"text_column": text_column, **({"id_column": id_column} if id_column else {})}
-        found = _records(text_part, dropped, columns)
+        found = _records(text_part, dropped, columns, strict=strict)
         for place, record in found:
             text = record[text_column]
             is_words = isinstance(text, list) and all(isinstance(each, str) for each in text)
@@ -100,7 +102,7 @@ def read_texts(
 
 
 def _records(
-    text_part: TextPart, dropped: Counter[str], columns: Mapping[str, str]
+    text_part: TextPart, dropped: Counter[str], columns: Mapping[str, str], *, strict: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name by place, and the columns, of each record that begins in the part.
 
@@ -115,7 +117,7 @@ def _records(
     end = float("inf") if part.end is None else part.end
     names: set[str] = set()
     with open_part(part) as stream:
-        for offset, line in read_lines(stream, part, _MAX_LINE_BYTES, dropped, strict=False):
+        for offset, line in read_lines(stream, part, _MAX_LINE_BYTES, dropped, strict):
             if offset >= end:
                 break
             if not line:

@@ -112,3 +112,15 @@ def test_files_that_break_off_are_named(tmp_path):
     damaged = []
     assert read(torn, whole, damaged=damaged)[0] == [("b.parquet:0", "one")]
     assert [each.where for each in damaged] == [str(torn)]
+
+
+def test_bytes_that_are_no_text_are_counted_or_refused(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\ntw\xff\n")
+    assert read(path) == (
+        [("a.txt:0", "one"), ("a.txt:4", "tw\ufffd")],
+        {"invalid_utf8_characters_replaced": 1},
+    )
+    (part,) = divide_rows(find_parts([str(path)], "text", Counter()), 1)
+    with pytest.raises(CorpusError, match="invalid UTF-8: .*a.txt, byte 6"):
+        list(read_texts(part, Counter(), strict=True))
