@@ -59,9 +59,16 @@ PROGRAMS = sorted({program for program, _ in CALLS if program != "make"})
 
 
 @functools.cache
-def help_of(program):
+VARIANTS = {
+    "python workflows/evaluate.py": "--suite table7",
+    "python workflows/finetune.py": "--task ner --approach features",
+}
+"""What a program is asked beside for its help, where that decides which options it has."""
+
+
+def help_of(program, variant=""):
     """What the program's own parser says of itself."""
-    command = [*program.split(), "--help"]
+    command = [*program.split(), *variant.split(), "--help"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     # 2 is for the one program that takes no option at all and answers all with its usage.
     assert done.returncode in (0, 2) and "usage: " in (done.stdout + done.stderr).lower()
@@ -70,7 +77,10 @@ def help_of(program):
 
 def declared_options(program):
     """The options that its help lists, each at the start of a line; not those of its prose."""
-    lines = re.findall(r"^ +((?:-\w, |--[\w.-]+, )*--[\w.-]+)", help_of(program), re.MULTILINE)
+    told = help_of(program)
+    if program in VARIANTS:
+        told += help_of(program, VARIANTS[program])
+    lines = re.findall(r"^ +((?:-\w, |--[\w.-]+, )*--[\w.-]+)", told, re.MULTILINE)
     return {option for line in lines for option in OPTION.findall(line)}
 
 
