@@ -58,7 +58,6 @@ CALLS = [call for command in COMMANDS for call in calls_of(command)]
 PROGRAMS = sorted({program for program, _ in CALLS if program != "make"})
 
 
-@functools.cache
 VARIANTS = {
     "python workflows/evaluate.py": "--suite table7",
     "python workflows/finetune.py": "--task ner --approach features",
@@ -66,6 +65,7 @@ VARIANTS = {
 """What a program is asked beside for its help, where that decides which options it has."""
 
 
+@functools.cache
 def help_of(program, variant=""):
     """What the program's own parser says of itself."""
     command = [*program.split(), *variant.split(), "--help"]
