@@ -1,0 +1,63 @@
+"""What each head of each layer looks at, for one text: the probabilities that attention works with.
+
+Shapes: L layers, A heads, n tokens of the text with [CLS] and [SEP], H hidden size.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from bert_core.errors import UserError
+from bert_core.model.encoder import Encoder
+from bert_core.model.layout import Packed
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """`probabilities` [L, A, n, n]: how much the token of a row looks at that of a column."""
+
+    tokens: list[str]
+    probabilities: Tensor
+
+
+def attention_maps(encoder: Encoder, tokenizer: Tokenizer, text: str) -> AttentionMaps:
+    """The attention of an encoder on the CPU, without dropout, to one text.
+
+    The fused kernels of the forward pass keep no probabilities; here they are computed once more
+    from the states that each layer reads. Raises `UserError` for a text that is too long.
+    """
+    encoding = tokenizer.encode(text)
+    longest = encoder.config.max_position_embeddings
+    if len(encoding.ids) > longest:
+        raise UserError(
+            f"a text of {len(encoding.ids)} tokens", text[:40], f"give one of {longest} at most"
+        )
+    ids = torch.tensor(encoding.ids)
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        with torch.inference_mode():
+            states = encoder.hidden_states(
+                ids,
+                torch.tensor(encoding.type_ids),
+                torch.arange(len(ids)),
+                Packed.from_lengths([len(ids)]),
+                layers=range(len(encoder.layers)),
+            )
+            num_heads = encoder.config.num_attention_heads
+            maps = [
+                _probabilities(layer.get_submodule("query_key_value")(state), num_heads)
+                for layer, state in zip(encoder.layers, states, strict=True)
+            ]
+    finally:
+        encoder.train(was_training)
+    return AttentionMaps(encoding.tokens, torch.stack(maps))
+
+
+def _probabilities(query_key_value: Tensor, num_heads: int) -> Tensor:
+    """Softmax of scaled products of queries and keys, [A, n, n], of projections [n, 3H]."""
+    query, key, _ = query_key_value.view(len(query_key_value), 3, num_heads, -1).unbind(1)
+    scores = torch.einsum("iad,jad->aij", query, key) / query.shape[-1] ** 0.5
+    return scores.softmax(-1)
