@@ -1,5 +1,8 @@
 """The one exception for what a user can cause and a user can mend."""
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 
 class UserError(Exception):
     """A mistake in the input or the surroundings, said in one line.
@@ -17,3 +20,9 @@ class UserError(Exception):
     def __reduce__(self) -> tuple[type["UserError"], tuple[str, str, str]]:
         """Lets the error cross process borders: its three parts rebuild it."""
         return type(self), (self.what, self.where, self.remedy)
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """`, did you mean X`, or nothing where no name is near."""
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f", did you mean {close[0]}" if close else ""

@@ -34,6 +34,7 @@ from bert_core.tasks.classification import Text
 from bert_core.tasks.glue import GLUE
 from bert_core.tasks.tables import TaskDataError
 from workflows.evaluate_settings import EvaluateSettings
+from workflows.model_location import model_name
 from workflows.run_folder import is_name_aside, write_atomically
 
 TITLE_WIDTH = 9
@@ -147,7 +148,7 @@ def measure_best(
         predictor = load_predictor(folder)
         _refuse_other_answers(task, predictor, folder)
         found = {
-            name: measure(COLUMNS[name], predictor, _name_of(folder), examples, settings)
+            name: measure(COLUMNS[name], predictor, model_name(folder), examples, settings)
             for name, examples in dev_sets.items()
         }
         if not best or found[deciding].figure.value > best[deciding].figure.value:
@@ -234,11 +235,6 @@ def _task_named_in(path: Path) -> str | None:
 def _task_called(folder: str) -> str:
     """The name of a task, `sst2`, from that of its folder, `SST-2`."""
     return "".join(filter(str.isalnum, folder.lower()))
-
-
-def _name_of(folder: Path) -> str:
-    """What people call a model: its folder, or its run."""
-    return folder.parent.name if folder.name == "model" else folder.name
 
 
 def _refuse_other_answers(task: str, predictor: Predictor, folder: Path) -> None:

@@ -25,3 +25,9 @@ def locate_model(model: str, storage: Path, tracking_uri: str) -> Path:
             "give a model folder, models:/NAME@ALIAS, or the name of a finished run",
         )
     return of_run
+
+
+def model_name(folder: Path) -> str:
+    """What people call a model: its folder, or the run that it is of."""
+    resolved = folder.resolve()
+    return resolved.parent.name if resolved.name == "model" else resolved.name

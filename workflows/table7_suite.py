@@ -37,6 +37,7 @@ from workflows.finetune_settings import (
 from workflows.finetuning_data import EncoderFolder, located, open_encoder
 from workflows.finetuning_job import FinetuningJob
 from workflows.finetuning_worker import BEST_WEIGHTS
+from workflows.model_location import model_name
 from workflows.run_folder import write_atomically
 from workflows.run_settings import CheckpointSettings
 from workflows.storage import Storage, open_storage
@@ -195,7 +196,7 @@ def table_of(
     cased = "uncased" if normalizer.get("lowercase") else "cased"
     context = "as much of the document as fits" if settings.document_context else "single sentences"
     return Table7(
-        encoder=f"Encoder: {_name_of(encoder.path)}, {cased}, {config.num_hidden_layers} layers,"
+        encoder=f"Encoder: {model_name(encoder.path)}, {cased}, {config.num_hidden_layers} layers,"
         f" {config.hidden_size} wide.",
         recipe=f"Features: {tagger.lstm_layers} layers of BiLSTM, {tagger.lstm_size} wide in each"
         f" direction, dropout {tagger.dropout:g}, {settings.feature_epochs} epochs,"
@@ -242,16 +243,10 @@ def write_report(
         for name in (FINETUNING, "concat_last_four")
         if name in table.rows
     }
-    title = _name_of(encoder.path)
+    title = model_name(encoder.path)
     plot_f1_by_layer(by_layer, lines, folder / F1_BY_LAYER, title=f"{title}: F1 by layer")
     plot_layer_weights(weights, folder / LAYER_WEIGHTS, title=f"{title}: learned shares")
     pictures = [F1_BY_LAYER, LAYER_WEIGHTS]
     write_atomically(folder / "table7.md", markdown_table(table, pictures))
     more = {"by_layer": by_layer, "layer_shares": weights}
     write_atomically(folder / RESULT, json_table(table, more))
-
-
-def _name_of(folder: Path) -> str:
-    """What people call a model: its folder, or its run."""
-    resolved = folder.resolve()
-    return resolved.parent.name if resolved.name == "model" else resolved.name

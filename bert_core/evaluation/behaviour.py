@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 from bert_core.evaluation.behaviour_cases import Case, make_cases
 from bert_core.evaluation.behaviour_suite import (
     AnyCheck,
@@ -16,7 +16,6 @@ from bert_core.evaluation.behaviour_suite import (
     MinimumFunctionality,
     Suite,
 )
-from bert_core.evaluation.strict_yaml import nearest
 from bert_core.tasks.classification import Text
 
 Prediction = Mapping[str, Any]

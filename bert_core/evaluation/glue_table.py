@@ -5,12 +5,12 @@ What models reached on the tasks goes in; a table as text, Markdown or JSON come
 """
 
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bert_core.evaluation.bootstrap import Interval
+from bert_core.evaluation.table_text import aligned_table, markdown_line
 
 DASH = "–"
 
@@ -149,13 +149,7 @@ def text_table(table: GlueTable) -> str:
         ),
         ["average", f"of {len(table.averaged)}", *(average(table, row) for row in table.rows)],
     ]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    text = [
-        "  ".join(each.ljust(width) for each, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
-    notes = [textwrap.fill(f"- {note}", 96, subsequent_indent="  ") for note in table.notes]
-    return "\n".join([*text, "", *notes]) + "\n"
+    return aligned_table(lines, table.notes)
 
 
 def markdown_table(table: GlueTable) -> str:
@@ -163,17 +157,23 @@ def markdown_table(table: GlueTable) -> str:
     columns = COLUMNS.values()
     lines = [
         "# GLUE\n",
-        _line(["", "set", *(column.title for column in columns), "average"]),
+        markdown_line(["", "set", *(column.title for column in columns), "average"]),
         "|---|---|" + "--:|" * (len(COLUMNS) + 1),
-        _line(["", "", *(each.metric_title for each in columns), f"of {len(table.averaged)}"]),
+        markdown_line(
+            ["", "", *(each.metric_title for each in columns), f"of {len(table.averaged)}"]
+        ),
     ]
     for row in table.rows:
         cells = [cell(row, name) for name in COLUMNS]
-        lines.append(_line([row.name, row.measured_on, *cells, average(table, row)]))
+        lines.append(markdown_line([row.name, row.measured_on, *cells, average(table, row)]))
     lines += ["", *(f"- {note}" for note in table.notes)]
     for row in table.ours:
-        lines += [f"\n## Behind the figures of {row.name}\n", _line(BEHIND), "|---|---|--:|--:|"]
-        lines += [_line(cells) for cells in behind_cells(row)]
+        lines += [
+            f"\n## Behind the figures of {row.name}\n",
+            markdown_line(BEHIND),
+            "|---|---|--:|--:|",
+        ]
+        lines += [markdown_line(cells) for cells in behind_cells(row)]
     return "\n".join(lines) + "\n"
 
 
@@ -269,7 +269,3 @@ def _json_figure(row: Row, name: str) -> dict[str, Any] | None:
         return {"value": figure}
     details = {key: value for key, value in vars(behind).items() if key != "figure"}
     return {**vars(figure), **details}
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |"

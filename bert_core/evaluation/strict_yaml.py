@@ -1,7 +1,6 @@
 """YAML that people write by hand: a file goes in, content and line numbers come out."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +53,6 @@ def line_of(root: "Node", place: Sequence[str | int]) -> int:
             if key.value == part:
                 node, line = value, key.start_mark.line
     return line + 1
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """`, did you mean X`, or nothing where no name is near."""
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f", did you mean {close[0]}" if close else ""
 
 
 def _pairs(node: "Node") -> list[tuple["Node", "Node"]]:

@@ -5,11 +5,12 @@ What several seeds reached goes in; the table beside the paper's comes out as te
 
 import json
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
+
+from bert_core.evaluation.table_text import aligned_table, markdown_line
 
 DASH = "–"
 FINETUNING = "finetune"
@@ -113,27 +114,22 @@ def table_lines(table: Table7) -> list[list[str]]:
 
 def text_table(table: Table7) -> str:
     """The table and its notes for a terminal."""
-    lines = table_lines(table)
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    text = [
-        "  ".join(each.ljust(width) for each, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
-    notes = [textwrap.fill(f"- {note}", 96, subsequent_indent="  ") for note in table.notes]
-    return "\n".join([*text, "", *notes]) + "\n"
+    return aligned_table(table_lines(table), table.notes)
 
 
 def markdown_table(table: Table7, pictures: Sequence[str] = ()) -> str:
     """The table, its notes and pictures, by their file names, in Markdown."""
     head, *rows = table_lines(table)
-    lines = ["# Table 7\n", _line(head), "|---|" + "--:|" * (len(head) - 1), *map(_line, rows), ""]
+    lines = [
+        "# Table 7\n",
+        markdown_line(head),
+        "|---|" + "--:|" * (len(head) - 1),
+        *map(markdown_line, rows),
+        "",
+    ]
     lines += [f"- {note}" for note in table.notes]
     lines += [f"\n![{name.removesuffix('.png')}]({name})" for name in pictures]
     return "\n".join(lines) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def json_table(table: Table7, more: Mapping[str, Any]) -> str:

@@ -14,14 +14,13 @@ from torch.nn import functional as F
 
 from bert_core.config import ModelConfig
 from bert_core.errors import UserError
+from bert_core.features.states import states_at_places
 from bert_core.features.strategies import STRATEGIES, Strategy
 from bert_core.features.units import POOLINGS, Pooling, Tokens, Unit, UnitRows, cut_texts, unit_rows
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import load_model_folder
-from bert_core.predictor import PREDICTION_TOKENS, layout_for
-from bert_core.tasks.batches import evaluation_batches
+from bert_core.predictor import PREDICTION_TOKENS
 from bert_core.tasks.task import FloatArray
-from bert_core.training.loop import autocast
 
 _SHORTEST = 8
 
@@ -90,31 +89,26 @@ class Extractor:
         weights = None
         if choice.layer_weights is not None:
             weights = torch.tensor(choice.layer_weights, device=self.device)
-        layout = layout_for(self.encoder.config, self.device, self.autocast_dtype, training=False)
         start = -torch.inf if maximum else 0.0
         features = torch.full(
             (rows.num_units, self.feature_size), start, dtype=torch.float32, device=self.device
         )
-        with torch.inference_mode(), autocast(self.device, self.autocast_dtype):
-            for items, batch in evaluation_batches(
-                rows.rows, max_tokens=self.max_tokens, layout=layout
-            ):
-                batch = batch.to(self.device, non_blocking=True)
-                states = self.encoder.hidden_states(
-                    batch.input_ids,
-                    batch.token_type_ids,
-                    batch.position_ids,
-                    batch.layout,
-                    layers=layers,
-                    places=batch.places,
-                )
-                found = choice.strategy.combine([each.float() for each in states], weights)
-                units = torch.from_numpy(rows.units[rows.rows.places_of(items)]).to(self.device)
-                if maximum:
-                    units = units.unsqueeze(1).expand_as(found)
-                    features.scatter_reduce_(0, units, found, "amax")
-                else:
-                    features.index_add_(0, units, found)
+        computed = states_at_places(
+            self.encoder,
+            rows.rows,
+            layers,
+            device=self.device,
+            max_tokens=self.max_tokens,
+            autocast_dtype=self.autocast_dtype,
+        )
+        for items, _, states in computed:
+            found = choice.strategy.combine(states, weights)
+            units = torch.from_numpy(rows.units[rows.rows.places_of(items)]).to(self.device)
+            if maximum:
+                units = units.unsqueeze(1).expand_as(found)
+                features.scatter_reduce_(0, units, found, "amax")
+            else:
+                features.index_add_(0, units, found)
         counts = np.bincount(rows.units, minlength=rows.num_units)
         places = torch.from_numpy(counts).to(self.device).unsqueeze(1)
         if maximum:

@@ -15,11 +15,10 @@ import torch
 from bert_core.disk import flush_to_disk
 from bert_core.errors import UserError
 from bert_core.features.rows import States
+from bert_core.features.states import states_at_places
 from bert_core.model.encoder import Encoder
-from bert_core.predictor import PREDICTION_TOKENS, layout_for
-from bert_core.tasks.batches import evaluation_batches
+from bert_core.predictor import PREDICTION_TOKENS
 from bert_core.tasks.encoded_rows import EncodedRows
-from bert_core.training.loop import autocast
 
 Precision = Literal["float16", "float32"]
 
@@ -78,29 +77,22 @@ def _compute(
         layer: np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
         for layer, path in beside.items()
     }
-    layout = layout_for(encoder.config, device, autocast_dtype, training=False)
-    was_training, num_tokens, done = encoder.training, max(int(rows.lengths.sum()), 1), 0
-    encoder.eval()
-    try:
-        with torch.inference_mode(), autocast(device, autocast_dtype):
-            for items, batch in evaluation_batches(rows, max_tokens=max_tokens, layout=layout):
-                batch = batch.to(device, non_blocking=True)
-                states = encoder.hidden_states(
-                    batch.input_ids,
-                    batch.token_type_ids,
-                    batch.position_ids,
-                    batch.layout,
-                    layers=list(paths),
-                    places=batch.places,
-                )
-                places = rows.places_of(items)
-                for layer, state in zip(paths, states, strict=True):
-                    written[layer][places] = state.float().cpu().numpy()
-                done += batch.num_real_tokens
-                if progress is not None:
-                    progress(done / num_tokens)
-    finally:
-        encoder.train(was_training)
+    num_tokens, done = max(int(rows.lengths.sum()), 1), 0
+    computed = states_at_places(
+        encoder,
+        rows,
+        list(paths),
+        device=device,
+        max_tokens=max_tokens,
+        autocast_dtype=autocast_dtype,
+    )
+    for items, batch, states in computed:
+        places = rows.places_of(items)
+        for layer, state in zip(paths, states, strict=True):
+            written[layer][places] = state.cpu().numpy()
+        done += batch.num_real_tokens
+        if progress is not None:
+            progress(done / num_tokens)
     for layer, array in written.items():
         array.flush()
         flush_to_disk(beside[layer])

@@ -5,13 +5,12 @@ Shapes: K layers that are read, P places (tokens that are asked for), H hidden s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 
 _LAYER = "layer_"
 
@@ -105,10 +104,8 @@ def find_strategy(name: str) -> Strategy:
         return STRATEGIES[name]
     if name.startswith(_LAYER) and name.removeprefix(_LAYER).isdecimal():
         return single_layer(int(name.removeprefix(_LAYER)))
-    close = get_close_matches(name, STRATEGIES, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}? " if close else ""
-    known = f"There are {', '.join(STRATEGIES)}, and {_LAYER}0, {_LAYER}1, …"
-    raise UserError("unknown strategy", name, hint + known)
+    known = f"there are {', '.join(STRATEGIES)}, and {_LAYER}0, {_LAYER}1, …"
+    raise UserError(f"unknown strategy{nearest(name, STRATEGIES)}", name, known)
 
 
 class LayerMix(nn.Module):

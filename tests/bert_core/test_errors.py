@@ -1,6 +1,6 @@
 import pickle
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 
 
 class MissingText(UserError):
@@ -18,3 +18,8 @@ def test_an_error_crosses_process_borders_whole():
     assert type(error) is MissingText
     assert str(error) == "no text: a folder (add some)"
     assert error.remedy == "add some"
+
+
+def test_the_nearest_name():
+    assert nearest("tempates", ["templates", "examples"]) == ", did you mean templates"
+    assert nearest("xyz", ["templates"]) == ""

@@ -63,7 +63,10 @@ def lose_the_end(path):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"strategy": "concat_last_for"}, "unknown strategy: concat_last_for .did you mean concat"),
+        (
+            {"strategy": "concat_last_for"},
+            "unknown strategy, did you mean concat_last_four: concat_last_for",
+        ),
         ({"strategy": "concat_last_four"}, "concat_last_four needs 4 layers: the model has 1"),
         ({"layers": "0,2"}, "--layers 0,2 needs 2 layers: the model has 1"),
         ({"layers": "0", "strategy": "last"}, "a strategy and layers: --layers"),

@@ -80,7 +80,7 @@ TAGGING = {"approach": "features", "task": "ner"}
         (None, {"epochs": 0}, "--epochs"),
         (None, {"approach": "feature"}, "unknown approach, did you mean features.*one of finetune"),
         (None, {"approach": "features"}, "features are for tags of words: --task classification"),
-        (give_tags, TAGGING | {"strategy": "lost"}, "unknown strategy: lost .did you mean last"),
+        (give_tags, TAGGING | {"strategy": "lost"}, "unknown strategy, did you mean last: lost"),
         (give_tags, TAGGING, "concat_last_four needs 4 layers: the model has 1"),
         (lose_a_column, {}, "no column text: .*dev.tsv:2: sentence, label"),
         (add_a_label, {}, "unknown label 'sideways': .*dev.tsv:42 .*down, up"),

@@ -1,7 +1,7 @@
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.evaluation.strict_yaml import line_of, nearest, read_strict_yaml
+from bert_core.evaluation.strict_yaml import line_of, read_strict_yaml
 
 
 def test_every_scalar_is_a_text_and_knows_its_line(tmp_path):
@@ -43,8 +43,3 @@ def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe\x00")
     with pytest.raises(UserError, match="no text"):
         read_strict_yaml(tmp_path / "bytes.yaml")
-
-
-def test_the_nearest_name():
-    assert nearest("tempates", ["templates", "examples"]) == ", did you mean templates"
-    assert nearest("xyz", ["templates"]) == ""

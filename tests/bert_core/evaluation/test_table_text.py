@@ -1,0 +1,16 @@
+from bert_core.evaluation.table_text import aligned_table, markdown_line
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    text = aligned_table([["", "F1"], ["a long name", "9"]], ["word " * 30])
+    head, row, empty, note, rest = text.splitlines()
+    assert head == f"{'':11}  F1"
+    assert row == "a long name  9"
+    assert empty == ""
+    assert note.startswith("- word")
+    assert rest.startswith("  word")
+    assert max(map(len, (note, rest))) <= 96
+
+
+def test_a_bar_in_a_cell_is_no_new_cell():
+    assert markdown_line(["a|b", "c"]) == "| a\\|b | c |"
