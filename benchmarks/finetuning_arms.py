@@ -1,7 +1,7 @@
 """The contestants of the fine-tuning benchmarks: ours, and transformers' Trainer.
 
 Both start from one model folder, so from the same weights and the same head, and read the same
-token ids; the Trainer pads each batch to its longest row and groups examples by length.
+token ids; the Trainer pads each batch to its longest row.
 """
 
 from collections.abc import Iterator
@@ -103,8 +103,14 @@ def our_training(
     )
 
 
-def their_trainer(task: Task, rows: EncodedRows, folder: Path, recipe: Recipe) -> "Trainer":
-    """The Trainer with dynamic padding and examples grouped by length, nothing logged or saved."""
+def their_trainer(
+    task: Task, rows: EncodedRows, folder: Path, recipe: Recipe, *, by_length: bool
+) -> "Trainer":
+    """The Trainer with dynamic padding, nothing logged or saved.
+
+    `by_length` groups examples by length: the Trainer at its fastest, but its batches are then no
+    random draws. Without it they are, as ours are.
+    """
     import transformers
 
     optimizer = recipe.optimizer
@@ -121,7 +127,7 @@ def their_trainer(task: Task, rows: EncodedRows, folder: Path, recipe: Recipe) -
         max_grad_norm=optimizer.max_gradient_norm,
         lr_scheduler_type="linear",
         warmup_steps=recipe.warmup_steps,
-        train_sampling_strategy="group_by_length",
+        train_sampling_strategy="group_by_length" if by_length else "random",
         bf16=recipe.dtype is not None,
         use_cpu=recipe.device.type == "cpu",
         seed=recipe.seed,

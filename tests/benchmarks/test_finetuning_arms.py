@@ -38,7 +38,7 @@ def start(request, tmp_path):
 
 def test_the_trainer_reads_the_same_labels_and_starts_from_the_same_weights(start):
     task, rows, folder = start
-    trainer = their_trainer(task, rows, folder, RECIPE)
+    trainer = their_trainer(task, rows, folder, RECIPE, by_length=False)
     model, _ = our_training(task, rows, folder, RECIPE)
     features = their_features(task, rows)
     assert len(features) == rows.num_items
@@ -54,7 +54,7 @@ def test_the_trainer_reads_the_same_labels_and_starts_from_the_same_weights(star
 
 def test_the_trainer_makes_as_many_steps_as_it_is_told(start):
     task, rows, folder = start
-    trainer = their_trainer(task, rows, folder, RECIPE)
+    trainer = their_trainer(task, rows, folder, RECIPE, by_length=False)
     before = {name: each.clone() for name, each in trainer.model.state_dict().items()}
     finished = []
 
@@ -75,7 +75,7 @@ def test_the_trainer_makes_as_many_steps_as_it_is_told(start):
 
 def test_what_the_trainer_raises_arrives(start):
     task, rows, folder = start
-    trainer = their_trainer(task, rows, folder, RECIPE)
+    trainer = their_trainer(task, rows, folder, RECIPE, by_length=False)
 
     def fail(features):
         raise ValueError("no such batch")
