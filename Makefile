@@ -67,6 +67,13 @@ bench-finetuning: $(STAMP)  ## fine-tuning beside transformers, hours; DATA=DIR 
 	done
 	$(PYTHON) -m benchmarks.readme
 
+.PHONY: bench-features
+bench-features: $(STAMP)  ## embeddings beside sentence-transformers; DATA=DIR with glue and text
+	$(PYTHON) -m benchmarks.features --sentences $(DATA)/glue/SST-2 \
+	  --paragraphs $(DATA)/text/wikipedia-aa.txt.xz --model $(ENCODER) \
+	  --json $(RESULTS)/features-cpu.json
+	$(PYTHON) -m benchmarks.readme
+
 .PHONY: constraints
 constraints: $(STAMP)  ## pin what .venv holds in constraints.txt
 	@{ sed -n '/^#/p' constraints.txt; \

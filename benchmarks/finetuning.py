@@ -27,13 +27,13 @@ from benchmarks.finetuning_arms import (
     train_in_turns,
     write_start,
 )
+from benchmarks.fresh_encoder import fresh_encoder
 from benchmarks.measurement import matmul_peak, surroundings, synchronize, write_results
 from bert_core.config import SIZES
 from bert_core.errors import UserError
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
-from bert_core.model.encoder import Encoder
-from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.encoded_rows import EncodedRows
@@ -82,7 +82,11 @@ def main() -> None:
     torch.set_flush_denormal(True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        encoder = options.model if options.size is None else fresh_encoder(options, folder)
+        encoder = (
+            options.model
+            if options.size is None
+            else fresh_encoder(options.model, options.size, folder)
+        )
         task, rows, some = draw_rows(options)
         write_start(options.task, task, encoder, folder / "start", seed=0)
         steps_of_pass = stretch(rows.num_items, options.batch)
@@ -128,15 +132,6 @@ def draw_rows(options: argparse.Namespace) -> tuple[Task, EncodedRows, EncodedRo
     chosen = [examples[index] for index in order]
     _, _, tokenizer = load_model_folder(options.model)
     return task, task.encode(chosen, tokenizer), task.encode(chosen[:40], tokenizer)
-
-
-def fresh_encoder(options: argparse.Namespace, folder: Path) -> Path:
-    """An encoder of random weights with the vocabulary of --model."""
-    config, _, tokenizer = load_model_folder(options.model)
-    wanted = SIZES[options.size].model_copy(update={"vocab_size": config.vocab_size})
-    torch.manual_seed(0)
-    save_model_folder(folder / "encoder", Bert(Encoder(wanted), {}), tokenizer, card="")
-    return folder / "encoder"
 
 
 def largest_difference(

@@ -74,4 +74,14 @@ def _write_squad(folder: Path, split: str, count: int, choose: random.Random) ->
     (folder / f"{split}-v1.1.json").write_text(json.dumps(document))
 
 
-WRITERS = {"mrpc": _write_mrpc, "conll2003": _write_conll, "squad": _write_squad}
+def _write_sst2(folder: Path, split: str, count: int, choose: random.Random) -> None:
+    lines = (f"{' '.join(_words(choose))} \t{number % 2}\n" for number in range(count))
+    (folder / f"{split}.tsv").write_text("sentence\tlabel\n" + "".join(lines))
+
+
+WRITERS = {
+    "mrpc": _write_mrpc,
+    "conll2003": _write_conll,
+    "squad": _write_squad,
+    "sst2": _write_sst2,
+}

@@ -52,15 +52,6 @@ def test_a_pass_is_timed_to_its_last_step():
     assert made[:10] == ["b"] * 5 + ["a"] * 5 and made[10:20] == ["a"] * 5 + ["b"] * 5
 
 
-def test_a_fresh_encoder_has_the_vocabulary_of_the_model(tmp_path):
-    encoder = write_encoder(tmp_path / "encoder")
-    words = f"--task mrpc --data x --model {encoder} --size tiny".split()
-    folder = finetuning.fresh_encoder(finetuning.parse_arguments(words), tmp_path)
-    config, _, _ = finetuning.load_model_folder(folder)
-    assert config.vocab_size == finetuning.load_model_folder(encoder)[0].vocab_size
-    assert config.num_hidden_layers == finetuning.SIZES["tiny"].num_hidden_layers
-
-
 def test_a_pass_is_a_stretch_of_batches_that_the_trainer_sorts():
     from transformers.trainer_pt_utils import get_length_grouped_indices
 

@@ -1,0 +1,33 @@
+import json
+
+from benchmarks.readme_features import features_block
+from benchmarks.readme_parts import RESULTS
+
+RESULT = {
+    "settings": {"precision": "float32"},
+    "encoder": {"num_hidden_layers": 6, "hidden_size": 384},
+    "surroundings": {"device": "A", "threads": 2, "torch": "2.13"},
+    "num_texts": 1024,
+    "num_tokens": 59_000,
+    "longest": 342,
+    "arms": {"ours": {"tokens_per_second": 6181.4}, "peer": {"tokens_per_second": 4080}},
+    "ratios": {"peer": 1.549},
+    "flops_per_second": 138e9,
+    "peak_flops_per_second": 187e9,
+    "padding_of_peers": 0.177,
+    "largest_difference": 1.02e-06,
+}
+
+
+def test_nothing_was_measured(tmp_path):
+    assert features_block(tmp_path).startswith("Still to be measured")
+
+
+def test_a_row_for_each_arm_and_what_it_ran_on(tmp_path):
+    (tmp_path / RESULTS).mkdir(parents=True)
+    (tmp_path / RESULTS / "features-cpu.json").write_text(json.dumps(RESULT))
+    block = features_block(tmp_path)
+    assert "| ours | 6,181 |  |" in block
+    assert "| peer | 4,080 | 1.55 times as fast |" in block
+    assert "138 GFLOP/s, 74% of the\nlargest matrix" in block
+    assert "1e-06 at most; 18% of what the peers compute" in block
