@@ -2,7 +2,7 @@
 
 A model and labelled data go in; metrics with intervals, slices, calibration, mistakes come out.
 With --suite a folder of models, and a table of the suite (`workflows.glue_suite`); or an encoder,
-and what is trained over it (`workflows.table7_suite`).
+and what is trained over it (`workflows.table7_suite`) or drawn of it (`workflows.pictures_suite`).
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bert_core.errors import UserError
 from workflows.command import run_command
 from workflows.evaluate_settings import EvaluateSettings
-from workflows.settings import given_option, parse_command_line
+from workflows.settings import given_option, parse_command_line, several_values
 
 if TYPE_CHECKING:
     from bert_core.predictor import Predictor
@@ -28,8 +28,9 @@ PREDICTION_SUFFIXES = (".jsonl", ".parquet")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code (see `run_command`)."""
     given = sys.argv[1:] if arguments is None else arguments
-    if given_option(given, "suite") == "table7":
-        return run_command(lambda: run_table7(given))
+    suite = SUITES_OF_ENCODERS.get(given_option(given, "suite") or "")
+    if suite is not None:
+        return run_command(lambda: suite(given))
     return run_command(lambda: run(parse_command_line(EvaluateSettings, given)))
 
 
@@ -39,6 +40,20 @@ def run_table7(arguments: Sequence[str]) -> bool:
     from workflows.table7_suite import measure_table7
 
     return measure_table7(parse_command_line(Table7Settings, arguments))
+
+
+def run_pictures(arguments: Sequence[str]) -> bool:
+    """Draws what an encoder has learned; True when it is done."""
+    from workflows.pictures_settings import PicturesSettings
+    from workflows.pictures_suite import draw_pictures
+
+    for option in ("--sentences", "--words"):
+        arguments = several_values(arguments, option)
+    return draw_pictures(parse_command_line(PicturesSettings, arguments))
+
+
+SUITES_OF_ENCODERS = {"table7": run_table7, "pictures": run_pictures}
+"""The suites that say what an encoder is worth, by name; their options are their own."""
 
 
 def run(settings: EvaluateSettings) -> bool:

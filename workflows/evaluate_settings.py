@@ -34,7 +34,7 @@ class EvaluateSettings(CommandLineSettings):
     suite: Literal["glue"] | None = Field(
         default=None,
         description="glue measures the models of --model_root on the tasks of GLUE; --suite"
-        " table7 --help says what table7 does with an encoder",
+        " table7 --help and --suite pictures --help say what those do with an encoder",
     )
     model_root: Path | None = Field(
         default=None,

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from safetensors.torch import load_file
@@ -38,6 +40,7 @@ from workflows.finetuning_data import EncoderFolder, located, open_encoder
 from workflows.finetuning_job import FinetuningJob
 from workflows.finetuning_worker import BEST_WEIGHTS
 from workflows.model_location import model_name
+from workflows.report_run import log_report
 from workflows.run_folder import write_atomically
 from workflows.run_settings import CheckpointSettings
 from workflows.storage import Storage, open_storage
@@ -51,8 +54,11 @@ from workflows.table7_settings import Table7Settings
 from workflows.tracker import default_tracking_uri
 from workflows.training_job import train_and_register
 
+EXPERIMENT = "table7"
+"""At MLflow: of the runs, and of the table with its pictures."""
 RESULT = "table7.json"
 """In the folder of each run: what it came to, so that a finished run is not opened again."""
+_NOT_OF_THE_TABLE = {"suite", "report", "cluster", "storage", "tracking_uri", "profile"}
 
 
 def measure_table7(settings: Table7Settings) -> bool:
@@ -74,9 +80,20 @@ def measure_table7(settings: Table7Settings) -> bool:
         for name, result in results.items():
             found[name].append(result)
         print(text_table(table_of(settings, encoder, found)), flush=True)
-    if settings.report is not None:
-        write_report(settings, encoder, found, settings.report)
-        print(f"report   {settings.report / 'table7.md'}, {RESULT}")
+    with ExitStack() as opened:
+        folder = settings.report or Path(opened.enter_context(TemporaryDirectory()))
+        table = write_report(settings, encoder, found, folder)
+        if settings.report is not None:
+            print(f"report   {folder / 'table7.md'}, {RESULT}")
+        log_report(
+            folder,
+            tracking_uri=tracking_uri,
+            experiment=EXPERIMENT,
+            run_name=f"table7-{model_name(encoder.path)}",
+            params=settings.model_dump(mode="json", exclude=_NOT_OF_THE_TABLE)
+            | {"encoder.sha256": encoder.sha256},
+            metrics={f"dev_f1.{name}": mean(scores.dev) for name, scores in table.rows.items()},
+        )
     return True
 
 
@@ -145,7 +162,7 @@ def run_settings(settings: Table7Settings, name: str, seed: int) -> TaskRunSetti
         batch_size=settings.batch_size,
         precision=settings.precision,
         cluster=settings.cluster,
-        tracking=FinetuneTrackingSettings(uri=settings.tracking_uri, experiment="table7"),
+        tracking=FinetuneTrackingSettings(uri=settings.tracking_uri, experiment=EXPERIMENT),
         checkpoint=CheckpointSettings(every_steps=1000, keep=1),
         options=options,
         **own,
@@ -218,8 +235,8 @@ def write_report(
     encoder: EncoderFolder,
     found: Mapping[str, Sequence[dict[str, Any]]],
     folder: Path,
-) -> None:
-    """Writes table7.md, table7.json and the pictures, each whole or not at all."""
+) -> Table7:
+    """Writes table7.md, table7.json and the pictures, each whole or not at all; gives the table."""
     table = table_of(settings, encoder, found)
     num_layers = encoder.config.num_hidden_layers
     by_layer = {
@@ -250,3 +267,4 @@ def write_report(
     write_atomically(folder / "table7.md", markdown_table(table, pictures))
     more = {"by_layer": by_layer, "layer_shares": weights}
     write_atomically(folder / RESULT, json_table(table, more))
+    return table

@@ -17,7 +17,7 @@ import numpy as np
 from bert_core.disk import flush_to_disk
 from bert_core.features.extractor import Extractor
 from bert_core.features.store import Precision
-from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_words
+from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_words, words_of
 from bert_core.tasks.task import FloatArray
 from bert_core.text.reading.texts import NamedText
 
@@ -173,14 +173,8 @@ def _columns(
     elif spans is None:
         shown = pa.array(list(chain.from_iterable(each.text for each in texts)), pa.string())
     else:
-        first = np.flatnonzero(np.diff(tokens.words, prepend=-1))
-        last = np.append(first[1:], len(tokens.words)) - 1
-        spans = np.stack([spans[first, 0], spans[last, 1]], axis=1).reshape(-1, 2)
-        of_text = np.repeat(np.arange(len(texts)), rows.unit_counts).tolist()
-        shown = pa.array(
-            [texts[t].text[a:b] for t, (a, b) in zip(of_text, spans.tolist(), strict=True)],
-            pa.string(),
-        )
+        words, spans = words_of(tokens, [each.text for each in texts if isinstance(each.text, str)])
+        shown = pa.array(words, pa.string())
     columns[f"{unit}s"] = pa.ListArray.from_arrays(bounds, shown)
     for name, side in (("begins", 0), ("ends", 1)):
         if spans is None:

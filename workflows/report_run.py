@@ -1,0 +1,53 @@
+"""A finished report -> a run at MLflow that has its files, its settings and its figures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from workflows.mlflow_run import artifact_location, open_client
+from workflows.tracker import code_tags, without_machine_paths
+
+
+def log_report(
+    folder: Path,
+    *,
+    tracking_uri: str,
+    experiment: str,
+    run_name: str,
+    params: Mapping[str, object],
+    metrics: Mapping[str, float],
+) -> str | None:
+    """Logs the files of a folder as artifacts; returns the run's id.
+
+    The report is there without MLflow, so where that does not answer the reason is printed in one
+    line, and None is returned.
+    """
+    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client = open_client(tracking_uri)
+        found = client.get_experiment_by_name(experiment)
+        experiment_id = (
+            client.create_experiment(experiment, artifact_location(tracking_uri))
+            if found is None
+            else found.experiment_id
+        )
+        run = client.create_run(experiment_id, run_name=run_name)
+        run_id = run.info.run_id
+        client.log_batch(
+            run_id,
+            metrics=[Metric(name, value, 0, 0) for name, value in metrics.items()],
+            params=[
+                Param(name, without_machine_paths(str(value))) for name, value in params.items()
+            ],
+            tags=[RunTag(*each) for each in code_tags(Path(__file__).parent).items()],
+        )
+        for path in sorted(folder.iterdir()):
+            if path.is_file() and not path.name.startswith("."):
+                client.log_artifact(run_id, str(path))
+        client.set_terminated(run_id)
+    except (MlflowException, OSError) as error:
+        print(f"mlflow   not logged: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+        return None
+    print(f"mlflow   experiment {experiment}, run {run_name}")
+    return run_id
