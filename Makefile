@@ -68,10 +68,12 @@ bench-finetuning: $(STAMP)  ## fine-tuning beside transformers, hours; DATA=DIR 
 	$(PYTHON) -m benchmarks.readme
 
 .PHONY: bench-features
-bench-features: $(STAMP)  ## embeddings beside sentence-transformers; DATA=DIR with glue and text
+bench-features: $(STAMP)  ## embeddings beside sentence-transformers, a million texts; DATA=DIR
 	$(PYTHON) -m benchmarks.features --sentences $(DATA)/glue/SST-2 \
 	  --paragraphs $(DATA)/text/wikipedia-aa.txt.xz --model $(ENCODER) \
 	  --json $(RESULTS)/features-cpu.json
+	$(PYTHON) -m benchmarks.extraction --sentences $(DATA)/glue/SST-2 --model $(ENCODER) \
+	  --json $(RESULTS)/extraction-cpu.json
 	$(PYTHON) -m benchmarks.readme
 
 .PHONY: constraints

@@ -9,21 +9,20 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 from tokenizers import Tokenizer
 
+from benchmarks.cluster_memory import watched_memory
 from benchmarks.measurement import write_results
 from bert_core.errors import UserError
 from bert_core.text.reading.corpus import read_documents
@@ -33,7 +32,6 @@ from bert_core.text.shards import open_shards
 from workflows.prepare import PrepareSettings, prepare
 
 _PIECE_CHARACTERS = 8 << 20
-_WATCH_SECONDS = 0.2
 
 
 def main(arguments: list[str]) -> int:
@@ -95,7 +93,7 @@ def measure(text: str, megabytes: float, repeats: int, folder: Path) -> dict[str
             },
         },
         "with_tokenizer_training_seconds": trained_seconds,
-        "peak_bytes_above_idle_cluster": memory["peak"] - memory["idle"],
+        "peak_bytes_above_idle_cluster": memory.peak_above_idle,
     }
 
 
@@ -187,40 +185,6 @@ def pieces(corpus: Path) -> Iterator[list[str]]:
                 held, num_characters = [], 0
     if held:
         yield held
-
-
-@contextmanager
-def watched_memory() -> Iterator[dict[str, int]]:
-    """Memory of this process and the cluster: `idle` before, `peak` during, shared pages once."""
-    time.sleep(2)
-    memory = {"idle": _resident_bytes(), "peak": 0}
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_WATCH_SECONDS):
-            memory["peak"] = max(memory["peak"], _resident_bytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield memory
-    finally:
-        done.set()
-        watcher.join()
-
-
-def _resident_bytes() -> int:
-    total = 0
-    session = Path(ray.get_runtime_context().get_session_name()).name
-    for process in psutil.process_iter():
-        try:
-            mine = process.pid == os.getpid()
-            command = "" if mine else " ".join(process.cmdline())
-            if mine or session in command or command.startswith("ray::"):
-                total += process.memory_full_info().pss
-        except psutil.Error:
-            continue
-    return total
 
 
 def print_table(result: dict[str, Any]) -> None:

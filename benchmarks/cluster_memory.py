@@ -1,0 +1,63 @@
+"""The memory of this process and of the Ray cluster that it has joined, while work goes on."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import ray
+
+_SETTLING_SECONDS = 2
+
+
+@dataclass
+class Memory:
+    """Bytes before the work, and `series`, (seconds since its begin, bytes) during it."""
+
+    idle: int
+    series: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def peak_above_idle(self) -> int:
+        """The most there was during the work, less what there was before."""
+        return max((each for _, each in self.series), default=self.idle) - self.idle
+
+
+@contextmanager
+def watched_memory(every_seconds: float = 0.2) -> Iterator[Memory]:
+    """Looks at the memory again and again; pages that processes share count once."""
+    time.sleep(_SETTLING_SECONDS)
+    memory = Memory(resident_bytes())
+    begin = time.monotonic()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(every_seconds):
+            memory.series.append((time.monotonic() - begin, resident_bytes()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield memory
+    finally:
+        done.set()
+        watcher.join()
+
+
+def resident_bytes() -> int:
+    """The memory of this process and of those of its cluster, now."""
+    total = 0
+    session = Path(ray.get_runtime_context().get_session_name()).name
+    for process in psutil.process_iter():
+        try:
+            mine = process.pid == os.getpid()
+            command = "" if mine else " ".join(process.cmdline())
+            if mine or session in command or command.startswith("ray::"):
+                total += process.memory_full_info().pss
+        except psutil.Error:
+            continue
+    return total
