@@ -1,10 +1,11 @@
-"""The README's block on the speed of features, beside sentence-transformers and transformers."""
+"""The README's blocks on features: their speed beside peers, and a long extraction."""
 
+import statistics
 from pathlib import Path
 
-from benchmarks.readme_parts import RESULTS, Results, link, read_results, table
+from benchmarks.readme_parts import RESULTS, Results, link, read_results, results_path, table
 
-PREFIX = "features-"
+PREFIX, LONG_RUN = "features-", "extraction-cpu"
 
 
 def features_block(root: Path) -> str:
@@ -35,4 +36,21 @@ def _table(name: str, result: Results) -> str:
         f" {result['flops_per_second'] / 1e9:,.0f} GFLOP/s, {share:.0%} of the\nlargest matrix"
         f" product in the same run; vectors differ by {result['largest_difference']:.0e} at most;"
         f" {result['padding_of_peers']:.0%} of what the peers compute is padding ({link(name)}).\n"
+    )
+
+
+def extraction_block(root: Path) -> str:
+    """A sentence on a long extraction; that it is still to be measured where there are no results."""
+    if not results_path(root, LONG_RUN).exists():
+        return "A million texts are still to be measured: `python -m benchmarks.extraction`.\n"
+    result = read_results(root, LONG_RUN)
+    memory, rates = result["bytes_above_idle"], result["texts_per_second"]
+    same = "the same features again" if result["same_after_kill"] else "**other features**"
+    return (
+        f"{result['texts']:,} sentences through a `{result['size']}` encoder on {result['cores']}"
+        f" cores (`python -m benchmarks.extraction`): {statistics.median(rates):,.0f} texts/s, in"
+        f" the last tenth {result['last_rate_over_first']:.2f} of the rate in the second;\n"
+        f"{memory[0] / 1e6:,.0f} MB above the idle cluster in the second tenth,"
+        f" {memory[-1] / 1e6:,.0f} MB in the last; killed in the middle and started again,"
+        f" {same} ({link(LONG_RUN)}).\n"
     )

@@ -6,7 +6,7 @@ words in different contexts.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from bert_core.features.contexts import (
     ambiguous_words,
     different_contexts,
     evenly_drawn,
+    nearest_words,
     read_words,
 )
-from bert_core.features.contexts import nearest as nearest_words
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.strategies import Strategy
 from bert_core.features.units import Unit
@@ -48,12 +48,19 @@ _OWN_SENTENCES, _OWN_WORDS, _CONTEXTS_OF_A_WORD, _WORDS_AROUND = 3, 5, 3, 6
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Texts, strings or lists of words, and the labels of their words or of themselves."""
+class TaggedTexts:
+    """Texts as lists of words, and a label of each word."""
 
-    texts: list[str] | list[list[str]]
-    word_labels: list[list[str]] | None
-    text_labels: list[str] | None
+    texts: list[list[str]]
+    labels: list[list[str]]
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Texts as strings, and a label of each."""
+
+    texts: list[str]
+    labels: list[str]
 
 
 @dataclass(frozen=True)
@@ -82,16 +89,14 @@ def draw_pictures(settings: PicturesSettings) -> bool:
     print(f"encoder  {encoder.path}")
     print(f"data     {len(examples.texts):,} examples", flush=True)
 
-    words = read_words(extractor, examples.texts, examples.word_labels)
+    tags = examples.labels if isinstance(examples, TaggedTexts) else None
+    words = read_words(extractor, examples.texts, tags)
     states = layered(words.states, len(layers))
-    last = WordsInContext(words.words, words.texts, states[-1], words.labels)
-    found = neighbours(settings, last)
+    found = neighbours(settings, replace(words, states=states[-1]))
     labels = words.labels
-    if examples.text_labels is not None:
-        labels = examples.text_labels
-        assert not any(isinstance(each, list) for each in examples.texts)
-        texts = [str(each) for each in examples.texts]
-        states = layered(opened(settings, encoder, layers, "text").of_texts(texts), len(layers))
+    if isinstance(examples, LabelledTexts):
+        of_texts = opened(settings, encoder, layers, "text").of_texts(examples.texts)
+        labels, states = examples.labels, layered(of_texts, len(layers))
     assert labels is not None
     chosen = evenly_drawn(labels, settings.points, settings.seed)
 
@@ -104,7 +109,7 @@ def draw_pictures(settings: PicturesSettings) -> bool:
         [labels[index] for index in chosen],
         settings.report / MAP,
         projection=settings.projection,
-        title=f"{name}: {'words' if examples.text_labels is None else 'texts'} by label",
+        title=f"{name}: {'texts' if tags is None else 'words'} by label",
     )
     title = f"What {name} has learned"
     report = markdown_report(title, pictures, found, layers[-1], settings)
@@ -119,7 +124,7 @@ def draw_pictures(settings: PicturesSettings) -> bool:
     write_atomically(settings.report / RESULT, json.dumps(content, indent=1, ensure_ascii=False))
     print(f"report   {settings.report / REPORT}, {len(pictures) + 1} pictures")
     log_report(
-        settings.report,
+        [settings.report / each for each in (REPORT, RESULT, MAP, *pictures)],
         tracking_uri=tracking_uri,
         experiment=settings.experiment,
         run_name=name,
@@ -151,7 +156,7 @@ def layered(states: FloatArray, num_layers: int) -> FloatArray:
     return states.reshape(len(states), num_layers, -1).swapaxes(0, 1)
 
 
-def read_examples(settings: PicturesSettings) -> Examples:
+def read_examples(settings: PicturesSettings) -> TaggedTexts | LabelledTexts:
     """Some labelled examples of the data; raises `UserError` for what has no labels."""
     task = TASKS.get(settings.task)
     if task is None:
@@ -171,11 +176,11 @@ def read_examples(settings: PicturesSettings) -> Examples:
         _refuse_nothing(tagged, settings)
         some = tagged[: settings.examples]
         kinds = [[split_tag(tag)[1] or OUTSIDE for tag in each.tags] for each in some]
-        return Examples([list(each.words) for each in some], kinds, None)
+        return TaggedTexts([list(each.words) for each in some], kinds)
     single = [each for each in drawn if each.second is None and isinstance(each.answer, str)]
     _refuse_nothing(single, settings)
     some = single[: settings.examples]
-    return Examples([each.first for each in some], None, [str(each.answer) for each in some])
+    return LabelledTexts([each.first for each in some], [str(each.answer) for each in some])
 
 
 def _refuse_nothing(found: Sequence[Any], settings: PicturesSettings) -> None:
@@ -186,7 +191,7 @@ def _refuse_nothing(found: Sequence[Any], settings: PicturesSettings) -> None:
         )
 
 
-def short_sentences(examples: Examples, extractor: Extractor) -> list[str]:
+def short_sentences(examples: TaggedTexts | LabelledTexts, extractor: Extractor) -> list[str]:
     """Some of the texts that can be looked at with ease: of 8 to 16 tokens, mostly plain words."""
     found: list[str] = []
     for each in examples.texts:

@@ -1,6 +1,6 @@
 """A finished report -> a run at MLflow that has its files, its settings and its figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workflows.mlflow_run import artifact_location, open_client
@@ -8,7 +8,7 @@ from workflows.tracker import code_tags, without_machine_paths
 
 
 def log_report(
-    folder: Path,
+    files: Sequence[Path],
     *,
     tracking_uri: str,
     experiment: str,
@@ -16,7 +16,7 @@ def log_report(
     params: Mapping[str, object],
     metrics: Mapping[str, float],
 ) -> str | None:
-    """Logs the files of a folder as artifacts; returns the run's id.
+    """Logs files as artifacts; returns the run's id.
 
     The report is there without MLflow, so where that does not answer the reason is printed in one
     line, and None is returned.
@@ -42,9 +42,8 @@ def log_report(
             ],
             tags=[RunTag(*each) for each in code_tags(Path(__file__).parent).items()],
         )
-        for path in sorted(folder.iterdir()):
-            if path.is_file() and not path.name.startswith("."):
-                client.log_artifact(run_id, str(path))
+        for path in files:
+            client.log_artifact(run_id, str(path))
         client.set_terminated(run_id)
     except (MlflowException, OSError) as error:
         print(f"mlflow   not logged: {type(error).__name__}: {str(error).splitlines()[0][:200]}")

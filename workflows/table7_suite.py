@@ -56,6 +56,7 @@ from workflows.training_job import train_and_register
 
 EXPERIMENT = "table7"
 """At MLflow: of the runs, and of the table with its pictures."""
+REPORT = "table7.md"
 RESULT = "table7.json"
 """In the folder of each run: what it came to, so that a finished run is not opened again."""
 _NOT_OF_THE_TABLE = {"suite", "report", "cluster", "storage", "tracking_uri", "profile"}
@@ -84,9 +85,9 @@ def measure_table7(settings: Table7Settings) -> bool:
         folder = settings.report or Path(opened.enter_context(TemporaryDirectory()))
         table = write_report(settings, encoder, found, folder)
         if settings.report is not None:
-            print(f"report   {folder / 'table7.md'}, {RESULT}")
+            print(f"report   {folder / REPORT}, {RESULT}")
         log_report(
-            folder,
+            [folder / each for each in (REPORT, RESULT, F1_BY_LAYER, LAYER_WEIGHTS)],
             tracking_uri=tracking_uri,
             experiment=EXPERIMENT,
             run_name=f"table7-{model_name(encoder.path)}",
@@ -264,7 +265,7 @@ def write_report(
     plot_f1_by_layer(by_layer, lines, folder / F1_BY_LAYER, title=f"{title}: F1 by layer")
     plot_layer_weights(weights, folder / LAYER_WEIGHTS, title=f"{title}: learned shares")
     pictures = [F1_BY_LAYER, LAYER_WEIGHTS]
-    write_atomically(folder / "table7.md", markdown_table(table, pictures))
+    write_atomically(folder / REPORT, markdown_table(table, pictures))
     more = {"by_layer": by_layer, "layer_shares": weights}
     write_atomically(folder / RESULT, json_table(table, more))
     return table

@@ -80,7 +80,7 @@ class Neighbour:
     cosine: float
 
 
-def nearest(found: WordsInContext, index: int, count: int) -> list[Neighbour]:
+def nearest_words(found: WordsInContext, index: int, count: int) -> list[Neighbour]:
     """The words of other texts whose states point most in the direction of a word's, near first."""
     cosines = _directions(found.states) @ _directions(found.states[index : index + 1])[0]
     cosines[found.texts == found.texts[index]] = -np.inf

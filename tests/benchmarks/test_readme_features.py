@@ -1,6 +1,6 @@
 import json
 
-from benchmarks.readme_features import features_block
+from benchmarks.readme_features import extraction_block, features_block
 from benchmarks.readme_parts import RESULTS
 
 RESULT = {
@@ -31,3 +31,26 @@ def test_a_row_for_each_arm_and_what_it_ran_on(tmp_path):
     assert "| peer | 4,080 | 1.55 times as fast |" in block
     assert "138 GFLOP/s, 74% of the\nlargest matrix" in block
     assert "1e-06 at most; 18% of what the peers compute" in block
+
+
+def test_a_long_extraction_is_told_in_a_sentence(tmp_path):
+    assert "still to be measured" in extraction_block(tmp_path)
+    result = {
+        "texts": 1_000_000,
+        "size": "tiny",
+        "cores": 2,
+        "texts_per_second": [2000.4, 2100, 1900],
+        "last_rate_over_first": 0.95,
+        "bytes_above_idle": [700_400_000, 0, 710_000_000],
+        "same_after_kill": True,
+    }
+    path = tmp_path / RESULTS / "extraction-cpu.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(result))
+    block = extraction_block(tmp_path)
+    assert "1,000,000 sentences through a `tiny` encoder on 2 cores" in block
+    assert "2,000 texts/s, in the last tenth 0.95 of the rate" in block
+    assert "700 MB above the idle cluster in the second tenth, 710 MB in the last" in block
+    assert "the same features again" in block
+    path.write_text(json.dumps(result | {"same_after_kill": False}))
+    assert "**other features**" in extraction_block(tmp_path)

@@ -9,8 +9,8 @@ def report(tmp_path):
     folder = tmp_path / "report"
     folder.mkdir()
     (folder / "table.md").write_text("a table")
-    (folder / ".half.written").write_text("half")
-    return folder
+    (folder / "private.txt").write_text("of somebody else")
+    return [folder / "table.md"]
 
 
 def test_files_settings_and_figures_are_at_mlflow(tmp_path, report):

@@ -10,7 +10,7 @@ from bert_core.features.contexts import (
     ambiguous_words,
     different_contexts,
     evenly_drawn,
-    nearest,
+    nearest_words,
     read_words,
 )
 from bert_core.features.extractor import FeatureChoice, load_extractor
@@ -38,7 +38,7 @@ def test_a_word_is_near_those_that_mean_the_same_in_their_texts(extractor):
     found = read_words(extractor, TEXTS)
     banks = found.occurrences("Bank").tolist()
     assert [found.words[index] for index in banks] == ["bank"] * 4
-    near = {index: nearest(found, index, 1)[0].index for index in banks}
+    near = {index: nearest_words(found, index, 1)[0].index for index in banks}
     of_money, of_rivers = banks[::2], banks[1::2]
     assert near == dict(zip(of_money, of_money[::-1], strict=True)) | dict(
         zip(of_rivers, of_rivers[::-1], strict=True)
@@ -65,7 +65,7 @@ def test_lists_of_words_have_the_same_states_as_their_text(extractor):
 def test_neighbours_are_of_other_texts_and_near_ones_come_first():
     states = [[1, 0], [2, 0], [1, 1], [0, 3], [0, 0]]
     found = made(list("abcde"), states, texts=[0, 0, 1, 2, 3])
-    near = nearest(found, 0, 9)
+    near = nearest_words(found, 0, 9)
     assert [each.index for each in near] == [2, 3, 4]
     assert [each.cosine for each in near] == pytest.approx([0.5**0.5, 0, 0])
 
