@@ -40,7 +40,7 @@ def _table(name: str, result: Results) -> str:
 
 
 def extraction_block(root: Path) -> str:
-    """A sentence on a long extraction; that it is still to be measured where there are no results."""
+    """A sentence on a long extraction, or that it is still to be measured."""
     if not results_path(root, LONG_RUN).exists():
         return "A million texts are still to be measured: `python -m benchmarks.extraction`.\n"
     result = read_results(root, LONG_RUN)
