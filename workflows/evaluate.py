@@ -6,12 +6,12 @@ and what is trained over it (`workflows.table7_suite`) or drawn of it (`workflow
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 from workflows.command import run_command
 from workflows.evaluate_settings import EvaluateSettings
 from workflows.settings import given_option, parse_command_line, several_values
@@ -28,10 +28,23 @@ PREDICTION_SUFFIXES = (".jsonl", ".parquet")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code (see `run_command`)."""
     given = sys.argv[1:] if arguments is None else arguments
-    suite = SUITES_OF_ENCODERS.get(given_option(given, "suite") or "")
-    if suite is not None:
-        return run_command(lambda: suite(given))
-    return run_command(lambda: run(parse_command_line(EvaluateSettings, given)))
+    return run_command(lambda: suite_of(given)(given))
+
+
+def suite_of(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
+    """What --suite, or its absence, asks for; raises `UserError` for one that there is not."""
+    name = given_option(given, "suite")
+    if name is None:
+        return run_models
+    if name not in SUITES:
+        known = f"there are {', '.join(SUITES)}"
+        raise UserError(f"unknown suite{nearest(name, SUITES)}", f"--suite {name}", known)
+    return SUITES[name]
+
+
+def run_models(arguments: Sequence[str]) -> bool:
+    """Measures one model, or those of the GLUE table; True when it is done."""
+    return run(parse_command_line(EvaluateSettings, arguments))
 
 
 def run_table7(arguments: Sequence[str]) -> bool:
@@ -52,8 +65,8 @@ def run_pictures(arguments: Sequence[str]) -> bool:
     return draw_pictures(parse_command_line(PicturesSettings, arguments))
 
 
-SUITES_OF_ENCODERS = {"table7": run_table7, "pictures": run_pictures}
-"""The suites that say what an encoder is worth, by name; their options are their own."""
+SUITES = {"glue": run_models, "table7": run_table7, "pictures": run_pictures}
+"""The suites by name. Those of an encoder have options of their own."""
 
 
 def run(settings: EvaluateSettings) -> bool:

@@ -1,6 +1,7 @@
 """The evaluation command on a model that was fine-tuned here: figures, files, refusals."""
 
 import json
+import re
 
 import pyarrow.parquet as pq
 import pytest
@@ -138,3 +139,18 @@ def test_a_folder_of_transformers_is_evaluated(evaluate, tmp_path):
     assert code == 2 and "labels down, up where the task has 0, 1" in printed
     code, printed = evaluate(model=folder, data=tmp_path / "data")
     assert code == 0 and "task     classification" in printed and "accuracy" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        (
+            "picture",
+            "unknown suite, did you mean pictures: --suite picture .there are glue",
+        ),
+        ("xyz", "unknown suite: --suite xyz .there are glue, table7, pictures"),
+    ],
+)
+def test_an_unknown_suite(capsys, name, match):
+    assert main(["--suite", name, "--data", "d"]) == 2
+    assert re.search(match, capsys.readouterr().err)

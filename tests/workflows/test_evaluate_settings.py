@@ -26,7 +26,6 @@ def test_a_suite_has_a_folder_of_models_and_no_model(option):
         (["--model", "m"], "Field required: --data"),
         (SUITE[2:], "models without a suite: --model_root .give --suite glue"),
         (SUITE[:4], "no models: --suite glue .give --model_root"),
-        ([*SUITE, "--suite", "superglue"], "Input should be 'glue': --suite"),
         *(([*SUITE, f"--{name}", "x=y"], f"--{name} is for one model") for name in OF_ONE_MODEL),
     ],
 )
