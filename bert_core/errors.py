@@ -23,6 +23,17 @@ class UserError(Exception):
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """`, did you mean X`, or nothing where no name is near."""
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f", did you mean {close[0]}" if close else ""
+    """`, did you mean X`, the known name that is most alike, or nothing where none is.
+
+    Of dotted names the last part may be what is alike: `degree` of `oven.degrees`.
+    """
+    whole = {each: each for each in known}
+    last_parts = {each.rpartition(".")[2]: each for each in reversed(list(known))}
+    for wanted, names, cutoff in (
+        (name, whole, 0.5),
+        (name.rpartition(".")[2], last_parts, 0.6),
+    ):
+        close = get_close_matches(wanted, names, n=1, cutoff=cutoff)
+        if close:
+            return f", did you mean {names[close[0]]}"
+    return ""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
 from bert_core.errors import UserError
 from workflows.settings import CommandLineSettings
@@ -38,7 +38,6 @@ class EvaluateSettings(CommandLineSettings):
     )
     model_root: Path | None = Field(
         default=None,
-        validation_alias=AliasChoices("model_root", "model-root"),
         description="of a suite, the folder of fine-tuned model folders, or of their runs",
     )
     task: str | None = Field(

@@ -8,14 +8,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 from bert_core.features.strategies import STRATEGIES
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.training.settings import FinetuningOptimizerSettings
 from workflows.run_settings import RunSettings, TrackingSettings
-from workflows.settings import nearest
 
 Approach = Literal["finetune", "features"]
 
@@ -154,12 +153,12 @@ def settings_class(task: str, approach: str = "finetune") -> type[TaskRunSetting
     """
     if task not in TASKS:
         raise UserError(
-            f"unknown task{nearest(task, list(TASKS))}",
+            f"unknown task{nearest(task, TASKS)}",
             f"--task {task}",
             f"one of {', '.join(TASKS)}",
         )
     if approach not in APPROACHES:
-        near = nearest(approach, list(APPROACHES))
+        near = nearest(approach, APPROACHES)
         remedy = f"one of {', '.join(APPROACHES)}"
         raise UserError(f"unknown approach{near}", f"--approach {approach}", remedy)
     options = TASKS[task]

@@ -4,7 +4,6 @@ A settings class goes in with the arguments; a validated object comes out, or a 
 names the setting and, where a name is unknown, the nearest one. The environment is never read.
 """
 
-import difflib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, CliSettingsSource, PydanticBaseSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -59,9 +58,11 @@ class CommandLineSettings(BaseSettings):
 def parse_command_line(settings_class: type[Settings], arguments: Sequence[str]) -> Settings:
     """Reads arguments, and the preset and profile they name, into `settings_class`.
 
-    `--help` prints every field with its unit and leaves with exit code 0. Raises `UserError` for
+    `--help` prints every field with its unit and leaves with exit code 0; `--some-field` is
+    `--some_field`. Raises `UserError` for
     anything that is wrong, in one line.
     """
+    arguments = _with_underscores(settings_class, arguments)
     given: dict[str, Any] = {}
     for option, folder in LAYERS.items():
         if option in settings_class.model_fields:
@@ -175,6 +176,19 @@ def several_values(arguments: Sequence[str], option: str) -> list[str]:
     return [*rest, option, json.dumps(values)] if values else rest
 
 
+def _with_underscores(settings_class: type[BaseSettings], arguments: Sequence[str]) -> list[str]:
+    """Rewrites `--some-field`, as other programs have it, to the field that it means."""
+    known = set(field_names(settings_class))
+    rewritten = []
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        prefix = "--no-" if option.startswith("--no-") else "--"
+        name = option.removeprefix(prefix).replace("-", "_")
+        is_known = option.startswith("--") and name in known
+        rewritten.append(f"{prefix}{name}{equals}{value}" if is_known else argument)
+    return rewritten
+
+
 def _flags_of_booleans(settings_class: type[BaseSettings], arguments: Sequence[str]) -> list[str]:
     """Rewrites `--flag true` and `--flag false`, as one writes in YAML, to the flags they mean."""
     known = {f"--{name}" for name in field_names(settings_class, kind=bool)}
@@ -208,12 +222,3 @@ def _command_line_error(settings_class: type[BaseSettings], error: SettingsError
         near = nearest(name, field_names(settings_class))
         return UserError(f"unknown setting{near}", unknown, "see --help")
     return UserError("cannot read the command line", message, "see --help")
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """`, did you mean …?` with the known name that is most alike; empty where none is."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5) or difflib.get_close_matches(
-        name.split(".")[-1], [field.split(".")[-1] for field in known], n=1, cutoff=0.6
-    )
-    full = next((field for field in known if close and field.endswith(close[0])), None)
-    return f", did you mean {full}?" if full else ""

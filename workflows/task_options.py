@@ -5,9 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 from bert_core.tasks.task import Task
-from workflows.settings import nearest
 
 
 def with_options(task: Task, options: Mapping[str, str]) -> Task:
@@ -20,7 +19,7 @@ def with_options(task: Task, options: Mapping[str, str]) -> Task:
     values: dict[str, Any] = task.model_dump()
     for name, text in options.items():
         if name not in known:
-            near = nearest(name, list(known))
+            near = nearest(name, known)
             raise UserError(f"unknown option{near}", f"--options {name}", ", ".join(known))
         values[name] = text.split(",") if isinstance(values[name], list | tuple) else text
     try:

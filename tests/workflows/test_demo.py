@@ -20,7 +20,7 @@ def test_help_and_wrong_settings_are_answered_without_torch():
         "try: print(main(sys.argv[1:]))\n"
         "finally: assert not {'torch', 'ray', 'mlflow'} & sys.modules.keys()"
     )
-    for argument, part in (("--help", "--fresh"), ("--frehs", "did you mean fresh?")):
+    for argument, part in (("--help", "--fresh"), ("--frehs", "did you mean fresh")):
         command = [sys.executable, "-c", code, argument]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
         assert part in done.stdout + done.stderr

@@ -110,7 +110,7 @@ def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
         ({"slice_by": "colour"}, "colour"),
         ({"options": "text_colum=title"}, "did you mean text_column"),
         ({"options": "text_column=title"}, "title"),
-        ({"num_resample": 5}, r"unknown setting, did you mean num_resamples\?"),
+        ({"num_resample": 5}, r"unknown setting, did you mean num_resamples"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(evaluate, changed, match):

@@ -76,7 +76,7 @@ def lose_the_end(path):
         ({"model": "nobody"}, "no such model: nobody"),
         ({"text_column": "body"}, "no column 'body': .*a.jsonl .give --text_column"),
         ({"id_column": "name"}, "no column 'name': .*a.jsonl .give --id_column"),
-        ({"pool": "mean"}, r"unknown setting, did you mean pooling\?"),
+        ({"pool": "mean"}, r"unknown setting, did you mean pooling"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(run, tmp_path, options, match):

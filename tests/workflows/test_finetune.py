@@ -75,7 +75,7 @@ TAGGING = {"approach": "features", "task": "ner"}
         (None, {"data": "/nowhere"}, "no such file or folder: /nowhere"),
         (None, {"data": __file__}, "one file, and two are needed: .*test_finetune.py"),
         (None, {"model": "nobody"}, "no such model: nobody .*models:/NAME@ALIAS"),
-        (None, {"options.max_lenth": 64}, r"unknown setting, did you mean options.max_length\?"),
+        (None, {"options.max_lenth": 64}, r"unknown setting, did you mean options.max_length"),
         (None, {"options.max_length": 64}, "rows of 64 tokens.*32 positions.*--options.max_length"),
         (None, {"epochs": 0}, "--epochs"),
         (None, {"approach": "feature"}, "unknown approach, did you mean features.*one of finetune"),

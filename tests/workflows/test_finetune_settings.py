@@ -39,6 +39,6 @@ def test_places_and_machines_are_no_part_of_the_recipe(tmp_path):
 
 
 def test_an_unknown_task_names_the_nearest():
-    with pytest.raises(UserError, match=r"unknown task, did you mean cola\?: --task colas"):
+    with pytest.raises(UserError, match=r"unknown task, did you mean cola: --task colas"):
         settings_class("colas")
     assert issubclass(settings_class("rte"), FinetuneSettings)

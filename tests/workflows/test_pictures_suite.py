@@ -71,7 +71,7 @@ def test_pictures_of_labelled_texts(tmp_path, given, capsys):
         (["--words", "nothing"], "a word that is not in the data: --words nothing"),
         (["--sentences", "ba " * 47], r"a sentence of 49 tokens: --sentences ba ba"),
         (["--split", "test"], "no file of the test split"),
-        (["--sentence", "ba"], r"unknown setting, did you mean sentences\?"),
+        (["--sentence", "ba"], r"unknown setting, did you mean sentences"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path, given, capsys, changed, match):

@@ -218,11 +218,11 @@ def contents(storage):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--batch.global_batchsize", "4"], ["did you mean batch.global_batch_size?"]),
-        (["--warmup_steps=4"], ["--warmup_steps", "did you mean optimizer.warmup_steps?"]),
-        (["--preset", "bsae"], ["unknown preset, did you mean base?", "--preset bsae"]),
+        (["--batch.global_batchsize", "4"], ["did you mean batch.global_batch_size"]),
+        (["--warmup_steps=4"], ["--warmup_steps", "did you mean optimizer.warmup_steps"]),
+        (["--preset", "bsae"], ["unknown preset, did you mean base", "--preset bsae"]),
         (["--preset", "no/such.yaml"], ["cannot read the preset", "no/such.yaml", "No such file"]),
-        (["--profile", "gpus"], ["unknown profile, did you mean gpu?", "local"]),
+        (["--profile", "gpus"], ["unknown profile, did you mean gpu", "local"]),
         (["--seed", "many"], ["--seed", "valid integer"]),
         (["--name", "../../elsewhere"], ["--name"]),
         (["--storage", "file:///proc/runs"], ["file:///proc/runs", "choose another --storage"]),

@@ -48,7 +48,7 @@ def test_runs_differ_in_what_their_row_is_about(tmp_path):
     ("changed", "match"),
     [
         (["--model", "nobody"], "no such model: nobody"),
-        (["--seed", "3"], r"unknown setting, did you mean seeds\?"),
+        (["--seed", "3"], r"unknown setting, did you mean seeds"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys, changed, match):
