@@ -28,6 +28,7 @@ from bert_core.config import SIZES
 from bert_core.tasks.glue import GLUE
 from workflows.extract import extract
 from workflows.extract_settings import ExtractSettings
+from workflows.extraction import FEATURES
 
 STRETCHES = 10
 _COMMAND = Path(__file__).parent.parent / "workflows" / "extract.py"
@@ -67,9 +68,11 @@ def main() -> None:
         seconds = time.time() - begin
         address = ray.get_runtime_context().gcs_address
         killed_at = extract_killed(settings, folder / "killed", address)
-        results = summarize(folder / "whole", begin, seconds, memory)
+        results = summarize(folder / "whole" / FEATURES, begin, seconds, memory)
         results["killed_after_parts"] = killed_at
-        results["same_after_kill"] = same_features(folder / "whole", folder / "killed")
+        results["same_after_kill"] = same_features(
+            folder / "whole" / FEATURES, folder / "killed" / FEATURES
+        )
         ray.shutdown()
     results |= {"benchmark": "extraction", "size": options.size, "cores": num_cores}
     print_results(results)
@@ -92,7 +95,7 @@ def extract_killed(settings: dict[str, Any], output: Path, address: str) -> int:
     for name, value in settings.items():
         command += [f"--{name}", *(value if isinstance(value, list) else [str(value)])]
     environment = os.environ | {"RAY_ADDRESS": address}
-    wanted = len(list((output.parent / "whole").glob("part-*.parquet"))) // 2
+    wanted = len(list((output.parent / "whole" / FEATURES).glob("part-*.parquet"))) // 2
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     while (found := len(list(output.glob("*/part-*.json")))) < wanted and process.poll() is None:
         time.sleep(_POLL_SECONDS)

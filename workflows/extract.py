@@ -67,10 +67,11 @@ def extract(settings: ExtractSettings) -> Path:
         print("\n".join(describe(json.loads((output / INDEX_NAME).read_bytes()))))
         return output
     # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
-    from workflows.extraction import Extraction, extract_parts
+    from workflows.extraction import FEATURES, Extraction, extract_parts
     from workflows.ray_tasks import connect
 
     with work_folder(output, plan) as work:
+        (work / FEATURES).mkdir(exist_ok=True)
         connect()
         dtype = settings.numbers(encoder.config.num_hidden_layers)
         extraction = Extraction(
@@ -97,7 +98,8 @@ def extract(settings: ExtractSettings) -> Path:
     seconds = time.monotonic() - start
     print("\n".join(describe(index)))
     rate = index["counts"].get("tokens", 0) / seconds
-    print(f"{duration(seconds)}, {rate:,.0f} tokens a second: {output}")
+    there = output / (TEXTS if settings.format == "npy" else FEATURES)
+    print(f"{duration(seconds)}, {rate:,.0f} tokens a second: {there}")
     return output
 
 
@@ -167,14 +169,18 @@ def _index(
 
 
 def _finish(output: Path, work: Path, records: list[dict[str, Any]], index: dict[str, Any]) -> None:
-    """Moves the parts to their place, or joins them; the index comes last."""
-    names = [record["name"] for record in records if "name" in record]
-    paths = [work / f"{name}.parquet" for name in names]
+    """Moves the parts to their place, all at once, or joins them; the index comes last."""
+    from workflows.extraction import FEATURES, part_path
+
+    paths = [part_path(work, record["name"]) for record in records if "name" in record]
     if index["format"] == "npy" and paths:
         join_parts(paths, output / TEXTS)
-    else:
-        for path in paths:
-            path.replace(output / path.name)
+    elif not (
+        output / FEATURES
+    ).is_dir():  # it is there when a kill came between this and the index
+        for begun in (work / FEATURES).glob(".*"):  # of a part that could not be read to the end
+            begun.unlink()
+        (work / FEATURES).replace(output / FEATURES)
     write_bytes(output / INDEX_NAME, json.dumps(index, indent=1, sort_keys=True).encode() + b"\n")
 
 

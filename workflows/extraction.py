@@ -25,6 +25,9 @@ from bert_core.text.shard_index import write_bytes
 from workflows.output_folder import WorkKeptError
 from workflows.progress import ProgressLine
 
+FEATURES = "features"
+"""The folder of the parts, in that of the work and then in the output: nothing else lies in it."""
+
 
 @dataclass(frozen=True)
 class Extraction:
@@ -70,6 +73,11 @@ def extract_parts(plan: Extraction) -> list[dict[str, Any]]:
 def part_name(number: int) -> str:
     """The stem of a part's files."""
     return f"part-{number:05d}"
+
+
+def part_path(folder: Path, name: str) -> Path:
+    """Where a part lies in the folder of the work, or in the output."""
+    return folder / FEATURES / f"{name}.parquet"
 
 
 def _work_off(plan: Extraction, missing: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -119,7 +127,7 @@ def _extractor(model: Path, choice: FeatureChoice, max_tokens: int, bfloat16: bo
 
 def write_part(plan: Extraction, number: int, extractor: Extractor) -> dict[str, Any]:
     """Writes one part, then its record, which it gives."""
-    path = plan.work / f"{part_name(number)}.parquet"
+    path = part_path(plan.work, part_name(number))
     dropped: Counter[str] = Counter()
     texts = read_texts(
         plan.parts[number], dropped, text_column=plan.text_column, id_column=plan.id_column

@@ -284,9 +284,14 @@ def markdown_report(
     for each in found:
         label = "" if each.label is None else f" ({each.label})"
         lines += [f"### {each.word}{label}\n", f"{each.text}\n"]
-        lines += [markdown_line(["cosine", "in its text", "label"]), "|--:|---|---|"]
+        labels = [] if each.label is None else ["label"]
         lines += [
-            markdown_line([f"{cosine:.2f}", text, label or ""]) for cosine, text, label in each.near
+            markdown_line(["cosine", "in its text", *labels]),
+            "|--:|---" + "|---" * len(labels) + "|",
+        ]
+        lines += [
+            markdown_line([f"{cosine:.2f}", text, *([] if label is None else [label])])
+            for cosine, text, label in each.near
         ]
         lines.append("")
     lines.append("## Attention by layer and head\n")

@@ -51,9 +51,8 @@ def write_lines(path, count=50):
 
 
 def read_table(folder):
-    """All rows of the parts, in their order."""
-    tables = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
-    return pa.concat_tables(tables).to_pydict()
+    """All rows, as anybody would read them: in their order."""
+    return pq.read_table(folder / "features").to_pydict()
 
 
 def lose_the_end(path):
@@ -132,12 +131,8 @@ def test_texts_become_features_once(run, tmp_path, encoder, ray_cluster):
     assert len(index["parts"]) > 10
     assert "100 texts of" in printed
     assert "dropped: nothing" in printed
-    assert sorted(
-        each.name for each in (tmp_path / "out").iterdir() if each.suffix != ".parquet"
-    ) == [
-        "index.json",
-        "plan.json",
-    ]
+    names = sorted(each.name for each in (tmp_path / "out").iterdir())
+    assert names == ["features", "index.json", "plan.json"]
     code, printed, _ = run(*inputs, part_bytes=200, part_rows=7, id_column="id", num_workers=2)
     assert code == 0
     assert printed.startswith("complete already")
@@ -145,6 +140,25 @@ def test_texts_become_features_once(run, tmp_path, encoder, ray_cluster):
     code, _, error = run(*inputs, part_bytes=200, part_rows=7, id_column="id", unit="word")
     assert code == 2
     assert "unit: text -> word" in error
+
+
+@pytest.mark.ray
+def test_ended_between_the_last_two_steps(run, tmp_path, ray_cluster, monkeypatch):
+    lines = write_lines(tmp_path / "a.txt")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(extract, "write_bytes", full)
+        with pytest.raises(OSError, match="No space"):
+            run(tmp_path / "a.txt")
+    assert (tmp_path / "out" / "features").is_dir()
+    assert not (tmp_path / "out" / "index.json").exists()
+    code, printed, error = run(tmp_path / "a.txt")
+    assert code == 0, error
+    assert f"{len(lines)} texts of" in printed
+    assert len(read_table(tmp_path / "out")["id"]) == len(lines)
 
 
 @pytest.mark.ray
@@ -205,6 +219,6 @@ def test_killed_at_any_moment_no_row_is_lost_or_there_twice(
     assert len(set(killed["id"])) == 60_000
     np.testing.assert_array_equal(np.array(killed["features"]), np.array(whole["features"]))
     names = [
-        sorted(each.name for each in (tmp_path / name).iterdir()) for name in ("killed", "whole")
+        sorted(each.name for each in (tmp_path / name).rglob("*")) for name in ("killed", "whole")
     ]
     assert names[0] == names[1]

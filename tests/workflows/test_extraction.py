@@ -11,7 +11,7 @@ from finetuning_runs import write_encoder
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.text.reading.sources import find_parts
 from bert_core.text.reading.texts import divide_rows
-from workflows.extraction import Extraction, write_part
+from workflows.extraction import FEATURES, Extraction, part_path, write_part
 
 
 @pytest.fixture
@@ -19,6 +19,7 @@ def plan_of(tmp_path):
     def make(*paths, skip_bad=False):
         found = find_parts(map(str, paths), "text", Counter())
         write_encoder(tmp_path / "encoder")
+        (tmp_path / FEATURES).mkdir()
         return Extraction(
             work=tmp_path,
             parts=list(divide_rows(found, 100)),
@@ -47,7 +48,7 @@ def test_a_part_is_a_file_and_then_its_record(tmp_path, plan_of):
     assert Counter(record["counts"]) == Counter(texts=2, tokens=3, units=2, rows=2)
     assert record["dropped"] == {"empty_lines": 1}
     assert json.loads((tmp_path / "part-00000.json").read_text()) == record
-    assert pq.read_table(tmp_path / "part-00000.parquet").num_rows == 2
+    assert pq.read_table(part_path(tmp_path, "part-00000")).num_rows == 2
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])
@@ -59,4 +60,4 @@ def test_a_part_that_cannot_be_read_is_tried_again_unless_left_out(tmp_path, pla
     assert record["error"][0] == "cannot read to the end"
     assert record["error"][1] == str(path)
     assert (tmp_path / "part-00000.json").exists() is skip_bad
-    assert not (tmp_path / "part-00000.parquet").exists()
+    assert not part_path(tmp_path, "part-00000").exists()
