@@ -59,8 +59,7 @@ def parse_command_line(settings_class: type[Settings], arguments: Sequence[str])
     """Reads arguments, and the preset and profile they name, into `settings_class`.
 
     `--help` prints every field with its unit and leaves with exit code 0; `--some-field` is
-    `--some_field`. Raises `UserError` for
-    anything that is wrong, in one line.
+    `--some_field`. Raises `UserError` for anything that is wrong, in one line.
     """
     arguments = _with_underscores(settings_class, arguments)
     given: dict[str, Any] = {}
