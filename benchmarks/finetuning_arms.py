@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
@@ -104,12 +105,12 @@ def our_training(
 
 
 def their_trainer(
-    task: Task, rows: EncodedRows, folder: Path, recipe: Recipe, *, by_length: bool
+    task: Task, rows: EncodedRows, folder: Path, recipe: Recipe, *, fastest: bool
 ) -> "Trainer":
     """The Trainer with dynamic padding, nothing logged or saved.
 
-    `by_length` groups examples by length: the Trainer at its fastest, but its batches are then no
-    random draws. Without it they are, as ours are.
+    `fastest` groups examples by length, so its batches are no random draws. Without it they are,
+    and padding is no answer to a question: the Trainer then learns the very thing that ours does.
     """
     import transformers
 
@@ -127,7 +128,7 @@ def their_trainer(
         max_grad_norm=optimizer.max_gradient_norm,
         lr_scheduler_type="linear",
         warmup_steps=recipe.warmup_steps,
-        train_sampling_strategy="group_by_length" if by_length else "random",
+        train_sampling_strategy="group_by_length" if fastest else "random",
         bf16=recipe.dtype is not None,
         use_cpu=recipe.device.type == "cpu",
         seed=recipe.seed,
@@ -137,12 +138,30 @@ def their_trainer(
         disable_tqdm=True,
     )
     theirs = getattr(transformers, CLASSES[task.architecture]).from_pretrained(folder)
+    if isinstance(task, QuestionAnswering) and not fastest:
+        leave_padding_out(theirs)
     return transformers.Trainer(
         theirs,
         arguments,
         train_dataset=their_features(task, rows),  # pyright: ignore - a list is a dataset
         data_collator=their_collator(task, folder),
     )
+
+
+def leave_padding_out(model: nn.Module) -> None:
+    """Keeps the padding of a batch out of the softmax of transformers' question answering."""
+    padding: Tensor | None = None
+
+    def look(_: nn.Module, __: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401
+        nonlocal padding
+        padding = inputs["attention_mask"] == 0
+
+    def leave_out(_: nn.Module, __: Any, logits: Tensor) -> Tensor:  # noqa: ANN401
+        assert padding is not None
+        return logits.masked_fill(padding[..., None], torch.finfo(logits.dtype).min)
+
+    model.register_forward_pre_hook(look, with_kwargs=True)
+    model.get_submodule("qa_outputs").register_forward_hook(leave_out)
 
 
 def their_collator(task: Task, folder: Path) -> Any:  # noqa: ANN401 - one of transformers'

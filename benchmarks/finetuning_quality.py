@@ -198,7 +198,7 @@ def _train_theirs(
 ) -> None:
     from transformers import TrainerCallback
 
-    trainer = their_trainer(race.task, race.train_rows, folder, recipe, by_length=False)
+    trainer = their_trainer(race.task, race.train_rows, folder, recipe, fastest=False)
 
     class Watch(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
