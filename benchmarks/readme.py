@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.readme_features import extraction_block, features_block
+from benchmarks.readme_features import extraction_block, features_block, table7_block
 from benchmarks.readme_finetuning import finetuning_block, finetuning_quality_block
 from benchmarks.readme_parts import RESULTS, Results, link, read_results, results_path, table
 from bert_core.config import SIZES
@@ -194,6 +194,7 @@ BLOCKS = {
     "finetuning-quality": finetuning_quality_block,
     "features": features_block,
     "extraction": extraction_block,
+    "table7": table7_block,
 }
 
 

@@ -1,11 +1,12 @@
-"""The README's blocks on features: their speed beside peers, and a long extraction."""
+"""The README's blocks on features: speed beside peers, a long extraction, Table 7."""
 
 import statistics
 from pathlib import Path
 
 from benchmarks.readme_parts import RESULTS, Results, link, read_results, results_path, table
+from bert_core.evaluation.table7 import PAPER_DEV, TITLES, score_text
 
-PREFIX, LONG_RUN = "features-", "extraction-cpu"
+PREFIX, LONG_RUN, TABLE7_PREFIX = "features-", "extraction-cpu", "table7-"
 
 
 def features_block(root: Path) -> str:
@@ -54,3 +55,31 @@ def extraction_block(root: Path) -> str:
         f" {memory[-1] / 1e6:,.0f} MB in the last; killed in the middle and started again,"
         f" {same} ({link(LONG_RUN)}).\n"
     )
+
+
+def table7_block(root: Path) -> str:
+    """Table 7, a column for each encoder it was run for, and what its report says of each."""
+    names = sorted(path.stem for path in (root / RESULTS).glob(f"{TABLE7_PREFIX}*.json"))
+    if not names:
+        return "Not run at full length yet.\n"
+    results = {name: read_results(root, name) for name in names}
+    short = [name.removeprefix(TABLE7_PREFIX) for name in names]
+    rows = [
+        [
+            title,
+            *(_scores_of(result, row) for result in results.values()),
+            f"{PAPER_DEV[row]:.1f}",
+        ]
+        for row, title in TITLES.items()
+    ]
+    header = ["F1 on dev", *short, "the paper's BERT base, cased"]
+    lines = [table(header, rows, right=range(1, len(header)))]
+    for name, each in zip(short, names, strict=True):
+        encoder, recipe, *_, order = results[each]["notes"]
+        seeds = max(len(row["dev"]) for row in results[each]["rows"].values())
+        lines.append(f"- `{name}`, seeds: {seeds}. {encoder} {recipe} {order} ({link(each)})")
+    return "\n".join(lines) + "\n"
+
+
+def _scores_of(result: Results, row: str) -> str:
+    return score_text(result["rows"].get(row, {"dev": []})["dev"])

@@ -1,6 +1,7 @@
 """What the blocks of the README are made of: results, links, tables."""
 
 import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def link(name: str) -> str:
     return f"[figures]({RESULTS}/{name}.json)"
 
 
-def table(header: list[str], rows: list[list[str]], right: tuple[int, ...]) -> str:
+def table(header: list[str], rows: list[list[str]], right: Container[int]) -> str:
     """A table in Markdown; `right` are the columns that are aligned to the right."""
     rule = ["---:" if column in right else "---" for column in range(len(header))]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))

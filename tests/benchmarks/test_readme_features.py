@@ -1,7 +1,8 @@
 import json
 
-from benchmarks.readme_features import extraction_block, features_block
+from benchmarks.readme_features import extraction_block, features_block, table7_block
 from benchmarks.readme_parts import RESULTS
+from bert_core.evaluation.table7 import SeedScores, Table7, json_table
 
 RESULT = {
     "settings": {"precision": "float32"},
@@ -54,3 +55,18 @@ def test_a_long_extraction_is_told_in_a_sentence(tmp_path):
     assert "the same features again" in block
     path.write_text(json.dumps(result | {"same_after_kill": False}))
     assert "**other features**" in extraction_block(tmp_path)
+
+
+def test_table_7_has_a_column_for_each_encoder(tmp_path):
+    assert table7_block(tmp_path) == "Not run at full length yet.\n"
+    (tmp_path / RESULTS).mkdir(parents=True)
+    for name, scores in (("large", [94.0, 95.0]), ("little", [90.123])):
+        table = Table7(
+            f"Encoder: {name}.", "Features: so.", {"concat_last_four": SeedScores(scores)}
+        )
+        (tmp_path / RESULTS / f"table7-{name}.json").write_text(json_table(table, {}))
+    block = table7_block(tmp_path)
+    assert "| F1 on dev | large | little | the paper's BERT base, cased |" in block
+    assert "| Concat last four hidden | 94.50 ± 0.71 | 90.12 | 96.1 |" in block
+    assert "| Last hidden | – | – | 94.9 |" in block
+    assert "- `large`, seeds: 2. Encoder: large. Features: so. Order of the strategies" in block
