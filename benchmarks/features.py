@@ -34,7 +34,7 @@ from bert_core.tasks.glue import GLUE
 from bert_core.tasks.sequences import token_ids
 from bert_core.tasks.task import FloatArray
 from bert_core.text.reading.sources import find_parts
-from bert_core.text.reading.texts import TextPart, read_texts
+from bert_core.text.reading.texts import divide, read_texts
 
 PEER_BATCH = 32
 SHORTEST_PARAGRAPH = 20
@@ -126,7 +126,7 @@ def draw_texts(options: argparse.Namespace, extractor: Extractor) -> tuple[list[
 
 def paragraphs_of(path: Path) -> list[str]:
     """The paragraphs of a text file."""
-    parts = map(TextPart, find_parts([str(path)], "text", Counter()))
+    parts = divide(list(find_parts([str(path)], "text", Counter())))
     texts = (str(each.text) for part in parts for each in read_texts(part, Counter()))
     return [text for text in texts if len(text.split()) >= SHORTEST_PARAGRAPH]
 

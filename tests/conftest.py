@@ -4,8 +4,11 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import sys
+import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,33 @@ def ray_cluster():
     )
     yield context.address_info["address"]
     ray.shutdown()
+
+
+@pytest.fixture
+def nobody():
+    """Permissions mean nothing to root: within `with nobody():` root is nobody."""
+
+    @contextmanager
+    def as_nobody():
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield
+        finally:
+            os.seteuid(user)
+
+    return as_nobody
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that other users can look into; pytest's own are closed to them."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -16,7 +16,12 @@ from workflows.command import run_command
 from workflows.model_location import locate_model
 from workflows.pretrain import pretrain
 from workflows.pretrain_settings import PretrainSettings
-from workflows.settings import CommandLineSettings, parse_command_line, settings_hash
+from workflows.settings import (
+    CommandLineSettings,
+    default_storage,
+    parse_command_line,
+    settings_hash,
+)
 from workflows.storage import Storage, open_storage
 from workflows.tracker import default_tracking_uri
 
@@ -30,8 +35,9 @@ class DemoSettings(CommandLineSettings):
     """
 
     storage: str = Field(
-        default_factory=lambda: str(Path.home() / ".bertline"),
-        description="folder of runs and the MLflow store, or an address: see workflows/pretrain.py",
+        default_factory=default_storage,
+        description="folder of runs and the MLflow store, by default ~/.bertline; or an address:"
+        " see workflows/pretrain.py",
     )
     fresh: bool = Field(default=False, description="set earlier runs aside and start over")
     model: str | None = Field(

@@ -6,7 +6,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from bert_core.errors import UserError
-from workflows.settings import CommandLineSettings
+from workflows.report_run import ReportFolder
+from workflows.settings import CommandLineSettings, default_storage
 
 OF_ONE_MODEL = (
     *("model", "task", "options", "split", "output", "compare", "slice_by", "checks"),
@@ -54,7 +55,7 @@ class EvaluateSettings(CommandLineSettings):
     output: Path | None = Field(
         default=None, description="file for a prediction for each example, .jsonl or .parquet"
     )
-    report: Path | None = Field(
+    report: ReportFolder | None = Field(
         default=None,
         description="folder for report.md, report.json and the pictures; of a suite, for the table"
         " as glue.md, glue.html and glue.json",
@@ -74,8 +75,9 @@ class EvaluateSettings(CommandLineSettings):
     seed: int = Field(default=0, ge=0, description="decides the bootstrap samples")
     max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
     storage: str = Field(
-        default_factory=lambda: str(Path.home() / ".bertline"),
-        description="folder of runs and of the MLflow store, for models that are named",
+        default_factory=default_storage,
+        description="folder of runs and of the MLflow store, for models that are named; by default"
+        " ~/.bertline",
     )
     tracking_uri: str | None = Field(
         default=None, description="MLflow tracking URI; by default the store under the storage"

@@ -12,10 +12,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bert_core.errors import UserError
 from bert_core.features.extractor import check_choice
 from bert_core.features.output import join_parts
-from bert_core.text.reading.sources import CorpusError, CorpusPart, find_parts
-from bert_core.text.reading.texts import TextPart, divide_rows, read_texts
+from bert_core.text.reading.sources import (
+    CorpusError,
+    CorpusPart,
+    UnreadableFileError,
+    find_parts,
+)
+from bert_core.text.reading.texts import TextPart, divide, read_texts
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.extract_settings import ExtractSettings
@@ -52,13 +58,15 @@ def extract(settings: ExtractSettings) -> Path:
     )
     choice = settings.choice()
     check_choice(choice, encoder.config)
+    num_layers = encoder.config.num_hidden_layers
     skipped: Counter[str] = Counter()
-    damaged: list[CorpusError] | None = [] if settings.skip_bad else None
-    found = list(_find(settings, skipped, damaged))
-    parts = list(divide_rows(found, settings.part_rows))
+    unreadable: list[UnreadableFileError] = []
+    found = _find(settings, skipped, unreadable)
+    parts = list(divide(found, settings.part_bytes))
     _try_a_part(parts, settings)
     plan = {
-        "settings": settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN),
+        "settings": settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
+        | settings.resolved(num_layers),
         "encoder": encoder.sha256,
         "files_sha256": files_hash(found).hexdigest(),
     }
@@ -67,13 +75,13 @@ def extract(settings: ExtractSettings) -> Path:
         print("\n".join(describe(json.loads((output / INDEX_NAME).read_bytes()))))
         return output
     # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
-    from workflows.extraction import FEATURES, Extraction, extract_parts
+    from workflows.extraction import FEATURES, Extraction, extract_parts, finished_parts
     from workflows.ray_tasks import connect
 
     with work_folder(output, plan) as work:
         (work / FEATURES).mkdir(exist_ok=True)
         connect()
-        dtype = settings.numbers(encoder.config.num_hidden_layers)
+        dtype = settings.numbers(num_layers)
         extraction = Extraction(
             work=work,
             parts=parts,
@@ -90,36 +98,51 @@ def extract(settings: ExtractSettings) -> Path:
             use_gpu=settings.use_gpu,
             threads_per_worker=settings.threads_per_worker,
         )
-        records = extract_parts(extraction)
-        config = encoder.config
-        size = choice.strategy.feature_size(config.num_hidden_layers, config.hidden_size)
-        index = _index(settings, records, damaged or [], skipped, size, dtype)
+        done = finished_parts(extraction)
+        if done:
+            print(f"going on: {len(done):,} of {len(parts):,} parts are done", flush=True)
+        records = extract_parts(extraction, done)
+        size = choice.strategy.feature_size(num_layers, encoder.config.hidden_size)
+        index = _index(settings, records, unreadable, skipped, size, dtype)
+        if not index["counts"].get("texts"):
+            raise _nothing_to_extract(settings, index)
         _finish(output, work, records, index)
     seconds = time.monotonic() - start
     print("\n".join(describe(index)))
-    rate = index["counts"].get("tokens", 0) / seconds
-    there = output / (TEXTS if settings.format == "npy" else FEATURES)
-    print(f"{duration(seconds)}, {rate:,.0f} tokens a second: {there}")
+    tokens = index["counts"]["tokens"] - sum(_tokens_of(record) for record in done.values())
+    print(f"{duration(seconds)}, {tokens / seconds:,.0f} tokens a second")
+    written = [output / FEATURES]
+    if settings.format == "npy":
+        written = [(output / TEXTS).with_suffix(".npy"), output / TEXTS]
+    print(f"features: {' and '.join(map(str, written))}")
     return output
 
 
 def _find(
-    settings: ExtractSettings, skipped: Counter[str], damaged: list[CorpusError] | None
-) -> Sequence[CorpusPart]:
-    """The parts of the input; raises `CorpusError` for what is not made of texts."""
-    found = find_parts(
-        settings.input,
-        settings.text_column,
-        skipped,
-        part_bytes=settings.part_bytes,
-        damaged=damaged,
-    )
-    parts = []
+    settings: ExtractSettings, skipped: Counter[str], unreadable: list[UnreadableFileError]
+) -> list[CorpusPart]:
+    """The parts of the input; raises `CorpusError` for what is not made of texts.
+
+    Files that cannot be read are put into `unreadable`, where they are to be skipped.
+    """
+    skip = settings.skip_bad
+    try:
+        found = list(
+            find_parts(
+                settings.input,
+                settings.text_column,
+                skipped,
+                unreadable=unreadable if skip else None,
+            )
+        )
+    except UnreadableFileError as error:
+        from workflows.extraction import OR_SKIP
+
+        raise CorpusError(error.what, error.where, f"{error.remedy}, {OR_SKIP}") from error
     for part in found:
         if part.kind in ("documentation", "hugging_face"):
             raise CorpusError("no file of texts", part.typed, "give .txt, .jsonl or .parquet files")
-        parts.append(part)
-    return parts
+    return found
 
 
 def _try_a_part(parts: Sequence[TextPart], settings: ExtractSettings) -> None:
@@ -129,15 +152,24 @@ def _try_a_part(parts: Sequence[TextPart], settings: ExtractSettings) -> None:
         try:
             texts = read_texts(part, Counter(), **columns)
             deque(islice(texts, 1) if part.part.compression else texts, maxlen=0)
-        except CorpusError as error:
-            if not settings.skip_bad or error.what.startswith("no column"):
-                raise
+        except UnreadableFileError:
+            continue  # said, or left out, in its turn
+
+
+def _nothing_to_extract(settings: ExtractSettings, index: dict[str, Any]) -> UserError:
+    reasons = [*_dropped(index), *(f"left out: {each}" for each in index["bad_files"])]
+    what = f"no texts ({'; '.join(reasons) or 'the input is empty'})"
+    return UserError(what, f"--input {' '.join(settings.input)}", "give files with texts")
+
+
+def _tokens_of(record: dict[str, Any]) -> int:
+    return record.get("counts", {}).get("tokens", 0)
 
 
 def _index(
     settings: ExtractSettings,
     records: list[dict[str, Any]],
-    damaged: list[CorpusError],
+    unreadable: Sequence[UnreadableFileError],
     skipped: Counter[str],
     size: int,
     dtype: str,
@@ -145,12 +177,14 @@ def _index(
     """What stands in index.json."""
     counts: Counter[str] = Counter()
     dropped = Counter(skipped)
-    bad = [str(error) for error in damaged]
+    bad = [str(error) for error in unreadable]
     parts = []
+    weights = None
     for record in records:
         if "error" in record:
             bad.append("{}: {} ({})".format(*record["error"]))
             continue
+        weights = record["layer_weights"]
         counts += Counter(record["counts"])
         dropped += Counter(record["dropped"])
         parts.append({"name": record["name"], **record["counts"]})
@@ -160,6 +194,7 @@ def _index(
         "format": settings.format,
         "unit": settings.unit,
         "strategy": settings.chosen_strategy().name,
+        "layer_weights": weights,
         "model": Path(settings.model).name,
         "counts": dict(counts),
         "dropped": dict(+dropped),
@@ -175,11 +210,7 @@ def _finish(output: Path, work: Path, records: list[dict[str, Any]], index: dict
     paths = [part_path(work, record["name"]) for record in records if "name" in record]
     if index["format"] == "npy" and paths:
         join_parts(paths, output / TEXTS)
-    elif not (
-        output / FEATURES
-    ).is_dir():  # it is there when a kill came between this and the index
-        for begun in (work / FEATURES).glob(".*"):  # of a part that could not be read to the end
-            begun.unlink()
+    elif not (output / FEATURES).is_dir():  # there when a kill came between this and the index
         (work / FEATURES).replace(output / FEATURES)
     write_bytes(output / INDEX_NAME, json.dumps(index, indent=1, sort_keys=True).encode() + b"\n")
 
@@ -194,13 +225,20 @@ def describe(index: dict[str, Any]) -> list[str]:
         f"{counts['units']:,} vectors of {index['feature_size']:,} numbers ({index['dtype']}), one"
         f" for each {index['unit']}: {index['strategy']} of {index['model']}",
     ]
-    if counts["words_without_tokens"]:
+    if index["layer_weights"] is not None:
+        weights = ", ".join(f"{each:.3g}" for each in index["layer_weights"])
+        lines.append(f"weights of the layers: {weights}")
+    if index["unit"] == "word" and counts["words_without_tokens"]:
         lines.append(f"{counts['words_without_tokens']:,} words without tokens, which have zeros")
-    dropped = {name: number for name, number in sorted(index["dropped"].items()) if number}
-    shown = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in dropped.items())
-    lines.append(f"dropped: {shown or 'nothing'}")
+    lines.append(f"dropped: {', '.join(_dropped(index)) or 'nothing'}")
     lines += [f"left out: {each}" for each in index["bad_files"]]
     return lines
+
+
+def _dropped(index: dict[str, Any]) -> list[str]:
+    """What was dropped, and how often."""
+    counted = sorted(index["dropped"].items())
+    return [f"{number:,} {name.replace('_', ' ')}" for name, number in counted if number]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,8 +10,8 @@ from bert_core.features.extractor import FeatureChoice
 from bert_core.features.output import OutputFormat
 from bert_core.features.store import Precision
 from bert_core.features.strategies import STRATEGIES, Strategy, find_strategy
-from bert_core.features.units import POOLINGS, Pooling, Unit
-from workflows.settings import CommandLineSettings
+from bert_core.features.units import POOLINGS, Pooling, Unit, default_pooling
+from workflows.settings import CommandLineSettings, default_storage
 
 DEFAULT_STRATEGY = "last"
 
@@ -28,13 +28,15 @@ class ExtractSettings(CommandLineSettings):
     )
     input: list[str] = Field(
         min_length=1,
-        description="files, folders, globs or s3:// and gs:// addresses of texts: a line of .txt, a"
-        " record of .jsonl (both also .xz and .gz) or of .parquet; several may follow",
+        description="files, folders, globs or s3:// and gs:// addresses of texts: a line of .txt"
+        " (empty ones are left out and counted), a record of .jsonl (both also .xz and .gz) or of"
+        " .parquet (an empty text keeps its place); several may follow",
     )
     output: Path = Field(description="folder of the features; all nodes of a cluster must see it")
     strategy: str | None = Field(
         default=None,
-        description=f"the layers read: {', '.join(STRATEGIES)} (default: {DEFAULT_STRATEGY})",
+        description=f"the layers read: {', '.join(STRATEGIES)}, or layer_ and its number; by"
+        f" default {DEFAULT_STRATEGY}",
     )
     layers: list[int] = Field(
         default=[],
@@ -46,7 +48,11 @@ class ExtractSettings(CommandLineSettings):
         description="weights of a weighted sum; by default those that a tagger in the folder of the"
         " model has learned for these layers, otherwise equal ones that add up to 1",
     )
-    unit: Unit = Field(default="text", description="what gets a vector: text, word or token")
+    unit: Unit = Field(
+        default="text",
+        description="what gets a vector: text; or each word, or token, of it, without [CLS] and"
+        " [SEP]: then a row has a list of vectors, beside the words and their characters",
+    )
     pooling: Pooling | None = Field(
         default=None,
         description="how tokens become one vector: "
@@ -65,10 +71,14 @@ class ExtractSettings(CommandLineSettings):
         default="text", description="column of the texts, strings or lists of words"
     )
     id_column: str | None = Field(
-        default=None, description="column of their ids; by default FILE:PLACE"
+        default=None,
+        description="column of their ids, which become strings; by default, and for lines of .txt,"
+        " FILE:PLACE, the place being a byte, or a row of Parquet",
     )
     format: OutputFormat = Field(
-        default="parquet", description="parquet, or npy: one array that can be memory-mapped"
+        default="parquet",
+        description="parquet; or npy: features.npy, one array that can be memory-mapped, and"
+        " features.parquet, whose rows say whose vectors they are, num_units of each text in turn",
     )
     dtype: Precision | None = Field(
         default=None, description="numbers on disk; by default float16 for several layers, else 32"
@@ -87,15 +97,16 @@ class ExtractSettings(CommandLineSettings):
         default=None, description="one GPU per process; by default where there are any"
     )
     threads_per_worker: int = Field(default=1, ge=1, description="CPUs of a process, without GPU")
-    part_bytes: int = Field(
-        default=1 << 19, ge=1, description="bytes of text in a part, the least that is done again"
-    )
-    part_rows: int = Field(
-        default=8192, ge=1, description="rows of Parquet in a part, the least that is done again"
+    part_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="bytes of text in a part, the least that is done again; by default a 64th of"
+        " the input, between 32 KiB and 512 KiB",
     )
     storage: str = Field(
-        default_factory=lambda: str(Path.home() / ".bertline"),
-        description="folder of runs and of the MLflow store, for models that are named",
+        default_factory=default_storage,
+        description="folder of runs and of the MLflow store, for models that are named; by default"
+        " ~/.bertline",
     )
     tracking_uri: str | None = Field(
         default=None, description="MLflow tracking URI; by default the store under the storage"
@@ -129,6 +140,12 @@ class ExtractSettings(CommandLineSettings):
             stride=self.stride,
             layer_weights=tuple(self.layer_weights) or None,
         )
+
+    def resolved(self, num_hidden_layers: int) -> dict[str, str | None]:
+        """The settings that have a default of their own, as they are for this encoder."""
+        pooling = self.pooling or default_pooling(self.unit)
+        strategy, dtype = self.chosen_strategy().name, self.numbers(num_hidden_layers)
+        return {"strategy": strategy, "pooling": pooling, "dtype": dtype}
 
     def numbers(self, num_hidden_layers: int) -> Precision:
         """The type of the numbers on disk."""

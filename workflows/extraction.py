@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.output import OutputFormat, write_features
 from bert_core.features.store import Precision
+from bert_core.text.reading.sources import UnreadableFileError
 from bert_core.text.reading.texts import TextPart, read_texts
 from bert_core.text.shard_index import write_bytes
 from workflows.output_folder import WorkKeptError
@@ -27,6 +28,8 @@ from workflows.progress import ProgressLine
 
 FEATURES = "features"
 """The folder of the parts, in that of the work and then in the output: nothing else lies in it."""
+
+OR_SKIP = "or --skip_bad to go on without it"
 
 
 @dataclass(frozen=True)
@@ -49,22 +52,32 @@ class Extraction:
     threads_per_worker: int
 
 
-def extract_parts(plan: Extraction) -> list[dict[str, Any]]:
-    """Writes all parts that are missing; a record for each, in order: `name`, `counts`, or `error`.
+def finished_parts(plan: Extraction) -> dict[int, dict[str, Any]]:
+    """The records of the parts that are done, by their numbers."""
+    paths = {number: _record_path(plan, number) for number in range(len(plan.parts))}
+    return {
+        number: json.loads(path.read_bytes()) for number, path in paths.items() if path.is_file()
+    }
 
-    Raises `WorkKeptError` for a file that cannot be read, unless such are to be skipped.
+
+def extract_parts(plan: Extraction, done: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Writes all parts that are not done; the records of all, in order.
+
+    A record has a `name`, `counts` and what was `dropped`, or an `error` of a file that is left
+    out. Raises `UserError` for what cannot be read and is not left out: `WorkKeptError` where other
+    parts are done.
     """
-    records = {number: _read_record(plan, number) for number in range(len(plan.parts))}
     total = sum(part.text_bytes for part in plan.parts)
+    found = dict(done)
     with ProgressLine("extracting", total) as line:
-        found = {number: record for number, record in records.items() if record}
         line.reach(sum(plan.parts[number].text_bytes for number in found))
-        missing = [number for number in records if number not in found]
+        missing = [number for number in range(len(plan.parts)) if number not in found]
         for number, record in _work_off(plan, missing):
-            error = record.get("error")
-            if error is not None and not plan.skip_bad:
-                what, where, remedy = error
-                raise WorkKeptError(what, where, f"{remedy}, or --skip_bad to go on without it")
+            if "error" in record and not record["left_out"]:
+                what, where, remedy = record["error"]
+                if not found:
+                    raise UserError(what, where, remedy)
+                raise WorkKeptError(what, where, f"{remedy}; the parts that are done are kept")
             found[number] = record
             line.advance(plan.parts[number].text_bytes)
     return [found[number] for number in range(len(plan.parts))]
@@ -89,7 +102,11 @@ def _work_off(plan: Extraction, missing: list[int]) -> Iterator[tuple[int, dict[
     resources = ray.cluster_resources()
     use_gpu = resources.get("GPU", 0) >= 1 if plan.use_gpu is None else plan.use_gpu
     most = int(resources.get("GPU", 0) if use_gpu else resources["CPU"] / plan.threads_per_worker)
-    num_workers = min(plan.num_workers or max(most, 1), len(missing))
+    if most < 1:  # Ray would wait for ever
+        what = "no GPU" if use_gpu else f"{resources['CPU']:g} CPUs"
+        option = "use_gpu" if use_gpu else f"threads_per_worker {plan.threads_per_worker}"
+        raise UserError(f"{what} in the cluster", f"--{option}", "leave it out")
+    num_workers = min(plan.num_workers or most, len(missing))
     DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     rows = from_items([{"number": number} for number in missing], override_num_blocks=len(missing))
@@ -128,28 +145,32 @@ def _extractor(model: Path, choice: FeatureChoice, max_tokens: int, bfloat16: bo
 def write_part(plan: Extraction, number: int, extractor: Extractor) -> dict[str, Any]:
     """Writes one part, then its record, which it gives."""
     path = part_path(plan.work, part_name(number))
+    part = plan.parts[number]
     dropped: Counter[str] = Counter()
-    texts = read_texts(
-        plan.parts[number], dropped, text_column=plan.text_column, id_column=plan.id_column
-    )
+    columns = {"text_column": plan.text_column, "id_column": plan.id_column}
     try:
         counts = write_features(
-            extractor, texts, path, output_format=plan.output_format, dtype=plan.dtype
+            extractor,
+            read_texts(part, dropped, **columns),
+            path,
+            output_format=plan.output_format,
+            dtype=plan.dtype,
         )
     except UserError as error:
-        record: dict[str, Any] = {"error": [error.what, error.where, error.remedy]}
-        if not plan.skip_bad:  # the next start looks again
+        can_be_left_out = isinstance(error, UnreadableFileError)
+        left_out = plan.skip_bad and can_be_left_out
+        remedy = f"{error.remedy}, {OR_SKIP}" if can_be_left_out and not left_out else error.remedy
+        said = [error.what, f"{error.where}{part.stretch}", remedy]
+        record: dict[str, Any] = {"error": said, "left_out": left_out}
+        if not left_out:  # the next start looks again
             return record
     else:
+        weights = extractor.layer_weights
         record = {"name": part_name(number), "counts": dict(counts), "dropped": dict(+dropped)}
+        record["layer_weights"] = None if weights is None else list(weights)
     write_bytes(_record_path(plan, number), json.dumps(record).encode())
     return record
 
 
 def _record_path(plan: Extraction, number: int) -> Path:
     return plan.work / f"{part_name(number)}.json"
-
-
-def _read_record(plan: Extraction, number: int) -> dict[str, Any] | None:
-    path = _record_path(plan, number)
-    return json.loads(path.read_bytes()) if path.is_file() else None

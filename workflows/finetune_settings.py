@@ -163,8 +163,8 @@ def settings_class(task: str, approach: str = "finetune") -> type[TaskRunSetting
         raise UserError(f"unknown approach{near}", f"--approach {approach}", remedy)
     options = TASKS[task]
     if approach == "features" and not isinstance(options, Tagging):
-        what = "features are for tags of words"
-        raise UserError(what, f"--task {task}", "take --task ner, or leave --approach out")
+        what = f"features are for tags of words, not for --task {task}"
+        raise UserError(what, "--approach features", "add --task ner, or leave --approach out")
     base = APPROACHES[approach]
     described = f"options of the task {task}"
     fields = base.model_fields

@@ -64,6 +64,12 @@ def create_store(tracking_uri: str) -> None:
         beside.replace(path)
 
 
+def store_exists(tracking_uri: str) -> bool:
+    """Whether a SQLite store is there; of a server nobody knows before it is asked."""
+    path = tracking_uri.removeprefix(SQLITE_PREFIX)
+    return path == tracking_uri or Path(path).exists()
+
+
 def open_client(tracking_uri: str) -> "MlflowClient":
     """MLflow's client for a store that exists or is created here."""
     create_store(tracking_uri)

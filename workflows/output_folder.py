@@ -79,15 +79,22 @@ def _rename_old(output: Path) -> None:
 
 def check_disk(output: Path, num_bytes: float) -> None:
     """Raises `UserError` if the folder cannot be made, or its disk has less than `num_bytes`."""
-    existing = next(path for path in (output, *output.parents) if path.exists())
-    if not existing.is_dir():
-        raise UserError("not a folder", str(existing), "give another --output")
-    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
-        raise UserError("no permission to write", str(existing), "give another --output")
+    existing = check_folder(output, "--output")
     free = shutil.disk_usage(existing).free
     if free < num_bytes:
         what = f"{free / 1e9:,.1f} GB of free disk, about {num_bytes / 1e9:,.1f} GB needed"
         raise UserError(what, str(existing), "free some space, or give another --output")
+
+
+def check_folder(folder: Path, option: str) -> Path:
+    """Raises `UserError` if a folder cannot be made or written to; gives what of it is there."""
+    folder = folder.expanduser().absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError("not a folder", str(existing), f"give another {option}")
+    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+        raise UserError("no permission to write", str(existing), f"give another {option}")
+    return existing
 
 
 @contextmanager
@@ -103,8 +110,8 @@ def work_folder(output: Path, plan: dict[str, Any]) -> Iterator[Path]:
         work.mkdir(parents=True, exist_ok=True)
         lock = (work / "lock").open("w")
     except OSError as error:
-        remedy = "give another --output"
-        raise UserError("cannot write", str(work), error.strerror or remedy) from error
+        what = f"cannot write ({error.strerror})"
+        raise UserError(what, str(output), "give another --output") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

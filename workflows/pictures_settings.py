@@ -1,11 +1,11 @@
 """The settings of the pictures of an encoder, each with its unit."""
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from workflows.settings import CommandLineSettings
+from workflows.report_run import ReportFolder
+from workflows.settings import CommandLineSettings, default_storage
 
 Projection = Literal["pca", "tsne"]
 """How states are drawn in two dimensions."""
@@ -25,7 +25,9 @@ class PicturesSettings(CommandLineSettings):
     data: str = Field(
         description="labelled examples: a file, a folder, or hf://OWNER/NAME[:CONFIG]"
     )
-    report: Path = Field(description="folder for pictures.md, pictures.json and the pictures")
+    report: ReportFolder = Field(
+        description="folder for pictures.md, pictures.json and the pictures"
+    )
     task: str = Field(
         default="conll2003", description="what the data is: a tagging task, or one of single texts"
     )
@@ -58,8 +60,8 @@ class PicturesSettings(CommandLineSettings):
     max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
     experiment: str = Field(default="pictures", description="the MLflow experiment of the run")
     storage: str = Field(
-        default_factory=lambda: str(Path.home() / ".bertline"),
-        description="folder of runs and of the MLflow store",
+        default_factory=default_storage,
+        description="folder of runs and of the MLflow store; by default ~/.bertline",
     )
     tracking_uri: str | None = Field(
         default=None, description="MLflow tracking URI; by default the store under the storage"

@@ -157,7 +157,10 @@ def layered(states: FloatArray, num_layers: int) -> FloatArray:
 
 
 def read_examples(settings: PicturesSettings) -> TaggedTexts | LabelledTexts:
-    """Some labelled examples of the data; raises `UserError` for what has no labels."""
+    """Some labelled examples of the data, each text once.
+
+    Raises `UserError` for what has no labels.
+    """
     task = TASKS.get(settings.task)
     if task is None:
         hint = nearest(settings.task, TASKS)
@@ -173,11 +176,13 @@ def read_examples(settings: PicturesSettings) -> TaggedTexts | LabelledTexts:
     drawn = [found[index] for index in draw.permutation(len(found))]
     if isinstance(task, Tagging):
         tagged = [each for each in drawn if each.tags is not None and len(each.words)]
+        tagged = list({tuple(each.words): each for each in tagged}.values())
         _refuse_nothing(tagged, settings)
         some = tagged[: settings.examples]
         kinds = [[split_tag(tag)[1] or OUTSIDE for tag in each.tags] for each in some]
         return TaggedTexts([list(each.words) for each in some], kinds)
     single = [each for each in drawn if each.second is None and isinstance(each.answer, str)]
+    single = list({each.first: each for each in single}.values())
     _refuse_nothing(single, settings)
     some = single[: settings.examples]
     return LabelledTexts([each.first for each in some], [str(each.answer) for each in some])
@@ -209,7 +214,9 @@ def short_sentences(examples: TaggedTexts | LabelledTexts, extractor: Extractor)
 
 
 def short_enough(extractor: Extractor, sentence: str) -> AttentionMaps:
-    """The attention to a sentence; raises `UserError` where a picture of it could not be read."""
+    """The attention to a sentence; raises `UserError` for one that is empty or too long to read."""
+    if not sentence.strip():
+        raise UserError("an empty sentence", "--sentences", "give a text")
     num_tokens = len(extractor.tokenizer.encode(sentence).ids)
     if num_tokens > MOST_TOKENS:
         raise UserError(
@@ -237,11 +244,7 @@ def neighbours(settings: PicturesSettings, words: WordsInContext) -> list[WordNe
     for word in settings.words or ambiguous_words(words, _OWN_WORDS):
         places = different_contexts(words, word, _CONTEXTS_OF_A_WORD)
         if not places:
-            raise UserError(
-                "a word that is not in the data",
-                f"--words {word}",
-                "give others, or more --examples",
-            )
+            print(f"words    {word} is not in the {settings.examples:,} examples: left out")
         for index in places:
             near = [
                 (each.cosine, in_its_text(words, each.index), label_of(words, each.index))
@@ -249,6 +252,11 @@ def neighbours(settings: PicturesSettings, words: WordsInContext) -> list[WordNe
             ]
             text, label = in_its_text(words, index), label_of(words, index)
             found.append(WordNeighbours(words.words[index], text, label, near))
+    if settings.words and not found:
+        where = f"--words {' '.join(settings.words)}"
+        raise UserError(
+            "none of the words is in the data", where, "give others, or more --examples"
+        )
     return found
 
 

@@ -19,7 +19,7 @@ import yaml
 
 import bert_core
 from bert_core.errors import UserError
-from workflows.mlflow_run import open_client
+from workflows.mlflow_run import open_client, store_exists
 from workflows.tracker import without_machine_paths
 
 if TYPE_CHECKING:
@@ -90,7 +90,11 @@ def resolve_model(model_uri: str, tracking_uri: str, cache_folder: Path) -> Path
     match = ALIAS_URI.fullmatch(model_uri)
     if match is None:
         raise UserError("not a model URI", model_uri, "write models:/name@alias or models:/name/1")
-    with _mlflow_environment(tracking_uri), _as_user_error(f"no model {model_uri}"):
+    no_such = f"no model {model_uri}"
+    if not store_exists(tracking_uri):
+        remedy = "register a model first, or give another --storage or tracking URI"
+        raise UserError(no_such, f"no MLflow store at {tracking_uri}", remedy)
+    with _mlflow_environment(tracking_uri), _as_user_error(no_such):
         client = open_client(tracking_uri)
         if match["alias"]:
             version = client.get_model_version_by_alias(match["name"], match["alias"])
@@ -134,6 +138,8 @@ def _as_user_error(what: str) -> Iterator[None]:
         yield
     except MlflowException as error:
         remedy = "repeat the command when MLflow answers; nothing is registered twice"
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            remedy = "the MLflow UI lists the models, their versions and aliases"
         raise UserError(what, str(error).partition("\n")[0][:300], remedy) from error
 
 

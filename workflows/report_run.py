@@ -1,10 +1,23 @@
-"""A finished report -> a run at MLflow that has its files, its settings and its figures."""
+"""A report: the folder it is written to, and the run at MLflow that has its files and figures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from workflows.mlflow_run import artifact_location, open_client
+from workflows.output_folder import check_folder
 from workflows.tracker import code_tags, without_machine_paths
+
+
+def _writable(folder: Path) -> Path:
+    check_folder(folder, "--report")
+    return folder
+
+
+ReportFolder = Annotated[Path, AfterValidator(_writable)]
+"""The setting of a folder for a report, refused where none can be written."""
 
 
 def log_report(

@@ -1,13 +1,12 @@
 """The settings that every training run has: its name and place, its workers, its checkpoints."""
 
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.training.settings import OptimizerSettings
 from workflows.cluster_settings import ClusterSettings
-from workflows.settings import CommandLineSettings
+from workflows.settings import CommandLineSettings, default_storage
 
 
 class CheckpointSettings(BaseModel):
@@ -51,8 +50,9 @@ class RunSettings(CommandLineSettings):
         " settings and a hash of them and the data)",
     )
     storage: str = Field(
-        default_factory=lambda: str(Path.home() / ".bertline"),
-        description="folder of runs, checkpoints, caches and the MLflow store. Or an address (s3://,"
+        default_factory=default_storage,
+        description="folder of runs, checkpoints, caches and the MLflow store; by default"
+        " ~/.bertline. Or an address (s3://,"
         " gs://, file://) of runs and checkpoints, of which each machine has a working copy under"
         " ~/.bertline/copies: caches, prepared text and the MLflow store stay there, so several"
         " machines need --shards that all can read and MLFLOW_TRACKING_URI; nothing keeps two of"

@@ -6,6 +6,8 @@ names the setting and, where a name is unknown, the nearest one. The environment
 
 import hashlib
 import json
+import re
+from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +26,14 @@ LAYERS = {
     "profile": Path(__file__).parent / "profiles",
 }
 """The two options that name a settings file, and the folders of the files that have names."""
+
+
+class _HelpFormatter(RawDescriptionHelpFormatter):
+    """Leaves out defaults that say nothing, null, [] and functions: the texts say what it means."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        said = super()._get_help_string(action)
+        return said and re.sub(r" \(default(: null|: \[\]| factory: .*)\)$", "", said)
 
 
 class CommandLineSettings(BaseSettings):
@@ -55,6 +65,11 @@ class CommandLineSettings(BaseSettings):
         return (init_settings,)
 
 
+def default_storage() -> str:
+    """The folder of runs, models and the MLflow store where no other is given."""
+    return str(Path.home() / ".bertline")
+
+
 def parse_command_line(settings_class: type[Settings], arguments: Sequence[str]) -> Settings:
     """Reads arguments, and the preset and profile they name, into `settings_class`.
 
@@ -73,6 +88,7 @@ def parse_command_line(settings_class: type[Settings], arguments: Sequence[str])
             settings_class,
             cli_parse_args=_flags_of_booleans(settings_class, arguments),
             cli_exit_on_error=False,
+            formatter_class=_HelpFormatter,
         )()
     except SettingsError as error:
         raise _command_line_error(settings_class, error) from error

@@ -1,13 +1,13 @@
 """The settings of the suite of Table 7, each with its unit; the defaults are the paper's."""
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from workflows.cluster_settings import ClusterSettings
 from workflows.finetune_settings import TaggerSettings
-from workflows.settings import CommandLineSettings
+from workflows.report_run import ReportFolder
+from workflows.settings import CommandLineSettings, default_storage
 
 
 class Table7Settings(CommandLineSettings):
@@ -26,7 +26,7 @@ class Table7Settings(CommandLineSettings):
     )
     data: str = Field(description="folder with train, dev and, for the paper's test column, test")
     task: str = Field(default="conll2003", description="a tagging task")
-    report: Path | None = Field(
+    report: ReportFolder | None = Field(
         default=None, description="folder for table7.md, table7.json and the pictures"
     )
     seeds: int = Field(default=5, ge=1, description="runs of each row, with seeds from 0 on")
@@ -53,8 +53,8 @@ class Table7Settings(CommandLineSettings):
     )
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
     storage: str = Field(
-        default_factory=lambda: str(Path.home() / ".bertline"),
-        description="folder of runs, features and the MLflow store",
+        default_factory=default_storage,
+        description="folder of runs, features and the MLflow store; by default ~/.bertline",
     )
     tracking_uri: str | None = Field(
         default=None, description="MLflow tracking URI; by default the store under the storage"

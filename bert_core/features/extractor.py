@@ -17,7 +17,16 @@ from bert_core.errors import UserError
 from bert_core.features.states import states_at_places
 from bert_core.features.strategies import STRATEGIES, Strategy
 from bert_core.features.tagger import FeatureTagger
-from bert_core.features.units import POOLINGS, Pooling, Tokens, Unit, UnitRows, cut_texts, unit_rows
+from bert_core.features.units import (
+    POOLINGS,
+    Pooling,
+    Tokens,
+    Unit,
+    UnitRows,
+    cut_texts,
+    default_pooling,
+    unit_rows,
+)
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import load_model_folder
@@ -64,6 +73,15 @@ class Extractor:
         config = self.encoder.config
         return self.choice.strategy.feature_size(config.num_hidden_layers, config.hidden_size)
 
+    @property
+    def layer_weights(self) -> tuple[float, ...] | None:
+        """The weights [K] of the layers in a weighted sum; None where there is none."""
+        strategy = self.choice.strategy
+        if self.choice.layer_weights is not None or not strategy.is_learned:
+            return self.choice.layer_weights
+        count = len(strategy.layers_of(self.encoder.config.num_hidden_layers))
+        return (1 / count,) * count
+
     def of_texts(self, texts: Sequence[str]) -> FloatArray:
         """The features of each text, or of its words or tokens, float32 [U, F]."""
         return self.of_rows(self.rows(cut_texts(self.tokenizer, texts, offsets=False)))
@@ -71,12 +89,11 @@ class Extractor:
     def rows(self, tokens: Tokens) -> UnitRows:
         """The rows of texts that have been cut into tokens, with the units that are asked for."""
         choice = self.choice
-        defaults = POOLINGS[choice.unit]
         return unit_rows(
             tokens,
             self.tokenizer,
             unit=choice.unit,
-            pooling=choice.pooling or (defaults[0] if defaults else None),
+            pooling=choice.pooling or default_pooling(choice.unit),
             max_length=choice.max_length or self.encoder.config.max_position_embeddings,
             stride=choice.stride,
         )

@@ -8,6 +8,7 @@ in the place of features, is a Parquet file beside it. Shapes: U units, F featur
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -50,7 +51,7 @@ def write_features(
     counts: Counter[str] = Counter()
     array = path.with_suffix(".npy")
     beside, array_beside = (each.with_name(f".{each.name}.written") for each in (path, array))
-    with array_beside.open("w+b") as stream:
+    with _removed_on_error(beside, array_beside), array_beside.open("w+b") as stream:
         is_array = output_format == "npy"
         schema = _schema(extractor, None if is_array else dtype)
         _write_header(stream, 0, extractor.feature_size, dtype)
@@ -105,6 +106,17 @@ def join_parts(paths: Sequence[Path], output: Path) -> None:
     for written, final in ((array_beside, array), (beside, output)):
         flush_to_disk(written)
         written.replace(final)
+
+
+@contextmanager
+def _removed_on_error(*paths: Path) -> Iterator[None]:
+    """Removes files that were begun when their writing fails."""
+    try:
+        yield
+    except BaseException:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _characters_at_once(extractor: Extractor) -> int:

@@ -34,6 +34,11 @@ POOLINGS: dict[Unit, tuple[Pooling, ...]] = {
 _CONTINUES = "##"
 
 
+def default_pooling(unit: Unit) -> Pooling | None:
+    """How a unit's tokens become its vector unless something else is said; None of a token."""
+    return POOLINGS[unit][0] if POOLINGS[unit] else None
+
+
 @dataclass(frozen=True)
 class Tokens:
     """Texts as tokens, end to end, without special tokens.

@@ -117,7 +117,7 @@ def test_texts_become_features_once(run, tmp_path, encoder, ray_cluster):
         pa.table({"text": rows, "id": [f"r{i}" for i in range(30)]}), tmp_path / "c.parquet"
     )
     inputs = [tmp_path / name for name in ("a.txt", "b.jsonl", "c.parquet")]
-    code, printed, error = run(*inputs, part_bytes=200, part_rows=7, id_column="id")
+    code, printed, error = run(*inputs, part_bytes=200, id_column="id")
     assert code == 0, error
     table = read_table(tmp_path / "out")
     texts = [*lines, *(each["text"] for each in records), *rows]
@@ -133,13 +133,33 @@ def test_texts_become_features_once(run, tmp_path, encoder, ray_cluster):
     assert "dropped: nothing" in printed
     names = sorted(each.name for each in (tmp_path / "out").iterdir())
     assert names == ["features", "index.json", "plan.json"]
-    code, printed, _ = run(*inputs, part_bytes=200, part_rows=7, id_column="id", num_workers=2)
+    code, printed, _ = run(*inputs, part_bytes=200, id_column="id", num_workers=2)
     assert code == 0
     assert printed.startswith("complete already")
     assert "100 texts of" in printed
-    code, _, error = run(*inputs, part_bytes=200, part_rows=7, id_column="id", unit="word")
+    code, _, error = run(*inputs, part_bytes=200, id_column="id", unit="word")
     assert code == 2
     assert "unit: text -> word" in error
+
+
+@pytest.mark.ray
+def test_what_would_come_to_nothing_or_wait_for_ever_is_refused(run, tmp_path, ray_cluster):
+    write_lines(tmp_path / "a.txt")
+    (tmp_path / "empty.txt").write_text("\n\n")
+    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "numbers.parquet")
+    (tmp_path / "torn.txt.gz").write_bytes(gzip.compress(b"ba keli\n" * 9000)[:-20])
+    for name, options, match in (
+        ("a.txt", {"use_gpu": None}, r"no GPU in the cluster: --use_gpu .leave it out"),
+        ("a.txt", {"threads_per_worker": 3}, r"2 CPUs in the cluster: --threads_per_worker 3 "),
+        ("empty.txt", {}, r"no texts .2 empty lines.: --input .*empty.txt"),
+        ("torn.txt.gz", {"skip_bad": None}, r"no texts .left out: cannot read .*torn.txt.gz"),
+        ("torn.txt.gz", {}, r"cannot read to the end .*--skip_bad to go on without it\)$"),
+        ("numbers.parquet", {}, r"column 'text' is int64, neither .*numbers.parquet"),
+    ):
+        code, _, error = run(tmp_path / name, **options)
+        assert code == 2
+        assert re.search(match, error), error
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.ray
@@ -155,8 +175,9 @@ def test_ended_between_the_last_two_steps(run, tmp_path, ray_cluster, monkeypatc
             run(tmp_path / "a.txt")
     assert (tmp_path / "out" / "features").is_dir()
     assert not (tmp_path / "out" / "index.json").exists()
-    code, printed, error = run(tmp_path / "a.txt")
+    code, printed, error = run(tmp_path / "a.txt", strategy="last")  # which is the default
     assert code == 0, error
+    assert re.search(r"going on: (\d+) of \1 parts are done", printed)
     assert f"{len(lines)} texts of" in printed
     assert len(read_table(tmp_path / "out")["id"]) == len(lines)
 
@@ -170,11 +191,12 @@ def test_what_cannot_be_read_is_named_and_left_out_on_request(run, tmp_path, ray
     lose_the_end(torn)
     code, _, error = run(tmp_path / "a.txt", tmp_path / "b.txt.gz", layers="0,1", format="npy")
     assert code == 2
-    assert re.search(r"error: cannot read to the end: .*b\.txt\.gz .*--skip_bad", error), error
+    assert re.search(r"cannot read to the end \(.*\): .*b\.txt\.gz .*--skip_bad", error), error
     inputs = [tmp_path / "a.txt", tmp_path / "b.txt.gz"]
     code, printed, error = run(*inputs, layers="0,1", format="npy", skip_bad=None)
     assert code == 0, error
-    assert re.search(r"left out: cannot read to the end: .*b\.txt\.gz", printed)
+    assert re.search(r"left out: cannot read to the end \(.*\): .*b\.txt\.gz", printed)
+    assert re.search(r"features: .*/features\.npy and .*/features\.parquet", printed)
     array = np.load(tmp_path / "out" / "features.npy", mmap_mode="r", allow_pickle=False)
     assert array.shape == (50, 64)
     assert array.dtype == np.float16
@@ -193,7 +215,7 @@ def test_killed_at_any_moment_no_row_is_lost_or_there_twice(
     inputs = [tmp_path / "a.txt", tmp_path / "b.parquet"]
     lines = write_lines(inputs[0], 30_000)
     pq.write_table(pa.table({"text": lines}), inputs[1])
-    options = {"part_bytes": 30_000, "part_rows": 2000}
+    options = {"part_bytes": 30_000}
     code, _, error = run(*inputs, output="whole", **options)
     assert code == 0, error
     given = [sys.executable, str(COMMAND), "--model", str(encoder), "--output"]

@@ -10,19 +10,19 @@ from finetuning_runs import write_encoder
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.text.reading.sources import find_parts
-from bert_core.text.reading.texts import divide_rows
+from bert_core.text.reading.texts import divide
 from workflows.extraction import FEATURES, Extraction, part_path, write_part
 
 
 @pytest.fixture
 def plan_of(tmp_path):
     def make(*paths, skip_bad=False):
-        found = find_parts(map(str, paths), "text", Counter())
+        found = list(find_parts(map(str, paths), "text", Counter()))
         write_encoder(tmp_path / "encoder")
         (tmp_path / FEATURES).mkdir()
         return Extraction(
             work=tmp_path,
-            parts=list(divide_rows(found, 100)),
+            parts=list(divide(found)),
             model=tmp_path / "encoder",
             choice=FeatureChoice(),
             text_column="text",
@@ -57,7 +57,10 @@ def test_a_part_that_cannot_be_read_is_tried_again_unless_left_out(tmp_path, pla
     path.write_bytes(gzip.compress(b"ba keli\n" * 9000)[:-20])
     plan = plan_of(path, skip_bad=skip_bad)
     record = write_part(plan, 0, load_extractor(plan.model, plan.choice))
-    assert record["error"][0] == "cannot read to the end"
+    assert record["error"][0].startswith("cannot read to the end (")
     assert record["error"][1] == str(path)
+    assert ("--skip_bad" in record["error"][2]) is not skip_bad
+    assert record["left_out"] is skip_bad
+    assert not any((tmp_path / FEATURES).iterdir()), "nothing half-written"
     assert (tmp_path / "part-00000.json").exists() is skip_bad
     assert not part_path(tmp_path, "part-00000").exists()

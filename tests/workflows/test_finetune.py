@@ -79,7 +79,11 @@ TAGGING = {"approach": "features", "task": "ner"}
         (None, {"options.max_length": 64}, "rows of 64 tokens.*32 positions.*--options.max_length"),
         (None, {"epochs": 0}, "--epochs"),
         (None, {"approach": "feature"}, "unknown approach, did you mean features.*one of finetune"),
-        (None, {"approach": "features"}, "features are for tags of words: --task classification"),
+        (
+            None,
+            {"approach": "features"},
+            "features are for tags of words, not for --task classification",
+        ),
         (give_tags, TAGGING | {"strategy": "lost"}, "unknown strategy, did you mean last: lost"),
         (give_tags, TAGGING, "concat_last_four needs 4 layers: the model has 1"),
         (lose_a_column, {}, "no column text: .*dev.tsv:2: sentence, label"),

@@ -22,8 +22,9 @@ def given(tmp_path):
 
 def test_pictures_of_tagged_words(tmp_path, given, capsys):
     given += ["--data", str(tmp_path / "tagged"), "--task", "ner", "--projection", "pca"]
-    given += ["--words", "ba", "rume", "--neighbours", "2", "--layers", "0,-1"]
+    given += ["--words", "ba", "nothing", "rume", "--neighbours", "2", "--layers", "0,-1"]
     assert evaluate.main(given) == 0, capsys.readouterr().err
+    assert "nothing is not in the" in capsys.readouterr().out
     report = tmp_path / "report"
     found = json.loads((report / "pictures.json").read_text())
     assert found["layers"] == [0, 3]
@@ -68,7 +69,11 @@ def test_pictures_of_labelled_texts(tmp_path, given, capsys):
         (["--task", "nr"], "unknown task, did you mean .*: --task nr .one of"),
         (["--task", "squad"], "no labels of words or texts: --task squad"),
         (["--layers", "4"], "--layers needs 4 layers: the model has 3"),
-        (["--words", "nothing"], "a word that is not in the data: --words nothing"),
+        (
+            ["--words", "nothing", "never"],
+            "none of the words is in the data: --words nothing never",
+        ),
+        (["--sentences", " "], "an empty sentence: --sentences"),
         (["--sentences", "ba " * 47], r"a sentence of 49 tokens: --sentences ba ba"),
         (["--split", "test"], "no file of the test split"),
         (["--sentence", "ba"], r"unknown setting, did you mean sentences"),
@@ -82,3 +87,14 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, given, capsys, changed, mat
     assert len(error.splitlines()) == 1
     assert re.search(match, error), error
     assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("suite", ["pictures", "table7", "glue", None])
+def test_a_report_in_the_place_of_a_file_is_refused_at_once(tmp_path, capsys, suite):
+    path = tmp_path / "mine.txt"
+    path.write_text("mine")
+    model = ["--model-root" if suite == "glue" else "--model", str(tmp_path)]
+    given = [*(["--suite", suite] if suite else []), *model, "--data", str(tmp_path)]
+    assert evaluate.main([*given, "--report", str(path)]) == 2
+    assert f"not a folder: {path} (give another --report)" in capsys.readouterr().err
+    assert path.read_text() == "mine"

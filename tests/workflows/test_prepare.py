@@ -2,14 +2,11 @@ import gzip
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -102,33 +99,16 @@ def test_output_folders_that_hold_something_else_are_refused(tmp_path, capsys):
     assert "not a folder" in refused(capsys, Path(path) / "out", "--text", path)
 
 
-@contextmanager
-def nobody():
-    """Permissions mean nothing to root, so root is nobody for a while."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
-def test_no_permission_to_write_or_read(capsys):
-    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
-    try:
-        (folder / "a.txt").write_text("Some text.")
-        (folder / "secret.txt").write_text("Some text.")
-        (folder / "secret.txt").chmod(0)
-        folder.chmod(0o555)
-        with nobody():
-            line = refused(capsys, folder / "out", "--text", folder / "a.txt")
-            secret = refused(capsys, folder / "out", "--text", folder / "secret.txt")
-        assert "no permission to read" in secret
-        assert "no permission to write" in line
-    finally:
-        folder.chmod(0o755)
-        shutil.rmtree(folder)
+def test_no_permission_to_write_or_read(capsys, open_folder, nobody):
+    (open_folder / "a.txt").write_text("Some text.")
+    (open_folder / "secret.txt").write_text("Some text.")
+    (open_folder / "secret.txt").chmod(0)
+    open_folder.chmod(0o555)
+    with nobody():
+        line = refused(capsys, open_folder / "out", "--text", open_folder / "a.txt")
+        secret = refused(capsys, open_folder / "out", "--text", open_folder / "secret.txt")
+    assert "no permission to read" in secret
+    assert "no permission to write" in line
 
 
 @pytest.mark.ray

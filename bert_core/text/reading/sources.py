@@ -5,7 +5,9 @@ Files, folders, globs, URIs with `s3://` and `gs://`, `hf://OWNER/NAME[:CONFIG[:
 """
 
 import glob
+import gzip
 import io
+import lzma
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 PART_BYTES = 8 << 20
+_BUFFER = 1 << 20
 _FORMATS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
 _COMPRESSIONS = {".xz": "xz", ".gz": "gz"}
 _EXPANSION = {"": 1.0, "gz": 2.8, "xz": 3.6}
@@ -31,6 +34,10 @@ _READABLE = ".txt, .txt.xz, .txt.gz, .jsonl, .jsonl.xz, .jsonl.gz or .parquet"
 
 class CorpusError(UserError):
     """Text that is missing, unreadable or empty."""
+
+
+class UnreadableFileError(CorpusError):
+    """A file that is damaged, or that may not be read; one can go on without it."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +74,14 @@ def find_parts(
     skipped: Counter[str],
     *,
     part_bytes: int = PART_BYTES,
-    damaged: list[CorpusError] | None = None,
+    unreadable: list[UnreadableFileError] | None = None,
 ) -> Iterator[CorpusPart]:
     """Yields the parts of everything typed, in a fixed order; folders are walked by sorted path.
 
     Files of a folder whose extension says no format are left out and counted in `skipped`. Files
     of text and records are divided every `part_bytes`. Raises `CorpusError` for what does not
-    exist, cannot be read, or lacks the text column; where `damaged` is given, Parquet files that
-    cannot be read are put there instead.
+    exist, cannot be read, or lacks the text column; where `unreadable` is given, what is known by
+    now of files that cannot be read is put there instead.
     """
     for typed in texts:
         if typed.startswith("docs://"):
@@ -88,11 +95,12 @@ def find_parts(
             find_files = _find_remote_files if "://" in typed else _find_local_files
             for part in find_files(typed, skipped):
                 try:
+                    _check_permission(part)
                     yield from _divide(part, text_column, part_bytes)
-                except CorpusError as error:
-                    if damaged is None:
+                except UnreadableFileError as error:
+                    if unreadable is None:
                         raise
-                    damaged.append(error)
+                    unreadable.append(error)
 
 
 def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]:
@@ -100,7 +108,7 @@ def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]
     if path.is_file():
         files = [path]
     elif path.is_dir():
-        every = sorted(each for each in path.rglob("*") if each.is_file())
+        every = _files_below(path)
         visible = [each for each in every if not _is_hidden(str(each.relative_to(path)))]
         files = [each for each in visible if _format(each.name)]
         skipped["files_of_unknown_format"] += len(visible) - len(files)
@@ -111,9 +119,25 @@ def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]
         what = "no text files in this folder" if path.is_dir() else "no such file or folder"
         raise CorpusError(what, typed, f"give {_READABLE} files, a folder or a glob")
     for file in files:
-        if not os.access(file, os.R_OK, effective_ids=True):
-            raise CorpusError("no permission to read", str(file), "change its permissions")
         yield _part_of_file(typed, str(file), file.stat().st_size)
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """All files, sorted; raises `CorpusError` for a folder that cannot be looked into."""
+
+    def fail(error: OSError) -> None:
+        raise CorpusError(
+            f"cannot read the folder ({error.strerror})", error.filename, "change its permissions"
+        ) from error
+
+    found = os.walk(folder, onerror=fail)
+    paths = (Path(place) / name for place, _, names in found for name in names)
+    return sorted(path for path in paths if path.is_file())
+
+
+def _check_permission(part: CorpusPart) -> None:
+    if not part.filesystem and not os.access(part.path, os.R_OK, effective_ids=True):
+        raise UnreadableFileError("no permission to read", part.path, "change its permissions")
 
 
 def _find_remote_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]:
@@ -205,7 +229,9 @@ def _row_groups(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
         try:
             file = ParquetFile(stream)
         except ArrowInvalid as error:
-            raise CorpusError("damaged parquet file", part.path, "restore the file") from error
+            raise UnreadableFileError(
+                "damaged parquet file", part.path, "restore the file"
+            ) from error
         names = file.schema_arrow.names
         if text_column not in names:
             raise missing_column(text_column, names, part.path)
@@ -227,27 +253,26 @@ def missing_column(
     )
 
 
-def damaged_file(part: CorpusPart, error: Exception) -> CorpusError:
+def damaged_file(part: CorpusPart, error: Exception) -> UnreadableFileError:
     """The error for a file that breaks off or does not decompress."""
-    return CorpusError("cannot read to the end", part.path, f"restore the file; {error}")
+    reason = next(iter(str(error).splitlines()), "").rstrip(".")
+    what = f"cannot read to the end ({reason})"
+    return UnreadableFileError(what, part.path, "restore the file")
 
 
 def open_part(part: CorpusPart) -> IO[bytes]:
     """Opens the file of a part for reading bytes, uncompressed; raises `CorpusError`."""
+    opened = {"": _as_it_is, "xz": lzma.open, "gz": gzip.open}[part.compression]
     try:
         if part.filesystem:
             filesystem, _ = _filesystem(part.filesystem)
-            stream: Any = io.BufferedReader(filesystem.open_input_file(part.path), 1 << 20)
-        else:
-            stream = Path(part.path).open("rb", buffering=1 << 20)  # noqa: SIM115 - the caller's
+            stream: Any = io.BufferedReader(filesystem.open_input_file(part.path), _BUFFER)
+            return cast(IO[bytes], opened(stream))
+        return cast(IO[bytes], opened(part.path))
     except OSError as error:
-        raise CorpusError("cannot read", part.path, str(error).splitlines()[0]) from error
-    if part.compression == "xz":
-        import lzma
+        reason = str(error).splitlines()[0]
+        raise UnreadableFileError("cannot read", part.path, reason) from error
 
-        return lzma.open(stream)
-    if part.compression == "gz":
-        import gzip
 
-        return cast(IO[bytes], gzip.open(stream))
-    return stream
+def _as_it_is(source: Any) -> Any:  # noqa: ANN401 - a path, or a stream that is open
+    return Path(source).open("rb", buffering=_BUFFER) if isinstance(source, str) else source

@@ -6,24 +6,31 @@ line of a text file, or a record of a JSONL or Parquet file: a string, or a list
 
 import json
 import lzma
+import posixpath
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_core.text.reading.lines import read_lines
 from bert_core.text.reading.sources import (
+    CorpusError,
     CorpusPart,
     damaged_file,
     missing_column,
     open_part,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _MAX_LINE_BYTES = 64 << 20
 _ROWS_AT_ONCE = 256
+_WANTED_PARTS, _LEAST_BYTES, _MOST_BYTES = 64, 32 << 10, 512 << 10
+_MOST_ROWS = 8192  # of a part, for the bytes of a column say little where its values repeat
 
 
 @dataclass(frozen=True)
@@ -39,9 +46,13 @@ class NamedText:
 
 @dataclass(frozen=True)
 class TextPart:
-    """What one task reads: a part, or of a large row group of Parquet the rows from `first` on."""
+    """What one task reads: a part, or of a large row group of Parquet the rows from `first` on.
+
+    `name` is that of its file, in the ids of texts that bring none.
+    """
 
     part: CorpusPart
+    name: str
     first: int = 0
     count: int | None = None
 
@@ -50,27 +61,70 @@ class TextPart:
         """About how much text it holds, for progress only."""
         return self.part.text_bytes
 
+    @property
+    def stretch(self) -> str:
+        """Which part of its file it is, for people: ", rows 0 to 99 of row group 2"; or nothing."""
+        part = self.part
+        if part.kind == "parquet" and self.count is not None:
+            last = self.first + self.count - 1
+            return f", rows {self.first:,} to {last:,} of row group {part.start}"
+        return "" if part.end is None else f", bytes {part.start:,} to {part.end:,}"
 
-def divide_rows(parts: Iterable[CorpusPart], max_rows: int) -> Iterator[TextPart]:
-    """The same parts; row groups of Parquet in stretches of at most `max_rows`."""
-    for (_, kind), group in groupby(parts, lambda part: (part.path, part.kind)):
-        if kind != "parquet":
-            yield from map(TextPart, group)
+
+def divide(parts: Sequence[CorpusPart], part_bytes: int | None = None) -> Iterator[TextPart]:
+    """The same text in parts of about `part_bytes`, in the same order.
+
+    By default a 64th of it all, so that progress can be seen, between 32 KiB and 512 KiB. A
+    compressed file stays whole.
+    """
+    if part_bytes is None:
+        whole = sum(part.text_bytes for part in parts)
+        part_bytes = min(max(int(whole / _WANTED_PARTS), _LEAST_BYTES), _MOST_BYTES)
+    names = _names({part.path for part in parts})
+    for (path, kind), group in groupby(parts, lambda part: (part.path, part.kind)):
+        if kind == "parquet":
+            yield from _stretches_of_rows(list(group), names[path], part_bytes)
             continue
-        for part, num_rows in _with_rows(list(group)):
-            firsts = range(0, num_rows, max_rows)
-            shared = replace(part, num_bytes=part.num_bytes // max(len(firsts), 1))
-            for first in firsts:
-                yield TextPart(shared, first, min(max_rows, num_rows - first))
+        for part in group:
+            if part.compression or part.num_bytes <= part_bytes:
+                yield TextPart(part, names[path])
+            else:
+                yield from _stretches_of_bytes(part, names[path], part_bytes)
 
 
-def _with_rows(parts: list[CorpusPart]) -> list[tuple[CorpusPart, int]]:
-    """Row groups of one file, each with the number of its rows."""
+def _names(paths: Collection[str]) -> dict[str, str]:
+    """The name of each file; where two are alike, with the folders below those they share."""
+    names = {path: PurePosixPath(path).name for path in paths}
+    if len(set(names.values())) == len(names):
+        return names
+    if len({path.startswith("/") for path in paths}) > 1:  # of this machine, and of addresses
+        return {path: path for path in paths}
+    shared = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+    return {path: posixpath.relpath(path, shared or ".") for path in paths}
+
+
+def _stretches_of_bytes(part: CorpusPart, name: str, part_bytes: int) -> Iterator[TextPart]:
+    end = part.start + part.num_bytes
+    for start in range(part.start, end, part_bytes):
+        stop = min(start + part_bytes, end)
+        yield TextPart(replace(part, start=start, end=stop, num_bytes=stop - start), name)
+
+
+def _stretches_of_rows(
+    row_groups: Sequence[CorpusPart], name: str, part_bytes: int
+) -> Iterator[TextPart]:
     from pyarrow.parquet import ParquetFile
 
-    with open_part(parts[0]) as stream:
+    with open_part(row_groups[0]) as stream:
         metadata = ParquetFile(stream).metadata
-    return [(part, metadata.row_group(part.start).num_rows) for part in parts]
+    for part in row_groups:
+        num_rows = metadata.row_group(part.start).num_rows
+        at_once = int(num_rows * part_bytes / max(part.num_bytes, 1))
+        at_once = min(max(at_once, 1), _MOST_ROWS)
+        firsts = range(0, num_rows, at_once)
+        shared = replace(part, num_bytes=part.num_bytes // max(len(firsts), 1))
+        for first in firsts:
+            yield TextPart(shared, name, first, min(at_once, num_rows - first))
 
 
 def read_texts(
@@ -108,8 +162,7 @@ def _records(
 
     `columns` are those asked for, by the option that names them.
     """
-    part = text_part.part
-    name = PurePosixPath(part.path).name
+    part, name = text_part.part, text_part.name
     if part.kind == "parquet":
         for row, record in _parquet_records(text_part, columns):
             yield f"{name}:{row}", record
@@ -153,6 +206,7 @@ def _parquet_records(
             for option, column in columns.items():
                 if column not in file.schema_arrow.names:
                     raise missing_column(column, file.schema_arrow.names, part.path, option)
+            _check_type(file.schema_arrow.field(columns["text_column"]), part)
             before = sum(file.metadata.row_group(group).num_rows for group in range(part.start))
             row = 0
             for batch in file.iter_batches(
@@ -167,3 +221,16 @@ def _parquet_records(
                 row += len(batch)
     except ArrowException as error:
         raise damaged_file(part, error) from error
+
+
+def _check_type(column: "pa.Field", part: CorpusPart) -> None:
+    """Raises `CorpusError` for a column that can hold no text."""
+    from pyarrow import types
+
+    kind = column.type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    kind = kind.value_type if types.is_list(kind) or types.is_large_list(kind) else kind
+    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    if not any(test(kind) for test in tests):
+        what = f"column {column.name!r} is {column.type}, neither text nor lists of words"
+        raise CorpusError(what, part.path, "give another --text_column")
