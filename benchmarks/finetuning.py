@@ -98,7 +98,7 @@ def main() -> None:
             device=device,
             max_tokens=options.max_tokens,
         )
-        model, steps = our_training(task, rows, folder / "start", recipe)
+        model, _, steps = our_training(task, rows, folder / "start", recipe)
         trainer = their_trainer(task, rows, folder / "start", recipe, fastest=True)
         difference = largest_difference(task, some, model, trainer, recipe)
         arms = [Arm("ours", lambda: next(steps)), Arm("transformers", None)]

@@ -24,6 +24,7 @@ from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, add_task_head, task_loss
+from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint
 from bert_core.training.loop import StepResult, TrainingState, train
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from bert_core.training.settings import FinetuningOptimizerSettings
@@ -72,11 +73,15 @@ def write_start(name: str, task: Task, encoder: Path, folder: Path, seed: int) -
 
 
 def our_training(
-    task: Task, rows: EncodedRows, folder: Path, recipe: Recipe
-) -> tuple[Bert, Iterator[StepResult]]:
-    """Our model, and its steps as the workflow makes them."""
+    task: Task, rows: EncodedRows, folder: Path, recipe: Recipe, checkpoints: Path | None = None
+) -> tuple[Bert, TrainingState, Iterator[StepResult]]:
+    """Our model, its state, and its steps as in the workflow, from the newest checkpoint on."""
     config, model, _ = load_model_folder(folder)
     model = model.to(recipe.device)
+    state = TrainingState(model, create_optimizer(model, recipe.optimizer))
+    newest = newest_checkpoint(checkpoints)[0] if checkpoints else None
+    if newest is not None:
+        load_checkpoint(newest, state)
     layout = layout_for(config, recipe.device, recipe.dtype, training=True)
     source = TaskBatchSource(
         rows,
@@ -91,23 +96,34 @@ def our_training(
         share = linear_schedule(step, total_steps=total, warmup_steps=warmup)
         return recipe.optimizer.peak_learning_rate * share
 
-    return model, train(
-        TrainingState(model, create_optimizer(model, recipe.optimizer)),
-        source.steps(0),
-        partial(task_loss, task),
-        total_steps=recipe.total_steps,
-        schedule=learning_rate,
-        max_gradient_norm=recipe.optimizer.max_gradient_norm,
-        device=recipe.device,
-        autocast_dtype=recipe.dtype,
-        seed=recipe.seed,
+    return (
+        model,
+        state,
+        train(
+            state,
+            source.steps(state.step),
+            partial(task_loss, task),
+            total_steps=recipe.total_steps,
+            schedule=learning_rate,
+            max_gradient_norm=recipe.optimizer.max_gradient_norm,
+            device=recipe.device,
+            autocast_dtype=recipe.dtype,
+            seed=recipe.seed,
+        ),
     )
 
 
 def their_trainer(
-    task: Task, rows: EncodedRows, folder: Path, recipe: Recipe, *, fastest: bool
+    task: Task,
+    rows: EncodedRows,
+    folder: Path,
+    recipe: Recipe,
+    *,
+    fastest: bool,
+    checkpoints: Path | None = None,
+    checkpoint_every: int = 0,
 ) -> "Trainer":
-    """The Trainer with dynamic padding, nothing logged or saved.
+    """The Trainer with dynamic padding; nothing logged, saved every so many steps if at all.
 
     `fastest` groups examples by length, so its batches are no random draws. Without it they are,
     and padding is no answer to a question: the Trainer then learns the very thing that ours does.
@@ -116,7 +132,7 @@ def their_trainer(
 
     optimizer = recipe.optimizer
     arguments = transformers.TrainingArguments(
-        output_dir=str(folder / "trainer"),
+        output_dir=str(checkpoints or folder / "trainer"),
         per_device_train_batch_size=recipe.batch_size,
         per_device_eval_batch_size=64,
         max_steps=recipe.total_steps,
@@ -133,7 +149,9 @@ def their_trainer(
         use_cpu=recipe.device.type == "cpu",
         seed=recipe.seed,
         logging_strategy="no",
-        save_strategy="no",
+        save_strategy="steps" if checkpoint_every else "no",
+        save_steps=checkpoint_every,
+        save_total_limit=1,
         report_to="none",
         disable_tqdm=True,
     )

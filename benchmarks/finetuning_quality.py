@@ -1,12 +1,14 @@
 """Fine-tuning results, ours beside transformers' Trainer: the same seeds and settings, dev metrics.
 
 `python -m benchmarks.finetuning_quality --task mrpc --data DIR --model FOLDER --json FILE`. Each
-finished training is added to the file, so that the same command goes on where it was stopped; the
-dev predictions lie in --work until both arms of a seed can be compared example by example.
+finished training is added to the file, and one that is stopped goes on from its last checkpoint in
+--work with the same command; dev predictions lie there too, until both arms of a seed can be
+compared example by example.
 """
 
 import argparse
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -32,13 +34,14 @@ from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray, Task
+from bert_core.training.checkpoint import save_checkpoint
 from bert_core.training.settings import FinetuningOptimizerSettings
 
 ARMS = ("ours", "transformers")
 PROGRESS_SECONDS = 60.0
 
-Measure = Callable[[Callable[[], FloatArray]], None]
-"""Measures the answers on dev: what an arm calls at the end of each epoch."""
+Measure = Callable[[int, Callable[[], FloatArray]], None]
+"""Measures the answers on dev: an arm calls it at the end of each epoch, with its number from 1."""
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -55,6 +58,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peak_learning_rate", type=float, default=3e-5)
     parser.add_argument("--examples", type=int, default=None, help="of train, drawn; default all")
     parser.add_argument("--dev_examples", type=int, default=None, help="the first ones of dev")
+    parser.add_argument("--checkpoint_every", type=int, default=100, help="steps")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, required=True, help="where the results go and stand")
     parser.add_argument("--work", type=Path, required=True, help="folder for models, predictions")
@@ -81,7 +85,7 @@ class Race:
 
     def _results_so_far(self, num_train: int) -> dict[str, Any]:
         """What stands in the file. Raises `UserError` where it stands for something else."""
-        left_out = ("json", "work", "data", "model", "seeds")
+        left_out = ("json", "work", "data", "model", "seeds", "checkpoint_every")
         settings = {k: v for k, v in vars(self.options).items() if k not in left_out}
         examples = {"train": num_train, "dev": len(self.dev)}
         begun = {
@@ -122,19 +126,22 @@ class Race:
             seed=seed,
             device=self.device,
         )
-        epochs: list[dict[str, float]] = []
+        training = Training(self.options.work / f"{self.options.task}-{arm}-{seed}")
 
-        def measure(outputs: Callable[[], FloatArray]) -> None:
+        def measure(epoch: int, outputs: Callable[[], FloatArray]) -> None:
             predictions = self.task.decode(outputs(), self.dev_rows, self.dev)
-            epochs.append(dict(self.task.metrics(predictions, self.dev)))
+            figures = dict(self.task.metrics(predictions, self.dev))
             text = json.dumps(predictions)
             self._predictions(arm, seed).write_text(text, encoding="utf-8")
-            print(f"{arm} seed {seed} epoch {len(epochs)}: {epochs[-1]}", flush=True)
+            training.keep(epoch, figures)
+            print(f"{arm} seed {seed} epoch {epoch}: {figures}", flush=True)
 
-        begin = time.monotonic()
         train = _train_ours if arm == "ours" else _train_theirs
-        train(self, folder, recipe, measure, Progress(f"{arm} seed {seed}", recipe.total_steps))
-        return {"arm": arm, "seed": seed, "epochs": epochs, "seconds": time.monotonic() - begin}
+        progress = Progress(f"{arm} seed {seed}", recipe.total_steps)
+        train(self, folder, recipe, training.folder, measure, progress)
+        epochs = training.epochs
+        shutil.rmtree(training.folder)
+        return {"arm": arm, "seed": seed, "epochs": epochs}
 
     def _predictions(self, arm: str, seed: int) -> Path:
         return self.options.work / f"{self.options.task}-{arm}-{seed}.json"
@@ -157,58 +164,103 @@ class Race:
         write_results(self.results | {"summary": summarize(self.results)}, self.options.json)
 
 
+class Training:
+    """The folder of a training under way: checkpoints, and the figures of the epochs so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "epochs.json"
+
+    @property
+    def epochs(self) -> list[dict[str, float]]:
+        """The figures of each epoch."""
+        return list(self._figures().values())
+
+    def keep(self, epoch: int, figures: dict[str, float]) -> None:
+        """Writes the figures of an epoch, from 1, or writes them again after a kill."""
+        kept = self._figures() | {str(epoch): figures}
+        write_results(dict(sorted(kept.items(), key=lambda pair: int(pair[0]))), self._path)
+
+    def _figures(self) -> dict[str, dict[str, float]]:
+        return json.loads(self._path.read_text(encoding="utf-8")) if self._path.exists() else {}
+
+
 class Progress:
     """Says now and then how far a training is, and how long it will take."""
 
     def __init__(self, name: str, total_steps: int) -> None:
-        self._name, self._total_steps, self._step = name, total_steps, 0
+        self._name, self._total_steps = name, total_steps
+        self._first: int | None = None
         self._begin = self._said = time.monotonic()
 
-    def step(self) -> None:
-        """Counts a step."""
-        self._step += 1
+    def reach(self, step: int) -> None:
+        """Takes the number of finished steps; those before the first call cost no time."""
+        if self._first is None:
+            self._first = step - 1
         now = time.monotonic()
         if now - self._said > PROGRESS_SECONDS:
             self._said = now
-            left = (now - self._begin) * (self._total_steps / self._step - 1)
-            print(f"{self._name}: step {self._step:,} of {self._total_steps:,}, ", end="")
+            left = (now - self._begin) * (self._total_steps - step) / (step - self._first)
+            print(f"{self._name}: step {step:,} of {self._total_steps:,}, ", end="")
             print(f"{left / 60:.0f} min left", flush=True)
 
 
 def _train_ours(
-    race: Race, folder: Path, recipe: Recipe, measure: Measure, progress: Progress
+    race: Race, folder: Path, recipe: Recipe, work: Path, measure: Measure, progress: Progress
 ) -> None:
-    model, steps = our_training(race.task, race.train_rows, folder, recipe)
+    model, state, steps = our_training(race.task, race.train_rows, folder, recipe, work)
     for result in steps:
-        progress.step()
-        if result.step % (recipe.total_steps // race.options.epochs) == 0:
+        progress.reach(result.step)
+        epoch, within = divmod(result.step, recipe.total_steps // race.options.epochs)
+        if within == 0:
             measure(
+                epoch,
                 lambda: compute_all_outputs(
                     race.task,
                     model,
                     race.dev_rows,
                     device=race.device,
                     autocast_dtype=recipe.dtype,
-                )[0]
+                )[0],
             )
+        if result.step % race.options.checkpoint_every == 0:
+            save_checkpoint(work, state, extra={}, files={}, keep=1)
 
 
 def _train_theirs(
-    race: Race, folder: Path, recipe: Recipe, measure: Measure, progress: Progress
+    race: Race, folder: Path, recipe: Recipe, work: Path, measure: Measure, progress: Progress
 ) -> None:
     from transformers import TrainerCallback
+    from transformers.trainer_utils import get_last_checkpoint
 
-    trainer = their_trainer(race.task, race.train_rows, folder, recipe, fastest=False)
+    trainer = their_trainer(
+        race.task,
+        race.train_rows,
+        folder,
+        recipe,
+        fastest=False,
+        checkpoints=work,
+        checkpoint_every=race.options.checkpoint_every,
+    )
+
+    def measure_at_end_of_epoch(step: int) -> None:
+        epoch, within = divmod(step, recipe.total_steps // race.options.epochs)
+        if step and within == 0:
+            measure(epoch, lambda: their_outputs(race.task, race.dev_rows, trainer))
 
     class Watch(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
-            progress.step()
+        def on_train_begin(self, *given: Any, **_: Any) -> None:  # noqa: ANN401
+            measure_at_end_of_epoch(given[1].global_step)  # it was stopped before it was measured
 
-        def on_epoch_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
-            measure(lambda: their_outputs(race.task, race.dev_rows, trainer))
+        def on_step_end(self, *given: Any, **_: Any) -> None:  # noqa: ANN401
+            progress.reach(given[1].global_step)
+
+        def on_epoch_end(self, *given: Any, **_: Any) -> None:  # noqa: ANN401
+            measure_at_end_of_epoch(given[1].global_step)
 
     trainer.add_callback(Watch())
-    trainer.train()
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(work)))
 
 
 def summarize(results: dict[str, Any]) -> dict[str, Any]:

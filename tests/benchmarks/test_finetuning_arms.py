@@ -39,7 +39,7 @@ def start(request, tmp_path):
 def test_the_trainer_reads_the_same_labels_and_starts_from_the_same_weights(start):
     task, rows, folder = start
     trainer = their_trainer(task, rows, folder, RECIPE, fastest=False)
-    model, _ = our_training(task, rows, folder, RECIPE)
+    model, _, _ = our_training(task, rows, folder, RECIPE)
     features = their_features(task, rows)
     assert len(features) == rows.num_items
     trainer.model.eval()

@@ -68,6 +68,34 @@ def test_it_goes_on_where_it_was_stopped(run, tmp_path, capsys):
     assert "transformers seed 0 epoch 2" in said and "ours seed 0" not in said
 
 
+@pytest.mark.parametrize("task", ["squad", "mrpc"])
+@pytest.mark.parametrize("step", [2, 4, 5])
+def test_a_training_goes_on_from_its_last_checkpoint(run, tmp_path, monkeypatch, task, step):
+    """Both arms are stopped behind a step, within an epoch and at its end, and come to the same."""
+    whole = run(task, "--seeds", 0, "--checkpoint_every", 2)
+    (tmp_path / "results.json").unlink()
+    reach = quality.Progress.reach
+    stopped, seen = set(), []
+
+    def stop_once(progress, number):
+        seen.append((progress._name, number))
+        reach(progress, number)
+        if number == step and progress._name not in stopped:
+            stopped.add(progress._name)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(quality.Progress, "reach", stop_once)
+    for _ in quality.ARMS:
+        with pytest.raises(KeyboardInterrupt):
+            run(task, "--seeds", 0, "--checkpoint_every", 2)
+    results = run(task, "--seeds", 0, "--checkpoint_every", 2)
+    assert results["trainings"] == whole["trainings"]
+    assert results["compared"] == whole["compared"]
+    for name in stopped:
+        assert seen.count((name, 1)) == (2 if step == 2 else 1), "it began anew"
+    assert not list((tmp_path / "work").glob("*/epochs.json"))
+
+
 def test_a_file_of_other_settings_is_left_alone(run, tmp_path):
     run("mrpc", "--seeds", 0)
     before = (tmp_path / "results.json").read_text()
@@ -77,10 +105,10 @@ def test_a_file_of_other_settings_is_left_alone(run, tmp_path):
 
 
 def test_progress_says_how_long_it_takes(monkeypatch, capsys):
-    now = iter([0.0, 10.0, 100.0])
+    now = iter([0.0, 10.0, 100.0, 200.0])
     monkeypatch.setattr(quality.time, "monotonic", lambda: next(now))
     progress = quality.Progress("ours seed 0", 20)
-    progress.step()
+    progress.reach(11)
     assert not capsys.readouterr().out
-    progress.step()
-    assert capsys.readouterr().out == "ours seed 0: step 2 of 20, 15 min left\n"
+    progress.reach(12)
+    assert capsys.readouterr().out == "ours seed 0: step 12 of 20, 7 min left\n"
