@@ -19,6 +19,7 @@ from uuid import uuid4
 import ray
 import ray.train
 import torch
+from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
@@ -163,7 +164,7 @@ class WorkersAtJobs:
         over = False
         while not over:
             running = self._fit.running(POLL_SECONDS)
-            status: WorkerStatus = ray.get(self._channel.status.remote())
+            status: WorkerStatus = _answer(self._channel.status)
             over = not running or any(number > job for number in status.news)
             waiting = self._waiting.text(status) if running else ""
             yield status.news.get(job, {}) | {"waiting": waiting}
@@ -173,10 +174,10 @@ class WorkersAtJobs:
 
         Raises what ended it, a `UserError` where it is a user's to mend.
         """
-        status: WorkerStatus = ray.get(self._channel.status.remote())
+        status: WorkerStatus = _answer(self._channel.status)
         if job in status.outcomes:
             return status.outcomes[job]
-        failure: UserError | None = ray.get(self._channel.failure.remote())
+        failure: UserError | None = _answer(self._channel.failure)
         if failure is not None:
             raise failure
         try:
@@ -201,6 +202,18 @@ class WorkersAtJobs:
         """Returns when the workers have gone."""
         while self._fit.running(POLL_SECONDS):
             pass
+
+
+def _answer(method: Any) -> Any:  # noqa: ANN401
+    """What an actor's method returns; raises `UserError` where the actor is gone."""
+    try:
+        return ray.get(method.remote())
+    except (RayActorError, OutOfMemoryError) as error:
+        raise UserError(
+            "the cluster has lost what leads the workers",
+            "killed, out of memory, or its machine went away",
+            "the same command goes on",
+        ) from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import ray
 import torch
 
 from bert_core.errors import UserError
@@ -52,6 +53,17 @@ def test_a_call_in_a_thread_returns_or_raises_what_it_would():
         pass
     with pytest.raises(ZeroDivisionError):
         broken.result()
+
+
+@pytest.mark.ray
+def test_a_leader_that_is_lost_is_said_in_one_line(ray_cluster):
+    channel = ray.remote(num_cpus=0)(cluster._Channel).remote()
+    workers = cluster.WorkersAtJobs(channel, cluster._InThread(lambda: None), ClusterSettings())
+    assert len(list(workers.news(0))) == 1
+    ray.kill(channel)
+    for ask in (lambda: list(workers.news(0)), lambda: workers.outcome(0)):
+        with pytest.raises(UserError, match=r"the cluster has lost .*the same command goes on"):
+            ask()
 
 
 class LocalChannel:
