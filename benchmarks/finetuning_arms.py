@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 NOWHERE = 10**6
 """A start or end that `transformers` ignores: it lies behind every row (it takes -100 for 0)."""
 
+ROWS_OF_A_GROUP = 8
+"""That the quality benchmark's question answering of transformers computes at once."""
+
 CLASSES = {
     "BertForSequenceClassification": "AutoModelForSequenceClassification",
     "BertForTokenClassification": "AutoModelForTokenClassification",
@@ -167,18 +170,36 @@ def their_trainer(
 
 
 def leave_padding_out(model: nn.Module) -> None:
-    """Keeps the padding of a batch out of the softmax of transformers' question answering."""
+    """Keeps padding out of the softmax of transformers' question answering, and mostly out of time.
+
+    The encoder takes the rows of a batch in groups of like length, which changes no answer.
+    """
+    from transformers.modeling_outputs import BaseModelOutput
+
+    encoder = model.get_submodule("bert")
+    encode = encoder.forward
     padding: Tensor | None = None
 
-    def look(_: nn.Module, __: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401
+    def encode_in_groups(input_ids: Tensor, **given: Any) -> Any:  # noqa: ANN401
         nonlocal padding
-        padding = inputs["attention_mask"] == 0
+        mask, segments = given.pop("attention_mask"), given.pop("token_type_ids")
+        padding = mask == 0
+        states = torch.empty(0)
+        lengths = mask.sum(1)
+        for rows in lengths.argsort(descending=True).split(ROWS_OF_A_GROUP):
+            longest = int(lengths[rows[0]])
+            part = [each[rows, :longest] for each in (input_ids, mask, segments)]
+            found = encode(part[0], attention_mask=part[1], token_type_ids=part[2], **given)[0]
+            if not len(states):
+                states = found.new_zeros((*input_ids.shape, found.shape[-1]))
+            states[rows, :longest] = found
+        return BaseModelOutput(last_hidden_state=states)
 
     def leave_out(_: nn.Module, __: Any, logits: Tensor) -> Tensor:  # noqa: ANN401
         assert padding is not None
         return logits.masked_fill(padding[..., None], torch.finfo(logits.dtype).min)
 
-    model.register_forward_pre_hook(look, with_kwargs=True)
+    encoder.forward = encode_in_groups
     model.get_submodule("qa_outputs").register_forward_hook(leave_out)
 
 
