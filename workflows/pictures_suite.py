@@ -244,7 +244,7 @@ def neighbours(settings: PicturesSettings, words: WordsInContext) -> list[WordNe
     for word in settings.words or ambiguous_words(words, _OWN_WORDS):
         places = different_contexts(words, word, _CONTEXTS_OF_A_WORD)
         if not places:
-            print(f"words    {word} is not in the {settings.examples:,} examples: left out")
+            print(f"words    {word} is not in the data: left out")
         for index in places:
             near = [
                 (each.cosine, in_its_text(words, each.index), label_of(words, each.index))

@@ -36,6 +36,8 @@ ENVIRONMENT = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+NOT_THERE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+"""MLflow's codes for a model, and for an alias, that it does not have."""
 ALIAS_URI = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
 
@@ -94,7 +96,7 @@ def resolve_model(model_uri: str, tracking_uri: str, cache_folder: Path) -> Path
     if not store_exists(tracking_uri):
         remedy = "register a model first, or give another --storage or tracking URI"
         raise UserError(no_such, f"no MLflow store at {tracking_uri}", remedy)
-    with _mlflow_environment(tracking_uri), _as_user_error(no_such):
+    with _mlflow_environment(tracking_uri), _as_user_error(no_such, is_lookup=True):
         client = open_client(tracking_uri)
         if match["alias"]:
             version = client.get_model_version_by_alias(match["name"], match["alias"])
@@ -131,14 +133,14 @@ def _mlflow_environment(tracking_uri: str) -> Iterator[None]:
 
 
 @contextmanager
-def _as_user_error(what: str) -> Iterator[None]:
+def _as_user_error(what: str, *, is_lookup: bool = False) -> Iterator[None]:
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except MlflowException as error:
         remedy = "repeat the command when MLflow answers; nothing is registered twice"
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+        if is_lookup and error.error_code in NOT_THERE:
             remedy = "the MLflow UI lists the models, their versions and aliases"
         raise UserError(what, str(error).partition("\n")[0][:300], remedy) from error
 

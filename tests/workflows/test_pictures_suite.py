@@ -24,7 +24,7 @@ def test_pictures_of_tagged_words(tmp_path, given, capsys):
     given += ["--data", str(tmp_path / "tagged"), "--task", "ner", "--projection", "pca"]
     given += ["--words", "ba", "nothing", "rume", "--neighbours", "2", "--layers", "0,-1"]
     assert evaluate.main(given) == 0, capsys.readouterr().err
-    assert "nothing is not in the" in capsys.readouterr().out
+    assert "nothing is not in the data" in capsys.readouterr().out
     report = tmp_path / "report"
     found = json.loads((report / "pictures.json").read_text())
     assert found["layers"] == [0, 3]

@@ -142,10 +142,23 @@ def test_an_alias_resolves_to_the_whole_folder_once(version, store_uri, tmp_path
     assert list(tmp_path.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("uri", ["models:/encoder@nobody", "models:/nothing/1", "encoder@champion"])
-def test_what_is_not_there_is_named(uri, version, store_uri, tmp_path):
-    with pytest.raises(UserError, match=uri.replace("/", ".")):
+@pytest.mark.parametrize(
+    ("uri", "remedy"),
+    [
+        ("models:/encoder@nobody", "the MLflow UI lists the models"),
+        ("models:/nothing/1", "the MLflow UI lists the models"),
+        ("encoder@champion", "write models:/name@alias"),
+    ],
+)
+def test_what_is_not_there_is_named(uri, remedy, version, store_uri, tmp_path):
+    with pytest.raises(UserError, match=rf"{uri}.*{remedy}"):
         resolve_model(uri, store_uri, tmp_path)
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(UserError, match=r"no model models:/a@b: no MLflow store at sqlite"):
+        resolve_model("models:/a@b", f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "models")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_no_model_is_named(store_uri, run_id, tmp_path):

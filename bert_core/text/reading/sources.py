@@ -73,13 +73,12 @@ def find_parts(
     text_column: str,
     skipped: Counter[str],
     *,
-    part_bytes: int = PART_BYTES,
     unreadable: list[UnreadableFileError] | None = None,
 ) -> Iterator[CorpusPart]:
     """Yields the parts of everything typed, in a fixed order; folders are walked by sorted path.
 
     Files of a folder whose extension says no format are left out and counted in `skipped`. Files
-    of text and records are divided every `part_bytes`. Raises `CorpusError` for what does not
+    of text and records are divided every PART_BYTES. Raises `CorpusError` for what does not
     exist, cannot be read, or lacks the text column; where `unreadable` is given, what is known by
     now of files that cannot be read is put there instead.
     """
@@ -96,7 +95,7 @@ def find_parts(
             for part in find_files(typed, skipped):
                 try:
                     _check_permission(part)
-                    yield from _divide(part, text_column, part_bytes)
+                    yield from _divide(part, text_column)
                 except UnreadableFileError as error:
                     if unreadable is None:
                         raise
@@ -108,8 +107,7 @@ def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]
     if path.is_file():
         files = [path]
     elif path.is_dir():
-        every = _files_below(path)
-        visible = [each for each in every if not _is_hidden(str(each.relative_to(path)))]
+        visible = _visible_files(path)
         files = [each for each in visible if _format(each.name)]
         skipped["files_of_unknown_format"] += len(visible) - len(files)
     else:
@@ -122,17 +120,22 @@ def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]
         yield _part_of_file(typed, str(file), file.stat().st_size)
 
 
-def _files_below(folder: Path) -> list[Path]:
-    """All files, sorted; raises `CorpusError` for a folder that cannot be looked into."""
+def _visible_files(folder: Path) -> list[Path]:
+    """Its files and those of its folders, sorted, without hidden ones and what is in them.
+
+    Raises `CorpusError` for a folder that cannot be looked into.
+    """
 
     def fail(error: OSError) -> None:
         raise CorpusError(
             f"cannot read the folder ({error.strerror})", error.filename, "change its permissions"
         ) from error
 
-    found = os.walk(folder, onerror=fail)
-    paths = (Path(place) / name for place, _, names in found for name in names)
-    return sorted(path for path in paths if path.is_file())
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        files += [Path(place) / name for name in names if not _is_hidden(name)]
+    return sorted(path for path in files if path.is_file())
 
 
 def _check_permission(part: CorpusPart) -> None:
@@ -210,14 +213,14 @@ def _part_of_file(typed: str, path: str, num_bytes: int) -> CorpusPart:
     return CorpusPart(typed, found[0], path, num_bytes, compression=found[1])
 
 
-def _divide(part: CorpusPart, text_column: str, part_bytes: int) -> Iterator[CorpusPart]:
+def _divide(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
     if part.kind == "parquet":
         yield from _row_groups(part, text_column)
-    elif part.compression or part.num_bytes <= part_bytes:
+    elif part.compression or part.num_bytes <= PART_BYTES:
         yield part
     else:
-        for start in range(0, part.num_bytes, part_bytes):
-            end = min(start + part_bytes, part.num_bytes)
+        for start in range(0, part.num_bytes, PART_BYTES):
+            end = min(start + PART_BYTES, part.num_bytes)
             yield replace(part, start=start, end=end, num_bytes=end - start)
 
 

@@ -2,6 +2,7 @@ import gzip
 import json
 import lzma
 import random
+from collections import Counter
 
 import pytest
 
@@ -44,6 +45,8 @@ def test_parts_of_a_file_give_each_document_once(tmp_path, monkeypatch, titled, 
     assert len(whole) == 120
     for part_bytes in [1, 2, 3, 7, 30, 100, 101, 1000]:
         monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
+        parts = list(sources.find_parts([str(path)], "text", Counter()))
+        assert len(parts) == -(-path.stat().st_size // part_bytes)
         assert read(path)[0] == whole
 
 

@@ -153,6 +153,8 @@ def test_files_that_break_off_are_named(tmp_path):
 def test_what_may_not_be_read_is_said(open_folder, nobody):
     path, closed = open_folder / "a.txt", open_folder / "closed"
     closed.mkdir()
+    hidden = open_folder / ".hidden"
+    hidden.mkdir(0)  # which is nobody's business
     path.write_text("one")
     (closed / "b.txt").write_text("two")
     path.chmod(0)
