@@ -179,7 +179,8 @@ def unit_rows(
         labels_per_item=np.zeros_like(lengths),
         rows_per_item=ones,
         example=windows.text,
-        num_truncated=0,
+        num_tokens=tokens.lengths + 2,
+        truncated=np.zeros(len(tokens.lengths), dtype=np.bool_),
         notes={},
     )
     counts = {"token": tokens.lengths, "word": tokens.word_counts, "text": np.ones_like(rooms)}

@@ -18,7 +18,7 @@ from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.data_splits import read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
-from bert_core.tasks.sequences import encode_sequences
+from bert_core.tasks.sequences import Overflow, encode_sequences
 from bert_core.tasks.tables import Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 
@@ -62,6 +62,11 @@ class Classification(Task):
     skip_ragged: bool = Field(
         default=False, description="leave out lines with too few or too many columns (QQP has some)"
     )
+    overflow: Overflow = Field(
+        default="right",
+        description="what becomes of a text longer than max_length: cut on the right or left, or"
+        " read in windows that overlap by half, whose answers are averaged by their tokens",
+    )
     metric: str | None = Field(
         default=None, description="metric that decides which epoch is best; more is better"
     )
@@ -104,24 +109,25 @@ class Classification(Task):
         return {label for each in examples for label in _labels(each.answer)}
 
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer) -> EncodedRows:
-        """One row for each example."""
+        """One row for each example, or several windows, each an item with the example's label."""
         first = [each.first for each in examples]
         second = None
         if any(each.second is not None for each in examples):
             second = [each.second or "" for each in examples]
-        sequences = encode_sequences(tokenizer, first, second, self.max_length)
-        ones = np.ones(len(examples), dtype=np.int64)
+        sequences = encode_sequences(tokenizer, first, second, self.max_length, self.overflow)
+        ones = np.ones_like(sequences.lengths)
         return EncodedRows(
             input_ids=sequences.input_ids,
             lengths=sequences.lengths,
             first_lengths=sequences.first_lengths,
             places=np.zeros_like(ones),
             place_counts=ones,
-            labels=self._encode_answers(examples),
+            labels=self._encode_answers(examples)[sequences.text],
             labels_per_item=ones,
             rows_per_item=ones,
-            example=np.arange(len(examples)),
-            num_truncated=sequences.num_truncated,
+            example=sequences.text,
+            num_tokens=sequences.num_tokens,
+            truncated=sequences.truncated,
             notes={},
         )
 
@@ -143,8 +149,12 @@ class Classification(Task):
     def decode(
         self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Text]
     ) -> list[dict[str, Any]]:
-        """`label` and `scores`, `labels` and `scores`, or `value`, for each example."""
-        del rows, examples
+        """`label` and `scores`, `labels` and `scores`, or `value`, for each example.
+
+        What the windows of a text say is averaged by their tokens.
+        """
+        if len(outputs) > len(examples):
+            outputs = _mean_of_windows(outputs, rows, len(examples))
         if self.kind == "regression":
             return [{"value": float(value)} for value in outputs[:, 0]]
         if self.kind == "multiple":
@@ -233,6 +243,14 @@ class Classification(Task):
                 f"the model knows {', '.join(self.labels)}",
             )
         return number[str(label)]
+
+
+def _mean_of_windows(outputs: FloatArray, rows: EncodedRows, num_examples: int) -> FloatArray:
+    """The outputs [N, L] of examples from those of their windows, [R, L]."""
+    sums = np.zeros((num_examples, outputs.shape[1]))
+    np.add.at(sums, rows.example, outputs * rows.lengths[:, None])
+    tokens = np.bincount(rows.example, rows.lengths, num_examples)
+    return (sums / tokens[:, None]).astype(np.float32)
 
 
 def _labels(answer: Answer | None) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Encoded examples of a fine-tuning task, and the micro-batches made of them.
 
-Shapes: I items (what a step counts), R rows (sequences), T tokens, P places (where a head answers).
+Shapes: N examples, I items (what a step counts), R rows (sequences), T tokens, P places (where a
+head answers).
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,8 @@ class EncodedRows:
     - `labels`, one entry for each place, row or item; `labels_per_item` [I] says how many
     - `rows_per_item` [I], 1 unless several rows are one decision
     - `example` [R], which example a row was made of
-    - `num_truncated`, the examples that lost tokens to the length
+    - `num_tokens` [N], those of each example, were it one row (multiple choice: all of them)
+    - `truncated` [N], whether it lost tokens to the length
     - `notes`, arrays of the task's own that its `decode` reads
     - `lost`, the names of examples that teach nothing, by the reason
     - `counts`, what else of the examples is to be told, by what it is: `{"invalid tags": 3}`
@@ -69,10 +71,16 @@ class EncodedRows:
     labels_per_item: IntArray
     rows_per_item: IntArray
     example: IntArray
-    num_truncated: int
+    num_tokens: IntArray
+    truncated: npt.NDArray[np.bool_]
     notes: dict[str, npt.NDArray[np.int64]]
     lost: dict[str, tuple[str, ...]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def num_truncated(self) -> int:
+        """The examples that lost tokens to the length."""
+        return int(self.truncated.sum())
 
     @property
     def tally(self) -> dict[str, int]:
@@ -103,7 +111,7 @@ class EncodedRows:
 
     def sum_of_squared_lengths(self, items: IntArray) -> int:
         """Over the rows of these items: what attention costs."""
-        return int((self.lengths[self._rows_of(items)] ** 2).sum())
+        return int((self.lengths[self.rows_of(items)] ** 2).sum())
 
     def batch(
         self, items: IntArray, layout: LayoutName, *, without_labels: bool = False
@@ -113,7 +121,7 @@ class EncodedRows:
         Padded rows are as long as the longest. `without_labels` makes a batch that teaches nothing,
         for a rank that has to take part in a step without a share.
         """
-        rows = self._rows_of(items)
+        rows = self.rows_of(items)
         lengths = self.lengths[rows]
         order = by_length(lengths)
         width = int(lengths.max())
@@ -124,7 +132,7 @@ class EncodedRows:
         slots = ragged_arange(first_slots, lengths)
         within = ragged_arange(np.zeros_like(lengths), lengths)
         input_ids, token_type_ids, position_ids = np.zeros((3, num_slots), dtype=np.int64)
-        input_ids[slots] = self.input_ids[ragged_arange(self._first_tokens[rows], lengths)]
+        input_ids[slots] = self.input_ids[ragged_arange(self.first_tokens[rows], lengths)]
         token_type_ids[slots] = within >= np.repeat(self.first_lengths[rows], lengths)
         position_ids[slots] = within
         place_counts = self.place_counts[rows]
@@ -166,7 +174,7 @@ class EncodedRows:
 
     def places_of(self, items: IntArray) -> IntArray:
         """Indices of the places of these items among all of them, in the order of a batch."""
-        rows = self._rows_of(items)
+        rows = self.rows_of(items)
         return ragged_arange(self._first_places[rows], self.place_counts[rows])
 
     @cached_property
@@ -181,7 +189,8 @@ class EncodedRows:
         return np.maximum.reduceat(self.lengths, self._first_rows)
 
     @cached_property
-    def _first_tokens(self) -> IntArray:
+    def first_tokens(self) -> IntArray:
+        """Where the tokens of each row begin, [R]."""
         return _starts(self.lengths)
 
     @cached_property
@@ -192,8 +201,34 @@ class EncodedRows:
     def _first_labels(self) -> IntArray:
         return _starts(self.labels_per_item)
 
-    def _rows_of(self, items: IntArray) -> IntArray:
+    def rows_of(self, items: IntArray) -> IntArray:
+        """Indices of the rows of these items, in their order."""
         return ragged_arange(self._first_rows[items], self.rows_per_item[items])
+
+
+def gather_items(parts: Sequence[tuple[EncodedRows, IntArray]]) -> EncodedRows:
+    """These items of several sets of rows, in this order, as one set: no labels, no notes."""
+    rows = [(each, each.rows_of(items)) for each, items in parts]
+    num_items = sum(len(items) for _, items in parts)
+    return EncodedRows(
+        input_ids=concatenated(
+            [
+                each.input_ids[ragged_arange(each.first_tokens[some], each.lengths[some])]
+                for each, some in rows
+            ]
+        ),
+        lengths=concatenated([each.lengths[some] for each, some in rows]),
+        first_lengths=concatenated([each.first_lengths[some] for each, some in rows]),
+        places=concatenated([each.places[each.places_of(items)] for each, items in parts]),
+        place_counts=concatenated([each.place_counts[some] for each, some in rows]),
+        labels=np.empty(0, dtype=np.int64),
+        labels_per_item=np.zeros(num_items, dtype=np.int64),
+        rows_per_item=concatenated([each.rows_per_item[items] for each, items in parts]),
+        example=concatenated([each.example[some] for each, some in rows]),
+        num_tokens=np.empty(0, dtype=np.int64),
+        truncated=np.empty(0, dtype=np.bool_),
+        notes={},
+    )
 
 
 def tally_text(tally: Mapping[str, int]) -> str:

@@ -103,7 +103,8 @@ class MultipleChoice(Task):
             labels_per_item=np.ones_like(items),
             rows_per_item=np.full_like(items, num_choices),
             example=np.repeat(items, num_choices),
-            num_truncated=int(sequences.truncated.reshape(-1, num_choices).any(1).sum()),
+            num_tokens=sequences.num_tokens.reshape(-1, num_choices).sum(1),
+            truncated=np.asarray(sequences.truncated.reshape(-1, num_choices).any(1)),
             notes={},
         )
 

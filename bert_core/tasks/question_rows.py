@@ -70,7 +70,8 @@ def encode_questions(
         labels_per_item=ones,
         rows_per_item=ones,
         example=windows.text,
-        num_truncated=int((kept < query_lengths).sum()),
+        num_tokens=query_lengths + contexts.lengths[context] + _NUM_SPECIAL,
+        truncated=kept < query_lengths,
         notes={
             "offsets": contexts.offsets,
             "first_token": first_token,

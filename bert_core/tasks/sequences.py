@@ -1,63 +1,113 @@
-"""Texts -> rows of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, truncated to a length."""
+"""Texts -> rows of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of at most a length.
+
+Shapes: N texts or pairs, R rows.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bert_core.tasks.encoded_rows import concatenated
+from bert_core.tasks.windows import slide
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
+
+Overflow = Literal["right", "left", "window"]
+"""What becomes of a text that is too long for a row: cut on a side, or read in windows."""
 
 _TEXTS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Rows end to end; `truncated` says which of them lost tokens to the length."""
+    """Rows end to end, one for each text or several windows of it.
+
+    - `text` [R], the number of the text, or pair, that a row is of
+    - `num_tokens` [N], those of each text or pair, were it one row of any length
+    - `truncated` [N], whether it lost tokens to the length
+    """
 
     input_ids: IntArray
     lengths: IntArray
     first_lengths: IntArray
+    text: IntArray
+    num_tokens: IntArray
     truncated: npt.NDArray[np.bool_]
-
-    @property
-    def num_truncated(self) -> int:
-        """How many rows lost tokens."""
-        return int(self.truncated.sum())
 
 
 def encode_sequences(
-    tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None, max_length: int
+    tokenizer: Tokenizer,
+    first: Sequence[str],
+    second: Sequence[str] | None,
+    max_length: int,
+    overflow: Overflow = "right",
 ) -> Sequences:
-    """One row for each text of `first`, or for each pair with `second`, of at most `max_length`.
+    """Rows of at most `max_length` for each text of `first`, or for each pair with `second`.
 
-    Pairs lose tokens from the longer text first, as the fast tokenizers of Hugging Face do.
+    `overflow` says what becomes of what is longer. Cut on the `right`, as the fast tokenizers of
+    Hugging Face do, or on the `left`, pairs lose tokens from the longer text first. A `window` is
+    half a window on from the one before; those of a pair are of its longer text, each beside the
+    shorter one, which has half the room at most.
     """
     ids = special_token_ids(tokenizer)
     a_ids = token_ids(tokenizer, first)
-    a_lengths = np.array([len(each) for each in a_ids], dtype=np.int64)
+    a_lengths = np.fromiter(map(len, a_ids), np.int64, len(a_ids))
     b_ids = None if second is None else token_ids(tokenizer, second)
     if b_ids is None:
-        kept_a, kept_b = np.minimum(a_lengths, max_length - 2), None
-        truncated = kept_a < a_lengths
+        b_lengths, special = np.zeros_like(a_lengths), 2
     else:
-        b_lengths = np.array([len(each) for each in b_ids], dtype=np.int64)
-        kept_a, kept_b = truncate_pairs(a_lengths, b_lengths, max_length - 3)
-        truncated = (kept_a < a_lengths) | (kept_b < b_lengths)
+        b_lengths, special = np.fromiter(map(len, b_ids), np.int64, len(b_ids)), 3
+    room = max_length - special
+    if overflow == "window":
+        text, kept_a, kept_b, from_a, from_b = _windows(a_lengths, b_lengths, room)
+        truncated = np.minimum(a_lengths, b_lengths) > room // 2
+    else:
+        text = np.arange(len(a_lengths))
+        kept_a, kept_b = truncate_pairs(a_lengths, b_lengths, room)
+        cut_a, cut_b = a_lengths - kept_a, b_lengths - kept_b
+        truncated = cut_a + cut_b > 0
+        from_a, from_b = (cut_a, cut_b) if overflow == "left" else (0 * cut_a, 0 * cut_b)
     parts: list[list[int]] = []
-    for row, a_length in enumerate(kept_a.tolist()):
-        parts += [[ids.cls], a_ids[row][:a_length], [ids.sep]]
-        if b_ids is not None and kept_b is not None:
-            parts += [b_ids[row][: kept_b[row]], [ids.sep]]
+    rows = zip(*map(np.ndarray.tolist, (text, kept_a, kept_b, from_a, from_b)), strict=True)
+    for number, a_length, b_length, a_start, b_start in rows:
+        parts += [[ids.cls], a_ids[number][a_start : a_start + a_length], [ids.sep]]
+        if b_ids is not None:
+            parts += [b_ids[number][b_start : b_start + b_length], [ids.sep]]
     return Sequences(
         input_ids=np.array([token for part in parts for token in part], dtype=np.int64),
-        lengths=kept_a + 2 + (0 if kept_b is None else kept_b + 1),
+        lengths=kept_a + kept_b + special,
         first_lengths=kept_a + 2,
+        text=text,
+        num_tokens=a_lengths + b_lengths + special,
         truncated=truncated,
+    )
+
+
+def _windows(
+    first: IntArray, second: IntArray, room: int
+) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
+    """Windows over the longer text of pairs of these lengths, [N].
+
+    The pair that each is of, what is kept of its first and second text, and from which token on,
+    [R] each.
+    """
+    first_is_longer = first >= second
+    shorter = np.minimum(np.minimum(first, second), room // 2)
+    rooms = room - shorter
+    windows = slide(np.maximum(first, second), rooms, np.maximum(rooms // 2, 1))
+    text = windows.text
+    of_first, of_second = first_is_longer[text], ~first_is_longer[text]
+    return (
+        text,
+        np.where(of_first, windows.lengths, shorter[text]),
+        np.where(of_second, windows.lengths, shorter[text]),
+        windows.starts * of_first,
+        windows.starts * of_second,
     )
 
 

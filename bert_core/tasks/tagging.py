@@ -158,7 +158,8 @@ class Tagging(Task):
             labels_per_item=rows.place_counts,
             rows_per_item=ones,
             example=rows.sentence,
-            num_truncated=rows.num_truncated,
+            num_tokens=rows.num_tokens,
+            truncated=rows.truncated,
             notes={"words": rows.words},
             counts={
                 "words without tokens": rows.num_without_tokens,

@@ -138,25 +138,50 @@ def compute_outputs(model: Bert | FeatureTagger, batch: TaskBatch) -> Tensor:
     if isinstance(model, FeatureTagger):
         assert isinstance(batch, FeatureBatch)
         return model(batch.states.unbind(), batch.place_counts)
-    if FEATURE_TAGGER in model.heads:
-        tagger = model.heads[FEATURE_TAGGER]
-        assert isinstance(tagger, FeatureTagger)
-        layers = model.encoder.hidden_states(
+    layers = layers_read(model)
+    if layers is None:
+        states = [  # [P, H]
+            model.encoder(
+                batch.input_ids,
+                batch.token_type_ids,
+                batch.position_ids,
+                batch.layout,
+                batch.places,
+            )
+        ]
+    else:
+        states = model.encoder.hidden_states(
             batch.input_ids,
             batch.token_type_ids,
             batch.position_ids,
             batch.layout,
-            layers=tagger.layers.tolist(),
+            layers=layers,
             places=batch.places,
         )
-        return tagger(layers, batch.place_counts)
-    states = model.encoder(  # [P, H]
-        batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout, batch.places
-    )
+    return head_answers(model, states, batch.place_counts)
+
+
+def layers_read(model: Bert) -> tuple[int, ...] | None:
+    """The layers whose states the head reads, 0 being the embeddings; None for the last alone."""
+    if FEATURE_TAGGER not in model.heads:
+        return None
+    tagger = model.heads[FEATURE_TAGGER]
+    assert isinstance(tagger, FeatureTagger)
+    return tuple(tagger.layers.tolist())
+
+
+def head_answers(model: Bert, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
+    """The head's answers, [P, L], to the states [P, H] of each layer it reads.
+
+    `place_counts` [R] says how many places belong to each row.
+    """
+    if FEATURE_TAGGER in model.heads:
+        return model.heads[FEATURE_TAGGER](states, place_counts)
+    (last,) = states
     if "pooler" in model.heads:
-        states = model.heads["pooler"](states)
+        last = model.heads["pooler"](last)
     (answering,) = [head for name, head in model.heads.items() if name != "pooler"]
-    return answering(states)
+    return answering(last)
 
 
 def task_loss(

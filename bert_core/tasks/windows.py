@@ -24,11 +24,11 @@ class Windows:
     lengths: IntArray
 
 
-def slide(lengths: IntArray, rooms: IntArray, stride: int) -> Windows:
+def slide(lengths: IntArray, rooms: IntArray, stride: int | IntArray) -> Windows:
     """Windows over texts of these lengths, [N], of at most `rooms` [N] tokens each, at least 1.
 
-    Each starts `stride` tokens after the one before, or where that one ends if it is shorter; the
-    last holds the text's end. A text without tokens has one window.
+    Each starts `stride` tokens, for all texts or [N], after the one before, or where that one ends
+    if it is shorter; the last holds the text's end. A text without tokens has one window.
     """
     steps = np.minimum(rooms, stride)
     counts = 1 + np.maximum(-(-(lengths - rooms) // steps), 0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bert_core.tasks.encoded_rows import concatenated
@@ -24,9 +25,10 @@ class WordRows:
     """Rows end to end.
 
     `input_ids`, `lengths`, `places` and `place_counts` as in `EncodedRows`; `words` [P] is the word
-    of each place, `sentence` [R] the first with a place in the row. `num_truncated` sentences lost
-    tokens, of words that are longer than a row; `num_without_tokens` words have no place because
-    the tokenizer makes nothing of them.
+    of each place, `sentence` [R] the first with a place in the row. `num_tokens` [N] are those of
+    each sentence, were it a row; `truncated` [N] are those that lost some, of words that are longer
+    than a row; `num_without_tokens` words have no place because the tokenizer makes nothing of
+    them.
     """
 
     input_ids: IntArray
@@ -35,7 +37,8 @@ class WordRows:
     place_counts: IntArray
     words: IntArray
     sentence: IntArray
-    num_truncated: int
+    num_tokens: IntArray
+    truncated: npt.NDArray[np.bool_]
     num_without_tokens: int
 
 
@@ -76,7 +79,8 @@ def encode_words(
         place_counts=place_counts,
         words=words[order],
         sentence=sentence[order][np.cumsum(place_counts) - place_counts],
-        num_truncated=len(np.unique(sentence[pieces.sizes[words] > room])),
+        num_tokens=np.bincount(sentence, pieces.sizes[words], len(sentences)).astype(np.int64) + 2,
+        truncated=np.bincount(sentence, pieces.sizes[words] > room, len(sentences)) > 0,
         num_without_tokens=len(pieces.sizes) - len(words),
     )
 

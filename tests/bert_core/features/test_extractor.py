@@ -62,7 +62,8 @@ def test_tokens_have_the_states_of_transformers(theirs, name):
     layers = STRATEGIES[name].layers_of(6)
     states = [[theirs(text)[1][layer, 1:-1] for layer in layers] for text in TEXTS]
     expected = torch.cat([STRATEGIES[name].combine(each) for each in states])
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    atol = 4e-5 if name == "sum_last_four" else 1e-5  # the rounding of four layers adds up
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(

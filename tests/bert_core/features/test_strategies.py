@@ -46,7 +46,8 @@ def test_real_weights_give_the_features_of_transformers(name, some_rows):
         ).hidden_states
     found = strategy.combine(states)
     assert found.shape[1] == strategy.feature_size(config.num_hidden_layers, config.hidden_size)
-    torch.testing.assert_close(found, TRANSFORMERS[name](expected)[rows.real], rtol=0, atol=1e-5)
+    atol = 4e-5 if name == "sum_last_four" else 1e-5  # the rounding of four layers adds up
+    torch.testing.assert_close(found, TRANSFORMERS[name](expected)[rows.real], rtol=0, atol=atol)
 
 
 def test_layers_count_from_the_embeddings_or_from_the_top():

@@ -1,6 +1,7 @@
 """Classification: answers of every kind, and parity with transformers."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -196,6 +197,23 @@ def test_predictions_and_metrics_of_each_kind(some_texts):
     assert predictions[1] == {"value": 4.75}
     metrics = task.metrics(predictions, texts)
     assert (metrics["pearson"], metrics["mean_squared_error"]) == pytest.approx((1, 0))
+
+
+def test_what_windows_say_is_averaged_by_their_tokens(model, tokenizer, some_texts):
+    task = Classification(kind="regression", max_length=16, overflow="window")
+    texts = some_texts([1.0, 2.0, None])
+    texts = [replace(texts[0], first="cat sat " * 9), *texts[1:]]  # 18 tokens, 14 in a window
+    rows = task.encode(texts, tokenizer)
+    mine = rows.example == 0
+    assert rows.lengths[mine].tolist() == [16, 13] and rows.num_truncated == 0
+    assert rows.label_counts[mine].tolist() == [1, 1] and rows.num_tokens[0] == 20
+    outputs, _ = compute_all_outputs(task, model(task), rows, device=CPU)
+    predictions = task.decode(outputs, rows, texts)
+    assert len(predictions) == 3
+    mean = (16 * outputs[0, 0] + 13 * outputs[1, 0]) / 29
+    assert predictions[0]["value"] == pytest.approx(mean, abs=1e-6)
+    cut = task.model_copy(update={"overflow": "left"}).encode(texts, tokenizer)
+    assert cut.truncated[0] and cut.input_ids[1:15].tolist() == rows.input_ids[1:15].tolist()
 
 
 def test_tables_of_every_form_give_the_same_examples(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.tasks.encoded_rows import EncodedRows, concatenated, tally_text
+from bert_core.tasks.encoded_rows import EncodedRows, concatenated, gather_items, tally_text
 
 
 def rows_of(lengths, *, per_item=1, labels=None, place_counts=None):
@@ -22,7 +22,8 @@ def rows_of(lengths, *, per_item=1, labels=None, place_counts=None):
         labels_per_item=np.ones(items, dtype=np.int64),
         rows_per_item=np.full(items, per_item),
         example=np.arange(len(lengths)),
-        num_truncated=0,
+        num_tokens=lengths,
+        truncated=np.zeros(len(lengths), dtype=np.bool_),
         notes={},
     )
 
@@ -43,6 +44,24 @@ def test_a_batch_holds_the_rows_longest_first_and_the_places_in_order(layout):
     assert batch.position_ids[nine].tolist() == list(range(9))
     assert batch.token_type_ids[nine].tolist() == [0] * 6 + [1] * 3
     assert rows.places_of(np.array([2, 0])).tolist() == [3, 4, 5, 0, 1]
+
+
+def test_gathered_items_are_those_of_each_set_in_turn():
+    first = rows_of([3, 9, 6, 2], per_item=2, place_counts=[2, 1, 3, 0])
+    second = rows_of([4, 5], labels=np.zeros((2, 1), dtype=np.float32))
+    gathered = gather_items([(first, np.array([1, 0])), (second, np.array([1]))])
+    assert gathered.num_items == 3 and gathered.rows_per_item.tolist() == [2, 2, 1]
+    batch = gathered.batch(np.arange(3), "packed")
+    expected = [
+        first.batch(np.array([1, 0]), "packed"),
+        second.batch(np.array([1]), "packed"),
+    ]
+    for name in ("input_ids", "position_ids", "token_type_ids"):
+        at_places = [getattr(each, name)[each.places] for each in (batch, *expected)]
+        assert at_places[0].tolist() == [*at_places[1].tolist(), *at_places[2].tolist()]
+    assert batch.place_counts.tolist() == [3, 0, 2, 1, 1]
+    assert batch.layout.lengths.tolist() == [9, 6, 5, 3, 2]
+    assert not len(batch.labels)
 
 
 def test_rows_of_one_item_stay_together():
@@ -99,6 +118,9 @@ def test_a_tally_has_all_that_is_not_in_the_rows_as_it_was():
     rows = rows_of([3, 9])
     assert tally_text(rows.tally) == "0 examples truncated"
     counted = replace(
-        rows, num_truncated=1, counts={"invalid tags": 0}, lost={"answers lost": ("a", "b")}
+        rows,
+        truncated=np.array([True]),
+        counts={"invalid tags": 0},
+        lost={"answers lost": ("a", "b")},
     )
     assert tally_text(counted.tally) == "1 examples truncated, 0 invalid tags, 2 answers lost"

@@ -25,8 +25,56 @@ def test_rows_are_those_of_the_tokenizers_library(tokenizer, some_texts, max_len
     assert found.input_ids.tolist() == [token for each in expected for token in each.ids]
     kinds = [each.type_ids for each in expected]
     assert found.first_lengths.tolist() == [each.count(0) for each in kinds]
-    assert found.num_truncated == sum(bool(each.overflowing) for each in expected)
-    assert (found.num_truncated > 0) == (max_length < 200)
+    assert found.truncated.sum() == sum(bool(each.overflowing) for each in expected)
+    assert found.truncated.any() == (max_length < 200)
+
+
+@pytest.mark.parametrize("max_length", [8, 15, 16, 200])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_cut_on_the_left_the_ends_stay(tokenizer, some_texts, max_length, pairs):
+    texts = some_texts(range(60), pairs=pairs)
+    first = [each.first for each in texts]
+    second = [each.second for each in texts] if pairs else None
+    found = encode_sequences(tokenizer, first, second, max_length, "left")
+    cutting = Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(max_length, strategy="longest_first", direction="left")
+    inputs = first if second is None else list(zip(first, second, strict=True))
+    expected = cutting.encode_batch(inputs)
+    assert found.input_ids.tolist() == [token for each in expected for token in each.ids]
+    whole = tokenizer.encode_batch(inputs)
+    assert found.num_tokens.tolist() == [len(each.ids) for each in whole]
+    assert found.truncated.tolist() == [len(each.ids) > max_length for each in whole]
+
+
+@pytest.mark.parametrize("max_length", [8, 15, 16, 200])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_windows_hold_every_token_and_nothing_else(tokenizer, some_texts, max_length, pairs):
+    texts = some_texts(range(60), pairs=pairs)
+    first = [each.first for each in texts]
+    second = [each.second for each in texts] if pairs else None
+    found = encode_sequences(tokenizer, first, second, max_length, "window")
+    assert found.lengths.max() <= max_length
+    assert set(found.text.tolist()) == set(range(60)) and (np.diff(found.text) >= 0).all()
+    rows = np.split(found.input_ids, np.cumsum(found.lengths)[:-1])
+    for number, text in enumerate(texts):
+        parts = [text.first, text.second] if pairs else [text.first]
+        wholes = [tokenizer.encode(part, add_special_tokens=False).ids for part in parts]
+        longer = max(range(len(wholes)), key=lambda part: len(wholes[part]))
+        room = max_length - len(parts) - 1
+        kept = min(len(wholes[1 - longer]), room // 2) if pairs else 0
+        half = max((room - kept) // 2, 1)
+        end = 0
+        for window, row in enumerate(np.flatnonzero(found.text == number).tolist()):
+            length = int(found.first_lengths[row])
+            cut = [rows[row][1 : length - 1].tolist(), rows[row][length:-1].tolist()]
+            begin, end = window * half, window * half + len(cut[longer])
+            assert cut[longer] == wholes[longer][begin : begin + room - kept]
+            if pairs:
+                assert cut[1 - longer] == wholes[1 - longer][:kept]
+        assert end == len(wholes[longer])
+        assert found.truncated[number] == (pairs and kept < len(wholes[1 - longer]))
+        if found.num_tokens[number] <= max_length:
+            assert (found.text == number).sum() == 1 and not found.truncated[number]
 
 
 def test_the_longer_of_a_pair_gives_way_first():

@@ -62,7 +62,7 @@ def test_every_word_is_asked_for_once_and_sees_what_is_around_it(
     with_tokens = [n for n, word in enumerate(flat) if word != "\x01"]
     assert sorted(rows.words.tolist()) == with_tokens
     assert rows.num_without_tokens == len(flat) - len(with_tokens) > 0
-    assert rows.num_truncated == 0
+    assert not rows.truncated.any()
     assert rows.lengths.max() <= max_length and rows.place_counts.min() >= 1
     for tokens, places, words in row_parts(rows):
         assert tokens[0] == ids.cls and tokens[-1] == ids.sep
@@ -137,7 +137,7 @@ def test_a_span_that_no_window_has_whole_is_told():
 def test_a_word_longer_than_a_row_is_cut_and_its_sentence_counted(tokenizer):
     sentences = [["ab", "abcdefghij" * 2, "cd"], ["ef"], ["abcdefgh"]]
     rows = encode_words(tokenizer, sentences, np.arange(3), 10)
-    assert rows.num_truncated == 1
+    assert rows.truncated.sum() == 1
     assert sorted(rows.words.tolist()) == [0, 1, 2, 3, 4]
     lengths = {tuple(words): len(tokens) for tokens, _, words in row_parts(rows)}
     assert lengths[(1,)] == 10 and lengths[(4,)] == 10 and lengths[(3,)] == 4
