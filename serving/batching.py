@@ -1,0 +1,291 @@
+"""What many clients ask at once -> packed micro-batches of one encoder, on a thread of its own.
+
+Shapes: R rows, P places (tokens that are asked for), H hidden size, L outputs of a head.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bert_core.model.encoder import Encoder
+from bert_core.predictor import layout_for
+from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gather_items
+from bert_core.tasks.task import FloatArray
+from bert_core.text.rows.counter_hash import IntArray
+from bert_core.training.loop import autocast
+
+Head = Callable[[Sequence[Tensor], Tensor], Tensor]
+"""Answers [P, L] to the states [P, H] of each layer it reads, and the number of places [R]."""
+
+
+class OverloadedError(Exception):
+    """More is waiting than the server takes; it says after how many seconds to ask again."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"too much is waiting: ask again in {retry_after:.1f} s")
+        self.retry_after = retry_after
+
+
+class DeadlineError(Exception):
+    """The time a request had was over before its turn came."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What one request wants computed: the states of `layers` at the places of its rows.
+
+    Or what a head, of `num_outputs` outputs, makes of them. Layers count from 1, 0 being the
+    embeddings.
+    """
+
+    rows: EncodedRows
+    layers: tuple[int, ...]
+    head: Head | None = None
+    num_outputs: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all rows, special tokens too."""
+        return len(self.rows.input_ids)
+
+
+class _Waiting:
+    """Work that is not finished: its items, longest first, and what has been found so far."""
+
+    def __init__(self, work: Work, hidden_size: int, deadline: float) -> None:
+        self.work = work
+        self.deadline = deadline
+        self.future: Future[list[FloatArray]] = Future()
+        lengths = work.rows.item_lengths
+        self._order = np.argsort(-lengths, kind="stable")
+        self._lengths: list[int] = lengths[self._order].tolist()
+        self._taken = self._finished = 0
+        widths = [hidden_size] * len(work.layers) if work.head is None else [work.num_outputs]
+        num_places = len(work.rows.places)
+        self._found = [np.zeros((num_places, width), dtype=np.float32) for width in widths]
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its time is over and nothing of it has been begun."""
+        return not self._taken and time.monotonic() > self.deadline
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether every item is in some micro-batch."""
+        return self._taken == len(self._lengths)
+
+    @property
+    def tokens_left(self) -> int:
+        """Of the items that no micro-batch has."""
+        return sum(self._lengths[self._taken :])
+
+    def take(self, max_tokens: int, *, at_least: int = 0) -> tuple[IntArray, int]:
+        """The next items of at most so many tokens, or as many as `at_least`; and their tokens."""
+        first, tokens = self._taken, 0
+        for length in self._lengths[first:]:
+            if tokens + length > max_tokens and self._taken - first >= at_least:
+                break
+            tokens += length
+            self._taken += 1
+        return self._order[first : self._taken], tokens
+
+    def keep(self, items: IntArray, answers: Sequence[FloatArray]) -> None:
+        """Puts away what was found for items; the last ones finish the work."""
+        places = self.work.rows.places_of(items)
+        for found, each in zip(self._found, answers, strict=True):
+            found[places] = each
+        self._finished += len(items)
+        if self._finished == len(self._order):
+            self.finish()
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Gives what was found, or the error, to whoever still awaits it."""
+        with suppress(InvalidStateError):  # cancelled in this very moment
+            if error is None:
+                self.future.set_result(self._found)
+            else:
+                self.future.set_exception(error)
+
+
+_Part = tuple[_Waiting, IntArray]
+"""Some items of a request."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a micro-batch was like, for those who watch: tokens, of how many requests, seconds."""
+
+    num_tokens: int
+    num_slots: int
+    num_requests: int
+    seconds: float
+
+
+@dataclass(eq=False)
+class Batcher:
+    """Computes the work of all requests to one encoder, as it comes, in micro-batches.
+
+    A micro-batch has at most `max_tokens` tokens, or one item. It begins as soon as the one before
+    has ended, with whatever is waiting, so that nobody waits for others to come. Of several
+    requests each has a like share of it, so that a short one passes a long one.
+
+    - `max_waiting_tokens`, above which a request is turned away
+    - `watch`, called after each micro-batch, on the thread that computes
+    """
+
+    encoder: Encoder
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    max_tokens: int = 1024
+    max_waiting_tokens: int = 65536
+    autocast_dtype: torch.dtype | None = None
+    watch: Callable[[Batch], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        config = self.encoder.config
+        self._layout: LayoutName = layout_for(
+            config, self.device, self.autocast_dtype, training=False
+        )
+        self._waiting: list[_Waiting] = []
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._tokens_per_second = 0.0
+        self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Of all work that no micro-batch has taken."""
+        with self._changed:
+            return self._count_tokens()
+
+    def submit(self, work: Work, seconds: float = float("inf")) -> Future[list[FloatArray]]:
+        """Takes work that is to be begun within so many seconds; gives what is to be found.
+
+        That is the answers of the head, [P, L], alone, or the states of each layer, [P, H], at all
+        places; or `DeadlineError`. A cancelled future is not computed.
+
+        Raises `OverloadedError` where too much is waiting.
+        """
+        waiting = _Waiting(work, self.encoder.config.hidden_size, time.monotonic() + seconds)
+        if not work.rows.num_items:
+            waiting.finish()
+            return waiting.future
+        with self._changed:
+            if self._is_closed:
+                raise RuntimeError("the batcher is closed")
+            before = self._count_tokens()
+            if before and before + work.num_tokens > self.max_waiting_tokens:
+                raise OverloadedError(before / max(self._tokens_per_second, 1.0))
+            self._waiting.append(waiting)
+            self._changed.notify()
+        return waiting.future
+
+    def close(self) -> None:
+        """Finishes what is waiting, and the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _count_tokens(self) -> int:
+        return sum(each.tokens_left for each in self._waiting)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                parts = self._take()
+            if not parts:
+                continue
+            try:
+                self._compute(parts)
+            except Exception as error:  # noqa: BLE001 - whoever asked is told, the others go on
+                self._fail([each for each, _ in parts], error)
+
+    def _take(self) -> list[_Part]:
+        """The items of the next micro-batch, by request; leaves out those that nobody awaits."""
+        for each in self._waiting:
+            if each.is_late:
+                each.finish(DeadlineError("its time was over before its turn came"))
+        self._waiting = [each for each in self._waiting if not each.future.done()]
+        if not self._waiting:
+            return []
+        share = max(self.max_tokens // len(self._waiting), 1)
+        left = self.max_tokens
+        taken: dict[_Waiting, list[IntArray]] = {}
+        for most in (share, self.max_tokens):  # to each its share, then what is left to the first
+            for each in self._waiting:
+                items, tokens = each.take(min(most, left), at_least=0 if taken else 1)
+                if len(items):
+                    taken.setdefault(each, []).append(items)
+                    left -= tokens
+        self._waiting = [each for each in self._waiting if not each.is_taken]
+        # One after another that have the same head, which then answers all of them at once.
+        parts = [(each, np.concatenate(items)) for each, items in taken.items()]
+        return sorted(parts, key=lambda part: id(part[0].work.head))
+
+    def _compute(self, parts: Sequence[_Part]) -> None:
+        begin = time.monotonic()
+        rows = gather_items([(each.work.rows, items) for each, items in parts])
+        batch = rows.batch(np.arange(rows.num_items), self._layout).to(self.device)
+        layers = sorted({layer for each, _ in parts for layer in each.work.layers})
+        with torch.inference_mode(), autocast(self.device, self.autocast_dtype):
+            states = self.encoder.hidden_states(
+                batch.input_ids,
+                batch.token_type_ids,
+                batch.position_ids,
+                batch.layout,
+                layers=layers,
+                places=batch.places,
+            )
+            answers = list(self._answers(parts, dict(zip(layers, states, strict=True)), batch))
+        for (waiting, items), each in zip(parts, answers, strict=True):
+            waiting.keep(items, each)
+        seconds = time.monotonic() - begin
+        self._tokens_per_second = batch.num_real_tokens / seconds
+        self.watch(Batch(batch.num_real_tokens, batch.num_slots, len(parts), seconds))
+
+    def _answers(
+        self, parts: Sequence[_Part], states: Mapping[int, Tensor], batch: TaskBatch
+    ) -> Iterator[list[FloatArray]]:
+        """What is to be found for the items of each part, of the states [P, H] of layers."""
+        first_row = first_place = 0
+        for head, group in groupby(parts, key=lambda part: part[0].work.head):
+            some = list(group)
+            num_places = [len(each.work.rows.places_of(items)) for each, items in some]
+            num_rows = sum(len(each.work.rows.rows_of(items)) for each, items in some)
+            places = slice(first_place, first_place + sum(num_places))
+            rows = slice(first_row, first_row + num_rows)
+            first_row, first_place = rows.stop, places.stop
+            bounds = np.cumsum(num_places)[:-1]
+            if head is not None:
+                read = [states[layer][places] for layer in some[0][0].work.layers]
+                outputs = _on_host(head(read, batch.place_counts[rows]))
+                yield from ([each] for each in np.split(outputs, bounds))
+                continue
+            wanted = {layer for each, _ in some for layer in each.work.layers}
+            of_parts = {
+                layer: np.split(_on_host(states[layer][places]), bounds) for layer in wanted
+            }
+            for number, (each, _) in enumerate(some):
+                yield [of_parts[layer][number] for layer in each.work.layers]
+
+    def _fail(self, failed: Sequence[_Waiting], error: Exception) -> None:
+        with self._changed:
+            self._waiting = [each for each in self._waiting if each not in failed]
+        for each in failed:
+            each.finish(error)
+
+
+def _on_host(states: Tensor) -> FloatArray:
+    return states.float().cpu().numpy()

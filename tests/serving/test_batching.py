@@ -1,0 +1,199 @@
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from small_tasks import WRITERS, write_data, write_encoder
+
+from bert_core.model_folder import load_model_folder
+from bert_core.predictor import compute_all_outputs
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.classification import Text
+from bert_core.tasks.task import add_task_head, head_answers
+from serving.batching import Batcher, DeadlineError, OverloadedError, Work
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tmp_path_factory):
+    return write_encoder(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture
+def opened(encoder_folder):
+    """A model and its tokenizer."""
+    _, model, tokenizer = load_model_folder(encoder_folder)
+    return model.eval(), tokenizer
+
+
+@pytest.fixture
+def batcher_of():
+    """Makes a batcher, closed in the end."""
+    made = []
+
+    def make(encoder, **settings):
+        made.append(Batcher(encoder, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+class Gate:
+    """Holds the thread that computes after each micro-batch until it is opened."""
+
+    def __init__(self):
+        self.opened = threading.Event()
+        self.reached = threading.Event()
+        self.batches = []
+
+    def __call__(self, batch):
+        self.batches.append(batch)
+        self.reached.set()
+        assert self.opened.wait(30)
+
+
+def work_of(task, model, examples, tokenizer):
+    head = partial(head_answers, model)
+    rows = task.encode(examples, tokenizer)
+    last = (model.config.num_hidden_layers,)
+    return Work(rows, last, head, task.head.num_outputs)
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+@pytest.mark.parametrize("max_tokens", [1, 60, 4096])
+def test_answers_in_any_company_are_those_of_the_offline_predictor(
+    name, max_tokens, opened, batcher_of, tmp_path
+):
+    model, tokenizer = opened
+    examples = TASKS[name].examples(write_data(name, tmp_path / "data"), "train")
+    task = TASKS[name].with_labels(examples)
+    add_task_head(model, task)
+    model.eval()
+    batcher = batcher_of(model.encoder, max_tokens=max_tokens)
+    works = [work_of(task, model, examples[i : i + 3], tokenizer) for i in range(0, 30, 3)]
+    assert len(examples) == 30
+    for work, future in [(each, batcher.submit(each)) for each in works]:
+        (found,) = future.result(30)
+        alone, _ = compute_all_outputs(task, model, work.rows, device=CPU)
+        np.testing.assert_allclose(found, alone, atol=1e-5)
+
+
+def test_requests_for_heads_and_for_layers_share_a_micro_batch(opened, batcher_of, tmp_path):
+    model, tokenizer = opened
+    examples = TASKS["sst2"].examples(write_data("sst2", tmp_path / "data"), "train")
+    task = TASKS["sst2"].with_labels(examples)
+    add_task_head(model, task)
+    model.eval()
+    gate = Gate()
+    batcher = batcher_of(model.encoder, max_tokens=4096, watch=gate)
+    first = work_of(task, model, examples[:2], tokenizer)
+    held = batcher.submit(first)
+    assert gate.reached.wait(30)
+    states = Work(task.encode(examples[2:4], tokenizer), (1, 0))
+    embeddings = Work(task.encode(examples[4:5], tokenizer), (0,))
+    futures = [batcher.submit(each) for each in (states, first, embeddings)]
+    gate.opened.set()
+    top, bottom = futures[0].result(30)
+    assert len(gate.batches) == 2 and gate.batches[1].num_requests == 3
+    batch = states.rows.batch(np.arange(2), "packed")
+    with torch.inference_mode():
+        expected = model.encoder.hidden_states(
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.position_ids,
+            batch.layout,
+            layers=(1, 0),
+            places=batch.places,
+        )
+    np.testing.assert_allclose(top, expected[0], atol=1e-5)
+    np.testing.assert_allclose(bottom, expected[1], atol=1e-5)
+    np.testing.assert_allclose(futures[1].result(30), held.result(30), atol=1e-5)
+    assert futures[2].result(30)[0].shape == (1, model.config.hidden_size)
+
+
+def texts(tokenizer, *num_words):
+    """Rows of texts with so many words each, and two tokens more."""
+    return TASKS["sst2"].encode([Text("cat " * each, None, None) for each in num_words], tokenizer)
+
+
+def test_a_short_request_passes_a_long_one(opened, batcher_of):
+    model, tokenizer = opened
+    gate = Gate()
+    batcher = batcher_of(model.encoder, max_tokens=64, watch=gate)
+    batcher.submit(Work(texts(tokenizer, 3), (1,)))
+    assert gate.reached.wait(30)
+    order = []
+    for name, words in (("long", [20] * 50), ("short", [3])):
+        future = batcher.submit(Work(texts(tokenizer, *words), (1,)))
+        future.add_done_callback(lambda _, name=name: order.append(name))
+    gate.opened.set()
+    future.result(30)
+    batcher.close()
+    assert order == ["short", "long"]
+    assert max(each.num_tokens for each in gate.batches) <= 64
+    assert sum(each.num_tokens for each in gate.batches) == 5 + 50 * 22 + 5
+
+
+def test_what_is_too_much_is_turned_away(opened, batcher_of):
+    model, tokenizer = opened
+    gate = Gate()
+    batcher = batcher_of(model.encoder, max_waiting_tokens=40, watch=gate)
+    batcher.submit(Work(texts(tokenizer, 3), (1,)))
+    assert gate.reached.wait(30)
+    waiting = batcher.submit(Work(texts(tokenizer, 100), (1,)))  # however long, where none waits
+    assert batcher.waiting_tokens == 102
+    with pytest.raises(OverloadedError) as raised:
+        batcher.submit(Work(texts(tokenizer, 3), (1,)))
+    assert raised.value.retry_after > 0
+    gate.opened.set()
+    assert len(waiting.result(30)) == 1
+
+
+def test_who_is_late_is_told_and_who_left_is_not_computed(opened, batcher_of):
+    model, tokenizer = opened
+    gate = Gate()
+    batcher = batcher_of(model.encoder, watch=gate)
+    batcher.submit(Work(texts(tokenizer, 3), (1,)))
+    assert gate.reached.wait(30)
+    late = batcher.submit(Work(texts(tokenizer, 3), (1,)), seconds=0)
+    left = batcher.submit(Work(texts(tokenizer, 4), (1,)))
+    stays = batcher.submit(Work(texts(tokenizer, 5), (1,)))
+    assert left.cancel()
+    gate.opened.set()
+    assert len(stays.result(30)) == 1
+    with pytest.raises(DeadlineError):
+        late.result(30)
+    assert [each.num_tokens for each in gate.batches] == [5, 7]
+
+
+def test_an_error_is_told_to_those_who_asked_and_the_others_go_on(opened, batcher_of):
+    model, tokenizer = opened
+
+    def fail(states, place_counts):
+        raise RuntimeError("no head")
+
+    batcher = batcher_of(model.encoder)
+    with pytest.raises(RuntimeError, match="no head"):
+        batcher.submit(Work(texts(tokenizer, 3), (1,), fail, 2)).result(30)
+    assert len(batcher.submit(Work(texts(tokenizer, 3), (1,))).result(30)) == 1
+
+
+def test_nothing_is_found_at_once(opened, batcher_of):
+    model, tokenizer = opened
+    rows = TASKS["conll2003"].encode([], tokenizer)
+    (found,) = batcher_of(model.encoder).submit(Work(rows, (1,))).result(0)
+    assert found.shape == (0, model.config.hidden_size)
+
+
+def test_a_closed_batcher_takes_nothing(opened, batcher_of):
+    model, tokenizer = opened
+    batcher = batcher_of(model.encoder)
+    future = batcher.submit(Work(texts(tokenizer, 3), (1,)))
+    batcher.close()
+    assert future.done()
+    with pytest.raises(RuntimeError, match="closed"):
+        batcher.submit(Work(texts(tokenizer, 3), (1,)))
