@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.config import ModelConfig
@@ -32,6 +33,7 @@ from bert_core.model.encoder import Encoder
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import PREDICTION_TOKENS
 from bert_core.tasks.task import FloatArray
+from bert_core.text.rows.counter_hash import IntArray
 
 _SHORTEST = 8
 
@@ -103,40 +105,58 @@ class Extractor:
 
         A unit without a token, such as a word that the tokenizer makes nothing of, has zeros.
         """
-        choice, maximum = self.choice, rows.pooling == "max"
-        layers = choice.strategy.layers_of(self.encoder.config.num_hidden_layers)
+        choice = self.choice
         weights = None
         if choice.layer_weights is not None:
             weights = torch.tensor(choice.layer_weights, device=self.device)
-        start = -torch.inf if maximum else 0.0
-        features = torch.full(
-            (rows.num_units, self.feature_size), start, dtype=torch.float32, device=self.device
-        )
+        features = UnitFeatures(rows, self.feature_size, self.device)
         computed = states_at_places(
             self.encoder,
             rows.rows,
-            layers,
+            choice.strategy.layers_of(self.encoder.config.num_hidden_layers),
             device=self.device,
             max_tokens=self.max_tokens,
             autocast_dtype=self.autocast_dtype,
         )
         for items, _, states in computed:
             found = choice.strategy.combine(states, weights)
-            units = torch.from_numpy(rows.units[rows.rows.places_of(items)]).to(self.device)
-            if maximum:
-                units = units.unsqueeze(1).expand_as(found)
-                features.scatter_reduce_(0, units, found, "amax")
-            else:
-                features.index_add_(0, units, found)
-        counts = np.bincount(rows.units, minlength=rows.num_units)
-        places = torch.from_numpy(counts).to(self.device).unsqueeze(1)
-        if maximum:
-            features.masked_fill_(places == 0, 0)
+            features.add(rows.rows.places_of(items), found)
+        return features.pooled(normalize=choice.normalize)
+
+
+class UnitFeatures:
+    """The features of units [U, F], pooled from those of their places as these are computed."""
+
+    def __init__(self, rows: UnitRows, feature_size: int, device: torch.device) -> None:
+        self._rows = rows
+        self._is_maximum = rows.pooling == "max"
+        start = -torch.inf if self._is_maximum else 0.0
+        shape = rows.num_units, feature_size
+        self._features = torch.full(shape, start, dtype=torch.float32, device=device)
+
+    def add(self, places: IntArray, found: Tensor) -> None:
+        """Takes in the features [P, F] of these of the rows' places, each of them once."""
+        units = torch.from_numpy(self._rows.units[places]).to(self._features.device)
+        if self._is_maximum:
+            units = units.unsqueeze(1).expand_as(found)
+            self._features.scatter_reduce_(0, units, found, "amax")
         else:
-            features /= places.clamp(min=1)
-        if choice.normalize:
-            features = F.normalize(features, dim=1)
-        return features.cpu().numpy()
+            self._features.index_add_(0, units, found)
+
+    def pooled(self, *, normalize: bool) -> FloatArray:
+        """The features of all units, float32 [U, F], when all places have been added.
+
+        A unit without a token has zeros.
+        """
+        counts = np.bincount(self._rows.units, minlength=self._rows.num_units)
+        places = torch.from_numpy(counts).to(self._features.device).unsqueeze(1)
+        if self._is_maximum:
+            self._features.masked_fill_(places == 0, 0)
+        else:
+            self._features /= places.clamp(min=1)
+        if normalize:
+            self._features = F.normalize(self._features, dim=1)
+        return self._features.cpu().numpy()
 
 
 def load_extractor(

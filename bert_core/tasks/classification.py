@@ -18,9 +18,10 @@ from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.data_splits import read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
-from bert_core.tasks.sequences import Overflow, encode_sequences
+from bert_core.tasks.sequences import encode_sequences
 from bert_core.tasks.tables import Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
+from bert_core.tasks.windows import Overflow
 
 Answer = str | tuple[str, ...] | float
 """A label, several labels, or a number."""

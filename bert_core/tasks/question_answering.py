@@ -31,6 +31,7 @@ from bert_core.tasks.squad import Question, read_squad, read_squad_table
 from bert_core.tasks.squad_metrics import squad_metrics, squad_v2_metrics
 from bert_core.tasks.tables import TaskDataError, split_file
 from bert_core.tasks.task import FloatArray, HeadShape, Task
+from bert_core.tasks.windows import Overflow
 
 _ENDINGS = (".json", ".json.xz", ".json.gz")
 _TABLES = (".jsonl", ".parquet")
@@ -49,6 +50,11 @@ class QuestionAnswering(Task):
     max_length: int = Field(default=384, ge=8, description="longest row, in tokens")
     stride: int = Field(
         default=128, ge=1, description="tokens from the start of a window to that of the next"
+    )
+    overflow: Overflow = Field(
+        default="window",
+        description="what becomes of a context that is too long for a row: read in windows, or cut"
+        " on the left or right",
     )
     max_query_length: int = Field(
         default=64,
@@ -102,6 +108,7 @@ class QuestionAnswering(Task):
             max_length=self.max_length,
             stride=self.stride,
             max_query_length=self.max_query_length,
+            overflow=self.overflow,
         )
 
     def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from bert_core.tasks.alignment import AlignedTokens, align
 from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.sequences import token_ids
 from bert_core.tasks.squad import Answer, Question
-from bert_core.tasks.windows import Windows, slide
+from bert_core.tasks.windows import Overflow, Windows, cut, slide
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
@@ -33,8 +33,11 @@ def encode_questions(
     max_length: int,
     stride: int,
     max_query_length: int,
+    overflow: Overflow = "window",
 ) -> EncodedRows:
     """One row for each window of each question's context; a context is tokenized once.
+
+    Or one row for each question, its context cut on the side that `overflow` says.
 
     All tokens of a row are places. Labels are start and end [R, 2], counted within the row; [CLS]
     (0) where the answer does not stand whole in the window, or there is none. A question whose
@@ -54,7 +57,13 @@ def encode_questions(
     query_lengths = concatenated([[len(each) for each in query_ids]])
     # However short the rows, half of one is left to the context.
     kept = np.minimum(query_lengths, min(max_query_length, (max_length - _NUM_SPECIAL) // 2))
-    windows = slide(contexts.lengths[context], max_length - _NUM_SPECIAL - kept, stride)
+    context_lengths, rooms = contexts.lengths[context], max_length - _NUM_SPECIAL - kept
+    if overflow == "window":
+        windows = slide(context_lengths, rooms, stride)
+        truncated = kept < query_lengths
+    else:
+        windows = cut(context_lengths, rooms, overflow)
+        truncated = (kept < query_lengths) | (windows.lengths < context_lengths)
     first_token = contexts.first_tokens[context[windows.text]] + windows.starts
     row_queries = kept[windows.text]
     labels, lost = _labels(questions, context, contexts, windows, row_queries)
@@ -70,8 +79,8 @@ def encode_questions(
         labels_per_item=ones,
         rows_per_item=ones,
         example=windows.text,
-        num_tokens=query_lengths + contexts.lengths[context] + _NUM_SPECIAL,
-        truncated=kept < query_lengths,
+        num_tokens=query_lengths + context_lengths + _NUM_SPECIAL,
+        truncated=truncated,
         notes={
             "offsets": contexts.offsets,
             "first_token": first_token,

@@ -6,19 +6,15 @@ Shapes: N texts or pairs, R rows.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bert_core.tasks.encoded_rows import concatenated
-from bert_core.tasks.windows import slide
+from bert_core.tasks.windows import Overflow, slide
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
-
-Overflow = Literal["right", "left", "window"]
-"""What becomes of a text that is too long for a row: cut on a side, or read in windows."""
 
 _TEXTS_AT_ONCE = 4096
 

@@ -5,11 +5,17 @@ end to end.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+
+Side = Literal["left", "right"]
+
+Overflow = Literal["left", "right", "window"]
+"""What becomes of a text that is too long for a row: cut on a side, or read in windows."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,13 @@ def slide(lengths: IntArray, rooms: IntArray, stride: int | IntArray) -> Windows
     text = np.repeat(np.arange(len(lengths)), counts)
     starts = ragged_arange(np.zeros_like(counts), counts) * steps[text]
     return Windows(text, starts, np.minimum(rooms[text], lengths[text] - starts))
+
+
+def cut(lengths: IntArray, rooms: IntArray, side: Side) -> Windows:
+    """One window for each text of these lengths, [N]: what is left when it is cut on a side."""
+    kept = np.minimum(lengths, rooms)
+    starts = lengths - kept if side == "left" else np.zeros_like(kept)
+    return Windows(np.arange(len(lengths)), starts, kept)
 
 
 def max_context(windows: Windows) -> npt.NDArray[np.bool_]:

@@ -25,13 +25,14 @@ def question(answer=None, context=CONTEXT, text="When was it written?", start=No
     return Question("q", text, context, (Answer(answer, start),))
 
 
-def encode(tokenizer, *questions, max_length=384, stride=128, max_query_length=64):
+def encode(tokenizer, *questions, max_length=384, stride=128, max_query_length=64, **options):
     return encode_questions(
         tokenizer,
         questions,
         max_length=max_length,
         stride=stride,
         max_query_length=max_query_length,
+        **options,
     )
 
 
@@ -79,6 +80,23 @@ def test_a_context_that_is_too_long_has_windows(tokenizer, stride):
     assert first[0] == len(rows.notes["offsets"]) - len(
         tokenizer.encode(context, add_special_tokens=False)
     )
+
+
+@pytest.mark.parametrize(("overflow", "side"), [("left", slice(-9, None)), ("right", slice(9))])
+def test_a_context_can_be_cut_instead(tokenizer, overflow, side):
+    context = " ".join(f"w{index}" for index in range(60))
+    whole = tokenizer.encode(context, add_special_tokens=False)
+    questions = question("w59", context), question("cat", "a cat")
+    rows = encode(tokenizer, *questions, max_length=17, overflow=overflow)
+    first, second = tokens_of(rows, tokenizer)
+    assert first[7:-1] == whole.tokens[side]
+    assert second[7:-1] == ["a", "cat"]
+    assert rows.truncated.tolist() == [True, False]
+    assert rows.num_tokens.tolist() == [len(whole) + 8, 10]
+    begin = rows.notes["first_token"][0]
+    assert rows.notes["offsets"][begin].tolist() == list(whole.offsets[side][0])
+    last = len(first) - 2 if overflow == "left" else 0
+    assert rows.labels[0, 1] == last and rows.labels[1].tolist() == [8, 8]
 
 
 def test_an_answer_inside_a_word_is_that_word(tokenizer):

@@ -1,6 +1,6 @@
 import numpy as np
 
-from bert_core.tasks.windows import Windows, max_context, slide
+from bert_core.tasks.windows import Windows, cut, max_context, slide
 
 
 def published_windows(num_tokens, room, stride):
@@ -55,6 +55,14 @@ def test_a_text_without_tokens_has_one_empty_window():
     assert windows.text.tolist() == [0, 1, 2]
     assert windows.lengths.tolist() == [0, 3, 0]
     assert max_context(windows).tolist() == [True] * 3
+
+
+def test_a_text_that_is_cut_keeps_the_other_side():
+    lengths, rooms = np.array([5, 0, 9]), np.array([6, 6, 4])
+    left, right = cut(lengths, rooms, "left"), cut(lengths, rooms, "right")
+    assert left.text.tolist() == right.text.tolist() == [0, 1, 2]
+    assert left.lengths.tolist() == right.lengths.tolist() == [5, 0, 4]
+    assert left.starts.tolist() == [0, 0, 5] and right.starts.tolist() == [0, 0, 0]
 
 
 def test_no_texts():
