@@ -59,7 +59,7 @@ bench-finetuning: $(STAMP)  ## fine-tuning beside transformers, hours; DATA=DIR 
 	    --model $(ENCODER) --json $(RESULTS)/finetuning-$${each%%:*}-cpu.json || exit; \
 	done
 	@for each in mrpc:glue/MRPC cola:glue/CoLA conll2003:ner/conll2003 \
-	    squad:squad:--examples:10000:--epochs:1:--seeds:0; do \
+	    squad:squad:--examples:10000:--epochs:1; do \
 	  IFS=: read -r task folder options <<< $$each; \
 	  $(PYTHON) -m benchmarks.finetuning_quality --task $$task --data $(DATA)/$$folder \
 	    --model $(ENCODER) $${options//:/ } --work $(WORK) \
