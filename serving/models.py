@@ -1,0 +1,143 @@
+"""Model folders -> models that answer many requests at once; equal encoders are computed once."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from bert_core.config import ModelConfig
+from bert_core.features.extractor import FeatureChoice
+from bert_core.model.bert import Bert
+from bert_core.model.encoder import Encoder
+from bert_core.model_folder import CONFIG, load_model_folder
+from bert_core.tasks.catalog import task_of
+from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.foreign_models import infer_task
+from bert_core.tasks.task import Task, head_answers, layers_read
+from serving.batching import Batcher, Head, Work
+
+_KNOWS_NO_TASK = ("BertForPreTraining", "BertForMaskedLM", "BertModel", None)
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A model folder that is served: what it can do, and what computes it.
+
+    `task` is None of an encoder that was not fine-tuned; `head` then is, too.
+    """
+
+    name: str
+    folder: Path
+    model: Bert
+    tokenizer: Tokenizer
+    batcher: Batcher
+    task_name: str | None
+    task: Task | None
+    head: Head | None
+
+    @property
+    def config(self) -> ModelConfig:
+        """The encoder's architecture."""
+        return self.model.config
+
+    def work(self, rows: EncodedRows) -> Work:
+        """What the task's head is to say of rows."""
+        assert self.task is not None and self.head is not None
+        layers = layers_read(self.model) or (self.config.num_hidden_layers,)
+        return Work(rows, layers, self.head, self.task.head.num_outputs)
+
+    def feature_work(self, rows: EncodedRows, choice: FeatureChoice) -> Work:
+        """The states of the layers that a choice of features reads."""
+        return Work(rows, choice.strategy.layers_of(self.config.num_hidden_layers))
+
+
+def load_models(
+    folders: Mapping[str, Path],
+    *,
+    device: torch.device | None = None,
+    max_tokens: int = 1024,
+    max_waiting_tokens: int = 65536,
+) -> dict[str, ServedModel]:
+    """Opens model folders, ours or those of `transformers`, by the names they are asked for.
+
+    `max_tokens` and `max_waiting_tokens` are those of each `Batcher`. Raises `UserError` for a
+    folder that is damaged.
+    """
+    device = device or torch.device("cpu")
+    batchers: list[Batcher] = []
+    served: dict[str, ServedModel] = {}
+    for name, folder in folders.items():
+        _, model, tokenizer = load_model_folder(folder)
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        known = task_of(config) or _foreign_task(folder, config, model)
+        model = model.to(device).eval()
+        batcher = next((b for b in batchers if are_equal(b.encoder, model.encoder)), None)
+        if batcher is None:
+            batcher = Batcher(
+                model.encoder,
+                device=device,
+                max_tokens=max_tokens,
+                max_waiting_tokens=max_waiting_tokens,
+            )
+            batchers.append(batcher)
+        model.encoder = batcher.encoder
+        served[name] = ServedModel(
+            name=name,
+            folder=folder,
+            model=model,
+            tokenizer=tokenizer,
+            batcher=batcher,
+            task_name=known[0] if known else None,
+            task=known[1] if known else None,
+            head=partial(head_answers, model) if known else None,
+        )
+    return served
+
+
+def _foreign_task(folder: Path, config: Mapping[str, Any], model: Bert) -> tuple[str, Task] | None:
+    architecture = next(iter(config.get("architectures") or ()), None)
+    return None if architecture in _KNOWS_NO_TASK else infer_task(folder, config, model)
+
+
+def are_equal(first: Encoder, second: Encoder) -> bool:
+    """Whether two encoders compute the same."""
+    if first.config != second.config:
+        return False
+    mine, yours = first.state_dict(), second.state_dict()
+    return all(torch.equal(mine[name], yours[name].to(mine[name].device)) for name in mine)
+
+
+def close_models(models: Sequence[ServedModel]) -> None:
+    """Lets each encoder finish what is waiting."""
+    for batcher in {id(each.batcher): each.batcher for each in models}.values():
+        batcher.close()
+
+
+def warm_up(model: ServedModel, lengths: Sequence[int] = (8, 128)) -> None:
+    """Computes rows of these lengths, so that the first request need not wait for what is lazy."""
+    longest = model.config.max_position_embeddings
+    for length in lengths:
+        size = min(length, longest)
+        ones = np.ones(1, dtype=np.int64)
+        rows = EncodedRows(
+            input_ids=np.zeros(size, dtype=np.int64),
+            lengths=size * ones,
+            first_lengths=size * ones,
+            places=0 * ones,
+            place_counts=ones,
+            labels=np.empty(0, dtype=np.int64),
+            labels_per_item=0 * ones,
+            rows_per_item=ones,
+            example=0 * ones,
+            num_tokens=size * ones,
+            truncated=np.zeros(1, dtype=np.bool_),
+            notes={},
+        )
+        work = Work(rows, (model.config.num_hidden_layers,))
+        model.batcher.submit(work).result()

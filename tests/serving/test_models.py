@@ -1,0 +1,105 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from small_tasks import write_data, write_encoder
+
+from bert_core.errors import UserError
+from bert_core.features.extractor import FeatureChoice, load_extractor
+from bert_core.features.strategies import STRATEGIES
+from bert_core.features.units import cut_texts
+from bert_core.model_folder import CHECKSUMS, load_model_folder, save_model_folder
+from bert_core.predictor import load_predictor
+from bert_core.tasks.catalog import TASKS, task_config
+from bert_core.tasks.task import add_task_head
+from serving.models import close_models, load_models, warm_up
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """An encoder, and two models that were fine-tuned from it without changing it; their data."""
+    root = tmp_path_factory.mktemp("models")
+    data = {}
+    for name in ("sst2", "squad"):
+        data[name] = write_data(name, root / "data" / name)
+        _, model, tokenizer = load_model_folder(write_encoder(root / "encoder"))
+        task = TASKS[name].with_labels(TASKS[name].examples(data[name], "train"))
+        add_task_head(model, task)
+        config = task_config(name, task)
+        save_model_folder(root / name, model, tokenizer, card="", extra_config=config)
+    return root, data
+
+
+@pytest.fixture
+def served(folders):
+    root, _ = folders
+    models = load_models({name: root / name for name in ("encoder", "sst2", "squad")})
+    yield models
+    close_models(list(models.values()))
+
+
+@pytest.mark.parametrize("name", ["sst2", "squad"])
+def test_answers_are_those_of_the_offline_predictor(name, served, folders):
+    root, data = folders
+    offline = load_predictor(root / name)
+    examples = offline.task.examples(data[name], "dev")
+    expected, rows = offline.predict(examples)
+    model = served[name]
+    (outputs,) = model.batcher.submit(model.work(rows)).result(30)
+    assert model.task_name == name and model.task == offline.task
+    for found, wanted in zip(model.task.decode(outputs, rows, examples), expected, strict=True):
+        assert found.get("text") == wanted.get("text")
+        assert found.get("label") == wanted.get("label")
+        score = "score" if name == "squad" else "scores"
+        assert found[score] == pytest.approx(wanted[score], abs=1e-5)
+
+
+def test_equal_encoders_are_one(served):
+    assert len({id(each.batcher) for each in served.values()}) == 1
+    assert len({id(each.model.encoder) for each in served.values()}) == 1
+    assert served["encoder"].task is None and served["encoder"].head is None
+
+
+def test_other_encoders_are_others(folders, tmp_path):
+    root, _ = folders
+    _, model, tokenizer = load_model_folder(root / "encoder")
+    model.encoder.layers[0].output.weight.data[0, 0] += 1
+    save_model_folder(tmp_path / "other", model, tokenizer, card="")
+    models = load_models({"a": root / "encoder", "b": tmp_path / "other"})
+    assert models["a"].batcher is not models["b"].batcher
+    close_models(list(models.values()))
+
+
+def test_layers_are_those_of_the_extractor(served, folders):
+    root, _ = folders
+    choice = FeatureChoice(strategy=STRATEGIES["embeddings"], unit="token")
+    extractor = load_extractor(root / "encoder", choice)
+    texts = ["the cat sat", "dogs run far away"]
+    model = served["encoder"]
+    cut = extractor.rows(cut_texts(extractor.tokenizer, texts))
+    (found,) = model.batcher.submit(model.feature_work(cut.rows, choice)).result(30)
+    np.testing.assert_allclose(found, extractor.of_texts(texts), atol=1e-5)
+
+
+def test_a_warm_model_has_computed(served):
+    batches = []
+    served["sst2"].batcher.watch = batches.append
+    warm_up(served["sst2"], lengths=(8, 1000))
+    assert [each.num_tokens for each in batches] == [8, 384]
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"config\.json"):
+        load_models({"a": tmp_path})
+
+
+def test_a_model_of_another_kind_is_named(folders, tmp_path):
+    root, _ = folders
+    shutil.copytree(root / "encoder", tmp_path / "other")
+    path = tmp_path / "other" / "config.json"
+    config = json.loads(path.read_text()) | {"architectures": ["BertLMHeadModel"]}
+    path.write_text(json.dumps(config))
+    (tmp_path / "other" / CHECKSUMS).unlink()
+    with pytest.raises(UserError, match="knows no task"):
+        load_models({"a": tmp_path / "other"})
