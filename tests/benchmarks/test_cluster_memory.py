@@ -22,4 +22,4 @@ def test_what_work_takes_is_seen_while_it_goes_on(ray_cluster):
         del held
     assert memory.peak_above_idle == pytest.approx(200 << 20, rel=0.3)
     times = [at for at, _ in memory.series]
-    assert times == sorted(times) and len(times) > 2
+    assert times == sorted(times) and len(times) >= 2

@@ -98,6 +98,7 @@ def test_requests_for_heads_and_for_layers_share_a_micro_batch(opened, batcher_o
     futures = [batcher.submit(each) for each in (states, first, embeddings)]
     gate.opened.set()
     top, bottom = futures[0].result(30)
+    batcher.close()
     assert len(gate.batches) == 2 and gate.batches[1].num_requests == 3
     batch = states.rows.batch(np.arange(2), "packed")
     with torch.inference_mode():
@@ -167,6 +168,7 @@ def test_who_is_late_is_told_and_who_left_is_not_computed(opened, batcher_of):
     assert len(stays.result(30)) == 1
     with pytest.raises(DeadlineError):
         late.result(30)
+    batcher.close()
     assert [each.num_tokens for each in gate.batches] == [5, 7]
 
 

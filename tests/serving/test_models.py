@@ -86,6 +86,7 @@ def test_a_warm_model_has_computed(served):
     batches = []
     served["sst2"].batcher.watch = batches.append
     warm_up(served["sst2"], lengths=(8, 1000))
+    close_models(list(served.values()))
     assert [each.num_tokens for each in batches] == [8, 384]
 
 
