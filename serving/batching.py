@@ -3,6 +3,7 @@
 Shapes: R rows, P places (tokens that are asked for), H hidden size, L outputs of a head.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +19,11 @@ from torch import Tensor
 from bert_core.model.encoder import Encoder
 from bert_core.predictor import layout_for
 from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gather_items
-from bert_core.tasks.task import FloatArray
+from bert_core.tasks.task import FloatArray, hidden_states
 from bert_core.text.rows.counter_hash import IntArray
 from bert_core.training.loop import autocast
+
+_LOG = logging.getLogger(__name__)
 
 Head = Callable[[Sequence[Tensor], Tensor], Tensor]
 """Answers [P, L] to the states [P, H] of each layer it reads, and the number of places [R]."""
@@ -58,7 +61,10 @@ class Work:
 
 
 class _Waiting:
-    """Work that is not finished: its items, longest first, and what has been found so far."""
+    """Work that is not finished: its items, longest first, and what has been found so far.
+
+    `tokens_left` are those of the items that no micro-batch has.
+    """
 
     def __init__(self, work: Work, hidden_size: int, deadline: float) -> None:
         self.work = work
@@ -67,7 +73,9 @@ class _Waiting:
         lengths = work.rows.item_lengths
         self._order = np.argsort(-lengths, kind="stable")
         self._lengths: list[int] = lengths[self._order].tolist()
-        self._taken = self._finished = 0
+        self._taken = 0
+        self._is_found = np.zeros(len(lengths), dtype=np.bool_)
+        self.tokens_left = work.num_tokens
         widths = [hidden_size] * len(work.layers) if work.head is None else [work.num_outputs]
         num_places = len(work.rows.places)
         self._found = [np.zeros((num_places, width), dtype=np.float32) for width in widths]
@@ -82,11 +90,6 @@ class _Waiting:
         """Whether every item is in some micro-batch."""
         return self._taken == len(self._lengths)
 
-    @property
-    def tokens_left(self) -> int:
-        """Of the items that no micro-batch has."""
-        return sum(self._lengths[self._taken :])
-
     def take(self, max_tokens: int, *, at_least: int = 0) -> tuple[IntArray, int]:
         """The next items of at most so many tokens, or as many as `at_least`; and their tokens."""
         first, tokens = self._taken, 0
@@ -95,6 +98,7 @@ class _Waiting:
                 break
             tokens += length
             self._taken += 1
+        self.tokens_left -= tokens
         return self._order[first : self._taken], tokens
 
     def keep(self, items: IntArray, answers: Sequence[FloatArray]) -> None:
@@ -102,8 +106,8 @@ class _Waiting:
         places = self.work.rows.places_of(items)
         for found, each in zip(self._found, answers, strict=True):
             found[places] = each
-        self._finished += len(items)
-        if self._finished == len(self._order):
+        self._is_found[items] = True
+        if self._is_found.all():
             self.finish()
 
     def finish(self, error: Exception | None = None) -> None:
@@ -135,7 +139,8 @@ class Batcher:
 
     A micro-batch has at most `max_tokens` tokens, or one item. It begins as soon as the one before
     has ended, with whatever is waiting, so that nobody waits for others to come. Of several
-    requests each has a like share of it, so that a short one passes a long one.
+    requests each has a like share of it, so that a short one passes a long one; who gets nothing of
+    it is the first of the next.
 
     - `max_waiting_tokens`, above which a request is turned away
     - `watch`, called after each micro-batch, on the thread that computes
@@ -208,9 +213,14 @@ class Batcher:
             if not parts:
                 continue
             try:
-                self._compute(parts)
+                batch = self._compute(parts)
             except Exception as error:  # noqa: BLE001 - whoever asked is told, the others go on
-                self._fail([each for each, _ in parts], error)
+                self._compute_apart(parts, error)
+                continue
+            try:
+                self.watch(batch)
+            except Exception:
+                _LOG.exception("watching a micro-batch")
 
     def _take(self) -> list[_Part]:
         """The items of the next micro-batch, by request; leaves out those that nobody awaits."""
@@ -229,31 +239,27 @@ class Batcher:
                 if len(items):
                     taken.setdefault(each, []).append(items)
                     left -= tokens
-        self._waiting = [each for each in self._waiting if not each.is_taken]
+        # Whoever had nothing of this one comes first in the next.
+        self._waiting = sorted(
+            (each for each in self._waiting if not each.is_taken), key=lambda each: each in taken
+        )
         # One after another that have the same head, which then answers all of them at once.
         parts = [(each, np.concatenate(items)) for each, items in taken.items()]
         return sorted(parts, key=lambda part: id(part[0].work.head))
 
-    def _compute(self, parts: Sequence[_Part]) -> None:
+    def _compute(self, parts: Sequence[_Part]) -> Batch:
         begin = time.monotonic()
         rows = gather_items([(each.work.rows, items) for each, items in parts])
         batch = rows.batch(np.arange(rows.num_items), self._layout).to(self.device)
         layers = sorted({layer for each, _ in parts for layer in each.work.layers})
         with torch.inference_mode(), autocast(self.device, self.autocast_dtype):
-            states = self.encoder.hidden_states(
-                batch.input_ids,
-                batch.token_type_ids,
-                batch.position_ids,
-                batch.layout,
-                layers=layers,
-                places=batch.places,
-            )
+            states = hidden_states(self.encoder, batch, layers)
             answers = list(self._answers(parts, dict(zip(layers, states, strict=True)), batch))
         for (waiting, items), each in zip(parts, answers, strict=True):
             waiting.keep(items, each)
         seconds = time.monotonic() - begin
         self._tokens_per_second = batch.num_real_tokens / seconds
-        self.watch(Batch(batch.num_real_tokens, batch.num_slots, len(parts), seconds))
+        return Batch(batch.num_real_tokens, batch.num_slots, len(parts), seconds)
 
     def _answers(
         self, parts: Sequence[_Part], states: Mapping[int, Tensor], batch: TaskBatch
@@ -280,11 +286,19 @@ class Batcher:
             for number, (each, _) in enumerate(some):
                 yield [of_parts[layer][number] for layer in each.work.layers]
 
-    def _fail(self, failed: Sequence[_Waiting], error: Exception) -> None:
+    def _compute_apart(self, parts: Sequence[_Part], error: Exception) -> None:
+        """Fails the request that a micro-batch failed for; one by one, where there were several."""
+        if len(parts) > 1:
+            for part in parts:
+                try:
+                    self._compute([part])
+                except Exception as its_own:  # noqa: BLE001 - see above
+                    self._compute_apart([part], its_own)
+            return
+        failed = parts[0][0]
         with self._changed:
-            self._waiting = [each for each in self._waiting if each not in failed]
-        for each in failed:
-            each.finish(error)
+            self._waiting = [each for each in self._waiting if each is not failed]
+        failed.finish(error)
 
 
 def _on_host(states: Tensor) -> FloatArray:

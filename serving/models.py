@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
 from bert_core.features.extractor import FeatureChoice
+from bert_core.features.units import cut_texts, unit_rows
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import CONFIG, load_model_folder
@@ -22,7 +22,14 @@ from bert_core.tasks.foreign_models import infer_task
 from bert_core.tasks.task import Task, head_answers, layers_read
 from serving.batching import Batcher, Head, Work
 
-_KNOWS_NO_TASK = ("BertForPreTraining", "BertForMaskedLM", "BertModel", None)
+_KNOWS_NO_TASK = (
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertModel",
+    None,
+)
+"""The classes of `transformers` that were not fine-tuned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +56,7 @@ class ServedModel:
     def work(self, rows: EncodedRows) -> Work:
         """What the task's head is to say of rows."""
         assert self.task is not None and self.head is not None
-        layers = layers_read(self.model) or (self.config.num_hidden_layers,)
-        return Work(rows, layers, self.head, self.task.head.num_outputs)
+        return Work(rows, layers_read(self.model), self.head, self.task.head.num_outputs)
 
     def feature_work(self, rows: EncodedRows, choice: FeatureChoice) -> Work:
         """The states of the layers that a choice of features reads."""
@@ -119,25 +125,9 @@ def close_models(models: Sequence[ServedModel]) -> None:
         batcher.close()
 
 
-def warm_up(model: ServedModel, lengths: Sequence[int] = (8, 128)) -> None:
-    """Computes rows of these lengths, so that the first request need not wait for what is lazy."""
+def warm_up(model: ServedModel) -> None:
+    """Computes a short row and a longest one: the first request need not wait for what is lazy."""
     longest = model.config.max_position_embeddings
-    for length in lengths:
-        size = min(length, longest)
-        ones = np.ones(1, dtype=np.int64)
-        rows = EncodedRows(
-            input_ids=np.zeros(size, dtype=np.int64),
-            lengths=size * ones,
-            first_lengths=size * ones,
-            places=0 * ones,
-            place_counts=ones,
-            labels=np.empty(0, dtype=np.int64),
-            labels_per_item=0 * ones,
-            rows_per_item=ones,
-            example=0 * ones,
-            num_tokens=size * ones,
-            truncated=np.zeros(1, dtype=np.bool_),
-            notes={},
-        )
-        work = Work(rows, (model.config.num_hidden_layers,))
-        model.batcher.submit(work).result()
+    tokens = cut_texts(model.tokenizer, ["a", "a " * longest], offsets=False)
+    rows = unit_rows(tokens, model.tokenizer, unit="text", pooling="cls", max_length=longest).rows
+    model.batcher.submit(Work(rows, (model.config.num_hidden_layers,))).result()

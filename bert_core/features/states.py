@@ -12,6 +12,7 @@ from bert_core.model.encoder import Encoder
 from bert_core.predictor import layout_for
 from bert_core.tasks.batches import evaluation_batches
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.tasks.task import hidden_states
 from bert_core.text.rows.counter_hash import IntArray
 from bert_core.training.loop import autocast
 
@@ -37,14 +38,7 @@ def states_at_places(
         for items, batch in evaluation_batches(rows, max_tokens=max_tokens, layout=layout):
             moved = batch.to(device, non_blocking=True)
             with torch.inference_mode(), autocast(device, autocast_dtype):
-                states = encoder.hidden_states(
-                    moved.input_ids,
-                    moved.token_type_ids,
-                    moved.position_ids,
-                    moved.layout,
-                    layers=layers,
-                    places=moved.places,
-                )
+                states = hidden_states(encoder, moved, layers)
             yield items, batch, [each.float() for each in states]
     finally:
         encoder.train(was_training)

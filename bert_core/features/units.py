@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from bert_core.tasks.alignment import align
 from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.sequences import token_ids, word_pieces
-from bert_core.tasks.windows import Side, cut, max_context, slide
+from bert_core.tasks.windows import max_context, slide
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
@@ -93,23 +93,6 @@ def cut_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Tokens:
         lengths=tokens_before[ends] - tokens_before[ends - word_counts],
         words=np.repeat(words, pieces.sizes),
         word_counts=word_counts,
-    )
-
-
-def trim(tokens: Tokens, room: int, side: Side) -> Tokens:
-    """What is left of texts that are cut to `room` tokens on a side, and only the words in it."""
-    windows = cut(tokens.lengths, np.full_like(tokens.lengths, room), side)
-    first = np.cumsum(tokens.lengths) - tokens.lengths
-    kept = ragged_arange(first + windows.starts, windows.lengths)
-    text = np.repeat(windows.text, windows.lengths)
-    numbers = np.unique(tokens.words[kept], return_inverse=True)[1]
-    begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-    return Tokens(
-        input_ids=tokens.input_ids[kept],
-        lengths=windows.lengths,
-        words=numbers,
-        word_counts=np.bincount(text[begins], minlength=len(tokens.lengths)),
-        offsets=None if tokens.offsets is None else tokens.offsets[kept],
     )
 
 

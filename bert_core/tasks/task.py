@@ -20,6 +20,7 @@ from torch import Tensor
 from bert_core.features.rows import FeatureBatch
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
+from bert_core.model.encoder import Encoder
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 
 SUM_NAMES = ("loss", "correct", "count")
@@ -138,33 +139,26 @@ def compute_outputs(model: Bert | FeatureTagger, batch: TaskBatch) -> Tensor:
     if isinstance(model, FeatureTagger):
         assert isinstance(batch, FeatureBatch)
         return model(batch.states.unbind(), batch.place_counts)
-    layers = layers_read(model)
-    if layers is None:
-        states = [  # [P, H]
-            model.encoder(
-                batch.input_ids,
-                batch.token_type_ids,
-                batch.position_ids,
-                batch.layout,
-                batch.places,
-            )
-        ]
-    else:
-        states = model.encoder.hidden_states(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.position_ids,
-            batch.layout,
-            layers=layers,
-            places=batch.places,
-        )
+    states = hidden_states(model.encoder, batch, layers_read(model))
     return head_answers(model, states, batch.place_counts)
 
 
-def layers_read(model: Bert) -> tuple[int, ...] | None:
-    """The layers whose states the head reads, 0 being the embeddings; None for the last alone."""
+def hidden_states(encoder: Encoder, batch: TaskBatch, layers: Sequence[int]) -> list[Tensor]:
+    """The states of `layers`, [P, H] each, at the places of a batch; see `Encoder`."""
+    return encoder.hidden_states(
+        batch.input_ids,
+        batch.token_type_ids,
+        batch.position_ids,
+        batch.layout,
+        layers=layers,
+        places=batch.places,
+    )
+
+
+def layers_read(model: Bert) -> tuple[int, ...]:
+    """The layers whose states the head reads, 0 being the embeddings."""
     if FEATURE_TAGGER not in model.heads:
-        return None
+        return (model.config.num_hidden_layers,)
     tagger = model.heads[FEATURE_TAGGER]
     assert isinstance(tagger, FeatureTagger)
     return tuple(tagger.layers.tolist())

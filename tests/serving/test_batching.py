@@ -10,7 +10,7 @@ from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Text
-from bert_core.tasks.task import add_task_head, head_answers
+from bert_core.tasks.task import add_task_head, head_answers, hidden_states
 from serving.batching import Batcher, DeadlineError, OverloadedError, Work
 
 CPU = torch.device("cpu")
@@ -56,6 +56,21 @@ class Gate:
         assert self.opened.wait(30)
 
 
+@pytest.fixture
+def held(opened, batcher_of):
+    """Makes a batcher that is held after its first micro-batch, of 5 tokens; and its gate."""
+    model, tokenizer = opened
+
+    def make(**settings):
+        gate = Gate()
+        batcher = batcher_of(model.encoder, watch=gate, **settings)
+        batcher.submit(Work(texts(tokenizer, 3), (1,)))
+        assert gate.reached.wait(30)
+        return batcher, gate
+
+    return make
+
+
 def work_of(task, model, examples, tokenizer):
     head = partial(head_answers, model)
     rows = task.encode(examples, tokenizer)
@@ -82,17 +97,15 @@ def test_answers_in_any_company_are_those_of_the_offline_predictor(
         np.testing.assert_allclose(found, alone, atol=1e-5)
 
 
-def test_requests_for_heads_and_for_layers_share_a_micro_batch(opened, batcher_of, tmp_path):
+def test_requests_for_heads_and_for_layers_share_a_micro_batch(opened, held, tmp_path):
     model, tokenizer = opened
     examples = TASKS["sst2"].examples(write_data("sst2", tmp_path / "data"), "train")
     task = TASKS["sst2"].with_labels(examples)
     add_task_head(model, task)
     model.eval()
-    gate = Gate()
-    batcher = batcher_of(model.encoder, max_tokens=4096, watch=gate)
+    batcher, gate = held(max_tokens=4096)
     first = work_of(task, model, examples[:2], tokenizer)
-    held = batcher.submit(first)
-    assert gate.reached.wait(30)
+    alone, _ = compute_all_outputs(task, model, first.rows, device=CPU)
     states = Work(task.encode(examples[2:4], tokenizer), (1, 0))
     embeddings = Work(task.encode(examples[4:5], tokenizer), (0,))
     futures = [batcher.submit(each) for each in (states, first, embeddings)]
@@ -102,17 +115,10 @@ def test_requests_for_heads_and_for_layers_share_a_micro_batch(opened, batcher_o
     assert len(gate.batches) == 2 and gate.batches[1].num_requests == 3
     batch = states.rows.batch(np.arange(2), "packed")
     with torch.inference_mode():
-        expected = model.encoder.hidden_states(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.position_ids,
-            batch.layout,
-            layers=(1, 0),
-            places=batch.places,
-        )
+        expected = hidden_states(model.encoder, batch, (1, 0))
     np.testing.assert_allclose(top, expected[0], atol=1e-5)
     np.testing.assert_allclose(bottom, expected[1], atol=1e-5)
-    np.testing.assert_allclose(futures[1].result(30), held.result(30), atol=1e-5)
+    np.testing.assert_allclose(futures[1].result(30)[0], alone, atol=1e-5)
     assert futures[2].result(30)[0].shape == (1, model.config.hidden_size)
 
 
@@ -121,12 +127,9 @@ def texts(tokenizer, *num_words):
     return TASKS["sst2"].encode([Text("cat " * each, None, None) for each in num_words], tokenizer)
 
 
-def test_a_short_request_passes_a_long_one(opened, batcher_of):
-    model, tokenizer = opened
-    gate = Gate()
-    batcher = batcher_of(model.encoder, max_tokens=64, watch=gate)
-    batcher.submit(Work(texts(tokenizer, 3), (1,)))
-    assert gate.reached.wait(30)
+def test_a_short_request_passes_a_long_one(opened, held):
+    _, tokenizer = opened
+    batcher, gate = held(max_tokens=64)
     order = []
     for name, words in (("long", [20] * 50), ("short", [3])):
         future = batcher.submit(Work(texts(tokenizer, *words), (1,)))
@@ -139,12 +142,23 @@ def test_a_short_request_passes_a_long_one(opened, batcher_of):
     assert sum(each.num_tokens for each in gate.batches) == 5 + 50 * 22 + 5
 
 
-def test_what_is_too_much_is_turned_away(opened, batcher_of):
-    model, tokenizer = opened
-    gate = Gate()
-    batcher = batcher_of(model.encoder, max_waiting_tokens=40, watch=gate)
-    batcher.submit(Work(texts(tokenizer, 3), (1,)))
-    assert gate.reached.wait(30)
+def test_who_gets_nothing_of_a_micro_batch_is_the_first_of_the_next(opened, held):
+    _, tokenizer = opened
+    batcher, gate = held(max_tokens=64)
+    order = []
+    # An item of 52 tokens is more than half a micro-batch, so it never fits beside the other's.
+    for name, words in (("many", [20] * 20), ("long", [50])):
+        future = batcher.submit(Work(texts(tokenizer, *words), (1,)))
+        future.add_done_callback(lambda _, name=name: order.append(name))
+    gate.opened.set()
+    batcher.close()
+    assert order == ["long", "many"]
+    assert [each.num_tokens for each in gate.batches][1:3] == [44, 52]
+
+
+def test_what_is_too_much_is_turned_away(opened, held):
+    _, tokenizer = opened
+    batcher, gate = held(max_waiting_tokens=40)
     waiting = batcher.submit(Work(texts(tokenizer, 100), (1,)))  # however long, where none waits
     assert batcher.waiting_tokens == 102
     with pytest.raises(OverloadedError) as raised:
@@ -154,12 +168,9 @@ def test_what_is_too_much_is_turned_away(opened, batcher_of):
     assert len(waiting.result(30)) == 1
 
 
-def test_who_is_late_is_told_and_who_left_is_not_computed(opened, batcher_of):
-    model, tokenizer = opened
-    gate = Gate()
-    batcher = batcher_of(model.encoder, watch=gate)
-    batcher.submit(Work(texts(tokenizer, 3), (1,)))
-    assert gate.reached.wait(30)
+def test_who_is_late_is_told_and_who_left_is_not_computed(opened, held):
+    _, tokenizer = opened
+    batcher, gate = held()
     late = batcher.submit(Work(texts(tokenizer, 3), (1,)), seconds=0)
     left = batcher.submit(Work(texts(tokenizer, 4), (1,)))
     stays = batcher.submit(Work(texts(tokenizer, 5), (1,)))
@@ -172,16 +183,45 @@ def test_who_is_late_is_told_and_who_left_is_not_computed(opened, batcher_of):
     assert [each.num_tokens for each in gate.batches] == [5, 7]
 
 
-def test_an_error_is_told_to_those_who_asked_and_the_others_go_on(opened, batcher_of):
-    model, tokenizer = opened
+def test_an_error_is_told_to_whoever_caused_it_and_the_others_go_on(opened, held):
+    _, tokenizer = opened
 
     def fail(states, place_counts):
         raise RuntimeError("no head")
 
-    batcher = batcher_of(model.encoder)
+    def answer_too_much(states, place_counts):
+        return states[0].repeat(1, 2)
+
+    batcher, gate = held()
+    rows = texts(tokenizer, 3)
+    futures = [
+        batcher.submit(work)
+        for work in (
+            Work(rows, (1,)),
+            Work(rows, (1,), fail, 2),
+            Work(rows, (1,), answer_too_much, 2),
+            Work(rows, (0, 1)),
+        )
+    ]
+    gate.opened.set()
     with pytest.raises(RuntimeError, match="no head"):
-        batcher.submit(Work(texts(tokenizer, 3), (1,), fail, 2)).result(30)
-    assert len(batcher.submit(Work(texts(tokenizer, 3), (1,))).result(30)) == 1
+        futures[1].result(30)
+    with pytest.raises(ValueError, match="broadcast"):
+        futures[2].result(30)
+    np.testing.assert_allclose(futures[0].result(30)[0], futures[3].result(30)[1], atol=1e-5)
+
+
+def test_who_watches_in_vain_disturbs_nobody(opened, batcher_of, caplog):
+    model, tokenizer = opened
+
+    def fail(batch):
+        raise OSError("no room for figures")
+
+    batcher = batcher_of(model.encoder, watch=fail)
+    for _ in range(2):
+        assert len(batcher.submit(Work(texts(tokenizer, 3), (1,))).result(30)) == 1
+    batcher.close()
+    assert "no room for figures" in caplog.text
 
 
 def test_nothing_is_found_at_once(opened, batcher_of):

@@ -85,9 +85,9 @@ def test_layers_are_those_of_the_extractor(served, folders):
 def test_a_warm_model_has_computed(served):
     batches = []
     served["sst2"].batcher.watch = batches.append
-    warm_up(served["sst2"], lengths=(8, 1000))
+    warm_up(served["sst2"])
     close_models(list(served.values()))
-    assert [each.num_tokens for each in batches] == [8, 384]
+    assert sum(each.num_tokens for each in batches) > 384
 
 
 def test_a_folder_that_is_no_model_is_named(tmp_path):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from bert_core.features.units import cut_texts, cut_words, trim, unit_rows
+from bert_core.features.units import cut_texts, cut_words, unit_rows
 from bert_core.tokenizer import wordpiece_tokenizer
 
 WORDS = [
@@ -61,20 +61,6 @@ def test_words_are_those_of_the_tokenizer(tokenizer):
         for end, length, offset in zip(ends, tokens.lengths, offsets, strict=True)
     ]
     assert found == expected
-
-
-def test_texts_are_trimmed_with_their_words(tokenizer):
-    tokens = cut_texts(tokenizer, ["a cat unaffable", "", "cat"])
-    right, left = trim(tokens, 3, "right"), trim(tokens, 2, "left")
-    assert [WORDS[each] for each in right.input_ids] == ["a", "cat", "un", "cat"]
-    assert right.lengths.tolist() == [3, 0, 1] and right.word_counts.tolist() == [3, 0, 1]
-    assert right.words.tolist() == [0, 1, 2, 3]
-    assert right.offsets.tolist() == [[0, 1], [2, 5], [6, 8], [0, 3]]
-    assert [WORDS[each] for each in left.input_ids] == ["##aff", "##able", "cat"]
-    assert left.words.tolist() == [0, 0, 1] and left.word_counts.tolist() == [1, 0, 1]
-    whole = trim(tokens, 9, "left")
-    for name in ("input_ids", "lengths", "words", "word_counts", "offsets"):
-        assert np.array_equal(getattr(whole, name), getattr(tokens, name)), name
 
 
 def test_lists_of_words_keep_their_words(tokenizer):

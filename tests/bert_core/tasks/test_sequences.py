@@ -13,12 +13,16 @@ def by_tokenizers(tokenizer, first, second, max_length):
     return cutting.encode_batch(inputs)
 
 
+def sides_of(texts):
+    """First texts, and second ones where there are any."""
+    second = [each.second for each in texts]
+    return [each.first for each in texts], None if second[0] is None else second
+
+
 @pytest.mark.parametrize("max_length", [8, 15, 16, 200])
 @pytest.mark.parametrize("pairs", [False, True])
 def test_rows_are_those_of_the_tokenizers_library(tokenizer, some_texts, max_length, pairs):
-    texts = some_texts(range(60), pairs=pairs)
-    first = [each.first for each in texts]
-    second = [each.second for each in texts] if pairs else None
+    first, second = sides_of(some_texts(range(60), pairs=pairs))
     found = encode_sequences(tokenizer, first, second, max_length)
     expected = by_tokenizers(tokenizer, first, second, max_length)
     assert found.lengths.tolist() == [len(each.ids) for each in expected]
@@ -32,9 +36,7 @@ def test_rows_are_those_of_the_tokenizers_library(tokenizer, some_texts, max_len
 @pytest.mark.parametrize("max_length", [8, 15, 16, 200])
 @pytest.mark.parametrize("pairs", [False, True])
 def test_cut_on_the_left_the_ends_stay(tokenizer, some_texts, max_length, pairs):
-    texts = some_texts(range(60), pairs=pairs)
-    first = [each.first for each in texts]
-    second = [each.second for each in texts] if pairs else None
+    first, second = sides_of(some_texts(range(60), pairs=pairs))
     found = encode_sequences(tokenizer, first, second, max_length, "left")
     cutting = Tokenizer.from_str(tokenizer.to_str())
     cutting.enable_truncation(max_length, strategy="longest_first", direction="left")
@@ -49,15 +51,12 @@ def test_cut_on_the_left_the_ends_stay(tokenizer, some_texts, max_length, pairs)
 @pytest.mark.parametrize("max_length", [8, 15, 16, 200])
 @pytest.mark.parametrize("pairs", [False, True])
 def test_windows_hold_every_token_and_nothing_else(tokenizer, some_texts, max_length, pairs):
-    texts = some_texts(range(60), pairs=pairs)
-    first = [each.first for each in texts]
-    second = [each.second for each in texts] if pairs else None
+    first, second = sides_of(some_texts(range(60), pairs=pairs))
     found = encode_sequences(tokenizer, first, second, max_length, "window")
     assert found.lengths.max() <= max_length
     assert set(found.text.tolist()) == set(range(60)) and (np.diff(found.text) >= 0).all()
     rows = np.split(found.input_ids, np.cumsum(found.lengths)[:-1])
-    for number, text in enumerate(texts):
-        parts = [text.first, text.second] if pairs else [text.first]
+    for number, parts in enumerate(zip(first, second, strict=True) if pairs else zip(first)):
         wholes = [tokenizer.encode(part, add_special_tokens=False).ids for part in parts]
         longer = max(range(len(wholes)), key=lambda part: len(wholes[part]))
         room = max_length - len(parts) - 1
