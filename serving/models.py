@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ import torch
 from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
-from bert_core.features.extractor import FeatureChoice
+from bert_core.errors import UserError
+from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
@@ -57,6 +58,25 @@ class ServedModel:
         """What the task's head is to say of rows."""
         assert self.task is not None and self.head is not None
         return Work(rows, layers_read(self.model), self.head, self.task.head.num_outputs)
+
+    def extractor(self, choice: FeatureChoice) -> Extractor:
+        """What makes rows of texts for a choice of features, and features of their states.
+
+        A weighted sum has the weights that a tagger in the folder has learned. Raises `UserError`
+        where none has, and for what the encoder cannot give.
+        """
+        check_choice(choice, self.config)
+        if choice.strategy.is_learned:
+            layers = choice.strategy.layers_of(self.config.num_hidden_layers)
+            weights = learned_weights(self.model, layers)
+            if weights is None:
+                raise UserError(
+                    f"{self.name} has learned no weights of these layers",
+                    choice.strategy.name,
+                    "take another strategy, or a model that was trained with this one",
+                )
+            choice = replace(choice, layer_weights=weights)
+        return Extractor(self.model.encoder, self.tokenizer, torch.device("cpu"), choice)
 
     def feature_work(self, rows: EncodedRows, choice: FeatureChoice) -> Work:
         """The states of the layers that a choice of features reads."""

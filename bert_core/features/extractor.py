@@ -178,14 +178,14 @@ def load_extractor(
     check_choice(choice, config)
     if choice.strategy.is_learned and choice.layer_weights is None:
         layers = choice.strategy.layers_of(config.num_hidden_layers)
-        choice = replace(choice, layer_weights=_learned_weights(model, layers))
+        choice = replace(choice, layer_weights=learned_weights(model, layers))
     device = device or torch.device("cpu")
     encoder = model.encoder.to(device).eval()
     return Extractor(encoder, tokenizer, device, choice, max_tokens, autocast_dtype)
 
 
-def _learned_weights(model: Bert, layers: tuple[int, ...]) -> tuple[float, ...] | None:
-    """What a tagger multiplies just these layers with; None where there is none."""
+def learned_weights(model: Bert, layers: tuple[int, ...]) -> tuple[float, ...] | None:
+    """What a tagger in a model multiplies just these layers with; None where there is none."""
     for head in model.heads.values():
         if isinstance(head, FeatureTagger) and tuple(head.layers.tolist()) == layers:
             return None if head.mix is None else tuple(head.mix.weights.tolist())

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from bert_core.tasks.alignment import align
 from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.sequences import token_ids, word_pieces
-from bert_core.tasks.windows import max_context, slide
+from bert_core.tasks.windows import Side, cut, max_context, slide
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
@@ -96,11 +96,31 @@ def cut_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Tokens:
     )
 
 
+def cut_tokens(tokens: Tokens, room: int, side: Side) -> Tokens:
+    """What is left of texts that lose their tokens beyond `room` on a side.
+
+    Words of which nothing is left are no longer counted.
+    """
+    kept = cut(tokens.lengths, np.full_like(tokens.lengths, room), side)
+    first_tokens = np.cumsum(tokens.lengths) - tokens.lengths + kept.starts
+    left = ragged_arange(first_tokens, kept.lengths)
+    owners = np.repeat(np.arange(len(tokens.lengths)), kept.lengths)
+    _, numbers = np.unique(tokens.words[left], return_inverse=True)
+    first = np.unique(numbers, return_index=True)[1]
+    return Tokens(
+        input_ids=tokens.input_ids[left],
+        lengths=kept.lengths,
+        words=numbers,
+        word_counts=np.bincount(owners[first], minlength=len(tokens.lengths)),
+        offsets=None if tokens.offsets is None else tokens.offsets[left],
+    )
+
+
 def words_of(tokens: Tokens, texts: Sequence[str]) -> tuple[list[str], IntArray]:
     """The words of strings, end to end, and their characters, [words, 2]; offsets are needed."""
     assert tokens.offsets is not None
     first = np.flatnonzero(np.diff(tokens.words, prepend=-1))
-    last = np.append(first[1:], len(tokens.words)) - 1
+    last = np.append(first, len(tokens.words))[1:] - 1
     spans = np.stack([tokens.offsets[first, 0], tokens.offsets[last, 1]], axis=1).reshape(-1, 2)
     of_text = np.repeat(np.arange(len(texts)), tokens.word_counts).tolist()
     words = [texts[text][a:b] for text, (a, b) in zip(of_text, spans.tolist(), strict=True)]

@@ -63,6 +63,9 @@ class QuestionAnswering(Task):
     )
     max_answer_length: int = Field(default=30, ge=1, description="longest answer, in tokens")
     n_best: int = Field(default=20, ge=1, description="answers that a prediction lists")
+    align_to_words: bool = Field(
+        default=False, description="whether an answer that cuts a word has all of it instead"
+    )
     no_answer: bool = Field(
         default=False, description="whether a context may hold no answer, as in SQuAD 2.0"
     )
@@ -162,7 +165,7 @@ class QuestionAnswering(Task):
         return self.model_copy(update={"null_threshold": threshold})
 
     def _prediction(self, context: str, spans: list[Span], null: float) -> dict[str, Any]:
-        answers = distinct_answers(context, spans, self.n_best)
+        answers = distinct_answers(context, spans, self.n_best, whole_words=self.align_to_words)
         nothing = {"text": "", "start": 0, "end": 0, "score": null}
         best = answers[0] if answers else nothing
         if self.no_answer or not answers:

@@ -86,19 +86,33 @@ def best_spans(
     return first, first + further, scores[top]
 
 
-def distinct_answers(context: str, spans: Iterable[Span], n_best: int) -> list[dict[str, Any]]:
+def distinct_answers(
+    context: str, spans: Iterable[Span], n_best: int, *, whole_words: bool = False
+) -> list[dict[str, Any]]:
     """The first `n_best` different texts of spans, which come best first.
 
-    `text` is `context[start:end]`.
+    `text` is `context[start:end]`. With `whole_words` a span that begins or ends within a word is
+    stretched to have all of it.
     """
     answers: dict[str, dict[str, Any]] = {}
     for score, start, end in spans:
+        if whole_words:
+            start, end = stretched(context, start, end)  # noqa: PLW2901 - the same span, longer
         text = context[start:end]
         if text not in answers:
             answers[text] = {"text": text, "start": start, "end": end, "score": score}
             if len(answers) == n_best:
                 break
     return list(answers.values())
+
+
+def stretched(text: str, start: int, end: int) -> tuple[int, int]:
+    """The characters from `start` up to before `end`, and the words whole that they are part of."""
+    while 0 < start < end and text[start].isalnum() and text[start - 1].isalnum():
+        start -= 1
+    while start < end < len(text) and text[end - 1].isalnum() and text[end].isalnum():
+        end += 1
+    return start, end
 
 
 def add_probabilities(answers: list[dict[str, Any]]) -> None:

@@ -61,7 +61,7 @@ class Tags:
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[str]]) -> Self:
-        """The tags of sentences, none of them empty."""
+        """The tags of sentences."""
         known: dict[str, int] = {}
         codes = [known.setdefault(tag, len(known)) for tag in chain.from_iterable(sentences)]
         lengths = np.array([len(each) for each in sentences], dtype=np.int64)
@@ -74,7 +74,7 @@ class Tags:
         type_names = tuple(sorted({kind for _, kind in parts if kind}))
         number = {kind: index for index, kind in enumerate(type_names)} | {"": -1}
         first = np.zeros(len(codes), dtype=bool)
-        first[np.cumsum(lengths) - lengths] = True
+        first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
         return cls(
             prefixes=np.array([_LETTERS.index(each) for each, _ in parts], dtype=np.int64)[codes],
             types=np.array([number[kind] for _, kind in parts], dtype=np.int64)[codes],

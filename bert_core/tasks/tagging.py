@@ -30,6 +30,7 @@ from bert_core.tasks.entity_metrics import entity_metrics
 from bert_core.tasks.tables import TaskDataError, split_file
 from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, is_plain, split_tag
 from bert_core.tasks.task import FloatArray, HeadShape, Task
+from bert_core.tasks.windows import Overflow
 from bert_core.tasks.word_lists import LIST_SUFFIXES, read_word_lists
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rows.counter_hash import IntArray
@@ -87,6 +88,12 @@ class Tagging(Task):
         default="count",
         description="what to do about a tag that its scheme forbids where it stands; what is"
         " counted is read as conlleval reads it",
+    )
+    overflow: Overflow = Field(
+        default="window",
+        description="what becomes of a sentence, or document, that is too long for a row: read in"
+        " windows that overlap by half, or cut on the left or right; words cut off are outside of"
+        " all entities",
     )
     document_context: bool = Field(
         default=False, description="show the model as much of the document as max_length takes"
@@ -146,7 +153,8 @@ class Tagging(Task):
         `notes` has the word of each place among the words of all examples.
         """
         sentences = [each.words for each in examples]
-        rows = encode_words(tokenizer, sentences, self._texts(examples), self.max_length)
+        texts = self._texts(examples)
+        rows = encode_words(tokenizer, sentences, texts, self.max_length, overflow=self.overflow)
         ones = np.ones_like(rows.lengths)
         return EncodedRows(
             input_ids=rows.input_ids,

@@ -1,8 +1,9 @@
 """Sentences as lists of words -> rows of `[CLS] … [SEP]` in which each word is asked for once.
 
-Only first sub-words are places (section 5.3 of the paper). A text is a sentence, or a document of
-several. One that is too long for a row gets windows that overlap by half, and each of its words
-its place in the window that shows most of what is around it.
+Only first sub-words are places (section 5.3 of the paper), unless all are asked for. A text is a
+sentence, or a document of several. One that is too long for a row gets windows that overlap by
+half, and each of its words its place in the window that shows most of what is around it; or it is
+cut on a side.
 Shapes: N sentences, W words, K words that have tokens, R rows, P places.
 """
 
@@ -16,6 +17,7 @@ from tokenizers import Tokenizer
 
 from bert_core.tasks.encoded_rows import concatenated
 from bert_core.tasks.sequences import word_pieces
+from bert_core.tasks.windows import Overflow, Side
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
@@ -26,9 +28,9 @@ class WordRows:
 
     `input_ids`, `lengths`, `places` and `place_counts` as in `EncodedRows`; `words` [P] is the word
     of each place, `sentence` [R] the first with a place in the row. `num_tokens` [N] are those of
-    each sentence, were it a row; `truncated` [N] are those that lost some, of words that are longer
-    than a row; `num_without_tokens` words have no place because the tokenizer makes nothing of
-    them.
+    each sentence, were it a row; `truncated` [N] are those that lost some, with words that are
+    longer than a row or were cut off; `num_without_tokens` words have no place because the
+    tokenizer makes nothing of them.
     """
 
     input_ids: IntArray
@@ -43,19 +45,35 @@ class WordRows:
 
 
 def encode_words(
-    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], texts: IntArray, max_length: int
+    tokenizer: Tokenizer,
+    sentences: Sequence[Sequence[str]],
+    texts: IntArray,
+    max_length: int,
+    *,
+    overflow: Overflow = "window",
+    every_token: bool = False,
 ) -> WordRows:
     """Rows of at most `max_length` tokens.
 
     `texts` [N] ascends: it is the number of the text that a sentence is of. A text of which no word
-    has a token has no row.
+    has a token has no row. A text that is too long has windows, or loses whole words on the side
+    that `overflow` says. With `every_token` all sub-words of a word are places, one after another.
     """
     ids, room = special_token_ids(tokenizer), max_length - 2
     pieces = word_pieces(tokenizer, chain.from_iterable(sentences))
     words = np.flatnonzero(pieces.sizes)  # [K]
-    sizes = np.minimum(pieces.sizes, room)[words]
     num_words = concatenated([[len(each) for each in sentences]])  # [N]
-    sentence = np.repeat(np.arange(len(sentences)), num_words)[words]
+    sentence_of = np.repeat(np.arange(len(sentences)), num_words)
+    num_tokens = np.bincount(sentence_of, pieces.sizes, len(sentences)).astype(np.int64) + 2
+    truncated = np.bincount(sentence_of, pieces.sizes > room, len(sentences)) > 0
+    if overflow != "window":
+        kept = _kept(
+            np.minimum(pieces.sizes[words], room), texts[sentence_of[words]], room, overflow
+        )
+        truncated[sentence_of[words[~kept]]] = True
+        words = words[kept]
+    sizes = np.minimum(pieces.sizes, room)[words]
+    sentence = sentence_of[words]
     tokens = pieces.ids(words, sizes)
 
     token_ends = np.cumsum(sizes)
@@ -71,18 +89,30 @@ def encode_words(
     input_ids[ragged_arange(rows_end - lengths + 1, lengths - 2)] = tokens[
         ragged_arange(token_begins[begins], lengths - 2)
     ]
-    place_counts = np.bincount(row, minlength=len(begins))
+    places = (token_begins - token_begins[window_begins] + 1)[order]
+    counts = sizes[order] if every_token else np.ones_like(places)
+    place_counts = np.bincount(row[order], counts, len(begins)).astype(np.int64)
     return WordRows(
         input_ids=input_ids,
         lengths=lengths,
-        places=(token_begins - token_begins[window_begins] + 1)[order],
+        places=ragged_arange(places, counts),
         place_counts=place_counts,
-        words=words[order],
-        sentence=sentence[order][np.cumsum(place_counts) - place_counts],
-        num_tokens=np.bincount(sentence, pieces.sizes[words], len(sentences)).astype(np.int64) + 2,
-        truncated=np.bincount(sentence, pieces.sizes[words] > room, len(sentences)) > 0,
-        num_without_tokens=len(pieces.sizes) - len(words),
+        words=np.repeat(words[order], counts),
+        sentence=np.repeat(sentence[order], counts)[np.cumsum(place_counts) - place_counts],
+        num_tokens=num_tokens,
+        truncated=truncated,
+        num_without_tokens=int((pieces.sizes == 0).sum()),
     )
+
+
+def _kept(sizes: IntArray, text: IntArray, room: int, side: Side) -> npt.NDArray[np.bool_]:
+    """Which words are left, [K], when texts are cut on a side; sizes and text are the words'."""
+    ends = np.cumsum(sizes)
+    begins = ends - sizes
+    _, head, counts = np.unique(text, return_index=True, return_counts=True)
+    if side == "right":
+        return ends - np.repeat(begins[head], counts) <= room
+    return np.repeat(ends[head + counts - 1], counts) - begins <= room
 
 
 def _windows_of_words(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from bert_core.features.units import cut_texts, cut_words, unit_rows
+from bert_core.features.units import cut_texts, cut_tokens, cut_words, unit_rows, words_of
 from bert_core.tokenizer import wordpiece_tokenizer
 
 WORDS = [
@@ -137,3 +137,25 @@ def test_no_texts_are_no_rows(tokenizer):
     for tokens in (cut_texts(tokenizer, []), cut_words(tokenizer, [])):
         rows = unit_rows(tokens, tokenizer, unit="text", pooling="mean", max_length=16)
         assert rows.num_units == rows.rows.num_items == 0
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_cut_texts_lose_tokens_and_words_on_a_side(tokenizer, side):
+    texts = ["unaffable cat a", "cat", "", "a unaffable"]
+    tokens = cut_texts(tokenizer, texts)
+    short = cut_tokens(tokens, 3, side)
+    assert short.lengths.tolist() == [3, 1, 0, 3]
+    pieces = [tokenizer.id_to_token(token) for token in short.input_ids.tolist()]
+    words = short.words.tolist()
+    if side == "right":
+        assert pieces == ["un", "##aff", "##able", "cat", "a", "un", "##aff"]
+        assert words == [0, 0, 0, 1, 2, 3, 3] and short.word_counts.tolist() == [1, 1, 0, 2]
+    else:
+        assert pieces == ["##able", "cat", "a", "cat", "un", "##aff", "##able"]
+        assert words == [0, 1, 2, 3, 4, 4, 4] and short.word_counts.tolist() == [3, 1, 0, 1]
+    assert cut_tokens(tokens, 5, side).offsets.tolist() == tokens.offsets.tolist()
+
+
+def test_texts_without_words_have_none(tokenizer):
+    words, spans = words_of(cut_texts(tokenizer, ["", " "]), ["", " "])
+    assert words == [] and spans.shape == (0, 2)

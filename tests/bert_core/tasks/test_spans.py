@@ -65,3 +65,26 @@ def test_probabilities_are_a_softmax():
     answers = [{"score": math.log(3) + 800}, {"score": 800.0}]
     add_probabilities(answers)
     assert [answer["probability"] for answer in answers] == pytest.approx([0.75, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "text"),
+    [
+        (1, 3, "Rome"),
+        (5, 6, "or"),
+        (4, 5, " "),
+        (0, 4, "Rome"),
+        (8, 17, "Paris's état"),
+        (9, 9, ""),
+    ],
+)
+def test_an_answer_that_cuts_words_is_stretched(start, end, text):
+    context = "Rome or Paris's état"
+    (answer,) = distinct_answers(context, [Span(1.0, start, end)], 2, whole_words=True)
+    assert answer["text"] == text == context[answer["start"] : answer["end"]]
+
+
+def test_stretched_answers_are_listed_once():
+    spans = [Span(5.0, 0, 3), Span(4.0, 1, 4), Span(3.0, 5, 7)]
+    found = distinct_answers("Rome or", spans, 3, whole_words=True)
+    assert [(each["text"], each["score"]) for each in found] == [("Rome", 5.0), ("or", 3.0)]

@@ -141,3 +141,8 @@ def test_no_sentences_have_no_entities():
     tags = Tags.of([])
     assert entities_of(tags) == [] and tags.strings("bioes") == []
     assert detect_scheme(tags) == "iob2"
+
+
+def test_empty_sentences_change_nothing():
+    tags = Tags.of([[], ["B-A", "I-A"], [], ["I-A"], []])
+    assert [each.tolist() for each in tags.entities] == [[0, 2], [2, 3], [0, 0]]

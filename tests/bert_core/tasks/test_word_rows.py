@@ -169,3 +169,39 @@ def test_the_tokens_are_those_of_a_tokenizer_of_whole_sentences(shared_data):
         assert tokens == encoding.ids
         words = encoding.word_ids
         assert places == [n for n in range(1, len(words) - 1) if words[n] != words[n - 1]]
+
+
+@pytest.mark.parametrize("max_length", [8, 16, 200])
+def test_every_token_is_a_place_where_it_is_asked_for(tokenizer, max_length):
+    sentences = some_sentences(max_length, 40, most_letters=6)
+    first = encode_words(tokenizer, sentences, np.arange(40), max_length)
+    every = encode_words(tokenizer, sentences, np.arange(40), max_length, every_token=True)
+    assert np.array_equal(first.input_ids, every.input_ids)
+    for (tokens, ones, words), (_, places, owners) in zip(
+        row_parts(first), row_parts(every), strict=True
+    ):
+        flat = [word for sentence in sentences for word in sentence]
+        wanted = [
+            (word, place + letter, flat[word][letter])
+            for word, place in zip(words, ones, strict=True)
+            for letter in range(len(flat[word]))
+        ]
+        assert list(zip(owners, places, strict=True)) == [each[:2] for each in wanted]
+        letters = [tokenizer.id_to_token(tokens[place])[-1] for place in places]
+        assert letters == [letter for *_, letter in wanted]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_cut_text_loses_whole_words_on_that_side(tokenizer, side):
+    sentences = [["abc", "de", "\x01", "f", "ghij"], ["a", "b"], ["abcdefghij"]]
+    rows = encode_words(tokenizer, sentences, np.arange(3), 8, overflow=side)
+    whole = [tokens[1:-1] for tokens, _, _ in row_parts(rows)]
+    kept = ["f", "ghij"] if side == "left" else ["abc", "de", "f"]
+    assert whole == [
+        whole_ids(tokenizer, kept),
+        whole_ids(tokenizer, ["a", "b"]),
+        whole_ids(tokenizer, ["abcdefghij"])[:6],
+    ]
+    assert rows.truncated.tolist() == [True, False, True]
+    assert rows.num_tokens.tolist() == [12, 4, 12]
+    assert rows.num_without_tokens == 1

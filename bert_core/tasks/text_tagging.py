@@ -1,0 +1,209 @@
+"""Tagging of raw text: entities at characters, from one of several ways to join sub-words.
+
+Shapes: N texts, W words, P places (sub-words), L labels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from bert_core.tasks.alignment import align
+from bert_core.tasks.encoded_rows import EncodedRows, concatenated
+from bert_core.tasks.tag_schemes import OUTSIDE, Tags
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import FloatArray
+from bert_core.tasks.text_words import word_spans
+from bert_core.tasks.windows import Overflow
+from bert_core.tasks.word_rows import encode_words
+from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+
+Aggregation = Literal["none", "simple", "first", "average", "max"]
+"""How what is said of sub-words becomes entities; the names are those of Hugging Face.
+
+- `none`: each sub-word that is not outside, with its label
+- `simple`: sub-words side by side whose labels belong together
+- `first`: words, with the label of their first sub-word, as the model was taught
+- `average`: words, with the label of the mean of their sub-words' probabilities
+- `max`: words, with the label of their surest sub-word
+"""
+
+
+@dataclass(frozen=True)
+class TextTagging:
+    """Finds the entities of raw texts with a tagging model."""
+
+    task: Tagging
+    aggregation: Aggregation = "first"
+    overflow: Overflow = "window"
+
+    def encode(self, examples: Sequence[str], tokenizer: Tokenizer) -> EncodedRows:
+        """A row for each text, or several where one is too long.
+
+        A place is a first sub-word or, unless those are what is asked for, any. Notes, of all
+        texts end to end:
+
+        - `words` [P], the word of each place; `word_counts` [N]
+        - `spans` [W, 2], the characters of each word; `pieces` [P, 2] those of each sub-word, where
+          these are what is asked for
+        """
+        spans = [word_spans(text) for text in examples]
+        words = [
+            [text[begin:end] for begin, end in some]
+            for text, some in zip(examples, spans, strict=True)
+        ]
+        rows = encode_words(
+            tokenizer,
+            words,
+            np.arange(len(words)),
+            self.task.max_length,
+            overflow=self.overflow,
+            every_token=self.aggregation != "first",
+        )
+        notes = {
+            "words": rows.words,
+            "word_counts": concatenated([[len(each) for each in spans]]),
+            "spans": np.array([*chain.from_iterable(spans)], dtype=np.int64).reshape(-1, 2),
+        }
+        if self.aggregation in ("none", "simple"):
+            flat = list(chain.from_iterable(words))
+            notes["pieces"] = _pieces(tokenizer, flat, rows.words, notes["spans"])
+        no_labels = np.zeros_like(rows.lengths)
+        return EncodedRows(
+            input_ids=rows.input_ids,
+            lengths=rows.lengths,
+            first_lengths=rows.lengths,
+            places=rows.places,
+            place_counts=rows.place_counts,
+            labels=np.empty(0, dtype=np.int64),
+            labels_per_item=no_labels,
+            rows_per_item=np.ones_like(rows.lengths),
+            example=rows.sentence,
+            num_tokens=rows.num_tokens,
+            truncated=rows.truncated,
+            notes=notes,
+            counts={"words without tokens": rows.num_without_tokens},
+        )
+
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """`entities` of each text, from left to right.
+
+        Each has a `type`, the characters from `start` up to before `end`, their `text`, and a
+        `score`: the mean of what its words' (or sub-words') labels have. Of words it also has the
+        first, `start_word`, and the one after the last, `end_word`. A label that does not continue
+        the one before it, I-PER after O, begins an entity. Without aggregation the type is the
+        label, prefix and all.
+        """
+        shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
+        probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+        if "pieces" in rows.notes:
+            return self._of_pieces(probabilities, rows, examples)
+        counts, spans = rows.notes["word_counts"], rows.notes["spans"]
+        # Words that have no place, as nothing is left of them or they were cut off, are outside.
+        codes, scores = np.full(len(spans), len(self.task.labels)), np.ones(len(spans))
+        words, codes_of, scores_of = self._of_words(probabilities, rows.notes["words"])
+        codes[words], scores[words] = codes_of, scores_of
+        tags = Tags.from_codes(codes, (*self.task.labels, OUTSIDE), counts)
+        found = self._entities(tags, scores, spans, counts, examples)
+        for entities, first in zip(found, (np.cumsum(counts) - counts).tolist(), strict=True):
+            for each, (begin, end) in entities:
+                each |= {"start_word": begin - first, "end_word": end - first}
+        return [{"entities": [each for each, _ in entities]} for entities in found]
+
+    def _of_words(
+        self, probabilities: np.ndarray, words: IntArray
+    ) -> tuple[IntArray, IntArray, np.ndarray]:
+        """The words that have places, and the label and its score of each."""
+        order = np.argsort(words, kind="stable")
+        found, first, counts = np.unique(words[order], return_index=True, return_counts=True)
+        sorted_ones = probabilities[order]
+        if not len(found):
+            return found, found, np.empty(0)
+        if self.aggregation == "average":
+            of_words = np.add.reduceat(sorted_ones, first) / counts[:, None]
+            codes = of_words.argmax(axis=1)
+            return found, codes, of_words[np.arange(len(found)), codes]
+        if self.aggregation == "max":
+            surest = np.lexsort((-sorted_ones.max(axis=1), words[order]))[first]
+            return found, sorted_ones[surest].argmax(axis=1), sorted_ones[surest].max(axis=1)
+        return found, sorted_ones[first].argmax(axis=1), sorted_ones[first].max(axis=1)
+
+    def _of_pieces(
+        self, probabilities: np.ndarray, rows: EncodedRows, examples: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Entities of sub-words, alone or side by side."""
+        words = rows.notes["words"]
+        order = np.argsort(words, kind="stable")
+        codes, scores = probabilities.argmax(axis=1)[order], probabilities.max(axis=1)[order]
+        spans = rows.notes["pieces"][order]
+        text = np.repeat(np.arange(len(examples)), rows.notes["word_counts"])[words]
+        counts = np.bincount(text, minlength=len(examples))
+        if self.aggregation == "simple":
+            tags = Tags.from_codes(codes, self.task.labels, counts)
+            found = self._entities(tags, scores, spans, counts, examples)
+            return [{"entities": [each for each, _ in entities]} for entities in found]
+        ends = np.cumsum(counts)
+        table = list(zip(codes.tolist(), scores.tolist(), spans.tolist(), strict=True))
+        return [
+            {
+                "entities": [
+                    {
+                        "type": self.task.labels[code],
+                        "text": example[begin:end],
+                        "start": begin,
+                        "end": end,
+                        "score": score,
+                    }
+                    for code, score, (begin, end) in table[last - count : last]
+                    if self.task.labels[code] != OUTSIDE
+                ]
+            }
+            for example, last, count in zip(examples, ends.tolist(), counts.tolist(), strict=True)
+        ]
+
+    def _entities(
+        self,
+        tags: Tags,
+        scores: np.ndarray,
+        spans: IntArray,
+        counts: IntArray,
+        examples: Sequence[str],
+    ) -> list[list[tuple[dict[str, Any], tuple[int, int]]]]:
+        """The entities of each text, each with its first unit and the one after its last."""
+        begins, ends, types = tags.entities
+        sums = np.concatenate([[0], np.cumsum(scores)])
+        means = (sums[ends] - sums[begins]) / (ends - begins)
+        text = np.repeat(np.arange(len(examples)), counts)[begins]
+        found: list[list[tuple[dict[str, Any], tuple[int, int]]]] = [[] for _ in examples]
+        columns = text, begins, ends, types, means, spans[begins, 0], spans[ends - 1, 1]
+        for number, begin, end, kind, mean, start, stop in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            entity = {
+                "type": tags.type_names[kind],
+                "text": examples[number][start:stop],
+                "start": start,
+                "end": stop,
+                "score": mean,
+            }
+            found[number].append((entity, (begin, end)))
+        return found
+
+
+def _pieces(
+    tokenizer: Tokenizer, words: Sequence[str], word: IntArray, spans: IntArray
+) -> IntArray:
+    """The characters of each place, [P, 2], given its word; a word's places follow one another."""
+    number: dict[str, int] = {}
+    types = concatenated([[number.setdefault(each, len(number)) for each in words]])
+    aligned = align(tokenizer, list(number))
+    is_first = np.diff(word, prepend=-1) != 0
+    begins = np.flatnonzero(is_first)
+    counts = np.diff(np.append(begins, len(word)))  # a word that is too long has lost some
+    tokens = ragged_arange(aligned.first_tokens[types[word[begins]]], counts)
+    return spans[word, :1] + aligned.offsets[tokens]

@@ -1,0 +1,68 @@
+"""`python -m serving --model FOLDER …`: model folders over HTTP, on one machine."""
+
+import sys
+
+import torch
+import uvicorn
+
+from bert_core.errors import UserError
+from serving.app import create_app
+from serving.engine import Engine
+from serving.models import close_models, load_models, warm_up
+from serving.settings import ServerSettings, parse_arguments
+
+
+def main() -> int:
+    """Serves until it is told to stop; 2 for a `UserError`."""
+    try:
+        serve(parse_arguments(sys.argv[1:]))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def serve(settings: ServerSettings) -> None:
+    """Loads the models, says where they are to be had, and answers."""
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    limits = settings.limits
+    models = load_models(
+        settings.folders,
+        device=_device(settings),
+        max_tokens=limits.max_batch_tokens,
+        max_waiting_tokens=limits.max_waiting_tokens,
+    )
+    try:
+        for model in models.values():
+            warm_up(model)
+        app = create_app(Engine(models, limits))
+        config = uvicorn.Config(
+            app,
+            settings.host,
+            settings.port,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+        )
+        socket = config.bind_socket()
+        socket.listen(config.backlog)  # from here on a client is answered, if not at once
+        host, port = socket.getsockname()[:2]
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        for name, model in models.items():
+            print(f"{name}: {model.task_name or 'an encoder without a task'}, {model.folder}")
+        print(f"ready at {address}, the API's page is {address}/docs", flush=True)
+        uvicorn.Server(config).run(sockets=[socket])
+    finally:
+        close_models(list(models.values()))
+
+
+def _device(settings: ServerSettings) -> torch.device:
+    has_gpu = torch.cuda.is_available()
+    if settings.device == "cuda" and not has_gpu:
+        raise UserError("no GPU", "--device cuda", "take auto or cpu")
+    return torch.device("cuda" if settings.device != "cpu" and has_gpu else "cpu")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Bodies of requests arrive whole, in time and in size, before anything is done about them."""
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.errors import respond
+from serving.limits import Limits
+from serving.problems import RequestError
+
+
+class BoundedBodies:
+    """ASGI middleware: a body that is too large gets 413, one that is too slow 408.
+
+    Nothing of a slow client's request holds up those of others: it has cost its bytes.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on when its body is there."""
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                body = await self._read(scope, receive)
+        except (RequestError, TimeoutError) as error:
+            await respond(scope, receive, send, error if isinstance(error, RequestError) else _SLOW)
+            return
+        if body is None:
+            return  # the client has gone
+        waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        await self._app(scope, replay, send)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        for name, value in scope["headers"]:
+            if name == b"content-length" and int(value) > self._limits.max_body_bytes:
+                raise self._too_large()
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._limits.max_body_bytes:
+                raise self._too_large()
+            more = message.get("more_body", False)
+        return b"".join(parts)
+
+    def _too_large(self) -> RequestError:
+        return RequestError(
+            413,
+            "Too large a body",
+            f"a request has {self._limits.max_body_bytes} bytes at most",
+            field="body",
+            remedy="divide it among several requests",
+        )
+
+
+_SLOW = RequestError(
+    408, "Too slow a body", "the body did not arrive in time", field="body", remedy="send it again"
+)

@@ -1,0 +1,244 @@
+"""Questions of one request -> rows -> micro-batches of the models -> answers.
+
+What is asked is encoded and decoded by `bert_core`, as offline; between the two stands a `Batcher`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from bert_core.features.extractor import FeatureChoice
+from bert_core.tasks.classification import Text
+from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.squad import Question
+from bert_core.tasks.task import FloatArray, Task
+from bert_core.tasks.windows import Overflow
+from serving.batching import Work
+from serving.limits import Limits
+from serving.models import ServedModel
+from serving.problems import RequestError
+from serving.schemas import OverflowOrError
+from serving.text_features import TextFeatures, decode_features, encode_texts
+
+T = TypeVar("T")
+KindOfTask = TypeVar("KindOfTask", bound=Task)
+
+_QUICK_CHARACTERS = 8192
+"""Texts of so many are encoded at once, on the event loop: a thread costs more than it saves."""
+_QUICK_TOKENS = 2048
+
+
+class Codec(Protocol):
+    """A task, or what is asked of its model: examples become rows, outputs become predictions."""
+
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedRows:
+        """The rows of examples."""
+        ...
+
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Any]
+    ) -> list[dict[str, Any]]:
+        """A prediction for each example, given the outputs [P, L] of its rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a request asks about: one, or a list; `name_of` says where in it an item stands."""
+
+    items: Sequence[Any]
+    name_of: Callable[[int], str]
+
+    @classmethod
+    def of(cls, value: Any, field: str = "inputs") -> "Inputs":  # noqa: ANN401 - any route's
+        """Of a request's field that is one item or a list of them."""
+        if isinstance(value, list):
+            return cls(value, lambda number: f"{field}[{number}]")
+        return cls([value], lambda _: field)
+
+    def map(self, change: Callable[[Any], Any]) -> "Inputs":
+        """The same, each item changed."""
+        return Inputs([change(each) for each in self.items], self.name_of)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What was found for one item, as the task's `decode` has it, and how much of it was read."""
+
+    found: dict[str, Any]
+    num_tokens: int
+    truncated: bool
+
+
+class Engine:
+    """Models by name, and what is asked of them."""
+
+    def __init__(self, models: Mapping[str, ServedModel], limits: Limits | None = None) -> None:
+        self.models = models
+        self.limits = limits or Limits()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
+
+    def find(self, name: str | None, kind: type[KindOfTask]) -> tuple[ServedModel, KindOfTask]:
+        """The model of this name, or the only one with such a task, and its task.
+
+        Raises `RequestError` where there is none, or more than one to choose from.
+        """
+        able = {key: each for key, each in self.models.items() if isinstance(each.task, kind)}
+        model = self._choose(name, able, kind.__name__)
+        assert isinstance(model.task, kind)
+        return model, model.task
+
+    def find_encoder(self, name: str | None) -> ServedModel:
+        """The model of this name, or the one whose encoder is the only one."""
+        able = dict(self.models)
+        if name is None and len({id(each.batcher) for each in able.values()}) == 1:
+            return next(iter(able.values()))
+        return self._choose(name, able, "features")
+
+    def _choose(self, name: str | None, able: Mapping[str, ServedModel], what: str) -> ServedModel:
+        names = ", ".join(able) or "none"
+        if name is not None and name not in self.models:
+            known = ", ".join(self.models)
+            raise RequestError(
+                404, "Unknown model", f"no model {name!r}", field="model", remedy=f"one of {known}"
+            )
+        if name is not None and name not in able:
+            raise RequestError(
+                422,
+                "Wrong model",
+                f"{name} is no model for {what}",
+                field="model",
+                remedy=f"those that are: {names}",
+            )
+        if name is not None:
+            return able[name]
+        if len(able) != 1:
+            raise RequestError(
+                422 if able else 404,
+                "Which model?" if able else "No such model",
+                f"models for {what}: {names}",
+                field="model",
+                remedy="name one" if able else "start the server with one",
+            )
+        return next(iter(able.values()))
+
+    async def ask(
+        self, model: ServedModel, codec: Codec, inputs: Inputs, overflow: OverflowOrError
+    ) -> list[Prediction]:
+        """A prediction for each item.
+
+        With the overflow `error` the codec cuts, and what was cut is refused. Raises
+        `RequestError`, `OverloadedError` or `DeadlineError`.
+        """
+        self._check_items(inputs)
+        size = sum(map(_num_characters, inputs.items))
+        rows = await self._run(
+            size > _QUICK_CHARACTERS, partial(codec.encode, inputs.items, model.tokenizer)
+        )
+        self._check_rows(rows, rows.truncated, inputs, model, overflow)
+        (outputs,) = await self._compute(model, model.work(rows))
+        found = await self._run(
+            len(rows.input_ids) > _QUICK_TOKENS, partial(codec.decode, outputs, rows, inputs.items)
+        )
+        return [
+            Prediction(each, num_tokens, truncated)
+            for each, num_tokens, truncated in zip(
+                found, rows.num_tokens.tolist(), rows.truncated.tolist(), strict=True
+            )
+        ]
+
+    async def features(
+        self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
+    ) -> list[TextFeatures]:
+        """The features of each text."""
+        self._check_items(inputs)
+        extractor = model.extractor(choice)
+        is_long = sum(map(len, inputs.items)) > _QUICK_CHARACTERS
+        encoded = await self._run(is_long, partial(encode_texts, extractor, inputs.items, overflow))
+        rows = encoded.rows
+        self._check_rows(rows.rows, encoded.too_long, inputs, model, overflow)
+        self._check_numbers(rows.num_units, extractor.feature_size)
+        states = await self._compute(model, model.feature_work(rows.rows, choice))
+        is_long = len(rows.units) > _QUICK_TOKENS
+        return await self._run(is_long, partial(decode_features, extractor, encoded, states))
+
+    async def _compute(self, model: ServedModel, work: Work) -> list[FloatArray]:
+        future = model.batcher.submit(work, self.limits.deadline_seconds)
+        return await asyncio.wrap_future(future)
+
+    async def _run(self, is_long: bool, function: Callable[[], T]) -> T:
+        """Calls a function, off the event loop if that would keep others waiting."""
+        if not is_long:
+            return function()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    def _check_items(self, inputs: Inputs) -> None:
+        if len(inputs.items) > self.limits.max_items:
+            raise RequestError(
+                413,
+                "Too many items",
+                f"{len(inputs.items)} items, and a request has {self.limits.max_items} at most",
+                field="inputs",
+                remedy="divide them among several requests",
+            )
+
+    def _check_rows(
+        self,
+        rows: EncodedRows,
+        too_long: np.ndarray,
+        inputs: Inputs,
+        model: ServedModel,
+        overflow: OverflowOrError,
+    ) -> None:
+        if overflow == "error" and too_long.any():
+            number = int(too_long.argmax())
+            raise RequestError(
+                422,
+                "Text too long",
+                f"{rows.num_tokens[number]} tokens are more than {model.name} reads at once",
+                field=inputs.name_of(number),
+                remedy="shorten it, or set overflow to window, right or left",
+            )
+        if len(rows.input_ids) > self.limits.max_request_tokens:
+            raise RequestError(
+                413,
+                "Too many tokens",
+                f"{len(rows.input_ids)} tokens,"
+                f" and a request has {self.limits.max_request_tokens} at most",
+                field="inputs",
+                remedy="divide them among several requests",
+            )
+
+    def _check_numbers(self, num_units: int, size: int) -> None:
+        if num_units * size > self.limits.max_answer_numbers:
+            raise RequestError(
+                413,
+                "Too long an answer",
+                f"{num_units} vectors of {size} numbers,"
+                f" and an answer has {self.limits.max_answer_numbers} numbers at most",
+                field="unit",
+                remedy="ask for texts instead of tokens, or for fewer at once",
+            )
+
+
+def cutting(overflow: OverflowOrError) -> Overflow:
+    """How a codec encodes: where too long a text is an error, it cuts, which is then noticed."""
+    return "right" if overflow == "error" else overflow
+
+
+def _num_characters(item: Any) -> int:  # noqa: ANN401 - any codec's example
+    match item:
+        case str():
+            return len(item)
+        case Text():
+            return len(item.first) + len(item.second or "")
+        case Question():
+            return len(item.question) + len(item.context)
+        case _:
+            raise TypeError(f"no example of a text: {type(item)}")

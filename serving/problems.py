@@ -1,0 +1,130 @@
+"""What can go wrong with a request, each with its status, the field it is about, and the remedy."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from bert_core.errors import UserError
+from serving.batching import DeadlineError, OverloadedError
+from serving.schemas import Problem
+
+MEDIA_TYPE = "application/problem+json"
+
+_REFUSALS = {
+    400: "A body that is no JSON",
+    404: "An unknown model, or none that does this",
+    408: "A body that came too slowly",
+    413: "More than the server's limits, which /info shows",
+    422: "A field that is wrong, or a text that is too long",
+    429: "More is waiting than the server takes",
+    500: "A mistake of the server's own",
+    503: "The time for the request was over before its turn came",
+}
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": description,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for status, description in _REFUSALS.items()
+}
+"""The refusals that any of our own routes may answer with, for the OpenAPI document."""
+
+
+class RequestError(Exception):
+    """A request that cannot be answered, said as one problem."""
+
+    def __init__(self, status: int, title: str, detail: str, *, field: str, remedy: str) -> None:
+        super().__init__(f"{title}: {detail}")
+        self.problem = Problem(
+            title=title, status=status, detail=detail, field=field, remedy=remedy
+        )
+
+
+def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
+    """The problem that an exception is to the client, and the headers that go with it.
+
+    Nothing of the inside of an exception that is not meant for clients.
+    """
+    headers: Mapping[str, str] = {}
+    match error:
+        case RequestError():
+            problem = error.problem
+        case OverloadedError():
+            problem = Problem(
+                title="Too many requests",
+                status=429,
+                detail="more is waiting than this server takes",
+                remedy="ask again after the seconds that Retry-After says",
+            )
+            headers = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+        case DeadlineError():
+            problem = Problem(
+                title="Out of time",
+                status=503,
+                detail="the time for this request was over before its turn came",
+                remedy="ask again, with less at once",
+            )
+        case UserError():
+            problem = Problem(
+                title="Cannot be done",
+                status=422,
+                detail=f"{error.what}: {error.where}",
+                remedy=error.remedy,
+            )
+        case RequestValidationError():
+            problem = _invalid(error)
+        case HTTPException():
+            problem = Problem(
+                title=str(error.detail),
+                status=error.status_code,
+                detail=_DETAILS.get(error.status_code, str(error.detail)),
+                remedy="see /docs",
+            )
+            headers = error.headers or {}
+        case _:
+            problem = Problem(
+                title="Internal error", status=500, detail="a mistake of the server's own"
+            )
+    return problem, headers
+
+
+_DETAILS = {
+    400: "the body is no JSON",
+    404: "there is nothing here",
+    405: "this method is not for this address",
+}
+
+
+_FIELD = re.compile(r"(?!str$|function-)[a-z]\w*")
+"""The name of a field, not that of a branch of a union: `str`, `list[str]`, `TextPair`."""
+
+
+def _invalid(error: RequestValidationError) -> Problem:
+    """The problem of a body that is not what its route takes, of which no text is repeated."""
+    mistakes = [(_path(each["loc"]), each) for each in error.errors()]
+    # Of a union each branch has its say: what got furthest is what was meant.
+    field, mistake = max(mistakes, key=lambda each: len(each[0]))
+    is_json = mistake["type"] != "json_invalid"
+    return Problem(
+        title="Wrong field" if is_json else "Not JSON",
+        status=422 if is_json else 400,
+        detail=str(mistake["msg"]),
+        field=_written(field) or None,
+        remedy="leave it out" if mistake["type"] == "extra_forbidden" else "see /docs",
+    )
+
+
+def _path(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The fields and numbers of a place in a body, without the names of types."""
+    inside = location[1:] if location[:1] == ("body",) else location
+    return tuple(each for each in inside if isinstance(each, int) or _FIELD.fullmatch(each))
+
+
+def _written(path: tuple[int | str, ...]) -> str:
+    """`inputs[3].text`."""
+    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)[1:]

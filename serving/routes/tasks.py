@@ -1,0 +1,190 @@
+"""Our own routes for fine-tuned models and for features: classify, ner, qa, features."""
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from bert_core.features.extractor import FeatureChoice
+from bert_core.features.strategies import find_strategy
+from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.squad import Question
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import FloatArray
+from bert_core.tasks.text_tagging import TextTagging
+from serving.engine import Engine, Inputs, Prediction, cutting
+from serving.problems import PROBLEMS, RequestError
+from serving.schemas import (
+    Answered,
+    Classified,
+    ClassifyAnswer,
+    ClassifyRequest,
+    Entity,
+    Features,
+    FeaturesAnswer,
+    FeaturesRequest,
+    FoundAnswer,
+    NerAnswer,
+    NerRequest,
+    QaAnswer,
+    QaRequest,
+    QuestionInContext,
+    ScoredLabel,
+    Tagged,
+    TextPair,
+    UnitVector,
+)
+from serving.text_features import TextFeatures
+
+
+class TaskRoutes:
+    """The handlers, over the models of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def router(self) -> APIRouter:
+        """The routes under their paths, each with what it takes, gives and refuses."""
+        router = APIRouter(tags=["tasks"])
+        handlers: Mapping[str, tuple[Callable[..., Any], type[BaseModel]]] = {
+            "/v1/classify": (self.classify, ClassifyAnswer),
+            "/v1/ner": (self.ner, NerAnswer),
+            "/v1/qa": (self.qa, QaAnswer),
+            "/v1/features": (self.features, FeaturesAnswer),
+        }
+        for path, (handler, answer) in handlers.items():
+            router.add_api_route(
+                path, handler, methods=["POST"], response_model=answer, responses=PROBLEMS
+            )
+        return router
+
+    async def classify(self, request: ClassifyRequest) -> Response:
+        """Decides about texts or pairs of texts: one label, several, or a number."""
+        model, task = self._engine.find(request.model, Classification)
+        inputs = Inputs.of(request.inputs).map(_text)
+        self._check_pairs(inputs, task, model.name)
+        codec = task.model_copy(update={"overflow": cutting(request.overflow)})
+        found = await self._engine.ask(model, codec, inputs, request.overflow)
+        results = [_classified(each, request.top_k) for each in found]
+        return answer_of(ClassifyAnswer(model=model.name, results=results))
+
+    async def ner(self, request: NerRequest) -> Response:
+        """Finds the entities of texts."""
+        model, task = self._engine.find(request.model, Tagging)
+        codec = TextTagging(task, request.aggregation, cutting(request.overflow))
+        found = await self._engine.ask(model, codec, Inputs.of(request.inputs), request.overflow)
+        results = [
+            Tagged(
+                n_tokens=each.num_tokens,
+                truncated=each.truncated,
+                entities=[Entity(**entity) for entity in each.found["entities"]],
+            )
+            for each in found
+        ]
+        return answer_of(NerAnswer(model=model.name, results=results))
+
+    async def qa(self, request: QaRequest) -> Response:
+        """Finds the passages of contexts that answer questions."""
+        model, task = self._engine.find(request.model, QuestionAnswering)
+        changes: dict[str, Any] = {
+            "overflow": cutting(request.overflow),
+            "n_best": max(task.n_best, request.top_k),
+        }
+        if request.max_answer_length is not None:
+            changes["max_answer_length"] = request.max_answer_length
+        if request.align_to_words is not None:
+            changes["align_to_words"] = request.align_to_words
+        if request.null_threshold is not None:
+            changes |= {"no_answer": True, "null_threshold": request.null_threshold}
+        codec = task.model_copy(update=changes)
+        inputs = Inputs.of(request.inputs).map(_question)
+        found = await self._engine.ask(model, codec, inputs, request.overflow)
+        results = [_answered(each, request.top_k) for each in found]
+        return answer_of(QaAnswer(model=model.name, results=results))
+
+    async def features(self, request: FeaturesRequest) -> Response:
+        """Reads vectors of texts, or of their words or tokens, off the layers of an encoder."""
+        model = self._engine.find_encoder(request.model)
+        choice = FeatureChoice(
+            strategy=find_strategy(request.strategy),
+            unit=request.unit,
+            pooling=request.pooling,
+            normalize=request.normalize,
+        )
+        inputs = Inputs.of(request.inputs)
+        found = await self._engine.features(model, choice, inputs, request.overflow)
+        config = model.config
+        size = choice.strategy.feature_size(config.num_hidden_layers, config.hidden_size)
+        encode = _base64 if request.encoding == "base64" else FloatArray.tolist
+        results = [_features(each, encode) for each in found]
+        return answer_of(FeaturesAnswer(model=model.name, dimensions=size, results=results))
+
+    def _check_pairs(self, inputs: Inputs, task: Classification, name: str) -> None:
+        """Raises `RequestError` for a pair where the model reads single texts, and the reverse."""
+        wants_pairs = task.second_column is not None
+        for number, each in enumerate(inputs.items):
+            if (each.second is not None) != wants_pairs:
+                raise RequestError(
+                    422,
+                    "Wrong input",
+                    f"{name} reads {'pairs of texts' if wants_pairs else 'single texts'}",
+                    field=inputs.name_of(number),
+                    remedy="give text and text_pair" if wants_pairs else "give a string",
+                )
+
+
+def answer_of(content: BaseModel) -> Response:
+    """An answer as JSON; fields that say nothing are left out."""
+    body = content.model_dump_json(exclude_none=True)
+    return Response(body, media_type="application/json")
+
+
+def _text(given: str | TextPair) -> Text:
+    if isinstance(given, str):
+        return Text(given, None, None)
+    return Text(given.text, given.text_pair, None)
+
+
+def _question(given: QuestionInContext) -> Question:
+    return Question("", given.question, given.context, None)
+
+
+def _classified(prediction: Prediction, top_k: int | None) -> Classified:
+    found = dict(prediction.found)
+    if "scores" in found:
+        best = sorted(found["scores"].items(), key=lambda each: -each[1])[:top_k]
+        found["scores"] = [ScoredLabel(label=label, score=score) for label, score in best]
+    return Classified(n_tokens=prediction.num_tokens, truncated=prediction.truncated, **found)
+
+
+def _answered(prediction: Prediction, top_k: int) -> Answered:
+    found = prediction.found
+    candidates = [each for each in found["n_best"] if each["text"]] if found["text"] else []
+    return Answered(
+        n_tokens=prediction.num_tokens,
+        truncated=prediction.truncated,
+        answers=[FoundAnswer(**each) for each in candidates[:top_k]],
+        null_score=found["null_score"],
+    )
+
+
+def _features(found: TextFeatures, encode: Callable[[FloatArray], Any]) -> Features:
+    if found.units is None:
+        vector, units = encode(found.vectors[0]), None
+    else:
+        vector = None
+        units = [
+            UnitVector(text=text, start=start, end=end, vector=encode(each))
+            for (text, start, end), each in zip(found.units, found.vectors, strict=True)
+        ]
+    return Features(
+        n_tokens=found.num_tokens, truncated=found.truncated, vector=vector, units=units
+    )
+
+
+def _base64(vector: FloatArray) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")

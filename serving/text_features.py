@@ -1,0 +1,103 @@
+"""Texts -> rows for the features that a request asks for; their states -> features of each text.
+
+Shapes: N texts, U units (a text, its words or its tokens), F feature size, P places, H hidden size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bert_core.features.extractor import Extractor, UnitFeatures
+from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_tokens, words_of
+from bert_core.tasks.task import FloatArray
+from bert_core.text.rows.counter_hash import IntArray
+from serving.schemas import OverflowOrError
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """Texts as tokens, what a cut has left of them, and their rows.
+
+    `num_tokens` [N] are those of whole texts, special ones too; `too_long` [N] says which are more
+    than one row has.
+    """
+
+    texts: Sequence[str]
+    tokens: Tokens
+    rows: UnitRows
+    num_tokens: IntArray
+    too_long: npt.NDArray[np.bool_]
+    is_cut: bool
+
+
+@dataclass(frozen=True)
+class TextFeatures:
+    """The features of the units of one text, float32 [U, F].
+
+    `units` are its words or tokens with the characters they stand at; None of a whole text.
+    """
+
+    vectors: FloatArray
+    units: list[tuple[str, int, int]] | None
+    num_tokens: int
+    truncated: bool
+
+
+def encode_texts(
+    extractor: Extractor, texts: Sequence[str], overflow: OverflowOrError
+) -> EncodedTexts:
+    """The rows of texts, in windows where they are long, unless `overflow` says to cut them."""
+    unit = extractor.choice.unit
+    whole = cut_texts(extractor.tokenizer, texts, offsets=unit != "text")
+    longest = extractor.choice.max_length or extractor.encoder.config.max_position_embeddings
+    tokens = whole
+    if overflow == "left" or overflow == "right":  # noqa: PLR1714 - so that types follow
+        tokens = cut_tokens(whole, longest - 2, overflow)
+    num_tokens = whole.lengths + 2
+    rows = extractor.rows(tokens)
+    return EncodedTexts(texts, tokens, rows, num_tokens, num_tokens > longest, tokens is not whole)
+
+
+def decode_features(
+    extractor: Extractor, encoded: EncodedTexts, states: Sequence[FloatArray]
+) -> list[TextFeatures]:
+    """The features of each text, of the states [P, H] of each layer that is read."""
+    choice, rows = extractor.choice, encoded.rows
+    weights = None if choice.layer_weights is None else torch.tensor(choice.layer_weights)
+    features = UnitFeatures(rows, extractor.feature_size, torch.device("cpu"))
+    combined = choice.strategy.combine([torch.from_numpy(each) for each in states], weights)
+    features.add(np.arange(len(rows.units)), combined)
+    vectors = features.pooled(normalize=choice.normalize)
+    units = _units(extractor, encoded)
+    ends = np.cumsum(rows.unit_counts)
+    columns = ends - rows.unit_counts, ends, encoded.num_tokens, encoded.too_long
+    return [
+        TextFeatures(
+            vectors[begin:end],
+            None if units is None else units[begin:end],
+            num_tokens,
+            encoded.is_cut and too_long,
+        )
+        for begin, end, num_tokens, too_long in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
+
+
+def _units(extractor: Extractor, encoded: EncodedTexts) -> list[tuple[str, int, int]] | None:
+    """The words or tokens of all texts, end to end."""
+    tokens, texts = encoded.tokens, encoded.texts
+    if extractor.choice.unit == "text":
+        return None
+    if extractor.choice.unit == "word":
+        words, spans = words_of(tokens, texts)
+        return [(word, a, b) for word, (a, b) in zip(words, spans.tolist(), strict=True)]
+    assert tokens.offsets is not None
+    of_token = np.repeat(np.arange(len(texts)), tokens.lengths).tolist()
+    return [
+        (texts[text][a:b], a, b)
+        for text, (a, b) in zip(of_token, tokens.offsets.tolist(), strict=True)
+    ]

@@ -1,0 +1,131 @@
+"""Entities of raw text: those of the offline task, at the right characters, however joined."""
+
+import numpy as np
+import pytest
+import torch
+
+from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.text_tagging import TextTagging
+from bert_core.tasks.text_words import word_spans
+from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+TASK = Tagging(labels=LABELS, max_length=16)
+TEXT = "(Anna Bach), of Ulm's abc 東!"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """Knows no word but single letters, as sub-words."""
+    letters = [*map(chr, range(97, 123)), "'", "(", ")", ",", "!", "東"]
+    entries = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    return wordpiece_tokenizer({word: i for i, word in enumerate(entries)}, lowercase=True)
+
+
+def say(rows, text, labels):
+    """Outputs that are sure of a label at each character, O where none is given."""
+    outputs = np.zeros((len(rows.places), len(LABELS)), dtype=np.float32)
+    for row, (start, _) in zip(outputs, rows.notes["pieces"].tolist(), strict=True):
+        row[LABELS.index(labels.get(start, "O"))] = 4
+    return outputs
+
+
+def entities(tokenizer, aggregation, labels, text=TEXT):
+    """What is found where sub-words, by their characters, have these labels."""
+    every = TextTagging(TASK, "none").encode([text], tokenizer)
+    outputs = say(every, text, labels)
+    asked = TextTagging(TASK, aggregation)
+    rows = asked.encode([text], tokenizer)
+    if aggregation == "first":
+        words = every.notes["words"].tolist()
+        outputs = outputs[[words.index(word) for word in rows.notes["words"].tolist()]]
+    (found,) = asked.decode(outputs, rows, [text])
+    for each in found["entities"]:
+        assert each["text"] == text[each["start"] : each["end"]]
+    return [(each["type"], each["text"]) for each in found["entities"]]
+
+
+def test_sub_words_alone(tokenizer):
+    labels = {1: "B-PER", 2: "I-PER", 16: "B-LOC"}
+    wanted = [("B-PER", "A"), ("I-PER", "n"), ("B-LOC", "U")]
+    assert entities(tokenizer, "none", labels) == wanted
+
+
+def test_sub_words_side_by_side(tokenizer):
+    labels = {1: "B-PER", 2: "I-PER", 3: "B-PER", 6: "I-LOC", 7: "I-LOC"}
+    wanted = [("PER", "An"), ("PER", "n"), ("LOC", "Ba")]
+    assert entities(tokenizer, "simple", labels) == wanted
+
+
+def test_words_by_their_first_sub_word(tokenizer):
+    labels = {1: "B-PER", 2: "B-LOC", 3: "B-LOC", 6: "I-PER", 16: "I-LOC"}
+    wanted = [("PER", "Anna Bach"), ("LOC", "Ulm")]
+    assert entities(tokenizer, "first", labels) == wanted
+
+
+def test_words_by_the_mean(tokenizer):
+    labels = {1: "B-PER", 2: "B-LOC", 3: "B-LOC", 4: "B-LOC", 16: "B-LOC"}
+    # Of Ulm one of three sub-words says LOC, two O.
+    assert entities(tokenizer, "average", labels) == [("LOC", "Anna")]
+
+
+def test_words_by_the_surest(tokenizer):
+    asked = TextTagging(TASK, "max")
+    rows = asked.encode(["ab cd"], tokenizer)
+    outputs = np.zeros((4, len(LABELS)), dtype=np.float32)
+    outputs[[0, 1, 2, 3], [1, 3, 0, 2]] = 2, 1, 3, 4
+    (found,) = asked.decode(outputs, rows, ["ab cd"])
+    (entity,) = found["entities"]
+    assert (entity["type"], entity["start_word"], entity["end_word"]) == ("PER", 0, 2)
+    surest = torch.tensor(outputs).softmax(-1).amax(-1)
+    assert entity["score"] == pytest.approx(float(surest[[0, 3]].mean()))
+
+
+def test_first_is_what_the_task_finds_in_the_words(tokenizer):
+    choose = np.random.default_rng(0)
+    texts = [" ".join(choose.choice(list("abcdef'(,"), 30)) for _ in range(5)] + ["", "a", "b " * 9]
+    asked = TextTagging(TASK, "first")
+    rows = asked.encode(texts, tokenizer)
+    sentences = [
+        TaggedSentence(words=[text[a:b] for a, b in word_spans(text)], tags=None, scheme="iob2")
+        for text in texts
+    ]
+    of_words = TASK.encode(sentences, tokenizer)
+    assert np.array_equal(rows.input_ids, of_words.input_ids)
+    assert np.array_equal(rows.places, of_words.places)
+    outputs = choose.normal(size=(len(rows.places), len(LABELS))).astype(np.float32)
+    for found, wanted in zip(
+        asked.decode(outputs, rows, texts), TASK.decode(outputs, of_words, sentences), strict=True
+    ):
+        spans = [(e["type"], e["start_word"], e["end_word"]) for e in found["entities"]]
+        assert spans == [(e["type"], e["start"], e["end"]) for e in wanted["entities"]]
+        scores = [each["score"] for each in wanted["entities"]]
+        assert [each["score"] for each in found["entities"]] == pytest.approx(scores)
+
+
+@pytest.mark.parametrize("aggregation", ["none", "simple", "average", "max"])
+def test_windows_are_read_as_one_text(tokenizer, aggregation):
+    text = "abc " * 30
+    asked = TextTagging(TASK, aggregation)
+    rows = asked.encode([text], tokenizer)
+    assert len(rows.lengths) > 1 and len(rows.places) == 90
+    outputs = np.zeros((90, len(LABELS)), dtype=np.float32)
+    outputs[:, 1] = 9  # each begins a PER
+    (found,) = asked.decode(outputs, rows, [text])
+    starts = [each["start"] for each in found["entities"]]
+    step = {"none": 90, "simple": 90}.get(aggregation, 30)
+    assert starts == sorted(starts) and len(starts) == step
+
+
+def test_what_is_cut_off_is_outside_and_told(tokenizer):
+    text = "abc " * 9
+    for side, kept in (("right", range(4)), ("left", range(5, 9))):
+        asked = TextTagging(TASK, "average", overflow=side)
+        rows = asked.encode([text, "a"], tokenizer)
+        outputs = np.zeros((len(rows.places), len(LABELS)), dtype=np.float32)
+        outputs[:, 1] = 9
+        found, _ = asked.decode(outputs, rows, [text, "a"])
+        assert [each["start_word"] for each in found["entities"]] == list(kept)
+        assert rows.truncated.tolist() == [True, False]
+        assert rows.num_tokens.tolist() == [29, 3]

@@ -1,0 +1,117 @@
+"""What an engine refuses, and what it says when it is busy."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from bert_core.tasks.classification import Classification, Text
+from serving.batching import DeadlineError, OverloadedError
+from serving.engine import Engine, Inputs
+from serving.limits import Limits
+from serving.models import close_models, load_models
+
+
+@pytest.fixture
+def engine_of(small_models):
+    """Makes an engine of the sentiment model within limits."""
+    made = []
+
+    def make(**limits):
+        all_limits = Limits(**limits)
+        models = load_models(
+            {"sentiment": small_models["sentiment"]},
+            max_tokens=all_limits.max_batch_tokens,
+            max_waiting_tokens=all_limits.max_waiting_tokens,
+        )
+        made.extend(models.values())
+        return Engine(models, all_limits)
+
+    yield make
+    close_models(made)
+
+
+def ask(engine, texts, overflow="error"):
+    model, task = engine.find(None, Classification)
+    inputs = Inputs.of([Text(each, None, None) for each in texts])
+    return engine.ask(model, task, inputs, overflow)
+
+
+def test_too_many_items_are_refused(strict_server):
+    status, problem = strict_server.ask("/v1/classify", {"inputs": ["a"] * 4})
+    assert status == 413 and problem["title"] == "Too many items"
+
+
+def test_too_many_tokens_are_refused(strict_server):
+    status, problem = strict_server.ask("/v1/classify", {"inputs": ["a " * 30] * 3})
+    assert status == 413 and problem["title"] == "Too many tokens"
+
+
+def test_too_long_an_answer_is_refused(server):
+    server.engine.limits.__dict__["max_answer_numbers"] = 1000  # for this test, and put back
+    try:
+        body = {"model": "encoder", "inputs": "a " * 40, "unit": "token"}
+        status, problem = server.ask("/v1/features", body)
+    finally:
+        server.engine.limits.__dict__["max_answer_numbers"] = 4_000_000
+    assert status == 413 and problem["field"] == "unit"
+
+
+def busy(engine):
+    """Keeps the encoder's thread from its work until the event is set."""
+    (model,) = engine.models.values()
+    free, begun = threading.Event(), threading.Event()
+
+    def wait(_):
+        begun.set()
+        free.wait(30)
+
+    model.batcher.watch = wait
+    return free, begun
+
+
+async def after_the_first(engine, texts):
+    """Asks while the encoder's thread is held up by an earlier request."""
+    free, begun = busy(engine)
+    await ask(engine, ["a cat"])
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    waiting = [asyncio.create_task(ask(engine, some)) for some in texts]
+    await asyncio.sleep(0.2)
+    free.set()
+    return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def test_what_is_too_much_is_turned_away_at_once(engine_of):
+    engine = engine_of(max_waiting_tokens=50)
+    begin = time.monotonic()
+    found = asyncio.run(after_the_first(engine, [["a cat sat"] * 9, ["a dogs"] * 9]))
+    assert len(found[0]) == 9
+    assert isinstance(found[1], OverloadedError) and found[1].retry_after > 0
+    assert time.monotonic() - begin < 10
+
+
+def test_what_waits_too_long_is_told(engine_of):
+    engine = engine_of(deadline_seconds=0.1)
+    (found,) = asyncio.run(after_the_first(engine, [["a cat sat"]]))
+    assert isinstance(found, DeadlineError)
+
+
+def test_long_texts_do_not_hold_up_the_event_loop(engine_of):
+    engine = engine_of()
+    threads = []
+    model, task = engine.find(None, Classification)
+
+    class Codec:
+        def encode(self, examples, tokenizer):
+            threads.append(threading.current_thread().name)
+            return task.encode(examples, tokenizer)
+
+        def decode(self, outputs, rows, examples):
+            return task.decode(outputs, rows, examples)
+
+    for text in ("a cat", "a cat " * 5000):
+        inputs = Inputs.of([Text(text, None, None)])
+        asyncio.run(engine.ask(model, Codec(), inputs, "right"))
+    assert threads[0] == "MainThread" and threads[1].startswith("long-texts")

@@ -1,0 +1,53 @@
+"""The command line of the server: what it means, and what it refuses in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from bert_core.errors import UserError
+from serving.settings import parse_arguments
+
+
+def test_models_have_names():
+    settings = parse_arguments(["--model", "a/b", "--model", "ner=c/d", "--port", "0"])
+    assert settings.folders == {"b": Path("a/b"), "ner": Path("c/d")}
+
+
+def test_limits_are_options():
+    settings = parse_arguments(["--model", "a", "--limits.max_items", "7"])
+    assert settings.limits.max_items == 7
+    assert settings.limits.max_body_bytes == 2 << 20
+
+
+def test_two_models_of_one_name_are_refused():
+    with pytest.raises(UserError, match="two models of one name"):
+        _ = parse_arguments(["--model", "a/b", "--model", "c/b"]).folders
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "a.example"])
+def test_listening_to_the_world_has_to_be_meant(host):
+    with pytest.raises(UserError, match="without keys"):
+        parse_arguments(["--model", "a", "--host", host])
+    assert parse_arguments(["--model", "a", "--host", host, "--insecure"]).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.0.0.5"])
+def test_this_machine_may_listen_to_itself(host):
+    assert parse_arguments(["--model", "a", "--host", host]).host == host
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--model", "a", "--port", "70000"], ["--model", "a", "--limits.max_items", "x"]],
+)
+def test_what_is_wrong_is_one_line(arguments):
+    with pytest.raises(UserError) as told:
+        parse_arguments(arguments)
+    assert "\n" not in str(told.value) and "see --help" in str(told.value)
+
+
+def test_the_environment_says_nothing(monkeypatch):
+    monkeypatch.setenv("PORT", "1")
+    monkeypatch.setenv("INSECURE", "true")
+    settings = parse_arguments(["--model", "a"])
+    assert settings.port == 8000 and not settings.insecure
