@@ -14,8 +14,9 @@ from serving.engine import Engine
 from serving.errors import handle
 from serving.problems import RequestError
 from serving.routes.operations import OperationRoutes
+from serving.routes.pretrained import PretrainedRoutes
 from serving.routes.tasks import TaskRoutes
-from serving.schemas import Problem
+from serving.schemas.fields import Problem
 
 _MENDABLE = (
     RequestError,
@@ -36,6 +37,7 @@ def create_app(engine: Engine) -> FastAPI:
     )
     app.include_router(OperationRoutes(engine).router)
     app.include_router(TaskRoutes(engine).router)
+    app.include_router(PretrainedRoutes(engine).router)
     app.add_middleware(BoundedBodies, limits=engine.limits)
     app.openapi = partial(_document, app)
     return app

@@ -46,13 +46,25 @@ class Work:
     """What one request wants computed: the states of `layers` at the places of its rows.
 
     Or what a head, of `num_outputs` outputs, makes of them. Layers count from 1, 0 being the
-    embeddings.
+    embeddings. With `targets` [P] the log probability of that output alone at each place, [P, 1]:
+    a vocabulary's worth of outputs need not be kept.
     """
 
     rows: EncodedRows
     layers: tuple[int, ...]
     head: Head | None = None
     num_outputs: int = 0
+    targets: IntArray | None = None
+
+    @property
+    def width(self) -> int:
+        """The numbers that the head's answer has at each place."""
+        return self.num_outputs if self.targets is None else 1
+
+    @property
+    def kind(self) -> tuple[int, bool]:
+        """Parts of one kind are answered together."""
+        return id(self.head), self.targets is None
 
     @property
     def num_tokens(self) -> int:
@@ -76,7 +88,7 @@ class _Waiting:
         self._taken = 0
         self._is_found = np.zeros(len(lengths), dtype=np.bool_)
         self.tokens_left = work.num_tokens
-        widths = [hidden_size] * len(work.layers) if work.head is None else [work.num_outputs]
+        widths = [hidden_size] * len(work.layers) if work.head is None else [work.width]
         num_places = len(work.rows.places)
         self._found = [np.zeros((num_places, width), dtype=np.float32) for width in widths]
 
@@ -245,7 +257,7 @@ class Batcher:
         )
         # One after another that have the same head, which then answers all of them at once.
         parts = [(each, np.concatenate(items)) for each, items in taken.items()]
-        return sorted(parts, key=lambda part: id(part[0].work.head))
+        return sorted(parts, key=lambda part: part[0].work.kind)
 
     def _compute(self, parts: Sequence[_Part]) -> Batch:
         begin = time.monotonic()
@@ -266,8 +278,9 @@ class Batcher:
     ) -> Iterator[list[FloatArray]]:
         """What is to be found for the items of each part, of the states [P, H] of layers."""
         first_row = first_place = 0
-        for head, group in groupby(parts, key=lambda part: part[0].work.head):
+        for _, group in groupby(parts, key=lambda part: part[0].work.kind):
             some = list(group)
+            head = some[0][0].work.head
             num_places = [len(each.work.rows.places_of(items)) for each, items in some]
             num_rows = sum(len(each.work.rows.rows_of(items)) for each, items in some)
             places = slice(first_place, first_place + sum(num_places))
@@ -276,7 +289,10 @@ class Batcher:
             bounds = np.cumsum(num_places)[:-1]
             if head is not None:
                 read = [states[layer][places] for layer in some[0][0].work.layers]
-                outputs = _on_host(head(read, batch.place_counts[rows]))
+                found = head(read, batch.place_counts[rows])
+                if (wanted_outputs := _targets(some)) is not None:
+                    found = found.float().log_softmax(1).gather(1, wanted_outputs.to(found.device))
+                outputs = _on_host(found)
                 yield from ([each] for each in np.split(outputs, bounds))
                 continue
             wanted = {layer for each, _ in some for layer in each.work.layers}
@@ -299,6 +315,16 @@ class Batcher:
         with self._changed:
             self._waiting = [each for each in self._waiting if each is not failed]
         failed.finish(error)
+
+
+def _targets(parts: Sequence[_Part]) -> Tensor | None:
+    """The outputs that parts of one kind want at their places, [P, 1]; None of all outputs."""
+    wanted = [
+        each.work.targets[each.work.rows.places_of(items)]
+        for each, items in parts
+        if each.work.targets is not None
+    ]
+    return torch.from_numpy(np.concatenate(wanted)).unsqueeze(1) if wanted else None
 
 
 def _on_host(states: Tensor) -> FloatArray:

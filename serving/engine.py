@@ -23,7 +23,7 @@ from serving.batching import Work
 from serving.limits import Limits
 from serving.models import ServedModel
 from serving.problems import RequestError
-from serving.schemas import OverflowOrError
+from serving.schemas.fields import OverflowOrError
 from serving.text_features import TextFeatures, decode_features, encode_texts
 
 T = TypeVar("T")
@@ -101,6 +101,11 @@ class Engine:
             return next(iter(able.values()))
         return self._choose(name, able, "features")
 
+    def find_with_head(self, name: str | None, head: str) -> ServedModel:
+        """The model of this name, or the only one, that has a head of pre-training."""
+        able = {key: each for key, each in self.models.items() if head in each.model.heads}
+        return self._choose(name, able, head)
+
     def _choose(self, name: str | None, able: Mapping[str, ServedModel], what: str) -> ServedModel:
         names = ", ".join(able) or "none"
         if name is not None and name not in self.models:
@@ -129,9 +134,14 @@ class Engine:
         return next(iter(able.values()))
 
     async def ask(
-        self, model: ServedModel, codec: Codec, inputs: Inputs, overflow: OverflowOrError
+        self,
+        model: ServedModel,
+        codec: Codec,
+        inputs: Inputs,
+        overflow: OverflowOrError,
+        work_of: Callable[[EncodedRows], Work] | None = None,
     ) -> list[Prediction]:
-        """A prediction for each item.
+        """A prediction for each item, by the head of the model's task unless `work_of` is another.
 
         With the overflow `error` the codec cuts, and what was cut is refused. Raises
         `RequestError`, `OverloadedError` or `DeadlineError`.
@@ -142,7 +152,9 @@ class Engine:
             size > _QUICK_CHARACTERS, partial(codec.encode, inputs.items, model.tokenizer)
         )
         self._check_rows(rows, rows.truncated, inputs, model, overflow)
-        (outputs,) = await self._compute(model, model.work(rows))
+        work = (work_of or model.work)(rows)
+        self._check_numbers(len(rows.places), work.width)
+        (outputs,) = await self._compute(model, work)
         found = await self._run(
             len(rows.input_ids) > _QUICK_TOKENS, partial(codec.decode, outputs, rows, inputs.items)
         )
@@ -220,10 +232,10 @@ class Engine:
             raise RequestError(
                 413,
                 "Too long an answer",
-                f"{num_units} vectors of {size} numbers,"
-                f" and an answer has {self.limits.max_answer_numbers} numbers at most",
-                field="unit",
-                remedy="ask for texts instead of tokens, or for fewer at once",
+                f"{num_units} times {size} numbers,"
+                f" and what a request asks for has {self.limits.max_answer_numbers} at most",
+                field="inputs",
+                remedy="divide them among several requests; of features, ask for texts, not tokens",
             )
 
 

@@ -14,7 +14,9 @@ class Limits(BaseModel):
         default=32768, ge=1, description="tokens of all rows that a request is made into"
     )
     max_answer_numbers: int = Field(
-        default=4_000_000, ge=1, description="numbers of all features that a request asks for"
+        default=4_000_000,
+        ge=1,
+        description="numbers of all features, or outputs of heads, of a request",
     )
     max_waiting_tokens: int = Field(
         default=65536, ge=1, description="tokens that wait at an encoder; above, clients get 429"

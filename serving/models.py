@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from bert_core.features.units import cut_texts, unit_rows
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import CONFIG, load_model_folder
+from bert_core.pretrained.heads import masked_token_answers, next_sentence_answers
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import infer_task
@@ -58,6 +59,25 @@ class ServedModel:
         """What the task's head is to say of rows."""
         assert self.task is not None and self.head is not None
         return Work(rows, layers_read(self.model), self.head, self.task.head.num_outputs)
+
+    @cached_property
+    def _masked_token_head(self) -> Head:
+        # One object, by which the batcher knows that questions belong together.
+        return partial(masked_token_answers, self.model)
+
+    @cached_property
+    def _next_sentence_head(self) -> Head:
+        return partial(next_sentence_answers, self.model)
+
+    def masked_token_work(self, rows: EncodedRows, *, only_targets: bool = False) -> Work:
+        """What the masked-token head is to say at places: of the vocabulary, or of the targets."""
+        targets = rows.notes["targets"] if only_targets else None
+        last, size = (self.config.num_hidden_layers,), self.config.vocab_size
+        return Work(rows, last, self._masked_token_head, size, targets)
+
+    def next_sentence_work(self, rows: EncodedRows) -> Work:
+        """What the next-sentence head is to say of pairs."""
+        return Work(rows, (self.config.num_hidden_layers,), self._next_sentence_head, 2)
 
     def extractor(self, choice: FeatureChoice) -> Extractor:
         """What makes rows of texts for a choice of features, and features of their states.

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
 from serving.batching import DeadlineError, OverloadedError
-from serving.schemas import Problem
+from serving.schemas.fields import Problem
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -14,7 +14,7 @@ from bert_core.features.extractor import Extractor, UnitFeatures
 from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_tokens, words_of
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rows.counter_hash import IntArray
-from serving.schemas import OverflowOrError
+from serving.schemas.fields import OverflowOrError
 
 
 @dataclass(frozen=True)

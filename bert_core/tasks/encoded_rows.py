@@ -5,7 +5,7 @@ head answers).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Self
 
@@ -227,6 +227,19 @@ def gather_items(parts: Sequence[tuple[EncodedRows, IntArray]]) -> EncodedRows:
         example=concatenated([each.example[some] for each, some in rows]),
         num_tokens=np.empty(0, dtype=np.int64),
         truncated=np.empty(0, dtype=np.bool_),
+        notes={},
+    )
+
+
+def keep_places(rows: EncodedRows, kept: npt.NDArray[np.bool_]) -> EncodedRows:
+    """The same rows, without labels or notes, asked at some of their places, [P], alone."""
+    row = np.repeat(np.arange(len(rows.lengths)), rows.place_counts)
+    return replace(
+        rows,
+        places=rows.places[kept],
+        place_counts=np.bincount(row[kept], minlength=len(rows.lengths)),
+        labels=np.empty(0, dtype=np.int64),
+        labels_per_item=np.zeros_like(rows.labels_per_item),
         notes={},
     )
 

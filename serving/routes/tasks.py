@@ -1,11 +1,10 @@
 """Our own routes for fine-tuned models and for features: classify, ner, qa, features."""
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.features.strategies import find_strategy
@@ -16,8 +15,10 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_tagging import TextTagging
 from serving.engine import Engine, Inputs, Prediction, cutting
-from serving.problems import PROBLEMS, RequestError
-from serving.schemas import (
+from serving.problems import RequestError
+from serving.routes.own import answer_of, own_router
+from serving.schemas.fields import TextPair
+from serving.schemas.tasks import (
     Answered,
     Classified,
     ClassifyAnswer,
@@ -34,7 +35,6 @@ from serving.schemas import (
     QuestionInContext,
     ScoredLabel,
     Tagged,
-    TextPair,
     UnitVector,
 )
 from serving.text_features import TextFeatures
@@ -48,19 +48,16 @@ class TaskRoutes:
 
     @property
     def router(self) -> APIRouter:
-        """The routes under their paths, each with what it takes, gives and refuses."""
-        router = APIRouter(tags=["tasks"])
-        handlers: Mapping[str, tuple[Callable[..., Any], type[BaseModel]]] = {
-            "/v1/classify": (self.classify, ClassifyAnswer),
-            "/v1/ner": (self.ner, NerAnswer),
-            "/v1/qa": (self.qa, QaAnswer),
-            "/v1/features": (self.features, FeaturesAnswer),
-        }
-        for path, (handler, answer) in handlers.items():
-            router.add_api_route(
-                path, handler, methods=["POST"], response_model=answer, responses=PROBLEMS
-            )
-        return router
+        """The routes under their paths."""
+        return own_router(
+            "tasks",
+            {
+                "/v1/classify": (self.classify, ClassifyAnswer),
+                "/v1/ner": (self.ner, NerAnswer),
+                "/v1/qa": (self.qa, QaAnswer),
+                "/v1/features": (self.features, FeaturesAnswer),
+            },
+        )
 
     async def classify(self, request: ClassifyRequest) -> Response:
         """Decides about texts or pairs of texts: one label, several, or a number."""
@@ -135,12 +132,6 @@ class TaskRoutes:
                     field=inputs.name_of(number),
                     remedy="give text and text_pair" if wants_pairs else "give a string",
                 )
-
-
-def answer_of(content: BaseModel) -> Response:
-    """An answer as JSON; fields that say nothing are left out."""
-    body = content.model_dump_json(exclude_none=True)
-    return Response(body, media_type="application/json")
 
 
 def _text(given: str | TextPair) -> Text:

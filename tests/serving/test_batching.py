@@ -239,3 +239,23 @@ def test_a_closed_batcher_takes_nothing(opened, batcher_of):
     assert future.done()
     with pytest.raises(RuntimeError, match="closed"):
         batcher.submit(Work(texts(tokenizer, 3), (1,)))
+
+
+def test_one_output_at_each_place_may_be_all_that_is_wanted(opened, held):
+    model, tokenizer = opened
+    head = model.heads["masked_token"]
+
+    def answer(states, place_counts):
+        return head(states[0], model.encoder.word_embeddings)
+
+    batcher, gate = held(max_tokens=24)
+    rows = texts(tokenizer, 3, 9, 1, 12)
+    targets = np.array([5, 6, 7, 8])
+    size = model.config.vocab_size
+    every = batcher.submit(Work(rows, (1,), answer, size))
+    some = batcher.submit(Work(rows, (1,), answer, size, targets))
+    gate.opened.set()
+    (logits,), (chosen,) = every.result(30), some.result(30)
+    wanted = torch.from_numpy(logits).log_softmax(1).numpy()[np.arange(4), targets]
+    assert chosen.shape == (4, 1)
+    np.testing.assert_allclose(chosen[:, 0], wanted, atol=1e-5)

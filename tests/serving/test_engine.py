@@ -55,7 +55,7 @@ def test_too_long_an_answer_is_refused(server):
         status, problem = server.ask("/v1/features", body)
     finally:
         server.engine.limits.__dict__["max_answer_numbers"] = 4_000_000
-    assert status == 413 and problem["field"] == "unit"
+    assert status == 413 and problem["title"] == "Too long an answer"
 
 
 def busy(engine):

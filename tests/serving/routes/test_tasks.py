@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from asking import answers, assert_alike
 from small_tasks import WORDS
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
@@ -20,33 +21,6 @@ def some_texts(seed, count, longest=20):
     """Texts of few words, seeded, none of them empty."""
     choose = random.Random(seed)
     return [" ".join(choose.choices(WORDS, k=choose.randint(1, longest))) for _ in range(count)]
-
-
-def answers(server, path, model, inputs, **options):
-    """The results for inputs, asked together; each asked alone has the same."""
-    status, content = server.ask(path, {"model": model, "inputs": inputs} | options)
-    assert status == 200, content
-    assert content["model"] == model
-    for one, result in zip(inputs, content["results"], strict=True):
-        _, alone = server.ask(path, {"model": model, "inputs": one} | options)
-        assert_alike(alone["results"], [result])
-    return content["results"]
-
-
-def assert_alike(found, wanted):
-    """Equal but for rounding."""
-    if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys()
-        for key, value in wanted.items():
-            assert_alike(found[key], value)
-    elif isinstance(wanted, list):
-        assert len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
-            assert_alike(one, other)
-    elif isinstance(wanted, float):
-        assert found == pytest.approx(wanted, abs=1e-5)
-    else:
-        assert found == wanted
 
 
 def offline(server, name, examples):

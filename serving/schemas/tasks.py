@@ -1,67 +1,21 @@
-"""What clients send and get: the requests and answers of our own routes, under /v1.
-
-Characters are Unicode code points. Every answer says how many tokens its text has, and whether it
-lost some.
-"""
+"""Requests and answers of the routes for fine-tuned models and for features."""
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.features.units import Pooling, Unit
 from bert_core.tasks.text_tagging import Aggregation
-
-OverflowOrError = Literal["error", "left", "right", "window"]
-
-
-def _refuse_surrogates(text: str) -> str:
-    """JSON can name one half of a character; nothing can be made of it."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"half a character (a lone surrogate) at {error.start}") from None
-    return text
+from serving.schemas.fields import Answer, InputText, Request, TextPair
 
 
-InputText = Annotated[str, AfterValidator(_refuse_surrogates)]
-"""A text of whole characters."""
-
-
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    model: str | None = Field(
-        default=None, description="a loaded model's name; may be left out where one can do it"
-    )
-    overflow: OverflowOrError = Field(
-        default="error",
-        description="what becomes of a text longer than the model takes: refused, cut on the left"
-        " or right, or read in overlapping windows",
-    )
-
-
-class TextPair(BaseModel):
-    """Two texts that are read together."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    text: InputText
-    text_pair: InputText
-
-
-class ClassifyRequest(_Request):
+class ClassifyRequest(Request):
     """Texts or pairs to be classified."""
 
     inputs: InputText | TextPair | list[InputText | TextPair]
     top_k: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="how many labels, best first; by default all"
     )
-
-
-class _Answer(BaseModel):
-    n_tokens: int = Field(description="tokens of the text, [CLS] and [SEP] too, before any cut")
-    truncated: bool = Field(description="whether the answer comes from a part of the text alone")
 
 
 class ScoredLabel(BaseModel):
@@ -71,7 +25,7 @@ class ScoredLabel(BaseModel):
     score: float
 
 
-class Classified(_Answer):
+class Classified(Answer):
     """What a text was found to be: a label, those that apply, or a number."""
 
     label: str | None = Field(default=None, description="of a model that gives one")
@@ -87,7 +41,7 @@ class ClassifyAnswer(BaseModel):
     results: list[Classified]
 
 
-class NerRequest(_Request):
+class NerRequest(Request):
     """Texts whose entities are wanted."""
 
     inputs: InputText | list[InputText]
@@ -113,7 +67,7 @@ class Entity(BaseModel):
     score: float
 
 
-class Tagged(_Answer):
+class Tagged(Answer):
     """The entities of a text, from left to right."""
 
     entities: list[Entity]
@@ -135,7 +89,7 @@ class QuestionInContext(BaseModel):
     context: InputText
 
 
-class QaRequest(_Request):
+class QaRequest(Request):
     """Questions to be answered from their contexts."""
 
     inputs: QuestionInContext | list[QuestionInContext]
@@ -163,7 +117,7 @@ class FoundAnswer(BaseModel):
     probability: float = Field(description="among the answers that were considered")
 
 
-class Answered(_Answer):
+class Answered(Answer):
     """The answers to a question, best first; none where the context holds none."""
 
     answers: list[FoundAnswer]
@@ -179,7 +133,7 @@ class QaAnswer(BaseModel):
     results: list[Answered]
 
 
-class FeaturesRequest(_Request):
+class FeaturesRequest(Request):
     """Texts whose features are wanted; strategy, unit and pooling as in `workflows/extract.py`."""
 
     inputs: InputText | list[InputText]
@@ -201,7 +155,7 @@ class UnitVector(BaseModel):
     vector: list[float] | str
 
 
-class Features(_Answer):
+class Features(Answer):
     """The vector of a text, or those of its words or tokens."""
 
     vector: list[float] | str | None = None
@@ -214,14 +168,3 @@ class FeaturesAnswer(BaseModel):
     model: str
     dimensions: int
     results: list[Features]
-
-
-class Problem(BaseModel):
-    """What went wrong, as RFC 9457 has it; `field` is where, `remedy` what to do."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str
-    field: str | None = None
-    remedy: str | None = None

@@ -1,0 +1,126 @@
+"""Routes to what pre-training taught: fill-mask, next-sentence, pseudo-perplexity."""
+
+from functools import partial
+
+from fastapi import APIRouter, Response
+
+from bert_core.pretrained.fill_mask import MASK, FillMask, target_ids
+from bert_core.pretrained.pseudo_perplexity import PseudoPerplexity
+from bert_core.tasks.classification import Classification, Text
+from serving.engine import Engine, Inputs, cutting
+from serving.problems import RequestError
+from serving.routes.own import answer_of, own_router
+from serving.schemas.fields import TextPair
+from serving.schemas.pretrained import (
+    Filled,
+    FillMaskAnswer,
+    FillMaskRequest,
+    Judged,
+    NextSentence,
+    NextSentenceAnswer,
+    NextSentenceRequest,
+    PseudoPerplexityAnswer,
+    PseudoPerplexityRequest,
+)
+
+_IS_NEXT, _NOT_NEXT = "is_next", "not_next"  # in the order of the head's outputs
+
+
+class PretrainedRoutes:
+    """The handlers, over the models of an engine that have the heads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def router(self) -> APIRouter:
+        """The routes under their paths."""
+        return own_router(
+            "pre-training",
+            {
+                "/v1/fill-mask": (self.fill_mask, FillMaskAnswer),
+                "/v1/next-sentence": (self.next_sentence, NextSentenceAnswer),
+                "/v1/pseudo-perplexity": (self.pseudo_perplexity, PseudoPerplexityAnswer),
+            },
+        )
+
+    async def fill_mask(self, request: FillMaskRequest) -> Response:
+        """Finds likely words for each [MASK]."""
+        model = self._engine.find_with_head(request.model, "masked_token")
+        inputs = Inputs.of(request.inputs)
+        for number, text in enumerate(inputs.items):
+            if MASK not in text:
+                raise RequestError(
+                    422,
+                    f"No {MASK}",
+                    "nothing is missing in this text",
+                    field=inputs.name_of(number),
+                    remedy=f"write {MASK} where a word is missing",
+                )
+        targets = None
+        if request.targets is not None:
+            targets = target_ids(model.tokenizer, request.targets)
+        codec = FillMask(
+            model.tokenizer,
+            model.config.max_position_embeddings,
+            request.top_k,
+            targets,
+            cutting(request.overflow),
+        )
+        found = await self._engine.ask(
+            model, codec, inputs, request.overflow, model.masked_token_work
+        )
+        results = [
+            Filled(n_tokens=each.num_tokens, truncated=each.truncated, **each.found)
+            for each in found
+        ]
+        return answer_of(FillMaskAnswer(model=model.name, results=results))
+
+    async def next_sentence(self, request: NextSentenceRequest) -> Response:
+        """Judges whether the second text of a pair follows the first."""
+        model = self._engine.find_with_head(request.model, "next_sentence")
+        codec = Classification(
+            labels=(_IS_NEXT, _NOT_NEXT),
+            second_column="text_pair",
+            max_length=model.config.max_position_embeddings,
+            overflow=cutting(request.overflow),
+        )
+        inputs = Inputs.of(request.inputs).map(_pair)
+        found = await self._engine.ask(
+            model, codec, inputs, request.overflow, model.next_sentence_work
+        )
+        results = [
+            NextSentence(
+                n_tokens=each.num_tokens,
+                truncated=each.truncated,
+                is_next=each.found["scores"][_IS_NEXT],
+            )
+            for each in found
+        ]
+        return answer_of(NextSentenceAnswer(model=model.name, results=results))
+
+    async def pseudo_perplexity(self, request: PseudoPerplexityRequest) -> Response:
+        """Judges how likely texts are: each token is masked in turn."""
+        model = self._engine.find_with_head(request.model, "masked_token")
+        codec = PseudoPerplexity(
+            model.config.max_position_embeddings,
+            request.masking,
+            cutting(request.overflow),
+            self._engine.limits.max_request_tokens,
+        )
+        found = await self._engine.ask(
+            model,
+            codec,
+            Inputs.of(request.inputs),
+            request.overflow,
+            partial(model.masked_token_work, only_targets=True),
+        )
+        results = [
+            Judged(n_tokens=each.num_tokens, truncated=each.truncated, **each.found)
+            for each in found
+        ]
+        return answer_of(PseudoPerplexityAnswer(model=model.name, results=results))
+
+
+def _pair(given: TextPair) -> Text:
+    return Text(given.text, given.text_pair, None)

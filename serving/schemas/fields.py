@@ -1,0 +1,67 @@
+"""What requests and answers of our own routes have in common.
+
+Characters are Unicode code points. Every answer says how many tokens its text has, and whether it
+lost some.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+OverflowOrError = Literal["error", "left", "right", "window"]
+
+
+def _refuse_surrogates(text: str) -> str:
+    """JSON can name one half of a character; nothing can be made of it."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"half a character (a lone surrogate) at {error.start}") from None
+    return text
+
+
+InputText = Annotated[str, AfterValidator(_refuse_surrogates)]
+"""A text of whole characters."""
+
+
+class Request(BaseModel):
+    """Which model, and what becomes of a text that is too long for it."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    model: str | None = Field(
+        default=None, description="a loaded model's name; may be left out where one can do it"
+    )
+    overflow: OverflowOrError = Field(
+        default="error",
+        description="what becomes of a text longer than the model takes: refused, cut on the left"
+        " or right, or read in overlapping windows",
+    )
+
+
+class TextPair(BaseModel):
+    """Two texts that are read together."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: InputText
+    text_pair: InputText
+
+
+class Answer(BaseModel):
+    """How much of a text the answer comes from."""
+
+    n_tokens: int = Field(description="tokens of the text, [CLS] and [SEP] too, before any cut")
+    truncated: bool = Field(description="whether the answer comes from a part of the text alone")
+
+
+class Problem(BaseModel):
+    """What went wrong, as RFC 9457 has it; `field` is where, `remedy` what to do."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    field: str | None = None
+    remedy: str | None = None

@@ -1,0 +1,102 @@
+"""Requests and answers of the routes that ask an encoder's pre-training heads."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from bert_core.pretrained.pseudo_perplexity import Masking
+from serving.schemas.fields import Answer, InputText, Request, TextPair
+
+
+class FillMaskRequest(Request):
+    """Texts with `[MASK]` where a word is missing."""
+
+    inputs: InputText | list[InputText]
+    top_k: int = Field(default=5, ge=1, le=1000, description="how many words for each [MASK]")
+    targets: Annotated[list[InputText], Field(min_length=1)] | None = Field(
+        default=None,
+        description="words among which is chosen, each a token of the vocabulary; by default all",
+    )
+
+
+class Candidate(BaseModel):
+    """A token that may stand there, its probability, and the text with it."""
+
+    token: str
+    id: int
+    score: float
+    sequence: str
+
+
+class FilledMask(BaseModel):
+    """A `[MASK]`, at the characters from `start` up to before `end`; likeliest tokens first."""
+
+    start: int
+    end: int
+    candidates: list[Candidate]
+
+
+class Filled(Answer):
+    """The `[MASK]`s of a text, from left to right."""
+
+    masks: list[FilledMask]
+
+
+class FillMaskAnswer(BaseModel):
+    """One result for each text, in their order."""
+
+    model: str
+    results: list[Filled]
+
+
+class NextSentenceRequest(Request):
+    """Pairs of texts, of which the second may follow the first."""
+
+    inputs: TextPair | list[TextPair]
+
+
+class NextSentence(Answer):
+    """The probability that the second text follows the first."""
+
+    is_next: float
+
+
+class NextSentenceAnswer(BaseModel):
+    """One result for each pair, in their order."""
+
+    model: str
+    results: list[NextSentence]
+
+
+class PseudoPerplexityRequest(Request):
+    """Texts that are to be judged by how likely each of their tokens is, given all others."""
+
+    inputs: InputText | list[InputText]
+    masking: Masking = Field(
+        default="token",
+        description="what is masked when a token is judged: it alone, or the rest of its word too",
+    )
+
+
+class JudgedToken(BaseModel):
+    """A token, its characters, and the logarithm of its probability."""
+
+    text: str
+    start: int
+    end: int
+    log_probability: float
+
+
+class Judged(Answer):
+    """How likely a text is; the perplexity is left out of one without tokens."""
+
+    pseudo_log_likelihood: float
+    pseudo_perplexity: float | None
+    tokens: list[JudgedToken]
+
+
+class PseudoPerplexityAnswer(BaseModel):
+    """One result for each text, in their order."""
+
+    model: str
+    results: list[Judged]
