@@ -16,6 +16,7 @@ from serving.problems import RequestError
 from serving.routes.operations import OperationRoutes
 from serving.routes.pretrained import PretrainedRoutes
 from serving.routes.tasks import TaskRoutes
+from serving.routes.texts import TextRoutes
 from serving.schemas.fields import Problem
 
 _MENDABLE = (
@@ -38,6 +39,7 @@ def create_app(engine: Engine) -> FastAPI:
     app.include_router(OperationRoutes(engine).router)
     app.include_router(TaskRoutes(engine).router)
     app.include_router(PretrainedRoutes(engine).router)
+    app.include_router(TextRoutes(engine).router)
     app.add_middleware(BoundedBodies, limits=engine.limits)
     app.openapi = partial(_document, app)
     return app

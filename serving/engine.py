@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.classification import Text
@@ -82,6 +82,8 @@ class Engine:
     def __init__(self, models: Mapping[str, ServedModel], limits: Limits | None = None) -> None:
         self.models = models
         self.limits = limits or Limits()
+        encoders = {(id(each.batcher), each.tokenizer.to_str()) for each in models.values()}
+        self._have_one_encoder = len(encoders) == 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
 
     def find(self, name: str | None, kind: type[KindOfTask]) -> tuple[ServedModel, KindOfTask]:
@@ -95,11 +97,10 @@ class Engine:
         return model, model.task
 
     def find_encoder(self, name: str | None) -> ServedModel:
-        """The model of this name, or the one whose encoder is the only one."""
-        able = dict(self.models)
-        if name is None and len({id(each.batcher) for each in able.values()}) == 1:
-            return next(iter(able.values()))
-        return self._choose(name, able, "features")
+        """The model of this name, or any where all have one encoder and one vocabulary."""
+        if name is None and self._have_one_encoder:
+            return next(iter(self.models.values()))
+        return self._choose(name, self.models, "this")
 
     def find_with_head(self, name: str | None, head: str) -> ServedModel:
         """The model of this name, or the only one, that has a head of pre-training."""
@@ -180,6 +181,18 @@ class Engine:
         is_long = len(rows.units) > _QUICK_TOKENS
         return await self._run(is_long, partial(decode_features, extractor, encoded, states))
 
+    async def cut(
+        self, model: ServedModel, inputs: Inputs, add_special_tokens: bool
+    ) -> list[Encoding]:
+        """The tokens of each text."""
+        self._check_items(inputs)
+        encode = partial(
+            model.tokenizer.encode_batch, inputs.items, add_special_tokens=add_special_tokens
+        )
+        found = await self._run(sum(map(len, inputs.items)) > _QUICK_CHARACTERS, encode)
+        self._check_tokens(sum(map(len, found)))
+        return found
+
     async def _compute(self, model: ServedModel, work: Work) -> list[FloatArray]:
         future = model.batcher.submit(work, self.limits.deadline_seconds)
         return await asyncio.wrap_future(future)
@@ -217,12 +230,14 @@ class Engine:
                 field=inputs.name_of(number),
                 remedy="shorten it, or set overflow to window, right or left",
             )
-        if len(rows.input_ids) > self.limits.max_request_tokens:
+        self._check_tokens(len(rows.input_ids))
+
+    def _check_tokens(self, num_tokens: int) -> None:
+        if num_tokens > self.limits.max_request_tokens:
             raise RequestError(
                 413,
                 "Too many tokens",
-                f"{len(rows.input_ids)} tokens,"
-                f" and a request has {self.limits.max_request_tokens} at most",
+                f"{num_tokens} tokens, and a request has {self.limits.max_request_tokens} at most",
                 field="inputs",
                 remedy="divide them among several requests",
             )

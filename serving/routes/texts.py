@@ -1,0 +1,125 @@
+"""Routes about texts: how alike they are, their tokens, and back."""
+
+from functools import partial
+
+import numpy as np
+from fastapi import APIRouter, Response
+from tokenizers import Encoding, Tokenizer
+
+from bert_core.features.extractor import FeatureChoice
+from bert_core.features.strategies import find_strategy
+from serving.engine import Engine, Inputs
+from serving.problems import RequestError
+from serving.routes.own import answer_of, own_router
+from serving.schemas.fields import Answer
+from serving.schemas.texts import (
+    DecodeAnswer,
+    DecodeRequest,
+    Similarity,
+    SimilarityAnswer,
+    SimilarityRequest,
+    Token,
+    TokenizeAnswer,
+    TokenizeRequest,
+    Tokens,
+)
+
+
+class TextRoutes:
+    """The handlers, over the models of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def router(self) -> APIRouter:
+        """The routes under their paths."""
+        return own_router(
+            "texts",
+            {
+                "/v1/similarity": (self.similarity, SimilarityAnswer),
+                "/v1/tokenize": (self.tokenize, TokenizeAnswer),
+                "/v1/decode": (self.decode, DecodeAnswer),
+            },
+        )
+
+    async def similarity(self, request: SimilarityRequest) -> Response:
+        """Compares texts with one: the cosine of their vectors."""
+        model = self._engine.find_encoder(request.model)
+        choice = FeatureChoice(
+            strategy=find_strategy(request.strategy), pooling=request.pooling, normalize=True
+        )
+        inputs = Inputs(
+            [request.source, *request.inputs],
+            lambda number: f"inputs[{number - 1}]" if number else "source",
+        )
+        found = await self._engine.features(model, choice, inputs, request.overflow)
+        source, *others = found
+        vector = source.vectors[0]
+        results = [
+            Similarity(
+                n_tokens=each.num_tokens,
+                truncated=each.truncated,
+                score=float(np.dot(vector, each.vectors[0])),
+            )
+            for each in others
+        ]
+        read = Answer(n_tokens=source.num_tokens, truncated=source.truncated)
+        return answer_of(SimilarityAnswer(model=model.name, source=read, results=results))
+
+    async def tokenize(self, request: TokenizeRequest) -> Response:
+        """Cuts texts into the tokens that a model reads."""
+        model = self._engine.find_encoder(request.model)
+        inputs = Inputs.of(request.inputs)
+        encodings = await self._engine.cut(model, inputs, request.add_special_tokens)
+        results = [
+            Tokens(n_tokens=len(each), tokens=[*map(partial(_token, each), range(len(each)))])
+            for each in encodings
+        ]
+        return answer_of(TokenizeAnswer(model=model.name, results=results))
+
+    async def decode(self, request: DecodeRequest) -> Response:
+        """Makes texts of tokens' ids."""
+        model = self._engine.find_encoder(request.model)
+        given = request.ids
+        lists = [each if isinstance(each, list) else [each] for each in given]
+        if not any(isinstance(each, list) for each in given):
+            lists = [[each for (each,) in lists]]
+        _check_ids(model.tokenizer, lists, self._engine.limits.max_request_tokens)
+        texts = model.tokenizer.decode_batch(lists, skip_special_tokens=request.skip_special_tokens)
+        return answer_of(DecodeAnswer(model=model.name, results=texts))
+
+
+def _token(encoding: Encoding, number: int) -> Token:
+    special = bool(encoding.special_tokens_mask[number])
+    start, end = (None, None) if special else encoding.offsets[number]
+    return Token(
+        id=encoding.ids[number],
+        token=encoding.tokens[number],
+        special=special,
+        start=start,
+        end=end,
+    )
+
+
+def _check_ids(tokenizer: Tokenizer, lists: list[list[int]], most: int) -> None:
+    """Raises `RequestError` for ids that are no token's, and for too many."""
+    if sum(map(len, lists)) > most:
+        raise RequestError(
+            413,
+            "Too many tokens",
+            f"a request has {most} ids at most",
+            field="ids",
+            remedy="divide them among several requests",
+        )
+    size = tokenizer.get_vocab_size()
+    for number, ids in enumerate(lists):
+        for place, each in enumerate(ids):
+            if each >= size:
+                raise RequestError(
+                    422,
+                    "Unknown token",
+                    f"{each} is no id of the {size} tokens",
+                    field=f"ids[{number}][{place}]" if len(lists) > 1 else f"ids[{place}]",
+                    remedy="take ids that /v1/tokenize gives for this model",
+                )

@@ -1,0 +1,85 @@
+"""Requests and answers of the routes about texts: how alike they are, and their tokens."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bert_core.features.units import Pooling
+from serving.schemas.fields import Answer, InputText, Request
+
+
+class SimilarityRequest(Request):
+    """A text, and those that it is compared with."""
+
+    source: InputText
+    inputs: list[InputText]
+    strategy: str = Field(default="last", description="which layers, and how they are combined")
+    pooling: Pooling | None = Field(default=None, description="by default the mean of all tokens")
+
+
+class Similarity(Answer):
+    """The cosine of the angle between the text's vector and the source's."""
+
+    score: float
+
+
+class SimilarityAnswer(BaseModel):
+    """One result for each text, in their order."""
+
+    model: str
+    source: Answer
+    results: list[Similarity]
+
+
+class TokenizeRequest(BaseModel):
+    """Texts whose tokens are wanted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = Field(default=None, description="a loaded model's name")
+    inputs: InputText | list[InputText]
+    add_special_tokens: bool = Field(default=True, description="[CLS] before, [SEP] behind")
+
+
+class Token(BaseModel):
+    """A token; a special one stands at no characters of the text."""
+
+    id: int
+    token: str
+    special: bool
+    start: int | None
+    end: int | None
+
+
+class Tokens(BaseModel):
+    """The tokens of a text."""
+
+    n_tokens: int
+    tokens: list[Token]
+
+
+class TokenizeAnswer(BaseModel):
+    """One result for each text, in their order."""
+
+    model: str
+    results: list[Tokens]
+
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class DecodeRequest(BaseModel):
+    """Ids of tokens that are to be a text again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = Field(default=None, description="a loaded model's name")
+    ids: list[TokenId] | list[list[TokenId]]
+    skip_special_tokens: bool = Field(default=True, description="leave out [CLS] and its like")
+
+
+class DecodeAnswer(BaseModel):
+    """One text for each list of ids, in their order."""
+
+    model: str
+    results: list[str]

@@ -1,0 +1,79 @@
+"""Similarity, tokens and texts over HTTP."""
+
+import numpy as np
+import pytest
+
+from bert_core.features.extractor import FeatureChoice, load_extractor
+from bert_core.features.strategies import STRATEGIES
+
+TEXTS = ["the cat sat", "dogs run far away", "", "the cat sat on a mat"]
+
+
+def test_similarity_is_the_cosine_of_features(server):
+    body = {"model": "encoder", "source": TEXTS[0], "inputs": TEXTS[1:], "strategy": "embeddings"}
+    status, content = server.ask("/v1/similarity", body)
+    assert status == 200, content
+    choice = FeatureChoice(strategy=STRATEGIES["embeddings"], normalize=True)
+    vectors = load_extractor(server.folders["encoder"], choice).of_texts(TEXTS)
+    scores = [each["score"] for each in content["results"]]
+    np.testing.assert_allclose(scores, vectors[1:] @ vectors[0], atol=1e-5)
+    assert content["source"]["n_tokens"] == 5
+
+
+def test_a_text_that_is_too_long_to_compare_is_named(server):
+    long = "a " * 500
+    for source, inputs, field in ((long, ["a"], "source"), ("a", ["a", long], "inputs[1]")):
+        body = {"source": source, "inputs": inputs}
+        status, problem = server.ask("/v1/similarity", body)
+        assert status == 422 and problem["field"] == field
+        status, content = server.ask("/v1/similarity", body | {"overflow": "right"})
+        assert status == 200
+        assert content["source"]["truncated"] == (field == "source")
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_tokens_and_back(server, special):
+    texts = ["The cat, 👩‍🚀 sat", ""]
+    body = {"inputs": texts, "add_special_tokens": special}
+    _, content = server.ask("/v1/tokenize", body)
+    tokenizer = server.engine.models["encoder"].tokenizer
+    for text, each in zip(texts, content["results"], strict=True):
+        encoding = tokenizer.encode(text, add_special_tokens=special)
+        assert [token["id"] for token in each["tokens"]] == encoding.ids
+        assert each["n_tokens"] == len(encoding)
+        for token in each["tokens"]:
+            assert token["special"] == (token["token"] in ("[CLS]", "[SEP]"))
+            assert ("start" in token) != token["special"]
+        inner = [token for token in each["tokens"] if not token["special"]]
+        assert [(t["start"], t["end"]) for t in inner] == [
+            span for span, is_special in zip(
+                encoding.offsets, encoding.special_tokens_mask, strict=True
+            ) if not is_special
+        ]  # fmt: skip
+    ids = [[token["id"] for token in each["tokens"]] for each in content["results"]]
+    _, back = server.ask("/v1/decode", {"ids": ids})
+    assert back["results"] == tokenizer.decode_batch(ids)
+    _, back = server.ask("/v1/decode", {"ids": ids[0], "skip_special_tokens": False})
+    assert back["results"] == tokenizer.decode_batch(ids[:1], skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("ids", "status", "field"),
+    [
+        ([1, 99999], 422, "ids[1]"),
+        ([[1], [2, 99999]], 422, "ids[1][1]"),
+        ([-1], 422, "ids[0]"),
+        ([[1], 2], 422, "ids[0]"),
+        ("a", 422, "ids"),
+        ([1] * 40000, 413, "ids"),
+        ([2**70], 422, "ids[0]"),
+    ],
+)
+def test_ids_that_are_no_tokens_are_named(server, ids, status, field):
+    found, problem = server.ask("/v1/decode", {"ids": ids})
+    assert found == status, problem
+    assert problem["field"].startswith(field)
+
+
+def test_no_ids_are_no_text(server):
+    assert server.ask("/v1/decode", {"ids": []})[1]["results"] == [""]
