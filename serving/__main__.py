@@ -1,5 +1,6 @@
 """`python -m serving --model FOLDER …`: model folders over HTTP, on one machine."""
 
+import logging
 import sys
 
 import torch
@@ -8,6 +9,7 @@ import uvicorn
 from bert_core.errors import UserError
 from serving.app import create_app
 from serving.engine import Engine
+from serving.keys import read_keys
 from serving.models import close_models, load_models, warm_up
 from serving.settings import ServerSettings, parse_arguments
 
@@ -26,6 +28,12 @@ def serve(settings: ServerSettings) -> None:
     """Loads the models, says where they are to be had, and answers."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    keys = None if settings.api_key_file is None else read_keys(settings.api_key_file)
+    logging.basicConfig(
+        stream=sys.stderr,
+        format="%(message)s",
+        level=logging.INFO if settings.log_requests else logging.WARNING,
+    )
     limits = settings.limits
     models = load_models(
         settings.folders,
@@ -36,7 +44,7 @@ def serve(settings: ServerSettings) -> None:
     try:
         for model in models.values():
             warm_up(model)
-        app = create_app(Engine(models, limits))
+        app = create_app(Engine(models, limits), keys)
         config = uvicorn.Config(
             app,
             settings.host,

@@ -12,16 +12,23 @@ from serving.batching import DeadlineError, OverloadedError
 from serving.bodies import BoundedBodies
 from serving.engine import Engine
 from serving.errors import handle
+from serving.guarding import Guarded
+from serving.keys import Keys, RateLimitError
 from serving.problems import RequestError
+from serving.routes.embeddings_inference import EmbeddingsInferenceRoutes
+from serving.routes.hugging_face import HuggingFaceRoutes
+from serving.routes.openai import OpenAIRoutes
 from serving.routes.operations import OperationRoutes
 from serving.routes.pretrained import PretrainedRoutes
 from serving.routes.tasks import TaskRoutes
 from serving.routes.texts import TextRoutes
 from serving.schemas.fields import Problem
+from serving.watching import Watched
 
 _MENDABLE = (
     RequestError,
     OverloadedError,
+    RateLimitError,
     DeadlineError,
     UserError,
     RequestValidationError,
@@ -29,24 +36,41 @@ _MENDABLE = (
 )
 
 
-def create_app(engine: Engine) -> FastAPI:
-    """The application that answers from the models of an engine."""
+def create_app(engine: Engine, keys: Keys | None = None) -> FastAPI:
+    """The application that answers from the models of an engine, or only those who have a key."""
     app = FastAPI(
         title="Bertline",
         summary="Classification, named entities, question answering and features",
-        exception_handlers=dict.fromkeys((*_MENDABLE, Exception), handle),
+        exception_handlers=dict.fromkeys(_MENDABLE, handle),
     )
     app.include_router(OperationRoutes(engine).router)
     app.include_router(TaskRoutes(engine).router)
     app.include_router(PretrainedRoutes(engine).router)
     app.include_router(TextRoutes(engine).router)
+    app.include_router(HuggingFaceRoutes(engine).router)
+    app.include_router(EmbeddingsInferenceRoutes(engine).router)
+    app.include_router(OpenAIRoutes(engine).router)
+    # The last one is around all others.
     app.add_middleware(BoundedBodies, limits=engine.limits)
+    if keys is not None:
+        app.add_middleware(Guarded, keys=keys)
+    app.add_middleware(Watched, metrics=engine.metrics)
     app.openapi = partial(_document, app)
     return app
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the problem that all refusals are described by."""
+    """The OpenAPI document, with the problem that all refusals are described by.
+
+    FastAPI's own validation error is left out: nothing answers with it.
+    """
     document = FastAPI.openapi(app)
-    document["components"]["schemas"]["Problem"] = Problem.model_json_schema()
+    schemas = document["components"]["schemas"]
+    schemas["Problem"] = Problem.model_json_schema()
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
     return document

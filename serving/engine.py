@@ -14,17 +14,25 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from bert_core.features.extractor import FeatureChoice
-from bert_core.tasks.classification import Text
+from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.squad import Question
 from bert_core.tasks.task import FloatArray, Task
 from bert_core.tasks.windows import Overflow
-from serving.batching import Work
+from serving.asking import asking
+from serving.batching import Batcher, Work
 from serving.limits import Limits
+from serving.metrics import Metrics
 from serving.models import ServedModel
-from serving.problems import RequestError
+from serving.problems import TOO_LONG, RequestError
 from serving.schemas.fields import OverflowOrError
-from serving.text_features import TextFeatures, decode_features, encode_texts
+from serving.text_features import (
+    EncodedTexts,
+    TextFeatures,
+    decode_features,
+    decode_states,
+    encode_texts,
+)
 
 T = TypeVar("T")
 KindOfTask = TypeVar("KindOfTask", bound=Task)
@@ -82,6 +90,9 @@ class Engine:
     def __init__(self, models: Mapping[str, ServedModel], limits: Limits | None = None) -> None:
         self.models = models
         self.limits = limits or Limits()
+        self.metrics = Metrics()
+        for batcher, names in _models_of_batchers(models).items():
+            self.metrics.watch("+".join(names), batcher)
         encoders = {(id(each.batcher), each.tokenizer.to_str()) for each in models.values()}
         self._have_one_encoder = len(encoders) == 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
@@ -99,8 +110,15 @@ class Engine:
     def find_encoder(self, name: str | None) -> ServedModel:
         """The model of this name, or any where all have one encoder and one vocabulary."""
         if name is None and self._have_one_encoder:
-            return next(iter(self.models.values()))
+            return _noted(next(iter(self.models.values())))
         return self._choose(name, self.models, "this")
+
+    def find_embedder(self, name: str | None) -> ServedModel:
+        """The model of this name, or the only one that was not fine-tuned to another task."""
+        plain = [each for each in self.models.values() if each.task is None]
+        if name is None and len(plain) == 1:
+            return _noted(plain[0])
+        return self.find_encoder(name)
 
     def find_with_head(self, name: str | None, head: str) -> ServedModel:
         """The model of this name, or the only one, that has a head of pre-training."""
@@ -123,7 +141,7 @@ class Engine:
                 remedy=f"those that are: {names}",
             )
         if name is not None:
-            return able[name]
+            return _noted(able[name])
         if len(able) != 1:
             raise RequestError(
                 422 if able else 404,
@@ -132,7 +150,7 @@ class Engine:
                 field="model",
                 remedy="name one" if able else "start the server with one",
             )
-        return next(iter(able.values()))
+        return _noted(next(iter(able.values())))
 
     async def ask(
         self,
@@ -159,6 +177,7 @@ class Engine:
         found = await self._run(
             len(rows.input_ids) > _QUICK_TOKENS, partial(codec.decode, outputs, rows, inputs.items)
         )
+        self.metrics.count_truncated(model.name, rows.num_truncated)
         return [
             Prediction(each, num_tokens, truncated)
             for each, num_tokens, truncated in zip(
@@ -170,16 +189,35 @@ class Engine:
         self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
     ) -> list[TextFeatures]:
         """The features of each text."""
-        self._check_items(inputs)
-        extractor = model.extractor(choice)
-        is_long = sum(map(len, inputs.items)) > _QUICK_CHARACTERS
-        encoded = await self._run(is_long, partial(encode_texts, extractor, inputs.items, overflow))
-        rows = encoded.rows
-        self._check_rows(rows.rows, encoded.too_long, inputs, model, overflow)
+        encoded = await self._encode(model, choice, inputs, overflow)
+        extractor, rows = model.extractor(choice), encoded.rows
         self._check_numbers(rows.num_units, extractor.feature_size)
         states = await self._compute(model, model.feature_work(rows.rows, choice))
         is_long = len(rows.units) > _QUICK_TOKENS
         return await self._run(is_long, partial(decode_features, extractor, encoded, states))
+
+    async def token_states(
+        self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
+    ) -> list[TextFeatures]:
+        """The states of all tokens of each text, special ones too; a text is one row."""
+        assert choice.unit == "text" and overflow != "window"
+        encoded = await self._encode(model, choice, inputs, overflow)
+        rows = encoded.rows
+        self._check_numbers(len(rows.units), model.config.hidden_size)
+        (states,) = await self._compute(model, model.feature_work(rows.rows, choice))
+        return decode_states(encoded, states)
+
+    async def _encode(
+        self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
+    ) -> EncodedTexts:
+        self._check_items(inputs)
+        is_long = sum(map(len, inputs.items)) > _QUICK_CHARACTERS
+        encode = partial(encode_texts, model.extractor(choice), inputs.items, overflow)
+        encoded = await self._run(is_long, encode)
+        self._check_rows(encoded.rows.rows, encoded.too_long, inputs, model, overflow)
+        if encoded.is_cut:
+            self.metrics.count_truncated(model.name, int(encoded.too_long.sum()))
+        return encoded
 
     async def cut(
         self, model: ServedModel, inputs: Inputs, add_special_tokens: bool
@@ -194,6 +232,11 @@ class Engine:
         return found
 
     async def _compute(self, model: ServedModel, work: Work) -> list[FloatArray]:
+        request = asking.get()
+        if request is not None:
+            request.num_tokens += work.num_tokens
+            if request.payer is not None:
+                request.payer.pay(work.num_tokens)
         future = model.batcher.submit(work, self.limits.deadline_seconds)
         return await asyncio.wrap_future(future)
 
@@ -225,7 +268,7 @@ class Engine:
             number = int(too_long.argmax())
             raise RequestError(
                 422,
-                "Text too long",
+                TOO_LONG,
                 f"{rows.num_tokens[number]} tokens are more than {model.name} reads at once",
                 field=inputs.name_of(number),
                 remedy="shorten it, or set overflow to window, right or left",
@@ -251,6 +294,35 @@ class Engine:
                 f" and what a request asks for has {self.limits.max_answer_numbers} at most",
                 field="inputs",
                 remedy="divide them among several requests; of features, ask for texts, not tokens",
+            )
+
+
+def _noted(model: ServedModel) -> ServedModel:
+    """The model, of which the request that is worked on takes note."""
+    request = asking.get()
+    if request is not None:
+        request.model = model.name
+    return model
+
+
+def _models_of_batchers(models: Mapping[str, ServedModel]) -> dict[Batcher, list[str]]:
+    found: dict[Batcher, list[str]] = {}
+    for name, each in models.items():
+        found.setdefault(each.batcher, []).append(name)
+    return found
+
+
+def check_pairs(inputs: Inputs, task: Classification, name: str) -> None:
+    """Raises `RequestError` for a pair where the model reads single texts, and the reverse."""
+    wants_pairs = task.second_column is not None
+    for number, each in enumerate(inputs.items):
+        if (each.second is not None) != wants_pairs:
+            raise RequestError(
+                422,
+                "Wrong input",
+                f"{name} reads {'pairs of texts' if wants_pairs else 'single texts'}",
+                field=inputs.name_of(number),
+                remedy="give a second text too" if wants_pairs else "give one text, as a string",
             )
 
 

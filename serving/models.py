@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
+from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
@@ -54,6 +55,14 @@ class ServedModel:
     def config(self) -> ModelConfig:
         """The encoder's architecture."""
         return self.model.config
+
+    @cached_property
+    def sentence_pooling(self) -> SentencePooling:
+        """How the folder says that texts become vectors; the mean where it says nothing.
+
+        Raises `UserError` for what is not known here.
+        """
+        return read_sentence_pooling(self.folder) or SentencePooling()
 
     def work(self, rows: EncodedRows) -> Work:
         """What the task's head is to say of rows."""

@@ -2,25 +2,32 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
 from serving.batching import DeadlineError, OverloadedError
+from serving.keys import RateLimitError
 from serving.schemas.fields import Problem
 
 MEDIA_TYPE = "application/problem+json"
 
+TOO_LONG = "Text too long"
+"""The title of the problem of a text that a model cannot read at once."""
+
 _REFUSALS = {
     400: "A body that is no JSON",
+    401: "No key, or an unknown one, where the server asks for keys",
+    403: "A key that is not for this",
     404: "An unknown model, or none that does this",
     408: "A body that came too slowly",
     413: "More than the server's limits, which /info shows",
     422: "A field that is wrong, or a text that is too long",
-    429: "More is waiting than the server takes",
+    429: "More is waiting than the server takes, or the key's tokens are used up",
     500: "A mistake of the server's own",
     503: "The time for the request was over before its turn came",
 }
@@ -33,6 +40,16 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     for status, description in _REFUSALS.items()
 }
 """The refusals that any of our own routes may answer with, for the OpenAPI document."""
+
+
+def foreign_refusals(
+    shape: type[BaseModel], statuses: Sequence[int]
+) -> dict[int | str, dict[str, Any]]:
+    """The refusals of routes that others have defined, in their shape, for the OpenAPI document."""
+    return {
+        status: {"model": shape, "description": _REFUSALS.get(status, "The model failed")}
+        for status in statuses
+    }
 
 
 class RequestError(Exception):
@@ -54,11 +71,21 @@ def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
     match error:
         case RequestError():
             problem = error.problem
+            if problem.status == 401:
+                headers = {"WWW-Authenticate": "Bearer"}
         case OverloadedError():
             problem = Problem(
                 title="Too many requests",
                 status=429,
                 detail="more is waiting than this server takes",
+                remedy="ask again after the seconds that Retry-After says",
+            )
+            headers = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+        case RateLimitError():
+            problem = Problem(
+                title="Rate limit",
+                status=429,
+                detail="the tokens of this key are used up for now",
                 remedy="ask again after the seconds that Retry-After says",
             )
             headers = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}

@@ -36,6 +36,13 @@ class ServerSettings(BaseSettings):
     port: int = Field(
         default=8000, ge=0, le=65535, description="port to listen at; 0 takes any that is free"
     )
+    api_key_file: Path | None = Field(
+        default=None,
+        description="file of keys that clients have to show one of; see python -m serving.new_key",
+    )
+    log_requests: bool = Field(
+        default=True, description="a line of JSON for each request, without its text"
+    )
     insecure: bool = Field(
         default=False, description="listen beyond this machine without asking for keys"
     )
@@ -80,11 +87,11 @@ class ServerSettings(BaseSettings):
 
     def check(self) -> None:
         """Raises `UserError` for a server that everybody could use unasked."""
-        if not self.insecure and not _is_loopback(self.host):
+        if self.api_key_file is None and not self.insecure and not _is_loopback(self.host):
             raise UserError(
                 "listening beyond this machine without keys",
                 f"--host {self.host}",
-                "listen at 127.0.0.1, or say --insecure if the network is closed",
+                "give --api_key_file, listen at 127.0.0.1, or say --insecure in a closed network",
             )
 
 

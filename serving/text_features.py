@@ -87,6 +87,18 @@ def decode_features(
     ]
 
 
+def decode_states(encoded: EncodedTexts, states: FloatArray) -> list[TextFeatures]:
+    """The states [P, H] of the tokens of each text, special ones too, that is one row each."""
+    ends = np.cumsum(encoded.rows.rows.place_counts)
+    columns = ends - encoded.rows.rows.place_counts, ends, encoded.num_tokens, encoded.too_long
+    return [
+        TextFeatures(states[begin:end], None, num_tokens, encoded.is_cut and too_long)
+        for begin, end, num_tokens, too_long in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
+
+
 def _units(extractor: Extractor, encoded: EncodedTexts) -> list[tuple[str, int, int]] | None:
     """The words or tokens of all texts, end to end."""
     tokens, texts = encoded.tokens, encoded.texts

@@ -3,6 +3,7 @@
 A part is done when its record stands beside it, so a restart goes on with the others.
 """
 
+import ctypes
 import functools
 import json
 import logging
@@ -127,7 +128,20 @@ def _work(row: dict[str, Any], plan: Extraction) -> dict[str, Any]:
     torch.set_flush_denormal(True)
     number = int(row["number"])
     extractor = _extractor(plan.model, plan.choice, plan.max_tokens, plan.bfloat16)
-    return {"number": number, "record": json.dumps(write_part(plan, number, extractor))}
+    record = json.dumps(write_part(plan, number, extractor))
+    give_back_memory()
+    return {"number": number, "record": record}
+
+
+def give_back_memory() -> None:
+    """Returns freed memory to the machine, where the C library knows how.
+
+    Micro-batches differ in size, so what is freed lies scattered: left alone, a worker grows by a
+    megabyte with each part, to twice what it needs.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @functools.lru_cache(maxsize=1)

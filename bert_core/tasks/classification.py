@@ -154,8 +154,7 @@ class Classification(Task):
 
         What the windows of a text say is averaged by their tokens.
         """
-        if len(outputs) > len(examples):
-            outputs = _mean_of_windows(outputs, rows, len(examples))
+        outputs = outputs_of_examples(outputs, rows, len(examples))
         if self.kind == "regression":
             return [{"value": float(value)} for value in outputs[:, 0]]
         if self.kind == "multiple":
@@ -246,8 +245,13 @@ class Classification(Task):
         return number[str(label)]
 
 
-def _mean_of_windows(outputs: FloatArray, rows: EncodedRows, num_examples: int) -> FloatArray:
-    """The outputs [N, L] of examples from those of their windows, [R, L]."""
+def outputs_of_examples(outputs: FloatArray, rows: EncodedRows, num_examples: int) -> FloatArray:
+    """The outputs [N, L] of examples from those of their rows, [R, L].
+
+    What the windows of a text say is averaged by their tokens.
+    """
+    if len(outputs) == num_examples:
+        return outputs
     sums = np.zeros((num_examples, outputs.shape[1]))
     np.add.at(sums, rows.example, outputs * rows.lengths[:, None])
     tokens = np.bincount(rows.example, rows.lengths, num_examples)

@@ -1,6 +1,7 @@
 """Routes for those who run the server: health, readiness, what is loaded, within which limits."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict
 
 from serving.engine import Engine
@@ -46,6 +47,7 @@ class OperationRoutes:
         router.add_api_route("/health", self.health, methods=["GET"], response_model=State)
         router.add_api_route("/ready", self.ready, methods=["GET"], response_model=State)
         router.add_api_route("/info", self.info, methods=["GET"], response_model=Info)
+        router.add_api_route("/metrics", self.metrics, methods=["GET"], response_class=Response)
         return router
 
     async def health(self) -> State:
@@ -55,6 +57,10 @@ class OperationRoutes:
     async def ready(self) -> State:
         """The models are loaded and warm."""
         return State(status="ready")
+
+    async def metrics(self) -> Response:
+        """What the server counts, for Prometheus."""
+        return Response(self._engine.metrics.text, media_type=CONTENT_TYPE_LATEST)
 
     async def info(self) -> Info:
         """What is loaded, and within which limits it may be asked."""

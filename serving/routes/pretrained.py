@@ -48,15 +48,7 @@ class PretrainedRoutes:
         """Finds likely words for each [MASK]."""
         model = self._engine.find_with_head(request.model, "masked_token")
         inputs = Inputs.of(request.inputs)
-        for number, text in enumerate(inputs.items):
-            if MASK not in text:
-                raise RequestError(
-                    422,
-                    f"No {MASK}",
-                    "nothing is missing in this text",
-                    field=inputs.name_of(number),
-                    remedy=f"write {MASK} where a word is missing",
-                )
+        check_masks(inputs)
         targets = None
         if request.targets is not None:
             targets = target_ids(model.tokenizer, request.targets)
@@ -120,6 +112,19 @@ class PretrainedRoutes:
             for each in found
         ]
         return answer_of(PseudoPerplexityAnswer(model=model.name, results=results))
+
+
+def check_masks(inputs: Inputs) -> None:
+    """Raises `RequestError` for a text without [MASK]."""
+    for number, text in enumerate(inputs.items):
+        if MASK not in text:
+            raise RequestError(
+                422,
+                f"No {MASK}",
+                "nothing is missing in this text",
+                field=inputs.name_of(number),
+                remedy=f"write {MASK} where a word is missing",
+            )
 
 
 def _pair(given: TextPair) -> Text:

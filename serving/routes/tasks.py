@@ -14,8 +14,7 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_tagging import TextTagging
-from serving.engine import Engine, Inputs, Prediction, cutting
-from serving.problems import RequestError
+from serving.engine import Engine, Inputs, Prediction, check_pairs, cutting
 from serving.routes.own import answer_of, own_router
 from serving.schemas.fields import TextPair
 from serving.schemas.tasks import (
@@ -63,7 +62,7 @@ class TaskRoutes:
         """Decides about texts or pairs of texts: one label, several, or a number."""
         model, task = self._engine.find(request.model, Classification)
         inputs = Inputs.of(request.inputs).map(_text)
-        self._check_pairs(inputs, task, model.name)
+        check_pairs(inputs, task, model.name)
         codec = task.model_copy(update={"overflow": cutting(request.overflow)})
         found = await self._engine.ask(model, codec, inputs, request.overflow)
         results = [_classified(each, request.top_k) for each in found]
@@ -116,22 +115,9 @@ class TaskRoutes:
         found = await self._engine.features(model, choice, inputs, request.overflow)
         config = model.config
         size = choice.strategy.feature_size(config.num_hidden_layers, config.hidden_size)
-        encode = _base64 if request.encoding == "base64" else FloatArray.tolist
+        encode = base64_of if request.encoding == "base64" else FloatArray.tolist
         results = [_features(each, encode) for each in found]
         return answer_of(FeaturesAnswer(model=model.name, dimensions=size, results=results))
-
-    def _check_pairs(self, inputs: Inputs, task: Classification, name: str) -> None:
-        """Raises `RequestError` for a pair where the model reads single texts, and the reverse."""
-        wants_pairs = task.second_column is not None
-        for number, each in enumerate(inputs.items):
-            if (each.second is not None) != wants_pairs:
-                raise RequestError(
-                    422,
-                    "Wrong input",
-                    f"{name} reads {'pairs of texts' if wants_pairs else 'single texts'}",
-                    field=inputs.name_of(number),
-                    remedy="give text and text_pair" if wants_pairs else "give a string",
-                )
 
 
 def _text(given: str | TextPair) -> Text:
@@ -177,5 +163,6 @@ def _features(found: TextFeatures, encode: Callable[[FloatArray], Any]) -> Featu
     )
 
 
-def _base64(vector: FloatArray) -> str:
+def base64_of(vector: FloatArray) -> str:
+    """A vector as little-endian float32, in base64."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")

@@ -93,9 +93,9 @@ def write_models(root):
     return folders
 
 
-def start(engine, folders):
+def start(engine, folders, keys=None):
     """A server on a port of its own, and what stops it."""
-    config = uvicorn.Config(create_app(engine), "127.0.0.1", 0, log_level="critical")
+    config = uvicorn.Config(create_app(engine, keys), "127.0.0.1", 0, log_level="critical")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -125,6 +125,21 @@ def server(small_models):
     yield running
     stop()
     close_models(list(models.values()))
+
+
+@pytest.fixture
+def start_server():
+    """Starts servers, and stops them in the end."""
+    stops = []
+
+    def start_one(engine, folders, keys=None):
+        running, stop = start(engine, folders, keys)
+        stops.append(stop)
+        return running
+
+    yield start_one
+    for stop in stops:
+        stop()
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ def test_listening_to_the_world_has_to_be_meant(host):
     with pytest.raises(UserError, match="without keys"):
         parse_arguments(["--model", "a", "--host", host])
     assert parse_arguments(["--model", "a", "--host", host, "--insecure"]).host == host
+    guarded = ["--model", "a", "--host", host, "--api_key_file", "keys.json"]
+    assert parse_arguments(guarded).host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.0.0.5"])

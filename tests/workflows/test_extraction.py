@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import platform
 from collections import Counter
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from finetuning_runs import write_encoder
@@ -11,7 +13,7 @@ from finetuning_runs import write_encoder
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.text.reading.sources import find_parts
 from bert_core.text.reading.texts import divide
-from workflows.extraction import FEATURES, Extraction, part_path, write_part
+from workflows.extraction import FEATURES, Extraction, give_back_memory, part_path, write_part
 
 
 @pytest.fixture
@@ -64,3 +66,14 @@ def test_a_part_that_cannot_be_read_is_tried_again_unless_left_out(tmp_path, pla
     assert not any((tmp_path / FEATURES).iterdir()), "nothing half-written"
     assert (tmp_path / "part-00000.json").exists() is skip_bad
     assert not part_path(tmp_path, "part-00000").exists()
+
+
+def test_scattered_memory_is_given_back():
+    me = psutil.Process()
+    held = [bytes(3000) for _ in range(50_000)]  # 150 MB, of which one in fifty stays
+    held = held[::50]
+    before = me.memory_full_info().uss
+    give_back_memory()
+    given_back = before - me.memory_full_info().uss
+    assert len(held) == 1000
+    assert given_back > (50 << 20 if platform.libc_ver()[0] == "glibc" else -1)

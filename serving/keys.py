@@ -1,0 +1,145 @@
+"""Keys of an API: named, kept as hashes, each for some scopes and at some rate."""
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bert_core.errors import UserError
+
+Scope = Literal["predict", "admin"]
+"""What a key is for: asking models, or seeing how the server does as well."""
+
+_PREFIX = "bertline-"
+
+
+class RateLimitError(Exception):
+    """A key has used up its tokens; it says after how many seconds to ask again."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"the key's tokens are used up: ask again in {retry_after:.1f} s")
+        self.retry_after = retry_after
+
+
+class KeyRecord(BaseModel):
+    """A key as its file has it: never the key itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    scopes: tuple[Scope, ...] = ("predict",)
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+
+
+class KeyFile(BaseModel):
+    """The file of keys."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    keys: list[KeyRecord]
+
+
+class Key:
+    """A key in use: what it is for, and how many tokens it has left.
+
+    Its tokens come back evenly, up to those of a minute. A request is let in while there are any,
+    and may leave a debt, so that one larger than the rest is not shut out for ever.
+    """
+
+    def __init__(self, record: KeyRecord) -> None:
+        self.record = record
+        self._left = float(record.tokens_per_minute or 0)
+        self._at = time.monotonic()
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Under which it is known."""
+        return self.record.name
+
+    def pay(self, num_tokens: int) -> None:
+        """Takes tokens off those that are left; raises `RateLimitError` where none are."""
+        most = self.record.tokens_per_minute
+        if most is None:
+            return
+        with self._lock:
+            now = time.monotonic()
+            per_second = most / 60
+            self._left = min(float(most), self._left + (now - self._at) * per_second)
+            self._at = now
+            if self._left <= 0:
+                raise RateLimitError((1 - self._left) / per_second)
+            self._left -= num_tokens
+
+
+class Keys:
+    """All keys of a server."""
+
+    def __init__(self, records: Sequence[KeyRecord]) -> None:
+        self.records = list(records)
+        self._keys = [Key(each) for each in records]
+
+    def find(self, given: str) -> Key | None:
+        """The key that a client shows, in the same time wherever it stands and if it is none."""
+        shown = hash_of(given)
+        found = None
+        for each in self._keys:
+            if hmac.compare_digest(each.record.sha256, shown):
+                found = each
+        return found
+
+
+def read_keys(path: Path) -> Keys:
+    """The keys of a file.
+
+    Raises `UserError` for one that cannot be read, has no keys, or two of one name.
+    """
+    remedy = "make one with python -m serving.new_key"
+    try:
+        records = KeyFile.model_validate_json(path.read_bytes()).keys
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror})", str(path), remedy) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(f"no file of keys ({place}: {first['msg']})", str(path), remedy) from None
+    names = [each.name for each in records]
+    if not records or len(set(names)) < len(names):
+        what = "two keys of one name" if records else "no keys"
+        raise UserError(what, str(path), remedy)
+    return Keys(records)
+
+
+def hash_of(key: str) -> str:
+    """What a file has of a key; it is random and long, so nothing slower is needed."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: int | None) -> str:
+    """Makes a key, writes its hash to the file, which only its owner may read, and gives it."""
+    records: list[KeyRecord] = []
+    if path.exists():
+        records = read_keys(path).records
+    if name in {each.name for each in records}:
+        raise UserError("there is a key of this name", name, f"take another, or edit {path}")
+    key = _PREFIX + secrets.token_urlsafe(32)
+    record = KeyRecord(
+        name=name,
+        sha256=hash_of(key),
+        scopes=tuple(scopes),
+        tokens_per_minute=tokens_per_minute,
+    )
+    content = KeyFile(keys=[*records, record]).model_dump_json(indent=2)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(0o600)
+    fresh.write_text(content, encoding="utf-8")
+    fresh.replace(path)
+    return key

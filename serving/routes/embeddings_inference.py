@@ -1,0 +1,140 @@
+"""Routes of Text Embeddings Inference (TEI): /embed, /embed_all, /predict, /similarity."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from bert_core.features.extractor import FeatureChoice
+from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.label_scores import LabelScores
+from serving.engine import Engine, Inputs, check_pairs, cutting
+from serving.models import ServedModel
+from serving.problems import foreign_refusals
+from serving.schemas.embeddings_inference import (
+    EmbedAllRequest,
+    EmbedRequest,
+    Prediction,
+    PredictRequest,
+    Refusal,
+    SimilarityRequest,
+)
+from serving.schemas.fields import OverflowOrError
+from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, texts_of
+
+
+class EmbeddingsInferenceRoutes:
+    """The handlers, over the models of an engine; `?model=` chooses among several."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def router(self) -> APIRouter:
+        """The routes under their paths."""
+        router = APIRouter(tags=["Text Embeddings Inference"])
+        for path, handler, answer in (
+            ("/embed", self.embed, list[list[float]]),
+            ("/embed_all", self.embed_all, list[list[list[float]]]),
+            ("/predict", self.predict, list[Prediction] | list[list[Prediction]]),
+            ("/similarity", self.similarity, list[float]),
+        ):
+            router.add_api_route(
+                path,
+                handler,
+                methods=["POST"],
+                response_model=answer,
+                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 422, 424, 429, 503)),
+            )
+        return router
+
+    async def embed(self, request: EmbedRequest, model: str | None = None) -> Response:
+        """One vector of each text."""
+        encoder = self._engine.find_embedder(model)
+        wanted = Wanted(request.normalize, request.dimensions, _overflow(request.truncate, request))
+        inputs = texts_of(encoder, request.inputs)
+        found = await sentence_vectors(self._engine, encoder, inputs, wanted)
+        return json_of(found.vectors.tolist(), found.headers)
+
+    async def embed_all(self, request: EmbedAllRequest, model: str | None = None) -> Response:
+        """A vector of each token of each text, [CLS] and [SEP] too."""
+        encoder = self._engine.find_embedder(model)
+        choice = FeatureChoice(max_length=encoder.sentence_pooling.max_length)
+        overflow = _overflow(request.truncate, request)
+        inputs = Inputs.of(request.inputs)
+        found = await self._engine.token_states(encoder, choice, inputs, overflow)
+        headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
+        return json_of([each.vectors.tolist() for each in found], headers)
+
+    async def predict(self, request: PredictRequest, model: str | None = None) -> Response:
+        """The labels of texts, or of pairs, with their scores."""
+        served, task = self._engine.find(model, Classification)
+        overflow = _overflow(request.truncate, request)
+        given = request.inputs
+        is_many = isinstance(given, list) and any(isinstance(each, list) for each in given)
+        items = given if is_many else [given]
+        inputs = Inputs(
+            [_text(each) for each in items],
+            "inputs[{}]".format if is_many else lambda _: "inputs",
+        )
+        task = task.model_copy(update={"overflow": cutting(overflow)})
+        codec = LabelScores(task, "none" if request.raw_scores else None)
+        check_pairs(inputs, task, served.name)
+        found = await self._engine.ask(served, codec, inputs, overflow)
+        answers = [best_labels(each.found["scores"]) for each in found]
+        headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
+        return json_of(answers if is_many else answers[0], headers)
+
+    async def similarity(self, request: SimilarityRequest, model: str | None = None) -> Response:
+        """The cosine between a text's vector and those of others."""
+        encoder = self._engine.find_embedder(model)
+        parameters = request.parameters
+        overflow = "error" if parameters is None else _overflow(parameters.truncate, parameters)
+        compared = request.inputs
+        scores, headers = await similarities(
+            self._engine, encoder, compared.source_sentence, compared.sentences, overflow
+        )
+        return json_of(scores, headers)
+
+
+async def similarities(
+    engine: Engine,
+    encoder: ServedModel,
+    source: str,
+    sentences: Sequence[str],
+    overflow: OverflowOrError,
+) -> tuple[list[float], dict[str, str]]:
+    """The cosine between the source's vector and that of each sentence; headers of the answer."""
+    inputs = Inputs(
+        [source, *sentences],
+        lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
+    )
+    found = await sentence_vectors(engine, encoder, inputs, Wanted(True, None, overflow))
+    return (found.vectors[1:] @ found.vectors[0]).tolist(), found.headers
+
+
+def best_labels(scores: dict[str, float]) -> list[dict[str, Any]]:
+    """Labels with their scores, best first."""
+    return [
+        {"label": label, "score": score}
+        for label, score in sorted(scores.items(), key=lambda each: -each[1])
+    ]
+
+
+def json_of(content: Any, headers: dict[str, str]) -> Response:  # noqa: ANN401 - any JSON
+    """An answer; numbers as short as they are exact."""
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def _text(given: object) -> Text:
+    if isinstance(given, list):
+        return Text(given[0], given[1] if len(given) > 1 else None, None)
+    return Text(str(given), None, None)
+
+
+def _overflow(truncate: bool | None, request: Any) -> OverflowOrError:  # noqa: ANN401 - any request
+    if not truncate:
+        return "error"
+    return "left" if request.truncation_direction.lower() == "left" else "right"

@@ -1,0 +1,76 @@
+"""Routes of OpenAI: /v1/embeddings and /v1/models."""
+
+from fastapi import APIRouter, Response
+
+from serving.engine import Engine
+from serving.problems import RequestError, foreign_refusals
+from serving.routes.embeddings_inference import json_of
+from serving.routes.tasks import base64_of
+from serving.schemas.openai import EmbeddingsAnswer, EmbeddingsRequest, Model, Models, Refusal
+from serving.sentence_vectors import Wanted, sentence_vectors, texts_of
+
+
+class OpenAIRoutes:
+    """The handlers, over the models of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def router(self) -> APIRouter:
+        """The routes under their paths."""
+        router = APIRouter(tags=["OpenAI"])
+        router.add_api_route(
+            "/v1/embeddings",
+            self.embeddings,
+            methods=["POST"],
+            response_model=EmbeddingsAnswer,
+            responses=foreign_refusals(Refusal, (400, 404, 408, 413, 429, 500, 503)),
+        )
+        router.add_api_route("/v1/models", self.models, methods=["GET"], response_model=Models)
+        router.add_api_route(
+            "/v1/models/{name}",
+            self.model,
+            methods=["GET"],
+            response_model=Model,
+            responses=foreign_refusals(Refusal, (404,)),
+        )
+        return router
+
+    async def embeddings(self, request: EmbeddingsRequest) -> Response:
+        """One vector of each input."""
+        model = self._engine.find_embedder(request.model)
+        inputs = texts_of(model, request.input)
+        wanted = Wanted(dimensions=request.dimensions)
+        found = await sentence_vectors(self._engine, model, inputs, wanted)
+        if request.encoding_format == "base64":
+            coded = [base64_of(each) for each in found.vectors]
+        else:
+            coded = found.vectors.tolist()
+        num_tokens = sum(found.num_tokens)
+        content = {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": each}
+                for index, each in enumerate(coded)
+            ],
+            "model": model.name,
+            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        }
+        return json_of(content, found.headers)
+
+    async def models(self) -> Models:
+        """All models that are served."""
+        return Models(data=[self._described(name) for name in self._engine.models])
+
+    async def model(self, name: str) -> Model:
+        """One of the models that are served."""
+        if name not in self._engine.models:
+            raise RequestError(
+                404, "Unknown model", f"no model {name!r}", field="model", remedy="see /v1/models"
+            )
+        return self._described(name)
+
+    def _described(self, name: str) -> Model:
+        folder = self._engine.models[name].folder
+        return Model(id=name, created=int((folder / "config.json").stat().st_mtime))

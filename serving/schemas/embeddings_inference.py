@@ -1,0 +1,87 @@
+"""Requests of Text Embeddings Inference (TEI), and their answers, as its clients know them."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from serving.schemas.fields import InputText
+from serving.schemas.texts import TokenId
+
+Side = Literal["Left", "left", "Right", "right"]
+
+
+class _Request(BaseModel):
+    """What all of its requests have; a prompt is refused, as our folders have none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    truncate: bool | None = Field(
+        default=None, description="whether a text that is too long is cut; else it is refused"
+    )
+    truncation_direction: Side = Field(default="Right", description="on which side it is cut")
+    prompt_name: None = Field(default=None, description="prompts are not known here")
+
+
+class EmbedRequest(_Request):
+    """Texts, or their tokens, whose vectors are wanted."""
+
+    inputs: InputText | list[InputText] | list[TokenId] | list[list[TokenId]]
+    normalize: bool = True
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class EmbedAllRequest(_Request):
+    """Texts whose tokens' vectors are wanted."""
+
+    inputs: InputText | list[InputText]
+
+
+class PredictRequest(_Request):
+    """A text, a pair of texts as a list, or a list of lists of one text or two."""
+
+    inputs: (
+        InputText
+        | Annotated[list[InputText], Field(min_length=1, max_length=2)]
+        | list[Annotated[list[InputText], Field(min_length=1, max_length=2)]]
+    )
+    raw_scores: bool = Field(default=False, description="what the model says, as it is")
+
+
+class Prediction(BaseModel):
+    """A label and its score."""
+
+    label: str
+    score: float
+
+
+class Compared(BaseModel):
+    """A text, and those that it is compared with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source_sentence: InputText
+    sentences: list[InputText]
+
+
+class _SimilarityParameters(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    truncate: bool | None = None
+    truncation_direction: Side = "Right"
+    prompt_name: None = None
+
+
+class SimilarityRequest(BaseModel):
+    """Texts to be compared."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    inputs: Compared
+    parameters: _SimilarityParameters | None = None
+
+
+class Refusal(BaseModel):
+    """What went wrong."""
+
+    error: str
+    error_type: str

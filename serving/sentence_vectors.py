@@ -1,0 +1,112 @@
+"""One vector of each text as its model folder says: what public servers of embeddings answer with.
+
+Shapes: N texts, D dimensions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert_core.features.extractor import FeatureChoice
+from bert_core.tasks.task import FloatArray
+from serving.engine import Engine, Inputs
+from serving.models import ServedModel
+from serving.problems import RequestError
+from serving.schemas.fields import OverflowOrError
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How texts are to be read, and their vectors to be written.
+
+    - `normalize`, whether vectors get the length 1; None leaves it to the folder
+    - `dimensions`, the first so many numbers of each, for models that were trained for it
+    """
+
+    normalize: bool | None = None
+    dimensions: int | None = None
+    overflow: OverflowOrError = "error"
+
+
+@dataclass(frozen=True)
+class SentenceVectors:
+    """Vectors float32 [N, D], the tokens of each text, and which of them lost some."""
+
+    vectors: FloatArray
+    num_tokens: list[int]
+    truncated: list[bool]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Where an answer has no place for them, headers say what every answer of ours does."""
+        return read_headers(self.num_tokens, self.truncated)
+
+
+async def sentence_vectors(
+    engine: Engine, model: ServedModel, inputs: Inputs, wanted: Wanted
+) -> SentenceVectors:
+    """The vector of each text.
+
+    Raises `RequestError` for more dimensions than there are, and what `Engine.features` does.
+    """
+    size = model.config.hidden_size
+    if wanted.dimensions is not None and wanted.dimensions > size:
+        raise RequestError(
+            422,
+            "Too many dimensions",
+            f"{wanted.dimensions}, and the vectors of {model.name} have {size}",
+            field="dimensions",
+            remedy="ask for fewer, or leave it out",
+        )
+    said = model.sentence_pooling
+    normalize = said.normalize if wanted.normalize is None else wanted.normalize
+    choice = FeatureChoice(
+        pooling=said.pooling,
+        normalize=normalize and wanted.dimensions is None,
+        max_length=said.max_length,
+    )
+    found = await engine.features(model, choice, inputs, wanted.overflow)
+    vectors = np.concatenate([np.empty((0, size), np.float32), *(each.vectors for each in found)])
+    if wanted.dimensions is not None:
+        vectors = vectors[:, : wanted.dimensions]
+        if normalize:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors /= np.maximum(lengths, 1e-12)
+    return SentenceVectors(
+        vectors, [each.num_tokens for each in found], [each.truncated for each in found]
+    )
+
+
+def texts_of(model: ServedModel, given: object) -> Inputs:
+    """Texts, or lists of ids that a client cut itself, as `Inputs` of texts.
+
+    `given` is a text, ids, or a list of either. Raises `RequestError` for unknown ids.
+    """
+    if isinstance(given, str) or (isinstance(given, list) and given and _is_id(given[0])):
+        inputs = Inputs([given], lambda _: "input")
+    else:
+        assert isinstance(given, list)
+        inputs = Inputs(given, "input[{}]".format)
+    size = model.tokenizer.get_vocab_size()
+    texts: list[str] = []
+    for number, each in enumerate(inputs.items):
+        if isinstance(each, list) and any(not 0 <= token < size for token in each):
+            raise RequestError(
+                422,
+                "Unknown token",
+                f"an id that is none of the {size} tokens of {model.name}",
+                field=inputs.name_of(number),
+                remedy="take ids that /v1/tokenize gives for this model, or send text",
+            )
+        texts.append(each if isinstance(each, str) else model.tokenizer.decode(each))
+    return Inputs(texts, inputs.name_of)
+
+
+def read_headers(num_tokens: Sequence[int], truncated: Sequence[bool]) -> dict[str, str]:
+    """Headers that say how many tokens texts have, and whether any of them lost some."""
+    return {"X-N-Tokens": str(sum(num_tokens)), "X-Truncated": str(any(truncated)).lower()}
+
+
+def _is_id(given: object) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool)

@@ -1,0 +1,90 @@
+"""Every request is counted, has an id, and, if wanted, a line in the log: JSON, never its text."""
+
+import json
+import logging
+import re
+import time
+import traceback
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.asking import Asking, asking
+from serving.errors import respond
+from serving.metrics import Metrics
+
+LOG = logging.getLogger("serving.requests")
+
+_ID = re.compile(r"[\w.:-]{1,128}")
+_HEADER = b"x-request-id"
+
+
+class Watched:
+    """ASGI middleware around all others, so that what they refuse is seen too.
+
+    A client's own `X-Request-Id` is kept; each answer has one. An exception that nobody has
+    handled becomes 500, and the log has its kind and its places, not what it says: that may be a
+    part of a text.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, and takes note of how it ended."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Asking(_request_id(scope))
+        token = asking.set(request)
+        begin = time.perf_counter()
+        status = 0
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"].append((_HEADER, request.request_id.encode()))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except Exception as error:
+            frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
+            LOG.error(_line(request, scope, 500, 0.0, kind=type(error).__name__, at=frames[-8:]))
+            if status:  # the answer has begun, so there is no other
+                raise
+            await respond(scope, receive, watch, error)
+        finally:
+            seconds = time.perf_counter() - begin
+            asking.reset(token)
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.count_request(route, request.model, status, seconds)
+            if LOG.isEnabledFor(logging.INFO):
+                LOG.info(_line(request, scope, status, seconds))
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == _HEADER and _ID.fullmatch(given := value.decode("latin-1")):
+            return given
+    return uuid.uuid4().hex
+
+
+def _line(request: Asking, scope: Scope, status: int, seconds: float, **more: object) -> str:
+    """A line of the log."""
+    return json.dumps(
+        {
+            "time": time.time(),
+            "request_id": request.request_id,
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "seconds": round(seconds, 6),
+            "model": request.model,
+            "tokens": request.num_tokens,
+            "key": request.payer.name if request.payer is not None else None,
+        }
+        | more
+    )

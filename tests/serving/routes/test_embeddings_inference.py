@@ -1,0 +1,95 @@
+"""TEI's shapes, with what our own routes say in them."""
+
+import numpy as np
+import pytest
+from asking import assert_alike
+
+TEXT = "the cat sat on a mat"
+LONG = "a cat " * 300
+
+
+def test_vectors_have_the_length_1_unless_asked_otherwise(server):
+    _, ours = server.ask("/v1/features", {"model": "encoder", "inputs": [TEXT, "a"]})
+    wanted = np.array([each["vector"] for each in ours["results"]])
+    _, plain = server.ask("/embed", {"inputs": [TEXT, "a"], "normalize": False})
+    np.testing.assert_allclose(plain, wanted, atol=1e-5)
+    _, found = server.ask("/embed", {"inputs": TEXT})
+    np.testing.assert_allclose(found, wanted[:1] / np.linalg.norm(wanted[:1]), atol=1e-5)
+    _, short = server.ask("/embed", {"inputs": TEXT, "dimensions": 5})
+    part = wanted[:1, :5]
+    np.testing.assert_allclose(short, part / np.linalg.norm(part), atol=1e-5)
+
+
+def test_tokens_may_be_given_instead_of_text(server):
+    ids = server.engine.models["encoder"].tokenizer.encode(TEXT).ids
+    _, of_text = server.ask("/embed", {"inputs": TEXT})
+    for inputs in (ids, [ids]):
+        _, of_ids = server.ask("/embed", {"inputs": inputs})
+        np.testing.assert_allclose(of_ids, of_text, atol=1e-5)
+
+
+def test_a_vector_of_each_token(server):
+    status, found = server.ask("/embed_all", {"inputs": [TEXT, "a"]})
+    assert status == 200
+    _, tokens = server.ask("/v1/tokenize", {"inputs": [TEXT, "a"]})
+    assert [len(each) for each in found] == [each["n_tokens"] for each in tokens["results"]]
+    _, inner = server.ask("/v1/features", {"model": "encoder", "inputs": TEXT, "unit": "token"})
+    vectors = [unit["vector"] for unit in inner["results"][0]["units"]]
+    np.testing.assert_allclose(found[0][1:-1], vectors, atol=1e-5)
+    _, mean = server.ask("/embed", {"inputs": TEXT, "normalize": False})
+    np.testing.assert_allclose(np.mean(found[0], axis=0), mean[0], atol=1e-5)
+
+
+def test_labels(server):
+    _, one = server.ask("/predict?model=sentiment", {"inputs": TEXT})
+    _, ours = server.ask("/v1/classify", {"model": "sentiment", "inputs": TEXT})
+    assert_alike(one, ours["results"][0]["scores"])
+    _, pair = server.ask("/predict?model=paraphrase", {"inputs": [TEXT, "a cat"]})
+    _, pairs = server.ask("/predict?model=paraphrase", {"inputs": [[TEXT, "a cat"], ["a", "b"]]})
+    assert_alike(pairs[0], pair)
+    assert len(pairs) == 2
+    _, batch = server.ask("/predict?model=sentiment", {"inputs": [[TEXT], ["a"]]})
+    assert_alike(batch[0], one)
+    _, raw = server.ask("/predict?model=sentiment", {"inputs": TEXT, "raw_scores": True})
+    scores = np.exp([each["score"] for each in raw])
+    assert_alike((scores / scores.sum()).tolist(), [each["score"] for each in one])
+
+
+def test_similarity(server):
+    inputs = {"source_sentence": TEXT, "sentences": ["a cat", TEXT]}
+    _, found = server.ask("/similarity", {"inputs": inputs})
+    body = {"model": "encoder", "source": TEXT, "inputs": inputs["sentences"]}
+    _, ours = server.ask("/v1/similarity", body)
+    assert_alike(found, [each["score"] for each in ours["results"]])
+    assert found[1] == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["Left", "right"])
+def test_texts_are_cut_where_that_is_asked_for(server, direction):
+    text = "dogs run " + LONG
+    body = {"inputs": text, "truncate": True, "truncation_direction": direction}
+    status, _, headers = server.ask_whole("/embed", body)
+    assert status == 200 and headers["X-Truncated"] == "true"
+    status, found, _ = server.ask_whole("/embed_all", body)
+    assert len(found[0]) == 384
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/embed", {"inputs": LONG}, 413),
+        ("/embed", {"inputs": ["a"] * 300}, 413),
+        ("/embed", {"inputs": [1, 9999]}, 422),
+        ("/embed", {"inputs": "a", "dimensions": 0}, 422),
+        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422),
+        ("/predict", {"inputs": ["a", "b", "c"]}, 422),
+        ("/predict?model=none", {"inputs": "a"}, 404),
+        ("/similarity", {"inputs": {"source_sentence": LONG, "sentences": ["a"]}}, 413),
+        ("/embed_all", "{", 400),
+    ],
+)
+def test_refusals_are_in_the_shape_that_clients_read(server, path, body, status):
+    found, content = server.ask(path, body)
+    assert found == status, content
+    assert content.keys() == {"error", "error_type"}
+    assert content["error_type"] == "Validation"

@@ -1,0 +1,69 @@
+"""What a server counts is what it did."""
+
+import re
+
+import pytest
+
+
+def counts(server):
+    """The samples of /metrics."""
+    status, content = server.ask("/metrics")
+    assert status == 200
+    found = {}
+    for line in content.decode().splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            found[name] = float(value)
+    return found
+
+
+@pytest.fixture
+def counted(server):
+    """How much samples have grown, by the beginning of their names, after some requests."""
+    before = counts(server)
+
+    def grown(pattern):
+        after = counts(server)
+        return sum(
+            value - before.get(name, 0) for name, value in after.items() if re.match(pattern, name)
+        )
+
+    return grown
+
+
+def test_requests_are_counted_by_route_model_and_status(server, counted):
+    for inputs in ("a cat", "a", 3):
+        server.ask("/v1/ner", {"inputs": inputs})
+    route = r'bertline_requests_total\{model="entities",route="/v1/ner",status="200"'
+    assert counted(route) == 2
+    assert counted(r'bertline_requests_total.*"/v1/ner",status="422"') == 1
+    assert counted(r'bertline_request_seconds_count.*model="entities".*"/v1/ner"') == 2
+
+
+def test_unknown_addresses_are_one(server, counted):
+    for number in range(5):
+        server.ask(f"/nothing/{number}")
+    assert counted(r'bertline_requests_total.*route="none",status="404"') == 5
+
+
+def test_tokens_and_micro_batches_are_counted(server, counted):
+    server.ask("/v1/ner", {"inputs": ["a cat", "a"]})
+    assert counted("bertline_tokens_total") == 7
+    assert counted("bertline_padding_total") == 0
+    assert counted("bertline_batch_seconds_count") >= 1
+    assert counted("bertline_batch_requests_sum") >= 1
+    assert 0 < counted("bertline_batch_fill_sum") < 1
+
+
+def test_cut_texts_are_counted(server, counted):
+    long = "a cat " * 100
+    server.ask("/v1/ner", {"inputs": [long, "a"], "overflow": "right"})
+    server.ask("/v1/ner", {"inputs": [long, "a"], "overflow": "window"})
+    server.ask("/embed", {"inputs": [long * 3, "a"], "truncate": True})
+    assert counted(r'bertline_truncated_texts_total\{model="entities"') == 1
+    assert counted(r'bertline_truncated_texts_total\{model="encoder"') == 1
+
+
+def test_what_waits_is_shown(server):
+    waiting = [value for name, value in counts(server).items() if "waiting_tokens" in name]
+    assert waiting == [0.0]
