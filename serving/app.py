@@ -16,6 +16,7 @@ from serving.guarding import Guarded
 from serving.keys import Keys, RateLimitError
 from serving.problems import RequestError
 from serving.routes.embeddings_inference import EmbeddingsInferenceRoutes
+from serving.routes.explain import ExplainRoutes
 from serving.routes.hugging_face import HuggingFaceRoutes
 from serving.routes.openai import OpenAIRoutes
 from serving.routes.operations import OperationRoutes
@@ -47,6 +48,7 @@ def create_app(engine: Engine, keys: Keys | None = None) -> FastAPI:
     app.include_router(TaskRoutes(engine).router)
     app.include_router(PretrainedRoutes(engine).router)
     app.include_router(TextRoutes(engine).router)
+    app.include_router(ExplainRoutes(engine).router)
     app.include_router(HuggingFaceRoutes(engine).router)
     app.include_router(EmbeddingsInferenceRoutes(engine).router)
     app.include_router(OpenAIRoutes(engine).router)

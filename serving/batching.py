@@ -183,6 +183,11 @@ class Batcher:
         with self._changed:
             return self._count_tokens()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread computes what comes."""
+        return self._thread.is_alive()
+
     def submit(self, work: Work, seconds: float = float("inf")) -> Future[list[FloatArray]]:
         """Takes work that is to be begun within so many seconds; gives what is to be found.
 

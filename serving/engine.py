@@ -113,6 +113,10 @@ class Engine:
             return _noted(next(iter(self.models.values())))
         return self._choose(name, self.models, "this")
 
+    def find_any(self, name: str | None) -> ServedModel:
+        """The model of this name, or the only one."""
+        return self._choose(name, self.models, "this")
+
     def find_embedder(self, name: str | None) -> ServedModel:
         """The model of this name, or the only one that was not fine-tuned to another task."""
         plain = [each for each in self.models.values() if each.task is None]
@@ -230,6 +234,10 @@ class Engine:
         found = await self._run(sum(map(len, inputs.items)) > _QUICK_CHARACTERS, encode)
         self._check_tokens(sum(map(len, found)))
         return found
+
+    async def run_apart(self, function: Callable[[], T]) -> T:
+        """Calls a function that computes by itself, off the event loop, one at a time."""
+        return await self._run(True, function)
 
     async def _compute(self, model: ServedModel, work: Work) -> list[FloatArray]:
         request = asking.get()

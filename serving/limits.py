@@ -18,6 +18,9 @@ class Limits(BaseModel):
         ge=1,
         description="numbers of all features, or outputs of heads, of a request",
     )
+    max_explained_tokens: int = Field(
+        default=128, ge=1, description="tokens of a text whose attention is asked for"
+    )
     max_waiting_tokens: int = Field(
         default=65536, ge=1, description="tokens that wait at an encoder; above, clients get 429"
     )

@@ -112,6 +112,24 @@ class ServedModel:
         return Work(rows, choice.strategy.layers_of(self.config.num_hidden_layers))
 
 
+def model_folders(given: Sequence[str]) -> dict[str, Path]:
+    """Folders by the names that they are asked for: `NAME=FOLDER`, or the folder's own name.
+
+    Raises `UserError` for two of one name.
+    """
+    found: dict[str, Path] = {}
+    for each in given:
+        name, has_name, folder = each.partition("=")
+        path = Path(folder if has_name else each)
+        name = name if has_name else path.resolve().name
+        if name in found:
+            raise UserError(
+                "two models of one name", name, "give --model NAME=FOLDER for one of them"
+            )
+        found[name] = path
+    return found
+
+
 def load_models(
     folders: Mapping[str, Path],
     *,

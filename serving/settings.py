@@ -11,6 +11,7 @@ from pydantic_settings.exceptions import SettingsError
 
 from bert_core.errors import UserError, nearest
 from serving.limits import Limits
+from serving.models import model_folders
 
 
 class ServerSettings(BaseSettings):
@@ -73,17 +74,7 @@ class ServerSettings(BaseSettings):
 
         Raises `UserError` for two of one name.
         """
-        found: dict[str, Path] = {}
-        for given in self.model:
-            name, has_name, folder = given.partition("=")
-            path = Path(folder if has_name else given)
-            name = name if has_name else path.resolve().name
-            if name in found:
-                raise UserError(
-                    "two models of one name", name, "give --model NAME=FOLDER for one of them"
-                )
-            found[name] = path
-        return found
+        return model_folders(self.model)
 
     def check(self) -> None:
         """Raises `UserError` for a server that everybody could use unasked."""

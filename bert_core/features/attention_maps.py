@@ -22,13 +22,15 @@ class AttentionMaps:
     probabilities: Tensor
 
 
-def attention_maps(encoder: Encoder, tokenizer: Tokenizer, text: str) -> AttentionMaps:
-    """The attention of an encoder on the CPU, without dropout, to one text.
+def attention_maps(
+    encoder: Encoder, tokenizer: Tokenizer, text: str, second: str | None = None
+) -> AttentionMaps:
+    """The attention of an encoder on the CPU, without dropout, to one text or pair.
 
     The fused kernels of the forward pass keep no probabilities; here they are computed once more
     from the states that each layer reads. Raises `UserError` for a text that is too long.
     """
-    encoding = tokenizer.encode(text)
+    encoding = tokenizer.encode(text, second)
     longest = encoder.config.max_position_embeddings
     if len(encoding.ids) > longest:
         raise UserError(

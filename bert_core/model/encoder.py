@@ -67,7 +67,11 @@ class Embeddings(nn.Module):
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embeds tokens; all three ids are int64 [T], the result is [T, H]."""
-        embedded = self.word(input_ids) + self.position(position_ids) + self.segment(token_type_ids)
+        return self.of_words(self.word(input_ids), token_type_ids, position_ids)
+
+    def of_words(self, words: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """Embeds tokens whose words' vectors [T, H] are given, whatever they come from."""
+        embedded = words + self.position(position_ids) + self.segment(token_type_ids)
         return dropout(self.norm(embedded), self.dropout, self.training)
 
 
@@ -158,8 +162,20 @@ class Encoder(nn.Module):
         Layers count from 1, and 0 are the embeddings; nothing above the highest is computed. With
         `places`, indices of tokens, int64 [P], those of these tokens alone, [P, H].
         """
+        embedded = self.embeddings(input_ids, token_type_ids, position_ids)
+        return self.states_of(embedded, layout, layers=layers, places=places)
+
+    def states_of(
+        self,
+        embedded: Tensor,
+        layout: Layout,
+        *,
+        layers: Sequence[int],
+        places: Tensor | None = None,
+    ) -> list[Tensor]:
+        """As `hidden_states`, of tokens that are embedded, [T, H]."""
         highest = max(layers)
-        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids)
+        hidden_states = embedded
         found = {0: _at(hidden_states, places)} if 0 in layers else {}
         for number, layer in enumerate(self.layers[: max(highest - 1, 0)], start=1):
             hidden_states = layer(hidden_states, layout)

@@ -73,7 +73,7 @@ class TextRoutes:
         inputs = Inputs.of(request.inputs)
         encodings = await self._engine.cut(model, inputs, request.add_special_tokens)
         results = [
-            Tokens(n_tokens=len(each), tokens=[*map(partial(_token, each), range(len(each)))])
+            Tokens(n_tokens=len(each), tokens=[*map(partial(token_of, each), range(len(each)))])
             for each in encodings
         ]
         return answer_of(TokenizeAnswer(model=model.name, results=results))
@@ -90,7 +90,8 @@ class TextRoutes:
         return answer_of(DecodeAnswer(model=model.name, results=texts))
 
 
-def _token(encoding: Encoding, number: int) -> Token:
+def token_of(encoding: Encoding, number: int) -> Token:
+    """A token of a text, or of a pair, whose characters are each counted in their own text."""
     special = bool(encoding.special_tokens_mask[number])
     start, end = (None, None) if special else encoding.offsets[number]
     return Token(

@@ -1,6 +1,25 @@
 """Asks a server, and compares what it says."""
 
+import http.client
+import json
+
 import pytest
+
+
+def ask_at(host, port, path, body=None, *, method=None, headers=None):
+    """Status, answer and headers; a body that is no string or bytes is sent as JSON."""
+    connection = http.client.HTTPConnection(host, port, timeout=60)
+    if body is not None and not isinstance(body, str | bytes):
+        body = json.dumps(body)
+    kind = {"Content-Type": "application/json"} if body is not None else {}
+    connection.request(
+        method or ("GET" if body is None else "POST"), path, body, kind | (headers or {})
+    )
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    is_json = "json" in response.headers.get("Content-Type", "")
+    return response.status, json.loads(content) if is_json else content, response.headers
 
 
 def answers(server, path, model, inputs, **options):

@@ -1,7 +1,5 @@
 """A server of small models, over real HTTP: one encoder with five heads, and one of its own."""
 
-import http.client
-import json
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import uvicorn
+from asking import ask_at
 from small_tasks import write_encoder
 
 from bert_core.model_folder import load_model_folder, save_model_folder
@@ -58,18 +57,7 @@ class Server:
 
     def ask_whole(self, path, body=None, *, method=None, headers=None):
         """Status, answer and headers."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
-        if body is not None and not isinstance(body, str | bytes):
-            body = json.dumps(body)
-        kind = {"Content-Type": "application/json"} if body is not None else {}
-        connection.request(
-            method or ("GET" if body is None else "POST"), path, body, kind | (headers or {})
-        )
-        response = connection.getresponse()
-        content = response.read()
-        connection.close()
-        is_json = "json" in response.headers.get("Content-Type", "")
-        return response.status, json.loads(content) if is_json else content, response.headers
+        return ask_at(self.host, self.port, path, body, method=method, headers=headers)
 
 
 def write_models(root):

@@ -1,0 +1,128 @@
+"""/v1/explain: what a model looked at in a text, and what its answer hangs on."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from fastapi import APIRouter, Response
+from tokenizers import Encoding
+
+from bert_core.features.attention_maps import attention_maps
+from bert_core.features.attributions import gradient_times_input
+from bert_core.predictor import compute_all_outputs
+from bert_core.tasks.classification import Classification, Text
+from serving.engine import Engine, Inputs, check_pairs
+from serving.models import ServedModel
+from serving.problems import TOO_LONG, RequestError
+from serving.routes.own import answer_of, own_router
+from serving.routes.texts import token_of
+from serving.schemas.explain import ExplainAnswer, ExplainRequest
+from serving.schemas.fields import TextPair
+
+
+class ExplainRoutes:
+    """The handler, over the models of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def router(self) -> APIRouter:
+        """The route under its path."""
+        return own_router("explanation", {"/v1/explain": (self.explain, ExplainAnswer)})
+
+    async def explain(self, request: ExplainRequest) -> Response:
+        """Shows the attention of each layer and head, and, of a classifier, each token's share."""
+        model = self._engine.find_any(request.model)
+        given = request.inputs
+        first, second = (
+            (given.text, given.text_pair) if isinstance(given, TextPair) else (given, None)
+        )
+        encoding = model.tokenizer.encode(first, second)
+        most = min(self._engine.limits.max_explained_tokens, model.config.max_position_embeddings)
+        if len(encoding) > most:
+            raise RequestError(
+                422,
+                TOO_LONG,
+                f"{len(encoding)} tokens, and of {most} at most can be explained",
+                field="inputs",
+                remedy="shorten it",
+            )
+        layers = request.layers or list(range(1, model.config.num_hidden_layers + 1))
+        if max(layers) > model.config.num_hidden_layers:
+            raise RequestError(
+                422,
+                "No such layer",
+                f"{model.name} has {model.config.num_hidden_layers} layers",
+                field="layers",
+                remedy="ask for lower ones",
+            )
+        text = Text(first, second, None)
+        label = self._label(model, request.label, text)
+        explain = partial(_explain, model, text, encoding, layers, label)
+        return answer_of(await self._engine.run_apart(explain))
+
+    def _label(self, model: ServedModel, label: str | None, text: Text) -> str | None:
+        """The label that is asked for, if the model can be asked; raises `RequestError` if not."""
+        if not isinstance(model.task, Classification):
+            if label is not None:
+                raise RequestError(
+                    422,
+                    "Wrong model",
+                    f"{model.name} has no labels of texts",
+                    field="label",
+                    remedy="leave it out, or name a model of classification",
+                )
+            return None
+        check_pairs(Inputs([text], lambda _: "inputs"), model.task, model.name)
+        if label is not None and label not in model.task.labels:
+            raise RequestError(
+                422,
+                "Unknown label",
+                f"{model.name} knows {', '.join(model.task.labels) or 'no labels, but a number'}",
+                field="label",
+                remedy="take one of them, or leave it out",
+            )
+        return label
+
+
+def _texts(given: str | TextPair) -> tuple[str, str | None]:
+    return (given.text, given.text_pair) if isinstance(given, TextPair) else (given, None)
+
+
+def _explain(
+    model: ServedModel, text: Text, encoding: Encoding, layers: list[int], label: str | None
+) -> ExplainAnswer:
+    """Everything about one text; with a task of classification, its attributions too."""
+    maps = attention_maps(model.model.encoder, model.tokenizer, text.first, text.second)
+    chosen = maps.probabilities[torch.tensor(layers) - 1]
+    answer = ExplainAnswer(
+        model=model.name,
+        n_tokens=len(encoding),
+        truncated=False,
+        tokens=[token_of(encoding, number) for number in range(len(encoding))],
+        layers=layers,
+        attention=chosen.tolist(),
+    )
+    task = model.task
+    if not isinstance(task, Classification):
+        return answer
+    rows = task.encode([text], model.tokenizer)
+    if rows.truncated.any():
+        raise RequestError(
+            422,
+            TOO_LONG,
+            f"{len(encoding)} tokens are more than {model.name} reads at once",
+            field="inputs",
+            remedy="shorten it",
+        )
+    device = model.batcher.device
+    number = task.labels.index(label) if label is not None else 0
+    if label is None and task.labels:
+        outputs, _ = compute_all_outputs(task, model.model, rows, device=device)
+        number = int(outputs[0].argmax())
+    batch = rows.batch(np.arange(1), "packed").to(device)
+    shares = gradient_times_input(model.model, batch, lambda outputs: outputs[0, number])
+    answer.label = task.labels[number] if task.labels else None
+    answer.attributions = shares.tolist()
+    return answer

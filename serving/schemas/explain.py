@@ -1,0 +1,45 @@
+"""Requests and answers of /v1/explain."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from serving.schemas.fields import InputText, TextPair
+from serving.schemas.texts import Token
+
+
+class ExplainRequest(BaseModel):
+    """A text or pair whose reading is to be looked into."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = Field(
+        default=None, description="a loaded model's name; may be left out where there is one"
+    )
+    inputs: InputText | TextPair
+    label: str | None = Field(
+        default=None,
+        description="of a model of classification, the label whose output is explained; by default"
+        " the one that it gives",
+    )
+    layers: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
+        default=None, description="whose attention is wanted, from 1 on; by default all"
+    )
+
+
+class ExplainAnswer(BaseModel):
+    """What each head of each layer looked at, and which tokens an answer hangs on.
+
+    - `attention`, for each layer, head and token, how much it looks at each token
+    - `attributions`, of a model of classification, for each token the gradient of the label's
+      output times the token's input
+    """
+
+    model: str
+    n_tokens: int
+    truncated: bool
+    tokens: list[Token]
+    layers: list[int]
+    attention: list[list[list[list[float]]]]
+    label: str | None = None
+    attributions: list[float] | None = None
