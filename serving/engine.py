@@ -4,10 +4,12 @@ What is asked is encoded and decoded by `bert_core`, as offline; between the two
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -169,11 +171,8 @@ class Engine:
         With the overflow `error` the codec cuts, and what was cut is refused. Raises
         `RequestError`, `OverloadedError` or `DeadlineError`.
         """
-        self._check_items(inputs)
-        size = sum(map(_num_characters, inputs.items))
-        rows = await self._run(
-            size > _QUICK_CHARACTERS, partial(codec.encode, inputs.items, model.tokenizer)
-        )
+        is_long = self._check_size(inputs)
+        rows = await self._run(is_long, partial(codec.encode, inputs.items, model.tokenizer))
         self._check_rows(rows, rows.truncated, inputs, model, overflow)
         work = (work_of or model.work)(rows)
         self._check_numbers(len(rows.places), work.width)
@@ -214,8 +213,7 @@ class Engine:
     async def _encode(
         self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
     ) -> EncodedTexts:
-        self._check_items(inputs)
-        is_long = sum(map(len, inputs.items)) > _QUICK_CHARACTERS
+        is_long = self._check_size(inputs)
         encode = partial(encode_texts, model.extractor(choice), inputs.items, overflow)
         encoded = await self._run(is_long, encode)
         self._check_rows(encoded.rows.rows, encoded.too_long, inputs, model, overflow)
@@ -227,11 +225,11 @@ class Engine:
         self, model: ServedModel, inputs: Inputs, add_special_tokens: bool
     ) -> list[Encoding]:
         """The tokens of each text."""
-        self._check_items(inputs)
+        is_long = self._check_size(inputs)
         encode = partial(
             model.tokenizer.encode_batch, inputs.items, add_special_tokens=add_special_tokens
         )
-        found = await self._run(sum(map(len, inputs.items)) > _QUICK_CHARACTERS, encode)
+        found = await self._run(is_long, encode)
         self._check_tokens(sum(map(len, found)))
         return found
 
@@ -254,7 +252,12 @@ class Engine:
             return function()
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
-    def _check_items(self, inputs: Inputs) -> None:
+    def _check_size(self, inputs: Inputs) -> bool:
+        """Whether the texts are long, so that others would wait for what is done to them.
+
+        Raises `RequestError` for too many items, and for texts that are sure to have too many
+        tokens: nothing is done to them.
+        """
         if len(inputs.items) > self.limits.max_items:
             raise RequestError(
                 413,
@@ -263,6 +266,12 @@ class Engine:
                 field="inputs",
                 remedy="divide them among several requests",
             )
+        texts = [text for item in inputs.items for text in _texts(item)]
+        size = sum(map(len, texts))
+        most = self.limits.max_request_tokens
+        if size > most and has_more_tokens(texts, most):
+            raise _too_many_tokens(f"more than {most} tokens", most)
+        return size > _QUICK_CHARACTERS
 
     def _check_rows(
         self,
@@ -284,14 +293,9 @@ class Engine:
         self._check_tokens(len(rows.input_ids))
 
     def _check_tokens(self, num_tokens: int) -> None:
-        if num_tokens > self.limits.max_request_tokens:
-            raise RequestError(
-                413,
-                "Too many tokens",
-                f"{num_tokens} tokens, and a request has {self.limits.max_request_tokens} at most",
-                field="inputs",
-                remedy="divide them among several requests",
-            )
+        most = self.limits.max_request_tokens
+        if num_tokens > most:
+            raise _too_many_tokens(f"{num_tokens} tokens", most)
 
     def _check_numbers(self, num_units: int, size: int) -> None:
         if num_units * size > self.limits.max_answer_numbers:
@@ -303,6 +307,16 @@ class Engine:
                 field="inputs",
                 remedy="divide them among several requests; of features, ask for texts, not tokens",
             )
+
+
+def _too_many_tokens(found: str, most: int) -> RequestError:
+    return RequestError(
+        413,
+        "Too many tokens",
+        f"{found}, and a request has {most} at most",
+        field="inputs",
+        remedy="divide them among several requests",
+    )
 
 
 def _noted(model: ServedModel) -> ServedModel:
@@ -339,13 +353,27 @@ def cutting(overflow: OverflowOrError) -> Overflow:
     return "right" if overflow == "error" else overflow
 
 
-def _num_characters(item: Any) -> int:  # noqa: ANN401 - any codec's example
+def _texts(item: Any) -> tuple[str, ...]:  # noqa: ANN401 - any codec's example
+    """The texts of an item."""
     match item:
         case str():
-            return len(item)
+            return (item,)
         case Text():
-            return len(item.first) + len(item.second or "")
+            return (item.first,) if item.second is None else (item.first, item.second)
         case Question():
-            return len(item.question) + len(item.context)
+            return item.question, item.context
         case _:
             raise TypeError(f"no example of a text: {type(item)}")
+
+
+_AT_LEAST_A_TOKEN = re.compile(r"[!-/:-@\[-`{-~\u3400-\u9fff]|[^\s!-/:-@\[-`{-~\u3400-\u9fff]+")
+"""Signs and Chinese characters are tokens of their own, and of anything between spaces is one."""
+
+
+def has_more_tokens(texts: Sequence[str], most: int) -> bool:
+    """Whether texts have more tokens than that, as far as can be seen without cutting them up.
+
+    It takes the time of `most` tokens, however long the texts are.
+    """
+    found = chain.from_iterable(map(_AT_LEAST_A_TOKEN.finditer, texts))
+    return next(islice(found, most, None), None) is not None

@@ -72,7 +72,7 @@ class EmbeddingsInferenceRoutes:
         served, task = self._engine.find(model, Classification)
         overflow = _overflow(request.truncate, request)
         given = request.inputs
-        is_many = isinstance(given, list) and any(isinstance(each, list) for each in given)
+        is_many = isinstance(given, list) and not any(isinstance(each, str) for each in given)
         items = given if is_many else [given]
         inputs = Inputs(
             [_text(each) for each in items],

@@ -11,7 +11,7 @@ from bert_core.features.attention_maps import attention_maps
 from bert_core.features.attributions import gradient_times_input
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification, Text
-from serving.engine import Engine, Inputs, check_pairs
+from serving.engine import Engine, Inputs, check_pairs, has_more_tokens
 from serving.models import ServedModel
 from serving.problems import TOO_LONG, RequestError
 from serving.routes.own import answer_of, own_router
@@ -38,13 +38,14 @@ class ExplainRoutes:
         first, second = (
             (given.text, given.text_pair) if isinstance(given, TextPair) else (given, None)
         )
-        encoding = model.tokenizer.encode(first, second)
         most = min(self._engine.limits.max_explained_tokens, model.config.max_position_embeddings)
-        if len(encoding) > most:
+        texts = [first] if second is None else [first, second]
+        encoding = None if has_more_tokens(texts, most) else model.tokenizer.encode(first, second)
+        if encoding is None or len(encoding) > most:
             raise RequestError(
                 422,
                 TOO_LONG,
-                f"{len(encoding)} tokens, and of {most} at most can be explained",
+                f"more than {most} tokens, which is what can be explained",
                 field="inputs",
                 remedy="shorten it",
             )

@@ -13,7 +13,7 @@ Side = Literal["Left", "left", "Right", "right"]
 class _Request(BaseModel):
     """What all of its requests have; a prompt is refused, as our folders have none."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     truncate: bool | None = Field(
         default=None, description="whether a text that is too long is cut; else it is refused"
@@ -57,14 +57,14 @@ class Prediction(BaseModel):
 class Compared(BaseModel):
     """A text, and those that it is compared with."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     source_sentence: InputText
     sentences: list[InputText]
 
 
 class _SimilarityParameters(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     truncate: bool | None = None
     truncation_direction: Side = "Right"
@@ -74,7 +74,7 @@ class _SimilarityParameters(BaseModel):
 class SimilarityRequest(BaseModel):
     """Texts to be compared."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     inputs: Compared
     parameters: _SimilarityParameters | None = None

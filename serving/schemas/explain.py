@@ -11,7 +11,7 @@ from serving.schemas.texts import Token
 class ExplainRequest(BaseModel):
     """A text or pair whose reading is to be looked into."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = Field(
         default=None, description="a loaded model's name; may be left out where there is one"

@@ -28,7 +28,7 @@ InputText = Annotated[str, AfterValidator(_refuse_surrogates)]
 class Request(BaseModel):
     """Which model, and what becomes of a text that is too long for it."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     model: str | None = Field(
         default=None, description="a loaded model's name; may be left out where one can do it"
@@ -43,7 +43,7 @@ class Request(BaseModel):
 class TextPair(BaseModel):
     """Two texts that are read together."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: InputText
     text_pair: InputText

@@ -16,7 +16,7 @@ Direction = Literal["Left", "left", "Right", "right"]
 
 
 class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class _Request(_Closed):

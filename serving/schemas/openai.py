@@ -11,7 +11,7 @@ from serving.schemas.texts import TokenId
 class EmbeddingsRequest(BaseModel):
     """Texts, or their tokens, whose vectors are wanted."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     input: (
         InputText

@@ -91,7 +91,7 @@ class Judged(Answer):
     """How likely a text is; the perplexity is left out of one without tokens."""
 
     pseudo_log_likelihood: float
-    pseudo_perplexity: float | None
+    pseudo_perplexity: float | None = None
     tokens: list[JudgedToken]
 
 

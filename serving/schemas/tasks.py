@@ -83,7 +83,7 @@ class NerAnswer(BaseModel):
 class QuestionInContext(BaseModel):
     """A question and the text its answer is looked for in."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     question: InputText
     context: InputText

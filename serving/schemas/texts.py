@@ -34,7 +34,7 @@ class SimilarityAnswer(BaseModel):
 class TokenizeRequest(BaseModel):
     """Texts whose tokens are wanted."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = Field(default=None, description="a loaded model's name")
     inputs: InputText | list[InputText]
@@ -47,8 +47,8 @@ class Token(BaseModel):
     id: int
     token: str
     special: bool
-    start: int | None
-    end: int | None
+    start: int | None = None
+    end: int | None = None
 
 
 class Tokens(BaseModel):
@@ -71,7 +71,7 @@ TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 class DecodeRequest(BaseModel):
     """Ids of tokens that are to be a text again."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = Field(default=None, description="a loaded model's name")
     ids: list[TokenId] | list[list[TokenId]]

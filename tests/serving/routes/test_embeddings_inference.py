@@ -93,3 +93,8 @@ def test_refusals_are_in_the_shape_that_clients_read(server, path, body, status)
     assert found == status, content
     assert content.keys() == {"error", "error_type"}
     assert content["error_type"] == "Validation"
+
+
+@pytest.mark.parametrize("path", ["/embed", "/embed_all", "/predict?model=sentiment"])
+def test_nothing_asked_is_nothing_answered(server, path):
+    assert server.ask(path, {"inputs": []}) == (200, [])
