@@ -7,6 +7,7 @@ Shapes: N texts, W tokens of all texts end to end, R rows (windows), P places, U
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Literal
 
@@ -207,6 +208,7 @@ def unit_rows(
     return UnitRows(rows, units[is_place], counts[unit], pooling)
 
 
+@lru_cache(maxsize=16)  # reading a vocabulary takes longer than cutting a short text up
 def _continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
     """Which ids of the vocabulary are of tokens inside a word, [vocabulary]."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
