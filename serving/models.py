@@ -14,6 +14,7 @@ from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
+from bert_core.features.tagger import FEATURE_TAGGER
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
@@ -63,6 +64,14 @@ class ServedModel:
         Raises `UserError` for what is not known here.
         """
         return read_sentence_pooling(self.folder) or SentencePooling()
+
+    @property
+    def reads_words_in_a_row(self) -> bool:
+        """Whether the head makes of a word what it does because of those beside it.
+
+        So it is with an LSTM, which was taught first sub-words alone and can be asked for no other.
+        """
+        return FEATURE_TAGGER in self.model.heads
 
     def work(self, rows: EncodedRows) -> Work:
         """What the task's head is to say of rows."""

@@ -20,7 +20,7 @@ from serving.engine import Engine, Inputs, Prediction, check_pairs, cutting
 from serving.problems import RequestError, foreign_refusals
 from serving.routes.embeddings_inference import best_labels, json_of, similarities
 from serving.routes.pretrained import check_masks
-from serving.routes.tasks import base64_of
+from serving.routes.tasks import base64_of, usable_aggregation
 from serving.schemas.fields import OverflowOrError
 from serving.schemas.hugging_face import (
     AnswerElement,
@@ -103,7 +103,10 @@ class HuggingFaceRoutes:
                 field="parameters.ignore_labels",
                 remedy=f"have {OUTSIDE} among them",
             )
-        aggregation = asked.aggregation_strategy or "simple"
+        usual = "first" if served.reads_words_in_a_row else "simple"
+        aggregation = usable_aggregation(
+            served, asked.aggregation_strategy or usual, "parameters.aggregation_strategy"
+        )
         overflow: OverflowOrError = "error" if asked.stride is None else "window"
         codec = TextTagging(task, aggregation, cutting(overflow))
         found = await self._engine.ask(served, codec, Inputs.of(request.inputs), overflow)

@@ -13,8 +13,10 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
-from bert_core.tasks.text_tagging import TextTagging
+from bert_core.tasks.text_tagging import Aggregation, TextTagging
 from serving.engine import Engine, Inputs, Prediction, check_pairs, cutting
+from serving.models import ServedModel
+from serving.problems import RequestError
 from serving.routes.own import answer_of, own_router
 from serving.schemas.fields import TextPair
 from serving.schemas.tasks import (
@@ -71,7 +73,8 @@ class TaskRoutes:
     async def ner(self, request: NerRequest) -> Response:
         """Finds the entities of texts."""
         model, task = self._engine.find(request.model, Tagging)
-        codec = TextTagging(task, request.aggregation, cutting(request.overflow))
+        aggregation = usable_aggregation(model, request.aggregation, "aggregation")
+        codec = TextTagging(task, aggregation, cutting(request.overflow))
         found = await self._engine.ask(model, codec, Inputs.of(request.inputs), request.overflow)
         results = [
             Tagged(
@@ -118,6 +121,19 @@ class TaskRoutes:
         encode = base64_of if request.encoding == "base64" else FloatArray.tolist
         results = [_features(each, encode) for each in found]
         return answer_of(FeaturesAnswer(model=model.name, dimensions=size, results=results))
+
+
+def usable_aggregation(model: ServedModel, wanted: Aggregation, field: str) -> Aggregation:
+    """The aggregation, if the model can be asked for it; raises `RequestError` if not."""
+    if wanted != "first" and model.reads_words_in_a_row:
+        raise RequestError(
+            422,
+            "Wrong aggregation",
+            f"{model.name} was taught the first sub-words of words alone",
+            field=field,
+            remedy="take first",
+        )
+    return wanted
 
 
 def _text(given: str | TextPair) -> Text:

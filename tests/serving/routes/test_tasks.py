@@ -5,16 +5,23 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from asking import answers, assert_alike
+from running import SMALL_TASKS
 from small_tasks import WORDS
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.strategies import STRATEGIES
+from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
+from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Text
 from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.squad import Question
 from bert_core.tasks.text_words import word_spans
+from serving.engine import Engine
+from serving.models import close_models, load_models
 
 
 def some_texts(seed, count, longest=20):
@@ -246,3 +253,38 @@ def test_the_only_model_that_can_need_not_be_named(server):
 def test_nothing_asked_is_nothing_answered(server, path, model):
     status, content = server.ask(f"/v1/{path}", {"model": model, "inputs": []})
     assert status == 200 and content["results"] == []
+
+
+@pytest.fixture
+def lstm_server(small_models, start_server, tmp_path):
+    """A server of a tagger that reads frozen features with an LSTM."""
+    _, model, tokenizer = load_model_folder(small_models["encoder"])
+    task = SMALL_TASKS["entities"][1]
+    for name in list(model.heads):
+        del model.heads[name]
+    torch.manual_seed(5)
+    strategy = STRATEGIES["weighted_sum_all"]
+    tagger = FeatureTagger(strategy, model.config, num_outputs=len(task.labels), lstm_size=8)
+    for parameter in tagger.lstm.parameters():
+        parameter.data.normal_(std=1.0)
+    model.heads[FEATURE_TAGGER] = tagger
+    config = task_config("ner", task)
+    save_model_folder(tmp_path / "lstm", model, tokenizer, card="", extra_config=config)
+    models = load_models({"lstm": tmp_path / "lstm"})
+    yield start_server(Engine(models), {"lstm": tmp_path / "lstm"})
+    close_models(list(models.values()))
+
+
+def test_an_lstm_is_asked_for_words_alone(lstm_server):
+    texts = [*some_texts(12, 6), ""]
+    sentences = [TaggedSentence([text[a:b] for a, b in word_spans(text)]) for text in texts]
+    wanted, _ = offline(lstm_server, "lstm", sentences)
+    found = answers(lstm_server, "/v1/ner", "lstm", texts)
+    assert sum(len(each["entities"]) for each in found) > 5
+    for each, other in zip(found, wanted, strict=True):
+        assert [(e["type"], e["start_word"], e["end_word"]) for e in each["entities"]] == [
+            (e["type"], e["start"], e["end"]) for e in other["entities"]
+        ]
+    status, problem = lstm_server.ask("/v1/ner", {"inputs": "a", "aggregation": "max"})
+    assert status == 422 and problem["field"] == "aggregation"
+    assert lstm_server.ask("/hf/token-classification", {"inputs": texts[0]})[0] == 200
