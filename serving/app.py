@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi_swagger import patch_fastapi
 from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
@@ -43,7 +44,11 @@ def create_app(engine: Engine, keys: Keys | None = None) -> FastAPI:
         title="Bertline",
         summary="Classification, named entities, question answering and features",
         exception_handlers=dict.fromkeys(_MENDABLE, handle),
+        docs_url=None,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
     )
+    patch_fastapi(app)  # /docs without the network: its page and scripts are the server's own
     app.include_router(OperationRoutes(engine).router)
     app.include_router(TaskRoutes(engine).router)
     app.include_router(PretrainedRoutes(engine).router)

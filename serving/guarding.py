@@ -7,7 +7,10 @@ from serving.errors import respond
 from serving.keys import Keys
 from serving.problems import RequestError
 
-_OPEN = ("/health", "/ready", "/docs", "/openapi.json")
+_OPEN = (
+    *("/health", "/ready", "/", "/docs", "/openapi.json"),
+    *("/swagger/swagger-ui-bundle.js", "/swagger/swagger-ui.css", "/swagger/favicon-32x32.png"),
+)
 _FOR_ADMINS = ("/metrics",)
 
 
