@@ -123,9 +123,15 @@ def summarize(output: Path, begin: float, seconds: float, memory: Memory) -> dic
     rows = [parquet.read_metadata(path).num_rows for path in paths]
     bounds = [round(number * len(paths) / STRETCHES) for number in range(STRETCHES + 1)]
     rates, held = [], []
-    for first, last in zip(bounds[1:-1], bounds[2:], strict=True):  # the first is of starting
-        since, until = ends[first - 1], ends[last - 1]
-        rates.append(sum(rows[first:last]) / (until - since))
+
+    def rate(first: int, last: int) -> float:
+        """Of the parts of some stretches, from one bound to another."""
+        begun, ended = bounds[first], bounds[last]
+        return sum(rows[begun:ended]) / (ends[ended - 1] - ends[begun - 1])
+
+    for number in range(1, STRETCHES):  # the first is of starting
+        rates.append(rate(number, number + 1))
+        since, until = ends[bounds[number] - 1], ends[bounds[number + 1] - 1]
         held.append(_median_between(memory, since, until))
     ids = set()
     for path in paths:
@@ -136,7 +142,8 @@ def summarize(output: Path, begin: float, seconds: float, memory: Memory) -> dic
         "parts": len(paths),
         "seconds": seconds,
         "texts_per_second": rates,
-        "last_rate_over_first": rates[-1] / rates[0],
+        # Of three stretches each: a stretch has so few parts that one more is a tenth of it.
+        "last_rate_over_first": rate(STRETCHES - 3, STRETCHES) / rate(1, 4),
         "idle_bytes": memory.idle,
         "peak_bytes_above_idle": memory.peak_above_idle,
         "bytes_above_idle": [each - memory.idle for each in held],
@@ -158,7 +165,7 @@ def print_results(results: dict[str, Any]) -> None:
     )
     print(f"texts/s, stretch by stretch:   {_row(results['texts_per_second'], 1)}")
     print(f"MB above the idle cluster:     {_row(results['bytes_above_idle'], 1e6)}")
-    print(f"the last rate is {results['last_rate_over_first']:.3f} of the first")
+    print(f"the last three are {results['last_rate_over_first']:.3f} of the first three in rate")
     same = "the same features" if results["same_after_kill"] else "OTHER features"
     print(f"killed after {results['killed_after_parts']} parts and started again: {same}")
 

@@ -50,7 +50,8 @@ def extraction_block(root: Path) -> str:
     return (
         f"{result['texts']:,} sentences through a `{result['size']}` encoder on {result['cores']}"
         f" cores (`python -m benchmarks.extraction`): {statistics.median(rates):,.0f} texts/s, in"
-        f" the last tenth {result['last_rate_over_first']:.2f} of the rate in the second;\n"
+        f" the last three tenths {result['last_rate_over_first']:.2f} of the rate in the second to"
+        f" fourth;\n"
         f"{memory[0] / 1e6:,.0f} MB above the idle cluster in the second tenth,"
         f" {memory[-1] / 1e6:,.0f} MB in the last; killed in the middle and started again,"
         f" {same} ({link(LONG_RUN)}).\n"

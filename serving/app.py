@@ -49,7 +49,6 @@ def create_app(engine: Engine, keys: Keys | None = None) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     patch_fastapi(app)  # /docs without the network: its page and scripts are the server's own
-    app.include_router(OperationRoutes(engine).router)
     app.include_router(TaskRoutes(engine).router)
     app.include_router(PretrainedRoutes(engine).router)
     app.include_router(TextRoutes(engine).router)
@@ -57,6 +56,7 @@ def create_app(engine: Engine, keys: Keys | None = None) -> FastAPI:
     app.include_router(HuggingFaceRoutes(engine).router)
     app.include_router(EmbeddingsInferenceRoutes(engine).router)
     app.include_router(OpenAIRoutes(engine).router)
+    app.include_router(OperationRoutes(engine).router)
     # The last one is around all others.
     app.add_middleware(BoundedBodies, limits=engine.limits)
     if keys is not None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from serving.schemas.fields import InputText
+from serving.schemas.fields import InputText, example
 from serving.schemas.texts import TokenId
 
 Side = Literal["Left", "left", "Right", "right"]
@@ -25,6 +25,8 @@ class _Request(BaseModel):
 class EmbedRequest(_Request):
     """Texts, or their tokens, whose vectors are wanted."""
 
+    model_config = example(inputs=["A cat sleeps.", "The bank raised its rates."])
+
     inputs: InputText | list[InputText] | list[TokenId] | list[list[TokenId]]
     normalize: bool = True
     dimensions: Annotated[int, Field(ge=1)] | None = None
@@ -33,11 +35,17 @@ class EmbedRequest(_Request):
 class EmbedAllRequest(_Request):
     """Texts whose tokens' vectors are wanted."""
 
+    model_config = example(inputs="A cat sleeps.")
+
     inputs: InputText | list[InputText]
 
 
 class PredictRequest(_Request):
     """A text, a pair of texts as a list, or a list of lists of one text or two."""
+
+    model_config = example(
+        inputs=[["A joy from start to end."], ["A film that never finds its feet."]]
+    )
 
     inputs: (
         InputText
@@ -74,7 +82,12 @@ class _SimilarityParameters(BaseModel):
 class SimilarityRequest(BaseModel):
     """Texts to be compared."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True) | example(
+        inputs={
+            "source_sentence": "A cat sleeps.",
+            "sentences": ["A kitten naps.", "The bank raised its rates."],
+        }
+    )
 
     inputs: Compared
     parameters: _SimilarityParameters | None = None

@@ -4,14 +4,16 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from serving.schemas.fields import InputText, TextPair
+from serving.schemas.fields import InputText, TextPair, example
 from serving.schemas.texts import Token
 
 
 class ExplainRequest(BaseModel):
     """A text or pair whose reading is to be looked into."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True) | example(
+        inputs="A joy from start to end."
+    )
 
     model: str | None = Field(
         default=None, description="a loaded model's name; may be left out where there is one"

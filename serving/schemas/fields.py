@@ -4,7 +4,7 @@ Characters are Unicode code points. Every answer says how many tokens its text h
 lost some.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -23,6 +23,11 @@ def _refuse_surrogates(text: str) -> str:
 
 InputText = Annotated[str, AfterValidator(_refuse_surrogates)]
 """A text of whole characters."""
+
+
+def example(**body: Any) -> ConfigDict:  # noqa: ANN401 - any field's value
+    """What a request looks like, for the OpenAPI document and the page made of it."""
+    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 class Request(BaseModel):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bert_core.tasks.label_scores import ScoreFunction
 from bert_core.tasks.text_tagging import Aggregation
 from serving.schemas.embeddings_inference import Compared
-from serving.schemas.fields import InputText, TextPair
+from serving.schemas.fields import InputText, TextPair, example
 
 Direction = Literal["Left", "left", "Right", "right"]
 
@@ -35,6 +35,8 @@ class TextClassificationParameters(_Closed):
 class TextClassificationRequest(_Request):
     """Texts or pairs to be classified."""
 
+    model_config = example(inputs="A joy from start to end.", parameters={"top_k": 2})
+
     inputs: InputText | TextPair | list[InputText | TextPair]
     parameters: TextClassificationParameters = TextClassificationParameters()
 
@@ -56,6 +58,8 @@ class TokenClassificationParameters(_Closed):
 
 class TokenClassificationRequest(_Request):
     """Texts whose entities are wanted."""
+
+    model_config = example(inputs="Angela Merkel took the train from Berlin to Wolfsburg.")
 
     inputs: InputText | list[InputText]
     parameters: TokenClassificationParameters = TokenClassificationParameters()
@@ -96,6 +100,13 @@ class QuestionAnsweringParameters(_Closed):
 class QuestionAnsweringRequest(_Request):
     """A question to be answered from its context, or several."""
 
+    model_config = example(
+        inputs={
+            "question": "Where does the Rhine rise?",
+            "context": "The Rhine rises in the Swiss Alps and ends in the North Sea.",
+        }
+    )
+
     inputs: QuestionInputs | list[QuestionInputs]
     parameters: QuestionAnsweringParameters = QuestionAnsweringParameters()
 
@@ -123,6 +134,8 @@ class FeatureExtractionParameters(_Closed):
 class FeatureExtractionRequest(FeatureExtractionParameters):
     """Texts whose vectors are wanted."""
 
+    model_config = example(inputs="A cat sleeps.", normalize=True)
+
     inputs: InputText | list[InputText]
     parameters: FeatureExtractionParameters | None = None
     options: dict[str, Any] | None = None
@@ -137,6 +150,8 @@ class FillMaskParameters(_Closed):
 
 class FillMaskRequest(_Request):
     """Texts with `[MASK]`."""
+
+    model_config = example(inputs="The capital of France is [MASK].")
 
     inputs: InputText | list[InputText]
     parameters: FillMaskParameters = FillMaskParameters()
@@ -153,6 +168,13 @@ class FilledElement(BaseModel):
 
 class SentenceSimilarityRequest(_Request):
     """Sentences to be compared with one."""
+
+    model_config = example(
+        inputs={
+            "source_sentence": "A cat sleeps.",
+            "sentences": ["A kitten naps.", "The bank raised its rates."],
+        }
+    )
 
     inputs: Compared
     parameters: dict[str, None] | None = None

@@ -4,14 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from serving.schemas.fields import InputText
+from serving.schemas.fields import InputText, example
 from serving.schemas.texts import TokenId
 
 
 class EmbeddingsRequest(BaseModel):
     """Texts, or their tokens, whose vectors are wanted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True) | example(
+        model="minilm", input=["A cat sleeps.", "The bank raised its rates."]
+    )
 
     input: (
         InputText

@@ -5,11 +5,13 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from bert_core.pretrained.pseudo_perplexity import Masking
-from serving.schemas.fields import Answer, InputText, Request, TextPair
+from serving.schemas.fields import Answer, InputText, Request, TextPair, example
 
 
 class FillMaskRequest(Request):
     """Texts with `[MASK]` where a word is missing."""
+
+    model_config = example(inputs="The capital of France is [MASK].")
 
     inputs: InputText | list[InputText]
     top_k: int = Field(default=5, ge=1, le=1000, description="how many words for each [MASK]")
@@ -52,6 +54,8 @@ class FillMaskAnswer(BaseModel):
 class NextSentenceRequest(Request):
     """Pairs of texts, of which the second may follow the first."""
 
+    model_config = example(inputs={"text": "It rained all night.", "text_pair": "The river rose."})
+
     inputs: TextPair | list[TextPair]
 
 
@@ -70,6 +74,8 @@ class NextSentenceAnswer(BaseModel):
 
 class PseudoPerplexityRequest(Request):
     """Texts that are to be judged by how likely each of their tokens is, given all others."""
+
+    model_config = example(inputs="The river rose after the rain.")
 
     inputs: InputText | list[InputText]
     masking: Masking = Field(

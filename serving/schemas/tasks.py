@@ -6,11 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.features.units import Pooling, Unit
 from bert_core.tasks.text_tagging import Aggregation
-from serving.schemas.fields import Answer, InputText, Request, TextPair
+from serving.schemas.fields import Answer, InputText, Request, TextPair, example
 
 
 class ClassifyRequest(Request):
     """Texts or pairs to be classified."""
+
+    model_config = example(inputs=["A film that never finds its feet.", "A joy from start to end."])
 
     inputs: InputText | TextPair | list[InputText | TextPair]
     top_k: Annotated[int, Field(ge=1)] | None = Field(
@@ -43,6 +45,8 @@ class ClassifyAnswer(BaseModel):
 
 class NerRequest(Request):
     """Texts whose entities are wanted."""
+
+    model_config = example(inputs="Angela Merkel took the train from Berlin to Wolfsburg.")
 
     inputs: InputText | list[InputText]
     aggregation: Aggregation = Field(
@@ -92,6 +96,14 @@ class QuestionInContext(BaseModel):
 class QaRequest(Request):
     """Questions to be answered from their contexts."""
 
+    model_config = example(
+        inputs={
+            "question": "Where does the Rhine rise?",
+            "context": "The Rhine rises in the Swiss Alps and ends in the North Sea.",
+        },
+        top_k=3,
+    )
+
     inputs: QuestionInContext | list[QuestionInContext]
     top_k: int = Field(default=1, ge=1, le=100, description="how many different answers")
     max_answer_length: Annotated[int, Field(ge=1, le=512)] | None = Field(
@@ -135,6 +147,8 @@ class QaAnswer(BaseModel):
 
 class FeaturesRequest(Request):
     """Texts whose features are wanted; strategy, unit and pooling as in `workflows/extract.py`."""
+
+    model_config = example(inputs=["A cat sleeps.", "The bank raised its rates."], normalize=True)
 
     inputs: InputText | list[InputText]
     strategy: str = Field(default="last", description="which layers, and how they are combined")

@@ -5,11 +5,15 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.features.units import Pooling
-from serving.schemas.fields import Answer, InputText, Request
+from serving.schemas.fields import Answer, InputText, Request, example
 
 
 class SimilarityRequest(Request):
     """A text, and those that it is compared with."""
+
+    model_config = example(
+        source="A cat sleeps.", inputs=["A kitten naps.", "The bank raised its rates."]
+    )
 
     source: InputText
     inputs: list[InputText]
@@ -34,7 +38,7 @@ class SimilarityAnswer(BaseModel):
 class TokenizeRequest(BaseModel):
     """Texts whose tokens are wanted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True) | example(inputs="unaffable")
 
     model: str | None = Field(default=None, description="a loaded model's name")
     inputs: InputText | list[InputText]
@@ -71,7 +75,7 @@ TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 class DecodeRequest(BaseModel):
     """Ids of tokens that are to be a text again."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True) | example(ids=[101, 102])
 
     model: str | None = Field(default=None, description="a loaded model's name")
     ids: list[TokenId] | list[list[TokenId]]

@@ -50,7 +50,7 @@ def test_a_long_extraction_is_told_in_a_sentence(tmp_path):
     path.write_text(json.dumps(result))
     block = extraction_block(tmp_path)
     assert "1,000,000 sentences through a `tiny` encoder on 2 cores" in block
-    assert "2,000 texts/s, in the last tenth 0.95 of the rate" in block
+    assert "2,000 texts/s, in the last three tenths 0.95 of the rate" in block
     assert "700 MB above the idle cluster in the second tenth, 710 MB in the last" in block
     assert "the same features again" in block
     path.write_text(json.dumps(result | {"same_after_kill": False}))

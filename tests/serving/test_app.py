@@ -30,3 +30,24 @@ def test_the_page_of_the_api_needs_no_network(server):
     for each in addresses:
         assert server.ask(each.removeprefix(own[:-1]))[0] == 200
     assert server.ask_whole("/")[2]["Location"] == f"{own}docs"
+
+
+def test_each_route_has_an_example_that_it_takes(server):
+    _, document = server.ask("/openapi.json")
+    schemas = document["components"]["schemas"]
+    asked = 0
+    for path, operations in document["paths"].items():
+        if "post" not in operations:
+            continue
+        body = operations["post"]["requestBody"]["content"]["application/json"]["schema"]
+        (example,) = schemas[body["$ref"].rpartition("/")[2]]["examples"]
+        model = {"/predict": "?model=sentiment", "/hf/text-classification": "?model=sentiment"}
+        own = {"/v1/classify": "sentiment", "/v1/explain": "sentiment", "/v1/embeddings": "encoder"}
+        if path in own:
+            example["model"] = own[path]
+        if path == "/v1/decode":
+            example["ids"] = [2, 3]
+        status, content = server.ask(path + model.get(path, ""), example)
+        assert status == 200, (path, content)
+        asked += 1
+    assert asked == 22
