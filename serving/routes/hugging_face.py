@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from bert_core.pretrained.fill_mask import FillMask, target_ids
-from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.label_scores import LabelScores
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
@@ -20,7 +20,7 @@ from serving.engine import Engine, Inputs, Prediction, check_pairs, cutting
 from serving.problems import RequestError, foreign_refusals
 from serving.routes.embeddings_inference import best_labels, json_of, similarities
 from serving.routes.pretrained import check_masks
-from serving.routes.tasks import base64_of, usable_aggregation
+from serving.routes.tasks import base64_of, text_of, usable_aggregation
 from serving.schemas.fields import OverflowOrError
 from serving.schemas.hugging_face import (
     AnswerElement,
@@ -80,7 +80,7 @@ class HuggingFaceRoutes:
     ) -> Response:
         """The labels of texts or pairs, best first: a list for each."""
         served, task = self._engine.find(model, Classification)
-        inputs = Inputs.of(request.inputs).map(_text)
+        inputs = Inputs.of(request.inputs).map(text_of)
         check_pairs(inputs, task, served.name)
         task = task.model_copy(update={"overflow": cutting("error")})
         codec = LabelScores(task, request.parameters.function_to_apply)
@@ -234,12 +234,6 @@ def _questions_as_asked(
     if asked.align_to_words is not None:
         changes["align_to_words"] = asked.align_to_words
     return task.model_copy(update=changes)
-
-
-def _text(given: Any) -> Text:  # noqa: ANN401 - a string or a TextPair
-    if isinstance(given, str):
-        return Text(given, None, None)
-    return Text(given.text, given.text_pair, None)
 
 
 def _answer(content: Any, found: list[Prediction]) -> Response:  # noqa: ANN401 - any JSON

@@ -1,11 +1,16 @@
 """Routes for those who run the server: health, readiness, what is loaded, within which limits."""
 
+from importlib.metadata import version
+
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict
 
+from bert_core.disk import file_sha256
+from bert_core.model_folder import CHECKSUMS
 from serving.engine import Engine
 from serving.limits import Limits
+from serving.models import ServedModel
 
 
 class State(BaseModel):
@@ -15,10 +20,15 @@ class State(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """A model that is served: its task, its size, and its labels, if it has any."""
+    """A model that is served: its task, its size, and its labels, if it has any.
+
+    `sha256` is that of the folder's list of checksums, which no other contents have; None of a
+    folder without one.
+    """
 
     task: str | None
     labels: list[str]
+    sha256: str | None
     num_hidden_layers: int
     hidden_size: int
     vocab_size: int
@@ -26,12 +36,24 @@ class ModelInfo(BaseModel):
 
 
 class Info(BaseModel):
-    """What is loaded, and within which limits it may be asked."""
+    """What is loaded, and within which limits it may be asked; with the fields that TEI has.
+
+    Those are of the model that answers where none is named, and empty where one has to be.
+    """
 
     model_config = ConfigDict(protected_namespaces=())
 
+    version: str
     models: dict[str, ModelInfo]
     limits: Limits
+    model_id: str | None
+    model_sha: str | None
+    model_dtype: str
+    model_type: dict[str, dict[str, str]]
+    max_input_length: int | None
+    max_batch_tokens: int
+    max_client_batch_size: int
+    auto_truncate: bool
 
 
 class OperationRoutes:
@@ -64,17 +86,37 @@ class OperationRoutes:
 
     async def info(self) -> Info:
         """What is loaded, and within which limits it may be asked."""
-        models = {}
-        for name, each in self._engine.models.items():
-            config, task = each.config, each.task
-            models[name] = ModelInfo(
-                task=each.task_name,
-                labels=list(task.labels) if task is not None else [],
-                num_hidden_layers=config.num_hidden_layers,
-                hidden_size=config.hidden_size,
-                vocab_size=config.vocab_size,
-                max_input_length=task.max_length
-                if task is not None
-                else config.max_position_embeddings,
-            )
-        return Info(models=models, limits=self._engine.limits)
+        engine = self._engine
+        models = {name: _described(each) for name, each in engine.models.items()}
+        only = next(iter(models)) if len(models) == 1 else None
+        known = models[only] if only is not None else None
+        limits = engine.limits
+        return Info(
+            version=version("bertline"),
+            models=models,
+            limits=limits,
+            model_id=only,
+            model_sha=known.sha256 if known is not None else None,
+            model_dtype="float32",
+            model_type={"embedding": {"pooling": engine.models[only].sentence_pooling.pooling}}
+            if only is not None and known is not None and known.task is None
+            else {},
+            max_input_length=known.max_input_length if known is not None else None,
+            max_batch_tokens=limits.max_batch_tokens,
+            max_client_batch_size=limits.max_items,
+            auto_truncate=False,
+        )
+
+
+def _described(model: ServedModel) -> ModelInfo:
+    config, task = model.config, model.task
+    checksums = model.folder / CHECKSUMS
+    return ModelInfo(
+        task=model.task_name,
+        labels=list(task.labels) if task is not None else [],
+        sha256=file_sha256(checksums) if checksums.is_file() else None,
+        num_hidden_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        max_input_length=task.max_length if task is not None else config.max_position_embeddings,
+    )

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Response
 
 from bert_core.pretrained.fill_mask import MASK, FillMask, target_ids
 from bert_core.pretrained.pseudo_perplexity import PseudoPerplexity
-from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.classification import Classification
 from serving.engine import Engine, Inputs, cutting
 from serving.problems import RequestError
 from serving.routes.own import answer_of, own_router
-from serving.schemas.fields import TextPair
+from serving.routes.tasks import text_of
 from serving.schemas.pretrained import (
     Filled,
     FillMaskAnswer,
@@ -77,7 +77,7 @@ class PretrainedRoutes:
             max_length=model.config.max_position_embeddings,
             overflow=cutting(request.overflow),
         )
-        inputs = Inputs.of(request.inputs).map(_pair)
+        inputs = Inputs.of(request.inputs).map(text_of)
         found = await self._engine.ask(
             model, codec, inputs, request.overflow, model.next_sentence_work
         )
@@ -125,7 +125,3 @@ def check_masks(inputs: Inputs) -> None:
                 field=inputs.name_of(number),
                 remedy=f"write {MASK} where a word is missing",
             )
-
-
-def _pair(given: TextPair) -> Text:
-    return Text(given.text, given.text_pair, None)

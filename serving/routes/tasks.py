@@ -63,7 +63,7 @@ class TaskRoutes:
     async def classify(self, request: ClassifyRequest) -> Response:
         """Decides about texts or pairs of texts: one label, several, or a number."""
         model, task = self._engine.find(request.model, Classification)
-        inputs = Inputs.of(request.inputs).map(_text)
+        inputs = Inputs.of(request.inputs).map(text_of)
         check_pairs(inputs, task, model.name)
         codec = task.model_copy(update={"overflow": cutting(request.overflow)})
         found = await self._engine.ask(model, codec, inputs, request.overflow)
@@ -136,7 +136,8 @@ def usable_aggregation(model: ServedModel, wanted: Aggregation, field: str) -> A
     return wanted
 
 
-def _text(given: str | TextPair) -> Text:
+def text_of(given: str | TextPair) -> Text:
+    """A text or pair as the tasks have it."""
     if isinstance(given, str):
         return Text(given, None, None)
     return Text(given.text, given.text_pair, None)
