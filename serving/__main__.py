@@ -10,7 +10,7 @@ from bert_core.errors import UserError
 from serving.app import create_app
 from serving.engine import Engine
 from serving.keys import read_keys
-from serving.models import close_models, load_models, warm_up
+from serving.models import ServedModel, close_models, load_models, warm_up
 from serving.settings import ServerSettings, parse_arguments
 
 
@@ -52,17 +52,26 @@ def serve(settings: ServerSettings) -> None:
             log_level="warning",
             access_log=False,
             server_header=False,
+            timeout_graceful_shutdown=settings.shutdown_seconds,
         )
         socket = config.bind_socket()
         socket.listen(config.backlog)  # from here on a client is answered, if not at once
         host, port = socket.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         for name, model in models.items():
-            print(f"{name}: {model.task_name or 'an encoder without a task'}, {model.folder}")
+            print(f"{name}: {_described(model)}, {model.folder}")
         print(f"ready at {address}, the API's page is {address}/docs", flush=True)
         uvicorn.Server(config).run(sockets=[socket])
     finally:
-        close_models(list(models.values()))
+        close_models(list(models.values()), finish=False)
+
+
+def _described(model: ServedModel) -> str:
+    """What a model can be asked."""
+    if model.task_name is not None:
+        return model.task_name
+    has_heads = "masked_token" in model.model.heads
+    return "an encoder with its pre-training heads" if has_heads else "an encoder without heads"
 
 
 def _device(settings: ServerSettings) -> torch.device:

@@ -210,10 +210,17 @@ class Batcher:
             self._changed.notify()
         return waiting.future
 
-    def close(self) -> None:
-        """Finishes what is waiting, and the thread."""
+    def close(self, *, finish: bool = True) -> None:
+        """Ends the thread, when what is waiting is finished, or with the micro-batch it is at.
+
+        What is then left over is cancelled.
+        """
         with self._changed:
             self._is_closed = True
+            if not finish:
+                for each in self._waiting:
+                    each.future.cancel()
+                self._waiting = []
             self._changed.notify()
         self._thread.join()
 

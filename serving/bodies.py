@@ -1,6 +1,7 @@
 """Bodies of requests arrive whole, in time and in size, before anything is done about them."""
 
 import asyncio
+from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,11 +34,27 @@ class BoundedBodies:
         if body is None:
             return  # the client has gone
         waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        if len(body) <= _SHORT_BODY:
 
-        async def replay() -> Message:
-            return waiting.pop() if waiting else await receive()
+            async def replay() -> Message:
+                return waiting.pop() if waiting else await receive()
 
-        await self._app(scope, replay, send)
+            await self._app(scope, replay, send)
+            return
+        gone = asyncio.create_task(_disconnect(receive))
+
+        async def replay_or_gone() -> Message:
+            return waiting.pop() if waiting else await asyncio.shield(gone)
+
+        answering = asyncio.create_task(self._app(scope, replay_or_gone, send))  # pyright: ignore[reportArgumentType] - an application is a coroutine function
+        await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            gone.cancel()
+            await answering
+            return
+        answering.cancel()  # nobody awaits it: what no micro-batch has is not computed
+        with suppress(asyncio.CancelledError):
+            await answering
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         for name, value in scope["headers"]:
@@ -65,6 +82,17 @@ class BoundedBodies:
             remedy="divide it among several requests",
         )
 
+
+async def _disconnect(receive: Receive) -> Message:
+    """Waits until the client has gone."""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return message
+
+
+_SHORT_BODY = 4096
+"""Bytes of a body that is computed before it is worth looking whether its client is still there."""
 
 _SLOW = RequestError(
     408, "Too slow a body", "the body did not arrive in time", field="body", remedy="send it again"

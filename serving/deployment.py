@@ -89,8 +89,8 @@ class Server:
             raise RuntimeError("an encoder's thread has ended")
 
     def __del__(self) -> None:
-        """Lets the encoders finish what is waiting."""
-        close_models(list(getattr(self, "_models", {}).values()))
+        """Ends the threads of the encoders; Ray Serve has let requests end before."""
+        close_models(list(getattr(self, "_models", {}).values()), finish=False)
 
 
 def build(arguments: DeploymentArguments) -> Application:

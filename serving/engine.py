@@ -7,10 +7,10 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -44,6 +44,18 @@ _QUICK_CHARACTERS = 8192
 _QUICK_TOKENS = 2048
 
 
+_WORDS_FOR = {
+    "Classification": "classification",
+    "Tagging": "named entities",
+    "QuestionAnswering": "question answering",
+    "masked_token": "masked words",
+    "next_sentence": "next sentences",
+}
+"""Kinds of tasks and heads, as a client calls them."""
+
+_NAME_ONE = "name one in model; in the routes of Hugging Face and TEI, with ?model=NAME"
+
+
 class Codec(Protocol):
     """A task, or what is asked of its model: examples become rows, outputs become predictions."""
 
@@ -60,21 +72,25 @@ class Codec(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a request asks about: one, or a list; `name_of` says where in it an item stands."""
+    """What a request asks about: one, or a list; `name_of` says where in it an item stands.
+
+    `if_too_long` is what its client can do about an item that is too long.
+    """
 
     items: Sequence[Any]
     name_of: Callable[[int], str]
+    if_too_long: str = "shorten it, or set overflow to window, right or left"
 
     @classmethod
-    def of(cls, value: Any, field: str = "inputs") -> "Inputs":  # noqa: ANN401 - any route's
+    def of(cls, value: Any, field: str = "inputs") -> Self:  # noqa: ANN401 - any route's
         """Of a request's field that is one item or a list of them."""
         if isinstance(value, list):
             return cls(value, lambda number: f"{field}[{number}]")
         return cls([value], lambda _: field)
 
-    def map(self, change: Callable[[Any], Any]) -> "Inputs":
+    def map(self, change: Callable[[Any], Any]) -> Self:
         """The same, each item changed."""
-        return Inputs([change(each) for each in self.items], self.name_of)
+        return replace(self, items=[change(each) for each in self.items])
 
 
 @dataclass(frozen=True)
@@ -105,7 +121,7 @@ class Engine:
         Raises `RequestError` where there is none, or more than one to choose from.
         """
         able = {key: each for key, each in self.models.items() if isinstance(each.task, kind)}
-        model = self._choose(name, able, kind.__name__)
+        model = self._choose(name, able, _WORDS_FOR.get(kind.__name__, kind.__name__))
         assert isinstance(model.task, kind)
         return model, model.task
 
@@ -113,11 +129,11 @@ class Engine:
         """The model of this name, or any where all have one encoder and one vocabulary."""
         if name is None and self._have_one_encoder:
             return _noted(next(iter(self.models.values())))
-        return self._choose(name, self.models, "this")
+        return self._choose(name, self.models, "features")
 
     def find_any(self, name: str | None) -> ServedModel:
         """The model of this name, or the only one."""
-        return self._choose(name, self.models, "this")
+        return self._choose(name, self.models, "features")
 
     def find_embedder(self, name: str | None) -> ServedModel:
         """The model of this name, or the only one that was not fine-tuned to another task."""
@@ -129,7 +145,7 @@ class Engine:
     def find_with_head(self, name: str | None, head: str) -> ServedModel:
         """The model of this name, or the only one, that has a head of pre-training."""
         able = {key: each for key, each in self.models.items() if head in each.model.heads}
-        return self._choose(name, able, head)
+        return self._choose(name, able, _WORDS_FOR.get(head, head))
 
     def _choose(self, name: str | None, able: Mapping[str, ServedModel], what: str) -> ServedModel:
         names = ", ".join(able) or "none"
@@ -154,7 +170,7 @@ class Engine:
                 "Which model?" if able else "No such model",
                 f"models for {what}: {names}",
                 field="model",
-                remedy="name one" if able else "start the server with one",
+                remedy=_NAME_ONE if able else f"start the server with a model for {what}",
             )
         return _noted(next(iter(able.values())))
 
@@ -288,7 +304,7 @@ class Engine:
                 TOO_LONG,
                 f"{rows.num_tokens[number]} tokens are more than {model.name} reads at once",
                 field=inputs.name_of(number),
-                remedy="shorten it, or set overflow to window, right or left",
+                remedy=inputs.if_too_long,
             )
         self._check_tokens(len(rows.input_ids))
 

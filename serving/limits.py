@@ -18,6 +18,9 @@ class Limits(BaseModel):
         ge=1,
         description="numbers of all features, or outputs of heads, of a request",
     )
+    max_answer_characters: int = Field(
+        default=16 << 20, ge=1, description="characters of all texts with a [MASK] filled"
+    )
     max_explained_tokens: int = Field(
         default=128, ge=1, description="tokens of a text whose attention is asked for"
     )

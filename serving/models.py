@@ -195,10 +195,10 @@ def are_equal(first: Encoder, second: Encoder) -> bool:
     return all(torch.equal(mine[name], yours[name].to(mine[name].device)) for name in mine)
 
 
-def close_models(models: Sequence[ServedModel]) -> None:
-    """Lets each encoder finish what is waiting."""
+def close_models(models: Sequence[ServedModel], *, finish: bool = True) -> None:
+    """Lets each encoder finish what is waiting, or only the micro-batch that it is at."""
     for batcher in {id(each.batcher): each.batcher for each in models}.values():
-        batcher.close()
+        batcher.close(finish=finish)
 
 
 def warm_up(model: ServedModel) -> None:

@@ -136,12 +136,26 @@ def _invalid(error: RequestValidationError) -> Problem:
     mistakes = [(_path(each["loc"]), each) for each in error.errors()]
     # Of a union each branch has its say: what got furthest is what was meant.
     field, mistake = max(mistakes, key=lambda each: len(each[0]))
-    is_json = mistake["type"] != "json_invalid"
+    if mistake["type"] == "json_invalid":
+        place, reason = mistake["loc"][-1], mistake.get("ctx", {}).get("error", mistake["msg"])
+        return Problem(
+            title="Not JSON",
+            status=400,
+            detail=f"{reason}, at character {place}",
+            remedy="mend the body, or send it as it came from a library",
+        )
+    if not field:
+        return Problem(
+            title="No object",
+            status=422,
+            detail="the body is no JSON object, or is not said to be one",
+            remedy="send an object, with Content-Type: application/json",
+        )
     return Problem(
-        title="Wrong field" if is_json else "Not JSON",
-        status=422 if is_json else 400,
+        title="Wrong field",
+        status=422,
         detail=str(mistake["msg"]),
-        field=_written(field) or None,
+        field=_written(field),
         remedy="leave it out" if mistake["type"] == "extra_forbidden" else "see /docs",
     )
 

@@ -78,16 +78,17 @@ async def sentence_vectors(
     )
 
 
-def texts_of(model: ServedModel, given: object) -> Inputs:
+def texts_of(model: ServedModel, given: object, field: str) -> Inputs:
     """Texts, or lists of ids that a client cut itself, as `Inputs` of texts.
 
-    `given` is a text, ids, or a list of either. Raises `RequestError` for unknown ids.
+    `given`, a request's field, is a text, ids, or a list of either. Raises `RequestError` for
+    unknown ids.
     """
     if isinstance(given, str) or (isinstance(given, list) and given and _is_id(given[0])):
-        inputs = Inputs([given], lambda _: "input")
+        inputs = Inputs([given], lambda _: field)
     else:
         assert isinstance(given, list)
-        inputs = Inputs(given, "input[{}]".format)
+        inputs = Inputs(given, f"{field}[{{}}]".format)
     size = model.tokenizer.get_vocab_size()
     texts: list[str] = []
     for number, each in enumerate(inputs.items):

@@ -53,6 +53,9 @@ class ServerSettings(BaseSettings):
     threads: int | None = Field(
         default=None, ge=1, description="threads that compute on the CPU; by default all cores"
     )
+    shutdown_seconds: int = Field(
+        default=20, ge=1, description="seconds that requests have to end when the server is stopped"
+    )
     limits: Limits = Limits()
 
     @classmethod

@@ -18,6 +18,9 @@ LOG = logging.getLogger("serving.requests")
 _ID = re.compile(r"[\w.:-]{1,128}")
 _HEADER = b"x-request-id"
 
+_GONE = 499
+"""In the log and the counts, the status of a request whose client left before it was answered."""
+
 
 class Watched:
     """ASGI middleware around all others, so that what they refuse is seen too.
@@ -57,6 +60,7 @@ class Watched:
                 raise
             await respond(scope, receive, watch, error)
         finally:
+            status = status or _GONE
             seconds = time.perf_counter() - begin
             asking.reset(token)
             route = getattr(scope.get("route"), "path", "none")

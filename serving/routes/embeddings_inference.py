@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Response
 
 from bert_core.features.extractor import FeatureChoice
@@ -22,6 +24,9 @@ from serving.schemas.embeddings_inference import (
 )
 from serving.schemas.fields import OverflowOrError
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, texts_of
+
+OR_TRUNCATE = "shorten it, or set truncate, where the route has it"
+"""What clients of these routes can do about a text that is too long."""
 
 
 class EmbeddingsInferenceRoutes:
@@ -53,7 +58,7 @@ class EmbeddingsInferenceRoutes:
         """One vector of each text."""
         encoder = self._engine.find_embedder(model)
         wanted = Wanted(request.normalize, request.dimensions, _overflow(request.truncate, request))
-        inputs = texts_of(encoder, request.inputs)
+        inputs = replace(texts_of(encoder, request.inputs, "inputs"), if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
         return json_of(found.vectors.tolist(), found.headers)
 
@@ -62,7 +67,7 @@ class EmbeddingsInferenceRoutes:
         encoder = self._engine.find_embedder(model)
         choice = FeatureChoice(max_length=encoder.sentence_pooling.max_length)
         overflow = _overflow(request.truncate, request)
-        inputs = Inputs.of(request.inputs)
+        inputs = replace(Inputs.of(request.inputs), if_too_long=OR_TRUNCATE)
         found = await self._engine.token_states(encoder, choice, inputs, overflow)
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
         return json_of([each.vectors.tolist() for each in found], headers)
@@ -77,6 +82,7 @@ class EmbeddingsInferenceRoutes:
         inputs = Inputs(
             [_text(each) for each in items],
             "inputs[{}]".format if is_many else lambda _: "inputs",
+            OR_TRUNCATE,
         )
         task = task.model_copy(update={"overflow": cutting(overflow)})
         codec = LabelScores(task, "none" if request.raw_scores else None)
@@ -109,9 +115,10 @@ async def similarities(
     inputs = Inputs(
         [source, *sentences],
         lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
+        OR_TRUNCATE,
     )
     found = await sentence_vectors(engine, encoder, inputs, Wanted(True, None, overflow))
-    return (found.vectors[1:] @ found.vectors[0]).tolist(), found.headers
+    return np.clip(found.vectors[1:] @ found.vectors[0], -1, 1).tolist(), found.headers
 
 
 def best_labels(scores: dict[str, float]) -> list[dict[str, Any]]:

@@ -96,14 +96,14 @@ def _explain(
 ) -> ExplainAnswer:
     """Everything about one text; with a task of classification, its attributions too."""
     maps = attention_maps(model.model.encoder, model.tokenizer, text.first, text.second)
-    chosen = maps.probabilities[torch.tensor(layers) - 1]
+    chosen = maps.probabilities[torch.tensor(layers) - 1].double().numpy()
     answer = ExplainAnswer(
         model=model.name,
         n_tokens=len(encoding),
         truncated=False,
         tokens=[token_of(encoding, number) for number in range(len(encoding))],
         layers=layers,
-        attention=chosen.tolist(),
+        attention=np.round(chosen, 6).tolist(),  # a third of the digits
     )
     task = model.task
     if not isinstance(task, Classification):

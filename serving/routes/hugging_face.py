@@ -4,6 +4,7 @@ Where the specification and the hosted service differ, what the client `huggingf
 counts. `?model=` chooses among several models.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -18,7 +19,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_tagging import TextTagging
 from serving.engine import Engine, Inputs, Prediction, check_pairs, cutting
 from serving.problems import RequestError, foreign_refusals
-from serving.routes.embeddings_inference import best_labels, json_of, similarities
+from serving.routes.embeddings_inference import OR_TRUNCATE, best_labels, json_of, similarities
 from serving.routes.pretrained import check_masks
 from serving.routes.tasks import base64_of, text_of, usable_aggregation
 from serving.schemas.fields import OverflowOrError
@@ -80,7 +81,7 @@ class HuggingFaceRoutes:
     ) -> Response:
         """The labels of texts or pairs, best first: a list for each."""
         served, task = self._engine.find(model, Classification)
-        inputs = Inputs.of(request.inputs).map(text_of)
+        inputs = replace(Inputs.of(request.inputs).map(text_of), if_too_long="shorten it")
         check_pairs(inputs, task, served.name)
         task = task.model_copy(update={"overflow": cutting("error")})
         codec = LabelScores(task, request.parameters.function_to_apply)
@@ -109,7 +110,8 @@ class HuggingFaceRoutes:
         )
         overflow: OverflowOrError = "error" if asked.stride is None else "window"
         codec = TextTagging(task, aggregation, cutting(overflow))
-        found = await self._engine.ask(served, codec, Inputs.of(request.inputs), overflow)
+        inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it, or give a stride")
+        found = await self._engine.ask(served, codec, inputs, overflow)
         label = "entity" if aggregation == "none" else "entity_group"
         results = [
             [
@@ -163,7 +165,7 @@ class HuggingFaceRoutes:
             is_left = (fields.truncation_direction or "right").lower() == "left"
             overflow = "left" if is_left else "right"
         wanted = Wanted(fields.normalize, fields.dimensions, overflow)
-        inputs = Inputs.of(request.inputs)
+        inputs = replace(Inputs.of(request.inputs), if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
         if fields.encoding_format == "base64":
             return json_of([base64_of(each) for each in found.vectors], found.headers)
@@ -172,9 +174,9 @@ class HuggingFaceRoutes:
     async def fill_mask(self, request: FillMaskRequest, model: str | None = None) -> Response:
         """Likely words for the [MASK] of a text: a list for each, where there are several."""
         served = self._engine.find_with_head(model, "masked_token")
-        inputs = Inputs.of(request.inputs)
-        check_masks(inputs)
+        inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it")
         asked = request.parameters
+        check_masks(inputs, asked.top_k or 5, self._engine.limits)
         targets = None if asked.targets is None else target_ids(served.tokenizer, asked.targets)
         codec = FillMask(
             served.tokenizer,

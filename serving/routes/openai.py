@@ -1,5 +1,7 @@
 """Routes of OpenAI: /v1/embeddings and /v1/models."""
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Response
 
 from serving.engine import Engine
@@ -40,7 +42,7 @@ class OpenAIRoutes:
     async def embeddings(self, request: EmbeddingsRequest) -> Response:
         """One vector of each input."""
         model = self._engine.find_embedder(request.model)
-        inputs = texts_of(model, request.input)
+        inputs = replace(texts_of(model, request.input, "input"), if_too_long="shorten it")
         wanted = Wanted(dimensions=request.dimensions)
         found = await sentence_vectors(self._engine, model, inputs, wanted)
         if request.encoding_format == "base64":

@@ -28,6 +28,7 @@ class ModelInfo(BaseModel):
 
     task: str | None
     labels: list[str]
+    heads: list[str]
     sha256: str | None
     num_hidden_layers: int
     hidden_size: int
@@ -114,6 +115,7 @@ def _described(model: ServedModel) -> ModelInfo:
     return ModelInfo(
         task=model.task_name,
         labels=list(task.labels) if task is not None else [],
+        heads=list(model.model.heads),
         sha256=file_sha256(checksums) if checksums.is_file() else None,
         num_hidden_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,

@@ -8,6 +8,7 @@ from bert_core.pretrained.fill_mask import MASK, FillMask, target_ids
 from bert_core.pretrained.pseudo_perplexity import PseudoPerplexity
 from bert_core.tasks.classification import Classification
 from serving.engine import Engine, Inputs, cutting
+from serving.limits import Limits
 from serving.problems import RequestError
 from serving.routes.own import answer_of, own_router
 from serving.routes.tasks import text_of
@@ -48,7 +49,7 @@ class PretrainedRoutes:
         """Finds likely words for each [MASK]."""
         model = self._engine.find_with_head(request.model, "masked_token")
         inputs = Inputs.of(request.inputs)
-        check_masks(inputs)
+        check_masks(inputs, request.top_k, self._engine.limits)
         targets = None
         if request.targets is not None:
             targets = target_ids(model.tokenizer, request.targets)
@@ -114,8 +115,21 @@ class PretrainedRoutes:
         return answer_of(PseudoPerplexityAnswer(model=model.name, results=results))
 
 
-def check_masks(inputs: Inputs) -> None:
-    """Raises `RequestError` for a text without [MASK]."""
+def check_masks(inputs: Inputs, top_k: int, limits: Limits) -> None:
+    """Raises `RequestError` for a text without [MASK], and for too long an answer.
+
+    Each candidate for each [MASK] comes with its whole text.
+    """
+    size = top_k * sum(text.count(MASK) * len(text) for text in inputs.items)
+    if size > limits.max_answer_characters:
+        raise RequestError(
+            413,
+            "Too long an answer",
+            f"texts with {MASK} filled have {size} characters,"
+            f" and an answer has {limits.max_answer_characters} at most",
+            field="inputs",
+            remedy="ask for fewer candidates, fewer masks or shorter texts",
+        )
     for number, text in enumerate(inputs.items):
         if MASK not in text:
             raise RequestError(

@@ -60,7 +60,7 @@ class TextRoutes:
             Similarity(
                 n_tokens=each.num_tokens,
                 truncated=each.truncated,
-                score=float(np.dot(vector, each.vectors[0])),
+                score=float(np.clip(np.dot(vector, each.vectors[0]), -1, 1)),
             )
             for each in others
         ]

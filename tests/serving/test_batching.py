@@ -259,3 +259,16 @@ def test_one_output_at_each_place_may_be_all_that_is_wanted(opened, held):
     wanted = torch.from_numpy(logits).log_softmax(1).numpy()[np.arange(4), targets]
     assert chosen.shape == (4, 1)
     np.testing.assert_allclose(chosen[:, 0], wanted, atol=1e-5)
+
+
+def test_what_is_not_to_be_finished_is_cancelled(opened, held):
+    _, tokenizer = opened
+    batcher, gate = held(max_tokens=24)
+    future = batcher.submit(Work(texts(tokenizer, 20, 20, 20), (1,)))
+    closing = threading.Thread(target=batcher.close, kwargs={"finish": False})
+    closing.start()
+    while not future.cancelled():
+        closing.join(0.01)
+    gate.opened.set()
+    closing.join(30)
+    assert not batcher.is_alive and batcher.waiting_tokens == 0

@@ -1,6 +1,8 @@
 """Bodies that are too large or too slow are refused, and nobody else notices."""
 
+import json
 import socket
+import threading
 import time
 
 import pytest
@@ -44,3 +46,48 @@ def test_a_body_that_is_no_request_is_refused(strict_server, body):
     status, problem = strict_server.ask("/v1/classify", body, method="POST")
     assert status in (400, 422), problem
     assert problem["remedy"]
+
+
+def test_what_is_no_json_is_told_by_its_place(server):
+    status, problem = server.ask("/v1/ner", '{"inputs": ')
+    assert status == 400 and "field" not in problem
+    assert "Expecting value" in problem["detail"] and "character" in problem["detail"]
+
+
+def test_a_forgotten_content_type_is_told(server):
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, problem = server.ask("/v1/ner", '{"inputs": "a"}', headers=kind)
+    assert status == 422 and "Content-Type: application/json" in problem["remedy"]
+
+
+def test_nobody_computes_for_a_client_that_has_gone(server):
+    """A long request is begun; its client leaves; it is not computed to the end."""
+    batches = []
+    batcher = server.engine.models["entities"].batcher
+    watch = batcher.watch
+    free = threading.Event()
+
+    def hold(batch):
+        batches.append(batch.num_tokens)
+        watch(batch)
+        free.wait(10)
+
+    batcher.watch = hold
+    try:
+        body = json.dumps({"inputs": ["the cat sat on a mat " * 4] * 200})
+        head = "POST /v1/ner HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((server.host, server.port), 10) as client:
+            client.sendall((head + body).encode())
+            while not batches:
+                time.sleep(0.01)
+        time.sleep(0.3)
+        free.set()
+        deadline = time.monotonic() + 10
+        while batcher.waiting_tokens and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert server.ask("/v1/ner", {"inputs": "a cat"})[0] == 200
+    finally:
+        free.set()
+        batcher.watch = watch
+    assert sum(batches) < 3000  # of more than five thousand

@@ -53,12 +53,12 @@ def test_texts_and_tokens_are_told_apart(engine):
     model = engine.models["minilm"]
     ids = model.tokenizer.encode("the cat").ids
     for given, count, name in (("a", 1, "input"), (["a", "b"], 2, "input[0]"), (ids, 1, "input")):
-        inputs = texts_of(model, given)
+        inputs = texts_of(model, given, "input")
         assert len(inputs.items) == count and inputs.name_of(0) == name
-    assert texts_of(model, [ids, ids]).items == ["the cat", "the cat"]
-    assert texts_of(model, []).items == []
+    assert texts_of(model, [ids, ids], "input").items == ["the cat", "the cat"]
+    assert texts_of(model, [], "input").items == []
     with pytest.raises(RequestError, match="an id that is none"):
-        texts_of(model, [ids, [99999]])
+        texts_of(model, [ids, [99999]], "input")
 
 
 def test_headers_are_of_all_texts():

@@ -88,3 +88,11 @@ def test_what_cannot_be_asked_is_told(server, path, body, field):
     status, problem = server.ask(f"/v1/{path}", body)
     assert status == 422, problem
     assert problem.get("field") == field and problem["remedy"]
+
+
+@pytest.mark.parametrize("path", ["/v1/fill-mask", "/hf/fill-mask"])
+def test_an_answer_with_many_long_texts_is_refused(server, path):
+    text = "[MASK] " * 40 + "x" * 100_000
+    status, problem = server.ask(path, {"inputs": text})
+    assert status == 413
+    assert "Too long an answer" in str(problem)
