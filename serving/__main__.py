@@ -10,7 +10,7 @@ from bert_core.errors import UserError
 from serving.app import create_app
 from serving.engine import Engine
 from serving.keys import read_keys
-from serving.models import ServedModel, close_models, load_models, warm_up
+from serving.models import ServedModel
 from serving.settings import ServerSettings, parse_arguments
 
 
@@ -34,17 +34,9 @@ def serve(settings: ServerSettings) -> None:
         format="%(message)s",
         level=logging.INFO if settings.log_requests else logging.WARNING,
     )
-    limits = settings.limits
-    models = load_models(
-        settings.folders,
-        device=_device(settings),
-        max_tokens=limits.max_batch_tokens,
-        max_waiting_tokens=limits.max_waiting_tokens,
-    )
+    engine = Engine.of_folders(settings.folders, _device(settings), settings.limits)
     try:
-        for model in models.values():
-            warm_up(model)
-        app = create_app(Engine(models, limits), keys)
+        app = create_app(engine, keys)
         config = uvicorn.Config(
             app,
             settings.host,
@@ -58,12 +50,12 @@ def serve(settings: ServerSettings) -> None:
         socket.listen(config.backlog)  # from here on a client is answered, if not at once
         host, port = socket.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        for name, model in models.items():
+        for name, model in engine.models.items():
             print(f"{name}: {_described(model)}, {model.folder}")
         print(f"ready at {address}, the API's page is {address}/docs", flush=True)
         uvicorn.Server(config).run(sockets=[socket])
     finally:
-        close_models(list(models.values()), finish=False)
+        engine.close()
 
 
 def _described(model: ServedModel) -> str:

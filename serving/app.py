@@ -9,11 +9,12 @@ from fastapi_swagger import patch_fastapi
 from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
+from serving.authentication import Authenticated
 from serving.batching import DeadlineError, OverloadedError
-from serving.bodies import BoundedBodies
+from serving.body_limits import BodyLimits
 from serving.engine import Engine
 from serving.errors import handle
-from serving.guarding import Guarded
+from serving.instrumentation import Instrumented
 from serving.keys import Keys, RateLimitError
 from serving.problems import RequestError
 from serving.routes.embeddings_inference import EmbeddingsInferenceRoutes
@@ -25,7 +26,6 @@ from serving.routes.pretrained import PretrainedRoutes
 from serving.routes.tasks import TaskRoutes
 from serving.routes.texts import TextRoutes
 from serving.schemas.fields import Problem
-from serving.watching import Watched
 
 _MENDABLE = (
     RequestError,
@@ -58,10 +58,10 @@ def create_app(engine: Engine, keys: Keys | None = None) -> FastAPI:
     app.include_router(OpenAIRoutes(engine).router)
     app.include_router(OperationRoutes(engine).router)
     # The last one is around all others.
-    app.add_middleware(BoundedBodies, limits=engine.limits)
+    app.add_middleware(BodyLimits, limits=engine.limits)
     if keys is not None:
-        app.add_middleware(Guarded, keys=keys)
-    app.add_middleware(Watched, metrics=engine.metrics)
+        app.add_middleware(Authenticated, keys=keys)
+    app.add_middleware(Instrumented, metrics=engine.metrics)
     app.openapi = partial(_document, app)
     return app
 

@@ -21,7 +21,7 @@ from serving.app import create_app
 from serving.engine import Engine
 from serving.keys import read_keys
 from serving.limits import Limits
-from serving.models import close_models, load_models, model_folders, warm_up
+from serving.models import model_folders
 
 _LOG = logging.getLogger("ray.serve")
 
@@ -59,17 +59,10 @@ class Server:
     def __init__(self, arguments: DeploymentArguments) -> None:
         assigned = ray.get_runtime_context().get_assigned_resources()
         torch.set_num_threads(max(1, int(assigned.get("CPU", 1))))
-        limits = arguments.limits
-        self._models = load_models(
-            model_folders(arguments.model),
-            device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-            max_tokens=limits.max_batch_tokens,
-            max_waiting_tokens=limits.max_waiting_tokens,
-        )
-        for each in self._models.values():
-            warm_up(each)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._engine = Engine.of_folders(model_folders(arguments.model), device, arguments.limits)
         keys = None if arguments.api_key_file is None else read_keys(arguments.api_key_file)
-        self._app = create_app(Engine(self._models, limits), keys)
+        self._app = create_app(self._engine, keys)
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]
         if missing:
@@ -85,12 +78,13 @@ class Server:
 
     def check_health(self) -> None:
         """Raises where an encoder's thread has ended; Ray Serve then starts another replica."""
-        if not all(each.batcher.is_alive for each in self._models.values()):
+        if not all(each.batcher.is_alive for each in self._engine.models.values()):
             raise RuntimeError("an encoder's thread has ended")
 
     def __del__(self) -> None:
         """Ends the threads of the encoders; Ray Serve has let requests end before."""
-        close_models(list(getattr(self, "_models", {}).values()), finish=False)
+        if hasattr(self, "_engine"):
+            self._engine.close()
 
 
 def build(arguments: DeploymentArguments) -> Application:

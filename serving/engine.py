@@ -10,23 +10,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
+import torch
 from tokenizers import Encoding, Tokenizer
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
+from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task
 from bert_core.tasks.windows import Overflow
-from serving.asking import asking
 from serving.batching import Batcher, Work
 from serving.limits import Limits
 from serving.metrics import Metrics
-from serving.models import ServedModel
+from serving.models import ServedModel, close_models, load_models, warm_up
 from serving.problems import TOO_LONG, RequestError
+from serving.request_context import current_request
 from serving.schemas.fields import OverflowOrError
 from serving.text_features import (
     EncodedTexts,
@@ -44,14 +48,12 @@ _QUICK_CHARACTERS = 8192
 _QUICK_TOKENS = 2048
 
 
-_WORDS_FOR = {
-    "Classification": "classification",
-    "Tagging": "named entities",
-    "QuestionAnswering": "question answering",
-    "masked_token": "masked words",
-    "next_sentence": "next sentences",
+_WORDS_FOR: dict[type[Task], str] = {
+    Classification: "classification",
+    Tagging: "named entities",
+    QuestionAnswering: "question answering",
 }
-"""Kinds of tasks and heads, as a client calls them."""
+"""Kinds of tasks, as a client calls them."""
 
 _NAME_ONE = "name one in model; in the routes of Hugging Face and TEI, with ?model=NAME"
 
@@ -115,13 +117,33 @@ class Engine:
         self._have_one_encoder = len(encoders) == 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
 
+    @classmethod
+    def of_folders(cls, folders: Mapping[str, Path], device: torch.device, limits: Limits) -> Self:
+        """Opens model folders by name, and has each compute once, so that nobody waits for that.
+
+        Raises `UserError` for a folder that is damaged.
+        """
+        models = load_models(
+            folders,
+            device=device,
+            max_tokens=limits.max_batch_tokens,
+            max_waiting_tokens=limits.max_waiting_tokens,
+        )
+        for each in models.values():
+            warm_up(each)
+        return cls(models, limits)
+
+    def close(self) -> None:
+        """Ends the threads of the encoders, each with the micro-batch that it is at."""
+        close_models(list(self.models.values()), finish=False)
+
     def find(self, name: str | None, kind: type[KindOfTask]) -> tuple[ServedModel, KindOfTask]:
         """The model of this name, or the only one with such a task, and its task.
 
         Raises `RequestError` where there is none, or more than one to choose from.
         """
         able = {key: each for key, each in self.models.items() if isinstance(each.task, kind)}
-        model = self._choose(name, able, _WORDS_FOR.get(kind.__name__, kind.__name__))
+        model = self._choose(name, able, _WORDS_FOR[kind])
         assert isinstance(model.task, kind)
         return model, model.task
 
@@ -133,7 +155,7 @@ class Engine:
 
     def find_any(self, name: str | None) -> ServedModel:
         """The model of this name, or the only one."""
-        return self._choose(name, self.models, "features")
+        return self._choose(name, self.models, "this")
 
     def find_embedder(self, name: str | None) -> ServedModel:
         """The model of this name, or the only one that was not fine-tuned to another task."""
@@ -145,7 +167,7 @@ class Engine:
     def find_with_head(self, name: str | None, head: str) -> ServedModel:
         """The model of this name, or the only one, that has a head of pre-training."""
         able = {key: each for key, each in self.models.items() if head in each.model.heads}
-        return self._choose(name, able, _WORDS_FOR.get(head, head))
+        return self._choose(name, able, head.replace("_", " "))
 
     def _choose(self, name: str | None, able: Mapping[str, ServedModel], what: str) -> ServedModel:
         names = ", ".join(able) or "none"
@@ -254,7 +276,7 @@ class Engine:
         return await self._run(True, function)
 
     async def _compute(self, model: ServedModel, work: Work) -> list[FloatArray]:
-        request = asking.get()
+        request = current_request.get()
         if request is not None:
             request.num_tokens += work.num_tokens
             if request.payer is not None:
@@ -337,7 +359,7 @@ def _too_many_tokens(found: str, most: int) -> RequestError:
 
 def _noted(model: ServedModel) -> ServedModel:
     """The model, of which the request that is worked on takes note."""
-    request = asking.get()
+    request = current_request.get()
     if request is not None:
         request.model = model.name
     return model

@@ -49,14 +49,14 @@ def test_too_many_tokens_are_refused(strict_server):
     assert status == 413 and problem["title"] == "Too many tokens"
 
 
-def test_too_long_an_answer_is_refused(server):
-    server.engine.limits.__dict__["max_answer_numbers"] = 1000  # for this test, and put back
-    try:
-        body = {"model": "encoder", "inputs": "a " * 40, "unit": "token"}
-        status, problem = server.ask("/v1/features", body)
-    finally:
-        server.engine.limits.__dict__["max_answer_numbers"] = 4_000_000
+def test_too_long_an_answer_is_refused(small_models, start_server):
+    models = load_models({"encoder": small_models["encoder"]})
+    server = start_server(Engine(models, Limits(max_answer_numbers=1000)), small_models)
+    body = {"inputs": "a " * 40, "unit": "token"}
+    status, problem = server.ask("/v1/features", body)
     assert status == 413 and problem["title"] == "Too long an answer"
+    assert server.ask("/v1/features", body | {"unit": "text"})[0] == 200
+    close_models(list(models.values()))
 
 
 def busy(engine):

@@ -9,8 +9,8 @@ import pytest
 from running import start
 
 from serving.engine import Engine
+from serving.instrumentation import LOG
 from serving.models import close_models, load_models
-from serving.watching import LOG
 
 MODELS = ("encoder", "sentiment", "entities", "answers")
 PHASES = ("examples", "coverage", "fuzzing")

@@ -2,17 +2,17 @@
 
 import asyncio
 
-from serving.asking import Asking, asking
+from serving.request_context import RequestContext, current_request
 
 
 def test_requests_do_not_see_one_another():
     async def work(name):
-        asking.set(Asking(name))
+        current_request.set(RequestContext(name))
         await asyncio.sleep(0.01)
-        return asking.get().request_id
+        return current_request.get().request_id
 
     async def both():
         return await asyncio.gather(work("a"), work("b"))
 
     assert asyncio.run(both()) == ["a", "b"]
-    assert asking.get() is None
+    assert current_request.get() is None

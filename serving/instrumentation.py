@@ -9,9 +9,9 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.asking import Asking, asking
 from serving.errors import respond
 from serving.metrics import Metrics
+from serving.request_context import RequestContext, current_request
 
 LOG = logging.getLogger("serving.requests")
 
@@ -22,7 +22,7 @@ _GONE = 499
 """In the log and the counts, the status of a request whose client left before it was answered."""
 
 
-class Watched:
+class Instrumented:
     """ASGI middleware around all others, so that what they refuse is seen too.
 
     A client's own `X-Request-Id` is kept; each answer has one. An exception that nobody has
@@ -39,8 +39,8 @@ class Watched:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request = Asking(_request_id(scope))
-        token = asking.set(request)
+        request = RequestContext(_request_id(scope))
+        token = current_request.set(request)
         begin = time.perf_counter()
         status = 0
 
@@ -62,7 +62,7 @@ class Watched:
         finally:
             status = status or _GONE
             seconds = time.perf_counter() - begin
-            asking.reset(token)
+            current_request.reset(token)
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.count_request(route, request.model, status, seconds)
             if LOG.isEnabledFor(logging.INFO):
@@ -76,7 +76,9 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
-def _line(request: Asking, scope: Scope, status: int, seconds: float, **more: object) -> str:
+def _line(
+    request: RequestContext, scope: Scope, status: int, seconds: float, **more: object
+) -> str:
     """A line of the log."""
     return json.dumps(
         {

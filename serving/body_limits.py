@@ -10,7 +10,7 @@ from serving.limits import Limits
 from serving.problems import RequestError
 
 
-class BoundedBodies:
+class BodyLimits:
     """ASGI middleware: a body that is too large gets 413, one that is too slow 408.
 
     Nothing of a slow client's request holds up those of others: it has cost its bytes.
@@ -47,14 +47,15 @@ class BoundedBodies:
             return waiting.pop() if waiting else await asyncio.shield(gone)
 
         answering = asyncio.create_task(self._app(scope, replay_or_gone, send))  # pyright: ignore[reportArgumentType] - an application is a coroutine function
-        await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if answering.done():
+        try:
+            await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                await answering
+        finally:  # the client has gone, or the server ends: what no micro-batch has is not computed
             gone.cancel()
-            await answering
-            return
-        answering.cancel()  # nobody awaits it: what no micro-batch has is not computed
-        with suppress(asyncio.CancelledError):
-            await answering
+            answering.cancel()
+            with suppress(asyncio.CancelledError):
+                await answering
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         for name, value in scope["headers"]:

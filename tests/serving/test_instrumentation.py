@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from serving.watching import LOG
+from serving.instrumentation import LOG
 
 SECRET = "the secret cat"
 
@@ -51,7 +51,7 @@ def test_a_mistake_of_ours_is_told_by_its_places(server, lines, monkeypatch):
     status, problem, headers = server.ask_whole("/v1/ner", {"inputs": SECRET})
     assert status == problem["status"] == 500 and "secret" not in json.dumps(problem)
     mistake, line = lines()
-    assert mistake["kind"] == "RuntimeError" and "test_watching.py" in mistake["at"][-1]
+    assert mistake["kind"] == "RuntimeError" and "test_instrumentation.py" in mistake["at"][-1]
     assert line["status"] == 500
     assert mistake["request_id"] == line["request_id"] == headers["X-Request-Id"]
     assert "secret" not in json.dumps([mistake, line])

@@ -19,7 +19,7 @@ class Payer(Protocol):
 
 
 @dataclass
-class Asking:
+class RequestContext:
     """A request, as far as it is known: its id, whose key it has, what it asks of which model."""
 
     request_id: str
@@ -28,5 +28,5 @@ class Asking:
     num_tokens: int = 0
 
 
-asking: ContextVar[Asking | None] = ContextVar("asking", default=None)
+current_request: ContextVar[RequestContext | None] = ContextVar("current_request", default=None)
 """The request that is being worked on; None where there is none, as in tests of an engine."""

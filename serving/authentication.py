@@ -2,10 +2,10 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.asking import asking
 from serving.errors import respond
 from serving.keys import Keys
 from serving.problems import RequestError
+from serving.request_context import current_request
 
 _OPEN = (
     *("/health", "/ready", "/", "/docs", "/openapi.json"),
@@ -14,7 +14,7 @@ _OPEN = (
 _FOR_ADMINS = ("/metrics",)
 
 
-class Guarded:
+class Authenticated:
     """ASGI middleware: 401 without a known key, 403 with one that is not for this address.
 
     A key stands in `Authorization: Bearer KEY` or in `X-API-Key`.
@@ -57,6 +57,6 @@ class Guarded:
                 field="Authorization",
                 remedy="take another key",
             )
-        request = asking.get()
+        request = current_request.get()
         if request is not None:
             request.payer = key
