@@ -1,6 +1,7 @@
 """`python -m serving --model FOLDER …`: model folders over HTTP, on one machine."""
 
 import logging
+import socket
 import sys
 
 import torch
@@ -34,6 +35,7 @@ def serve(settings: ServerSettings) -> None:
         format="%(message)s",
         level=logging.INFO if settings.log_requests else logging.WARNING,
     )
+    listening = _bind(settings.host, settings.port)
     engine = Engine.of_folders(settings.folders, _device(settings), settings.limits)
     try:
         app = create_app(engine, keys)
@@ -46,16 +48,34 @@ def serve(settings: ServerSettings) -> None:
             server_header=False,
             timeout_graceful_shutdown=settings.shutdown_seconds,
         )
-        socket = config.bind_socket()
-        socket.listen(config.backlog)  # from here on a client is answered, if not at once
-        host, port = socket.getsockname()[:2]
+        listening.listen(config.backlog)  # from here on a client is answered, if not at once
+        host, port = listening.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         for name, model in engine.models.items():
             print(f"{name}: {_described(model)}, {model.folder}")
         print(f"ready at {address}, the API's page is {address}/docs", flush=True)
-        uvicorn.Server(config).run(sockets=[socket])
+        uvicorn.Server(config).run(sockets=[listening])
     finally:
         engine.close()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that has the address, before anything is loaded.
+
+    Raises `UserError` where it is taken, or not of this machine.
+    """
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise UserError(
+            f"cannot listen ({error.strerror})",
+            f"{host}:{port}",
+            "give another --port, 0 for any that is free, or an address of this machine",
+        ) from error
+    return bound
 
 
 def _described(model: ServedModel) -> str:

@@ -4,12 +4,10 @@ What is asked is encoded and decoded by `bert_core`, as offline; between the two
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -18,14 +16,14 @@ import torch
 from tokenizers import Encoding, Tokenizer
 
 from bert_core.features.extractor import FeatureChoice
-from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.question_answering import QuestionAnswering
-from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task
 from bert_core.tasks.windows import Overflow
 from serving.batching import Batcher, Work
+from serving.inputs import Inputs, has_more_tokens, texts_in
 from serving.limits import Limits
 from serving.metrics import Metrics
 from serving.models import ServedModel, close_models, load_models, warm_up
@@ -70,29 +68,6 @@ class Codec(Protocol):
     ) -> list[dict[str, Any]]:
         """A prediction for each example, given the outputs [P, L] of its rows."""
         ...
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a request asks about: one, or a list; `name_of` says where in it an item stands.
-
-    `if_too_long` is what its client can do about an item that is too long.
-    """
-
-    items: Sequence[Any]
-    name_of: Callable[[int], str]
-    if_too_long: str = "shorten it, or set overflow to window, right or left"
-
-    @classmethod
-    def of(cls, value: Any, field: str = "inputs") -> Self:  # noqa: ANN401 - any route's
-        """Of a request's field that is one item or a list of them."""
-        if isinstance(value, list):
-            return cls(value, lambda number: f"{field}[{number}]")
-        return cls([value], lambda _: field)
-
-    def map(self, change: Callable[[Any], Any]) -> Self:
-        """The same, each item changed."""
-        return replace(self, items=[change(each) for each in self.items])
 
 
 @dataclass(frozen=True)
@@ -304,7 +279,7 @@ class Engine:
                 field="inputs",
                 remedy="divide them among several requests",
             )
-        texts = [text for item in inputs.items for text in _texts(item)]
+        texts = [text for item in inputs.items for text in texts_in(item)]
         size = sum(map(len, texts))
         most = self.limits.max_request_tokens
         if size > most and has_more_tokens(texts, most):
@@ -389,29 +364,3 @@ def check_pairs(inputs: Inputs, task: Classification, name: str) -> None:
 def cutting(overflow: OverflowOrError) -> Overflow:
     """How a codec encodes: where too long a text is an error, it cuts, which is then noticed."""
     return "right" if overflow == "error" else overflow
-
-
-def _texts(item: Any) -> tuple[str, ...]:  # noqa: ANN401 - any codec's example
-    """The texts of an item."""
-    match item:
-        case str():
-            return (item,)
-        case Text():
-            return (item.first,) if item.second is None else (item.first, item.second)
-        case Question():
-            return item.question, item.context
-        case _:
-            raise TypeError(f"no example of a text: {type(item)}")
-
-
-_AT_LEAST_A_TOKEN = re.compile(r"[!-/:-@\[-`{-~\u3400-\u9fff]|[^\s!-/:-@\[-`{-~\u3400-\u9fff]+")
-"""Signs and Chinese characters are tokens of their own, and of anything between spaces is one."""
-
-
-def has_more_tokens(texts: Sequence[str], most: int) -> bool:
-    """Whether texts have more tokens than that, as far as can be seen without cutting them up.
-
-    It takes the time of `most` tokens, however long the texts are.
-    """
-    found = chain.from_iterable(map(_AT_LEAST_A_TOKEN.finditer, texts))
-    return next(islice(found, most, None), None) is not None

@@ -10,7 +10,8 @@ import numpy as np
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.task import FloatArray
-from serving.engine import Engine, Inputs
+from serving.engine import Engine
+from serving.inputs import Inputs
 from serving.models import ServedModel
 from serving.problems import RequestError
 from serving.schemas.fields import OverflowOrError

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Response
 from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.label_scores import LabelScores
-from serving.engine import Engine, Inputs, check_pairs, cutting
+from serving.engine import Engine, check_pairs, cutting
+from serving.inputs import Inputs
 from serving.models import ServedModel
 from serving.problems import foreign_refusals
 from serving.schemas.embeddings_inference import (

@@ -11,7 +11,8 @@ from bert_core.features.attention_maps import attention_maps
 from bert_core.features.attributions import gradient_times_input
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification, Text
-from serving.engine import Engine, Inputs, check_pairs, has_more_tokens
+from serving.engine import Engine, check_pairs
+from serving.inputs import Inputs, has_more_tokens
 from serving.models import ServedModel
 from serving.problems import TOO_LONG, RequestError
 from serving.routes.own import answer_of, own_router

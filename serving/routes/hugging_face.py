@@ -17,7 +17,8 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tag_schemes import OUTSIDE
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_tagging import TextTagging
-from serving.engine import Engine, Inputs, Prediction, check_pairs, cutting
+from serving.engine import Engine, Prediction, check_pairs, cutting
+from serving.inputs import Inputs
 from serving.problems import RequestError, foreign_refusals
 from serving.routes.embeddings_inference import OR_TRUNCATE, best_labels, json_of, similarities
 from serving.routes.pretrained import check_masks

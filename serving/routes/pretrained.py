@@ -7,7 +7,8 @@ from fastapi import APIRouter, Response
 from bert_core.pretrained.fill_mask import MASK, FillMask, target_ids
 from bert_core.pretrained.pseudo_perplexity import PseudoPerplexity
 from bert_core.tasks.classification import Classification
-from serving.engine import Engine, Inputs, cutting
+from serving.engine import Engine, cutting
+from serving.inputs import Inputs
 from serving.limits import Limits
 from serving.problems import RequestError
 from serving.routes.own import answer_of, own_router

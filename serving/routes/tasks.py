@@ -14,7 +14,8 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_tagging import Aggregation, TextTagging
-from serving.engine import Engine, Inputs, Prediction, check_pairs, cutting
+from serving.engine import Engine, Prediction, check_pairs, cutting
+from serving.inputs import Inputs
 from serving.models import ServedModel
 from serving.problems import RequestError
 from serving.routes.own import answer_of, own_router

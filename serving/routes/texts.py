@@ -8,7 +8,8 @@ from tokenizers import Encoding, Tokenizer
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.features.strategies import find_strategy
-from serving.engine import Engine, Inputs
+from serving.engine import Engine
+from serving.inputs import Inputs
 from serving.problems import RequestError
 from serving.routes.own import answer_of, own_router
 from serving.schemas.fields import Answer

@@ -45,3 +45,16 @@ def test_a_folder_that_is_no_model_is_one_line(tmp_path, subprocess_environment)
     )
     assert found.returncode == 2
     assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1
+
+
+def test_an_address_that_is_taken_is_one_line(small_models, server, subprocess_environment):
+    command = [sys.executable, "-m", "serving", "--model", str(small_models["entities"])]
+    found = subprocess.run(
+        [*command, "--port", str(server.port)],
+        capture_output=True,
+        text=True,
+        env=subprocess_environment,
+        check=False,
+    )
+    assert found.returncode == 2 and not found.stdout
+    assert found.stderr.startswith("error: cannot listen") and found.stderr.count("\n") == 1

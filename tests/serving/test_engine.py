@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from bert_core.model_folder import load_model_folder
 from bert_core.tasks.classification import Classification, Text
 from serving.batching import DeadlineError, OverloadedError
-from serving.engine import Engine, Inputs, has_more_tokens
+from serving.engine import Engine
+from serving.inputs import Inputs
 from serving.limits import Limits
 from serving.models import close_models, load_models
 
@@ -116,15 +116,3 @@ def test_long_texts_do_not_hold_up_the_event_loop(engine_of):
         inputs = Inputs.of([Text(text, None, None)])
         asyncio.run(engine.ask(model, Codec(), inputs, "right"))
     assert threads[0] == "MainThread" and threads[1].startswith("long-texts")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["the cat", "a,b.(c)", "東京 is", "don't stop", "naïve 👩‍🚀🎉", "x\u0301y", "[MASK]!"],
-)
-def test_a_text_has_at_least_the_tokens_that_are_seen(small_models, text):
-    _, _, tokenizer = load_model_folder(small_models["encoder"])
-    seen = sum(has_more_tokens([text], most) for most in range(50))
-    tokens = tokenizer.encode(text, add_special_tokens=False).tokens
-    assert seen <= (len(tokens) if text != "[MASK]!" else 4)
-    assert has_more_tokens(["a b", "c"], 2) and not has_more_tokens(["a b", "c"], 3)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from serving.engine import Engine, Inputs
+from serving.engine import Engine
+from serving.inputs import Inputs
 from serving.models import close_models, load_models
 from serving.problems import RequestError
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, texts_of
