@@ -6,22 +6,13 @@ Killed at any moment, the same command finishes the rest, and no row is lost or 
 import json
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Sequence
-from itertools import islice
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_core.errors import UserError
 from bert_core.features.extractor import check_choice
 from bert_core.features.output import join_parts
-from bert_core.text.reading.sources import (
-    CorpusError,
-    CorpusPart,
-    UnreadableFileError,
-    find_parts,
-)
-from bert_core.text.reading.texts import TextPart, divide, read_texts
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.extract_settings import ExtractSettings
@@ -34,11 +25,9 @@ from workflows.output_folder import (
 )
 from workflows.progress import duration
 from workflows.settings import parse_command_line, several_values
+from workflows.text_input import TextInput, find_input, gathered, left_out, no_texts, num_tokens
+from workflows.text_parts_settings import OF_ONE_START
 
-_NOT_IN_THE_PLAN = {
-    *("output", "fresh", "num_workers", "use_gpu", "threads_per_worker", "max_tokens"),
-    *("skip_bad", "storage", "tracking_uri", "model"),
-}
 TEXTS = "features.parquet"
 """What texts an array `features.npy` beside it is of."""
 
@@ -59,24 +48,21 @@ def extract(settings: ExtractSettings) -> Path:
     choice = settings.choice()
     check_choice(choice, encoder.config)
     num_layers = encoder.config.num_hidden_layers
-    skipped: Counter[str] = Counter()
-    unreadable: list[UnreadableFileError] = []
-    found = _find(settings, skipped, unreadable)
-    parts = list(divide(found, settings.part_bytes))
-    _try_a_part(parts, settings)
+    given = find_input(settings, {"text_column": settings.text_column})
     plan = {
-        "settings": settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
+        "settings": settings.model_dump(mode="json", exclude={*OF_ONE_START})
         | settings.resolved(num_layers),
         "encoder": encoder.sha256,
-        "files_sha256": files_hash(found).hexdigest(),
+        "files_sha256": files_hash(given.found).hexdigest(),
     }
     if is_finished(output, plan, fresh=settings.fresh):
         print(f"complete already: {output}")
         print("\n".join(describe(json.loads((output / INDEX_NAME).read_bytes()))))
         return output
     # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
-    from workflows.extraction import FEATURES, Extraction, extract_parts, finished_parts
+    from workflows.extraction import FEATURES, Extraction
     from workflows.ray_tasks import connect
+    from workflows.text_parts import do_parts, finished_parts
 
     with work_folder(output, plan) as work:
         (work / FEATURES).mkdir(exist_ok=True)
@@ -84,7 +70,7 @@ def extract(settings: ExtractSettings) -> Path:
         dtype = settings.numbers(num_layers)
         extraction = Extraction(
             work=work,
-            parts=parts,
+            parts=given.parts,
             model=encoder.path.absolute(),
             choice=choice,
             text_column=settings.text_column,
@@ -100,16 +86,16 @@ def extract(settings: ExtractSettings) -> Path:
         )
         done = finished_parts(extraction)
         if done:
-            print(f"going on: {len(done):,} of {len(parts):,} parts are done", flush=True)
-        records = extract_parts(extraction, done)
+            print(f"going on: {len(done):,} of {len(given.parts):,} parts are done", flush=True)
+        records = do_parts(extraction, done)
         size = choice.strategy.feature_size(num_layers, encoder.config.hidden_size)
-        index = _index(settings, records, unreadable, skipped, size, dtype)
+        index = _index(settings, records, given, size, dtype)
         if not index["counts"].get("texts"):
-            raise _nothing_to_extract(settings, index)
+            raise no_texts(settings, index)
         _finish(output, work, records, index)
     seconds = time.monotonic() - start
     print("\n".join(describe(index)))
-    tokens = index["counts"]["tokens"] - sum(_tokens_of(record) for record in done.values())
+    tokens = index["counts"]["tokens"] - num_tokens(done.values())
     print(f"{duration(seconds)}, {tokens / seconds:,.0f} tokens a second")
     written = [output / FEATURES]
     if settings.format == "npy":
@@ -118,88 +104,24 @@ def extract(settings: ExtractSettings) -> Path:
     return output
 
 
-def _find(
-    settings: ExtractSettings, skipped: Counter[str], unreadable: list[UnreadableFileError]
-) -> list[CorpusPart]:
-    """The parts of the input; raises `CorpusError` for what is not made of texts.
-
-    Files that cannot be read are put into `unreadable`, where they are to be skipped.
-    """
-    skip = settings.skip_bad
-    try:
-        found = list(
-            find_parts(
-                settings.input,
-                settings.text_column,
-                skipped,
-                unreadable=unreadable if skip else None,
-            )
-        )
-    except UnreadableFileError as error:
-        from workflows.extraction import OR_SKIP
-
-        raise CorpusError(error.what, error.where, f"{error.remedy}, {OR_SKIP}") from error
-    for part in found:
-        if part.kind in ("documentation", "hugging_face"):
-            raise CorpusError("no file of texts", part.typed, "give .txt, .jsonl or .parquet files")
-    return found
-
-
-def _try_a_part(parts: Sequence[TextPart], settings: ExtractSettings) -> None:
-    """Reads the first part, so that a column that is not there is said before anything starts."""
-    for part in parts[:1]:
-        columns = {"text_column": settings.text_column, "id_column": settings.id_column}
-        try:
-            texts = read_texts(part, Counter(), **columns)
-            deque(islice(texts, 1) if part.part.compression else texts, maxlen=0)
-        except UnreadableFileError:
-            continue  # said, or left out, in its turn
-
-
-def _nothing_to_extract(settings: ExtractSettings, index: dict[str, Any]) -> UserError:
-    reasons = [*_dropped(index), *(f"left out: {each}" for each in index["bad_files"])]
-    what = f"no texts ({'; '.join(reasons) or 'the input is empty'})"
-    return UserError(what, f"--input {' '.join(settings.input)}", "give files with texts")
-
-
-def _tokens_of(record: dict[str, Any]) -> int:
-    return record.get("counts", {}).get("tokens", 0)
-
-
 def _index(
     settings: ExtractSettings,
-    records: list[dict[str, Any]],
-    unreadable: Sequence[UnreadableFileError],
-    skipped: Counter[str],
+    records: Iterable[Mapping[str, Any]],
+    given: TextInput,
     size: int,
     dtype: str,
 ) -> dict[str, Any]:
     """What stands in index.json."""
-    counts: Counter[str] = Counter()
-    dropped = Counter(skipped)
-    bad = [str(error) for error in unreadable]
-    parts = []
-    weights = None
-    for record in records:
-        if "error" in record:
-            bad.append("{}: {} ({})".format(*record["error"]))
-            continue
-        weights = record["layer_weights"]
-        counts += Counter(record["counts"])
-        dropped += Counter(record["dropped"])
-        parts.append({"name": record["name"], **record["counts"]})
+    weights = [each["layer_weights"] for each in records if "error" not in each]
     return {
         "feature_size": size,
         "dtype": dtype,
         "format": settings.format,
         "unit": settings.unit,
         "strategy": settings.chosen_strategy().name,
-        "layer_weights": weights,
+        "layer_weights": weights[-1] if weights else None,
         "model": Path(settings.model).name,
-        "counts": dict(counts),
-        "dropped": dict(+dropped),
-        "bad_files": sorted(set(bad)),
-        "parts": parts,
+        **gathered(records, given),
     }
 
 
@@ -230,15 +152,7 @@ def describe(index: dict[str, Any]) -> list[str]:
         lines.append(f"weights of the layers: {weights}")
     if index["unit"] == "word" and counts["words_without_tokens"]:
         lines.append(f"{counts['words_without_tokens']:,} words without tokens, which have zeros")
-    lines.append(f"dropped: {', '.join(_dropped(index)) or 'nothing'}")
-    lines += [f"left out: {each}" for each in index["bad_files"]]
-    return lines
-
-
-def _dropped(index: dict[str, Any]) -> list[str]:
-    """What was dropped, and how often."""
-    counted = sorted(index["dropped"].items())
-    return [f"{number:,} {name.replace('_', ' ')}" for name, number in counted if number]
+    return lines + left_out(index)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """The settings of a feature extraction, each with its unit."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -11,12 +11,12 @@ from bert_core.features.output import OutputFormat
 from bert_core.features.store import Precision
 from bert_core.features.strategies import STRATEGIES, Strategy, find_strategy
 from bert_core.features.units import POOLINGS, Pooling, Unit, default_pooling
-from workflows.settings import CommandLineSettings, default_storage
+from workflows.text_parts_settings import TextPartsSettings
 
 DEFAULT_STRATEGY = "last"
 
 
-class ExtractSettings(CommandLineSettings):
+class ExtractSettings(TextPartsSettings):
     """Features of texts: hidden states of an encoder for each text, word or token.
 
     Killed at any moment, the same command finishes the rest.
@@ -25,12 +25,6 @@ class ExtractSettings(CommandLineSettings):
     model: str = Field(
         description="encoder, fine-tuned or not: a model folder, models:/NAME@ALIAS, or the name of"
         " a run"
-    )
-    input: list[str] = Field(
-        min_length=1,
-        description="files, folders, globs or s3:// and gs:// addresses of texts: a line of .txt"
-        " (empty ones are left out and counted), a record of .jsonl (both also .xz and .gz) or of"
-        " .parquet (an empty text keeps its place); several may follow",
     )
     output: Path = Field(description="folder of the features; all nodes of a cluster must see it")
     strategy: str | None = Field(
@@ -70,11 +64,6 @@ class ExtractSettings(CommandLineSettings):
     text_column: str = Field(
         default="text", description="column of the texts, strings or lists of words"
     )
-    id_column: str | None = Field(
-        default=None,
-        description="column of their ids, which become strings; by default, and for lines of .txt,"
-        " FILE:PLACE, the place being a byte, or a row of Parquet",
-    )
     format: OutputFormat = Field(
         default="parquet",
         description="parquet; or npy: features.npy, one array that can be memory-mapped, and"
@@ -82,37 +71,6 @@ class ExtractSettings(CommandLineSettings):
     )
     dtype: Precision | None = Field(
         default=None, description="numbers on disk; by default float16 for several layers, else 32"
-    )
-    skip_bad: bool = Field(
-        default=False, description="name files that cannot be read, and go on with the rest"
-    )
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="type of matrix products"
-    )
-    max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
-    num_workers: int | None = Field(
-        default=None, ge=1, description="processes; by default one for each GPU, or each CPU"
-    )
-    use_gpu: bool | None = Field(
-        default=None, description="one GPU per process; by default where there are any"
-    )
-    threads_per_worker: int = Field(default=1, ge=1, description="CPUs of a process, without GPU")
-    part_bytes: int | None = Field(
-        default=None,
-        ge=1,
-        description="bytes of text in a part, the least that is done again; by default a 64th of"
-        " the input, between 32 KiB and 512 KiB",
-    )
-    storage: str = Field(
-        default_factory=default_storage,
-        description="folder of runs and of the MLflow store, for models that are named; by default"
-        " ~/.bertline",
-    )
-    tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under the storage"
-    )
-    fresh: bool = Field(
-        default=False, description="start over; what stands in the output folder is renamed"
     )
 
     @model_validator(mode="after")

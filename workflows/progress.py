@@ -12,16 +12,24 @@ _LOG_SECONDS = 15.0
 class ProgressLine:
     """Shows `label  42 %  12.3 MB of 29.0 MB  4.1 MB/s  4 s left`, rewritten in a terminal.
 
-    Where standard error is no terminal, a line is written every 15 seconds.
+    Where standard error is no terminal, a line is written every 15 seconds. `done_before` is what
+    an earlier start did of the total, which says nothing of the rate.
     """
 
-    def __init__(self, label: str, total_bytes: float, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        label: str,
+        total_bytes: float,
+        stream: TextIO | None = None,
+        *,
+        done_before: float = 0.0,
+    ) -> None:
         self._label = label
         self._total = total_bytes
         self._stream = stream or sys.stderr
         self._start = time.monotonic()
         self._shown = self._start
-        self._done = 0.0
+        self._done = self._before = done_before
         self._note = ""
 
     def advance(self, num_bytes: float, note: str = "") -> None:
@@ -44,7 +52,7 @@ class ProgressLine:
             self._show(self._text(now - self._start))
 
     def _text(self, seconds: float) -> str:
-        rate = self._done / max(seconds, 1e-9)
+        rate = (self._done - self._before) / max(seconds, 1e-9)
         parts = [self._label]
         if self._total > 0:
             parts.append(f"{min(100.0, 100 * self._done / self._total):3.0f} %")

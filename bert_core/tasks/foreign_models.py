@@ -46,7 +46,9 @@ def infer_task(
     architecture = next(iter(config.get("architectures") or ()), None)
     if architecture not in _USUAL:
         raise ModelFolderError(
-            "a model that knows no task", str(folder), "fine-tune it with workflows/finetune.py"
+            "a model that knows no task",
+            str(folder),
+            "fine-tune it with workflows/finetune.py; features are by workflows/extract.py",
         )
     name = name or _USUAL[architecture]
     if name not in TASKS:

@@ -5,7 +5,7 @@ Shapes: N texts, W words, P places (sub-words), L labels.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Literal
 
 import numpy as np
@@ -34,13 +34,17 @@ Aggregation = Literal["none", "simple", "first", "average", "max"]
 
 @dataclass(frozen=True)
 class TextTagging:
-    """Finds the entities of raw texts with a tagging model."""
+    """Finds the entities of raw texts with a tagging model.
+
+    A text that comes as a list of words is asked about as those words; its characters are those of
+    the words with a space between them.
+    """
 
     task: Tagging
     aggregation: Aggregation = "first"
     overflow: Overflow = "window"
 
-    def encode(self, examples: Sequence[str], tokenizer: Tokenizer) -> EncodedRows:
+    def encode(self, examples: Sequence[str | Sequence[str]], tokenizer: Tokenizer) -> EncodedRows:
         """A row for each text, or several where one is too long.
 
         A place is a first sub-word or, unless those are what is asked for, any. Notes, of all
@@ -50,11 +54,11 @@ class TextTagging:
         - `spans` [W, 2], the characters of each word; `pieces` [P, 2] those of each sub-word, where
           these are what is asked for
         """
-        spans = [word_spans(text) for text in examples]
-        words = [
-            [text[begin:end] for begin, end in some]
-            for text, some in zip(examples, spans, strict=True)
-        ]
+        words, spans = [], []
+        for each in examples:
+            some, places = _words_of(each)
+            words.append(some)
+            spans.append(places)
         rows = encode_words(
             tokenizer,
             words,
@@ -89,7 +93,7 @@ class TextTagging:
         )
 
     def decode(
-        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[str]
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[str | Sequence[str]]
     ) -> list[dict[str, Any]]:
         """`entities` of each text, from left to right.
 
@@ -101,15 +105,16 @@ class TextTagging:
         """
         shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
         probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+        texts = [each if isinstance(each, str) else " ".join(each) for each in examples]
         if "pieces" in rows.notes:
-            return self._of_pieces(probabilities, rows, examples)
+            return self._of_pieces(probabilities, rows, texts)
         counts, spans = rows.notes["word_counts"], rows.notes["spans"]
         # Words that have no place, as nothing is left of them or they were cut off, are outside.
         codes, scores = np.full(len(spans), len(self.task.labels)), np.ones(len(spans))
         words, codes_of, scores_of = self._of_words(probabilities, rows.notes["words"])
         codes[words], scores[words] = codes_of, scores_of
         tags = Tags.from_codes(codes, (*self.task.labels, OUTSIDE), counts)
-        found = self._entities(tags, scores, spans, counts, examples)
+        found = self._entities(tags, scores, spans, counts, texts)
         for entities, first in zip(found, (np.cumsum(counts) - counts).tolist(), strict=True):
             for each, (begin, end) in entities:
                 each |= {"start_word": begin - first, "end_word": end - first}
@@ -193,6 +198,17 @@ class TextTagging:
             }
             found[number].append((entity, (begin, end)))
         return found
+
+
+def _words_of(text: str | Sequence[str]) -> tuple[list[str], list[tuple[int, int]]]:
+    """The words of a text, and the characters of each."""
+    if isinstance(text, str):
+        spans = word_spans(text)
+        return [text[begin:end] for begin, end in spans], spans
+    begins = accumulate((len(word) + 1 for word in text), initial=0)
+    return list(text), [
+        (begin, begin + len(word)) for word, begin in zip(text, begins, strict=False)
+    ]
 
 
 def _pieces(

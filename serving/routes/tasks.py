@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.features.strategies import find_strategy
+from bert_core.tasks.answers import answered, answering, classified, tagged
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
@@ -25,17 +26,14 @@ from serving.schemas.tasks import (
     Classified,
     ClassifyAnswer,
     ClassifyRequest,
-    Entity,
     Features,
     FeaturesAnswer,
     FeaturesRequest,
-    FoundAnswer,
     NerAnswer,
     NerRequest,
     QaAnswer,
     QaRequest,
     QuestionInContext,
-    ScoredLabel,
     Tagged,
     UnitVector,
 )
@@ -68,7 +66,9 @@ class TaskRoutes:
         check_pairs(inputs, task, model.name)
         codec = task.model_copy(update={"overflow": cutting(request.overflow)})
         found = await self._engine.ask(model, codec, inputs, request.overflow)
-        results = [_classified(each, request.top_k) for each in found]
+        results = [
+            Classified(**_read(each), **classified(each.found, request.top_k)) for each in found
+        ]
         return answer_of(ClassifyAnswer(model=model.name, results=results))
 
     async def ner(self, request: NerRequest) -> Response:
@@ -77,33 +77,23 @@ class TaskRoutes:
         aggregation = usable_aggregation(model, request.aggregation, "aggregation")
         codec = TextTagging(task, aggregation, cutting(request.overflow))
         found = await self._engine.ask(model, codec, Inputs.of(request.inputs), request.overflow)
-        results = [
-            Tagged(
-                n_tokens=each.num_tokens,
-                truncated=each.truncated,
-                entities=[Entity(**entity) for entity in each.found["entities"]],
-            )
-            for each in found
-        ]
+        results = [Tagged(**_read(each), **tagged(each.found)) for each in found]
         return answer_of(NerAnswer(model=model.name, results=results))
 
     async def qa(self, request: QaRequest) -> Response:
         """Finds the passages of contexts that answer questions."""
         model, task = self._engine.find(request.model, QuestionAnswering)
-        changes: dict[str, Any] = {
-            "overflow": cutting(request.overflow),
-            "n_best": max(task.n_best, request.top_k),
-        }
-        if request.max_answer_length is not None:
-            changes["max_answer_length"] = request.max_answer_length
-        if request.align_to_words is not None:
-            changes["align_to_words"] = request.align_to_words
-        if request.null_threshold is not None:
-            changes |= {"no_answer": True, "null_threshold": request.null_threshold}
-        codec = task.model_copy(update=changes)
+        codec = answering(
+            task,
+            overflow=cutting(request.overflow),
+            top_k=request.top_k,
+            max_answer_length=request.max_answer_length,
+            align_to_words=request.align_to_words,
+            null_threshold=request.null_threshold,
+        )
         inputs = Inputs.of(request.inputs).map(_question)
         found = await self._engine.ask(model, codec, inputs, request.overflow)
-        results = [_answered(each, request.top_k) for each in found]
+        results = [Answered(**_read(each), **answered(each.found, request.top_k)) for each in found]
         return answer_of(QaAnswer(model=model.name, results=results))
 
     async def features(self, request: FeaturesRequest) -> Response:
@@ -148,23 +138,9 @@ def _question(given: QuestionInContext) -> Question:
     return Question("", given.question, given.context, None)
 
 
-def _classified(prediction: Prediction, top_k: int | None) -> Classified:
-    found = dict(prediction.found)
-    if "scores" in found:
-        best = sorted(found["scores"].items(), key=lambda each: -each[1])[:top_k]
-        found["scores"] = [ScoredLabel(label=label, score=score) for label, score in best]
-    return Classified(n_tokens=prediction.num_tokens, truncated=prediction.truncated, **found)
-
-
-def _answered(prediction: Prediction, top_k: int) -> Answered:
-    found = prediction.found
-    candidates = [each for each in found["n_best"] if each["text"]] if found["text"] else []
-    return Answered(
-        n_tokens=prediction.num_tokens,
-        truncated=prediction.truncated,
-        answers=[FoundAnswer(**each) for each in candidates[:top_k]],
-        null_score=found["null_score"],
-    )
+def _read(prediction: Prediction) -> dict[str, Any]:
+    """How much of its text an answer comes from."""
+    return {"n_tokens": prediction.num_tokens, "truncated": prediction.truncated}
 
 
 def _features(found: TextFeatures, encode: Callable[[FloatArray], Any]) -> Features:

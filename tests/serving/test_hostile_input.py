@@ -12,7 +12,7 @@ from running import start
 from serving.engine import Engine
 from serving.limits import Limits
 from serving.models import close_models, load_models
-from workflows.extraction import give_back_memory
+from workflows.text_parts import give_back_memory
 
 EMOJI = "👩‍🚀 🎉 "
 

@@ -73,3 +73,28 @@ def finetuning_job(tmp_path_factory):
     encoder = open_encoder(run.settings.model, storage, "sqlite://")
     data = read_task_data(run.settings, encoder.tokenizer)
     return FinetuningJob(run.settings, open_storage(str(storage)), run.folder, encoder, data)
+
+
+@pytest.fixture(scope="session")
+def small_models(tmp_path_factory):
+    """Folders of small models for every kind of task, and of their encoder, by name."""
+    from running import write_models
+
+    return write_models(tmp_path_factory.mktemp("small_models"))
+
+
+@pytest.fixture
+def run_predict(small_models, tmp_path, capsys):
+    """Calls workflows/predict.py in this process: exit code, output, errors."""
+    from workflows import predict
+
+    def call(model, *inputs, output="out", **options):
+        given = ["--model", str(small_models.get(model, model)), "--output", str(tmp_path / output)]
+        given += ["--storage", str(tmp_path / "storage"), "--input", *map(str, inputs)]
+        for name, value in options.items():
+            given += [f"--{name}", *([] if value is None else [str(value)])]
+        code = predict.main(given)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

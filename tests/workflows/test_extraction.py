@@ -2,18 +2,17 @@
 
 import gzip
 import json
-import platform
 from collections import Counter
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 from finetuning_runs import write_encoder
 
-from bert_core.features.extractor import FeatureChoice, load_extractor
+from bert_core.features.extractor import FeatureChoice
 from bert_core.text.reading.sources import find_parts
 from bert_core.text.reading.texts import divide
-from workflows.extraction import FEATURES, Extraction, give_back_memory, part_path, write_part
+from workflows.extraction import FEATURES, Extraction, part_path
+from workflows.text_parts import write_part
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def test_a_part_is_a_file_and_then_its_record(tmp_path, plan_of):
     path = tmp_path / "a.txt"
     path.write_text("ba\n\nkeli monu\n")
     plan = plan_of(path)
-    record = write_part(plan, 0, load_extractor(plan.model, plan.choice))
+    record = write_part(plan, 0)
     assert Counter(record["counts"]) == Counter(texts=2, tokens=3, units=2, rows=2)
     assert record["dropped"] == {"empty_lines": 1}
     assert json.loads((tmp_path / "part-00000.json").read_text()) == record
@@ -58,7 +57,7 @@ def test_a_part_that_cannot_be_read_is_tried_again_unless_left_out(tmp_path, pla
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"ba keli\n" * 9000)[:-20])
     plan = plan_of(path, skip_bad=skip_bad)
-    record = write_part(plan, 0, load_extractor(plan.model, plan.choice))
+    record = write_part(plan, 0)
     assert record["error"][0].startswith("cannot read to the end (")
     assert record["error"][1] == str(path)
     assert ("--skip_bad" in record["error"][2]) is not skip_bad
@@ -66,14 +65,3 @@ def test_a_part_that_cannot_be_read_is_tried_again_unless_left_out(tmp_path, pla
     assert not any((tmp_path / FEATURES).iterdir()), "nothing half-written"
     assert (tmp_path / "part-00000.json").exists() is skip_bad
     assert not part_path(tmp_path, "part-00000").exists()
-
-
-def test_scattered_memory_is_given_back():
-    me = psutil.Process()
-    held = [bytes(3000) for _ in range(50_000)]  # 150 MB, of which one in fifty stays
-    held = held[::50]
-    before = me.memory_full_info().uss
-    give_back_memory()
-    given_back = before - me.memory_full_info().uss
-    assert len(held) == 1000
-    assert given_back > (50 << 20 if platform.libc_ver()[0] == "glibc" else -1)

@@ -71,3 +71,13 @@ def test_an_error_is_not_called_done():
     with pytest.raises(ValueError, match="x"), ProgressLine("reading", 1, stream):
         raise ValueError("x")
     assert stream.getvalue() == ""
+
+
+def test_what_was_done_before_says_nothing_of_the_rate(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = Terminal()
+    with ProgressLine("reading", 30e6, stream, done_before=20e6) as line:
+        now[0] += 2
+        line.advance(2e6)
+        assert "73 %  22.0 of 30.0 MB  1.0 MB/s  8.0 s left" in stream.getvalue()

@@ -74,13 +74,14 @@ def find_parts(
     skipped: Counter[str],
     *,
     unreadable: list[UnreadableFileError] | None = None,
+    option: str = "text_column",
 ) -> Iterator[CorpusPart]:
     """Yields the parts of everything typed, in a fixed order; folders are walked by sorted path.
 
     Files of a folder whose extension says no format are left out and counted in `skipped`. Files
     of text and records are divided every PART_BYTES. Raises `CorpusError` for what does not
-    exist, cannot be read, or lacks the text column; where `unreadable` is given, what is known by
-    now of files that cannot be read is put there instead.
+    exist, cannot be read, or lacks the text column, which `option` names; where `unreadable` is
+    given, what is known by now of files that cannot be read is put there instead.
     """
     for typed in texts:
         if typed.startswith("docs://"):
@@ -95,7 +96,7 @@ def find_parts(
             for part in find_files(typed, skipped):
                 try:
                     _check_permission(part)
-                    yield from _divide(part, text_column)
+                    yield from _divide(part, text_column, option)
                 except UnreadableFileError as error:
                     if unreadable is None:
                         raise
@@ -213,9 +214,9 @@ def _part_of_file(typed: str, path: str, num_bytes: int) -> CorpusPart:
     return CorpusPart(typed, found[0], path, num_bytes, compression=found[1])
 
 
-def _divide(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
+def _divide(part: CorpusPart, text_column: str, option: str) -> Iterator[CorpusPart]:
     if part.kind == "parquet":
-        yield from _row_groups(part, text_column)
+        yield from _row_groups(part, text_column, option)
     elif part.compression or part.num_bytes <= PART_BYTES:
         yield part
     else:
@@ -224,7 +225,7 @@ def _divide(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
             yield replace(part, start=start, end=end, num_bytes=end - start)
 
 
-def _row_groups(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
+def _row_groups(part: CorpusPart, text_column: str, option: str) -> Iterator[CorpusPart]:
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import ParquetFile
 
@@ -237,7 +238,7 @@ def _row_groups(part: CorpusPart, text_column: str) -> Iterator[CorpusPart]:
             ) from error
         names = file.schema_arrow.names
         if text_column not in names:
-            raise missing_column(text_column, names, part.path)
+            raise missing_column(text_column, names, part.path, option)
         groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
     for index, num_bytes in enumerate(groups):
         yield replace(part, start=index, end=index + 1, num_bytes=num_bytes)

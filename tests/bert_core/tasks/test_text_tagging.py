@@ -129,3 +129,21 @@ def test_what_is_cut_off_is_outside_and_told(tokenizer):
         assert [each["start_word"] for each in found["entities"]] == list(kept)
         assert rows.truncated.tolist() == [True, False]
         assert rows.num_tokens.tolist() == [29, 3]
+
+
+@pytest.mark.parametrize("aggregation", ["none", "simple", "first", "average", "max"])
+def test_words_that_are_given_have_the_characters_of_their_text(tokenizer, aggregation):
+    words = ["Anna", "Bach", "of", "\u200b", "Ulm"]
+    text = " ".join(words)
+    asked = TextTagging(TASK, aggregation)
+    given = asked.encode([words, [], "abc"], tokenizer)
+    outputs = np.random.default_rng(0).normal(size=(len(given.places), len(LABELS)))
+    found = asked.decode(outputs.astype(np.float32), given, [words, [], "abc"])
+    assert found[1] == {"entities": []}
+    assert found[0]["entities"]
+    for each in found[0]["entities"]:
+        assert each["text"] == text[each["start"] : each["end"]]
+        if "start_word" in each:
+            assert each["text"] == " ".join(words[each["start_word"] : each["end_word"]])
+    split = asked.encode(["Anna Bach of Ulm"], tokenizer)
+    assert split.input_ids.tolist() == asked.encode([words], tokenizer).input_ids.tolist()

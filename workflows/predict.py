@@ -1,0 +1,199 @@
+"""Predictions for texts: `python workflows/predict.py --model MODEL --input PATH… --output DIR`.
+
+Killed at any moment, the same command finishes the rest, and no row is lost or there twice.
+"""
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_core.text.shard_index import INDEX_NAME, write_bytes
+from workflows.command import run_command
+from workflows.output_folder import absolute_output, files_hash, is_finished, work_folder
+from workflows.predict_settings import PredictSettings
+from workflows.progress import duration
+from workflows.settings import parse_command_line, several_values
+from workflows.text_input import TextInput, find_input, gathered, left_out, no_texts, num_tokens
+from workflows.text_parts_settings import OF_ONE_START
+
+if TYPE_CHECKING:
+    from bert_core.predictor import Predictor
+
+# Imports within functions load torch or Ray, which takes seconds: --help is answered before.
+
+_COUNTS = ("texts", "tokens", "windows", "truncated", "found")
+_NAMES_SHOWN = 10
+
+
+def predict(settings: PredictSettings) -> Path:
+    """Predicts, or finishes it, or finds it finished; returns the folder of the predictions.
+
+    Raises `UserError`, before anything is written, for what the user can mend.
+    """
+    start = time.monotonic()
+    output = absolute_output(settings.output)
+    folder, predictor = _open(settings)
+    from workflows.prediction_request import request_of
+
+    request = request_of(settings, predictor)
+    given = find_input(settings, request.columns)
+    plan = {
+        "settings": settings.model_dump(mode="json", exclude={*OF_ONE_START}),
+        "model": _hash(folder, predictor),
+        "files_sha256": files_hash(given.found).hexdigest(),
+    }
+    task_name, labels = predictor.task_name, predictor.task.labels
+    del predictor  # its memory is for the workers
+    if is_finished(output, plan, fresh=settings.fresh):
+        print(f"complete already: {output}")
+        print("\n".join(describe(json.loads((output / INDEX_NAME).read_bytes()))))
+        return output
+    from workflows.prediction import PREDICTIONS, Prediction
+    from workflows.ray_tasks import connect
+    from workflows.text_parts import do_parts, finished_parts
+
+    with work_folder(output, plan) as work:
+        (work / PREDICTIONS).mkdir(exist_ok=True)
+        connect()
+        prediction = Prediction(
+            work=work,
+            parts=given.parts,
+            model=folder,
+            task_name=settings.task,
+            request=request,
+            id_column=settings.id_column,
+            output_format=settings.format,
+            skip_bad=settings.skip_bad,
+            bfloat16=settings.precision == "bfloat16",
+            max_tokens=settings.max_tokens,
+            num_workers=settings.num_workers,
+            use_gpu=settings.use_gpu,
+            threads_per_worker=settings.threads_per_worker,
+        )
+        done = finished_parts(prediction)
+        if done:
+            print(f"going on: {len(done):,} of {len(given.parts):,} parts are done", flush=True)
+        records = do_parts(prediction, done)
+        index = _index(settings, records, given)
+        index |= {"task": task_name, "labels": list(labels), "gives": request.kind}
+        if not index["counts"]["texts"]:
+            raise no_texts(settings, index)
+        if not (output / PREDICTIONS).is_dir():  # a kill came between this and the index
+            (work / PREDICTIONS).replace(output / PREDICTIONS)
+        write_bytes(
+            output / INDEX_NAME, json.dumps(index, indent=1, sort_keys=True).encode() + b"\n"
+        )
+    seconds = time.monotonic() - start
+    print("\n".join(describe(index)))
+    tokens = index["counts"]["tokens"] - num_tokens(done.values())
+    print(f"{duration(seconds)}, {tokens / seconds:,.0f} tokens a second")
+    print(f"predictions: {output / PREDICTIONS}")
+    return output
+
+
+def _open(settings: PredictSettings) -> "tuple[Path, Predictor]":
+    """The model's folder, and what is in it."""
+    from bert_core.predictor import load_predictor
+    from workflows.model_location import locate_model
+    from workflows.tracker import default_tracking_uri
+
+    storage = Path(settings.storage).expanduser()
+    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
+    folder = locate_model(settings.model, storage, tracking_uri).absolute()
+    return folder, load_predictor(folder, task_name=settings.task)
+
+
+def _hash(folder: Path, predictor: "Predictor") -> str:
+    """What predictions depend on in the model: its settings, weights and vocabulary."""
+    import hashlib
+
+    from bert_core.disk import file_sha256
+    from bert_core.model_folder import CONFIG, WEIGHTS
+    from bert_core.tokenizer import tokenizer_hash
+
+    total = hashlib.sha256(tokenizer_hash(predictor.tokenizer).encode())
+    for name in (CONFIG, WEIGHTS):
+        total.update(file_sha256(folder / name).encode())
+    return total.hexdigest()
+
+
+def _index(
+    settings: PredictSettings,
+    records: Sequence[Mapping[str, Any]],
+    given: TextInput,
+) -> dict[str, Any]:
+    """What stands in index.json of the texts and of what was found in them."""
+    found: Counter[str] = Counter()
+    for record in records:
+        found += Counter(record.get("found", {}))
+    values = [each["values"] for each in records if each.get("values")]
+    of_all = gathered(records, given)
+    of_all["counts"] = dict.fromkeys(_COUNTS, 0) | of_all["counts"]
+    lows, highs, sums = zip(*values, strict=True) if values else ((), (), ())
+    return {
+        "model": Path(settings.model).name,
+        "format": settings.format,
+        "overflow": settings.overflow,
+        "found": dict(found),
+        "values": {"low": min(lows), "high": max(highs), "sum": sum(sums)} if values else None,
+        **of_all,
+    }
+
+
+def describe(index: Mapping[str, Any]) -> list[str]:
+    """The lines of the summary: what was read, what was found in it, and all that was dropped."""
+    counts = Counter(index["counts"])
+    return [
+        f"{counts['texts']:,} texts of {counts['tokens']:,} tokens ({counts['windows']:,} more"
+        f" windows of long texts; {counts['truncated']:,} texts are cut)",
+        _found(index, counts),
+        *left_out(index),
+    ]
+
+
+def _found(index: Mapping[str, Any], counts: Counter[str]) -> str:
+    """What the model says of the texts, in one line."""
+    num_texts, found = counts["texts"], Counter(index["found"])
+    with_any = f"in {counts['found']:,} of {num_texts:,} texts"
+    match index["gives"]:
+        case "value":
+            values = index["values"]
+            mean = values["sum"] / num_texts
+            return f"values from {values['low']:.4g} to {values['high']:.4g}, {mean:.4g} on average"
+        case "answers":
+            return f"answers {with_any}"
+        case "entities":
+            return f"{found.total():,} entities {with_any}{_listed(': ', found)}"
+        case "labels":
+            return f"{found.total():,} labels {with_any}{_listed(': ', found, num_texts)}"
+        case _:
+            return f"labels{_listed(': ', found, num_texts)}"
+
+
+def _listed(before: str, found: Counter[str], num_texts: int | None = None) -> str:
+    """The names, most frequent first, with their counts and shares of the texts."""
+    shown = [
+        f"{name} {count:,}" + (f" ({count / num_texts:.1%})" if num_texts else "")
+        for name, count in sorted(found.items(), key=lambda each: (-each[1], each[0]))
+    ]
+    if len(shown) > _NAMES_SHOWN:
+        shown[_NAMES_SHOWN:] = [f"{len(shown) - _NAMES_SHOWN:,} more (index.json has them)"]
+    return before + ", ".join(shown) if shown else ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Predicts what the command line says; returns the exit code (see `run_command`)."""
+
+    def action() -> bool:
+        predict(parse_command_line(PredictSettings, several_values(arguments, "--input")))
+        return True
+
+    return run_command(action)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
