@@ -63,6 +63,10 @@ def test_a_module_keeps_the_rules(module):
         ("serving.app", "from ray.train import Checkpoint"),
         ("serving.app", "def f():\n    from workflows import settings"),
         ("serving.app", "def f():\n    import mlflow"),
+        ("serving.watch", "def f():\n    import mlflow"),
+        ("serving.models", "from serving.registry import fetch_model"),
+        ("serving.models", "def f():\n    from serving import watch"),
+        ("workflows.demo", "from serving.app import create_app"),
     ],
 )
 def test_a_wrong_import_is_found(module, source):
@@ -80,6 +84,9 @@ def test_a_wrong_import_is_found(module, source):
         ("workflows.mlflow_run", "if TYPE_CHECKING:\n    import mlflow"),
         ("workflows.tracking_report", "def f():\n    import mlflow"),
         ("serving.deployment", "from ray import serve"),
+        ("serving.registry", "def f():\n    import mlflow"),
+        ("serving.watch", "from serving.registry import fetch_model"),
+        ("workflows.registry", "from serving.registry import fetch_model"),
     ],
 )
 def test_a_right_import_is_let_through(module, source):

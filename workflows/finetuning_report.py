@@ -15,6 +15,7 @@ from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
 from workflows.finetune_settings import FeatureSettings, FinetuneSettings, TaskRunSettings
 from workflows.finetuning_worker import BEST_PREDICTIONS, BEST_WEIGHTS
+from workflows.lineage import lineage_of
 from workflows.model_card import finetuned_model_card
 from workflows.registration import Usage
 
@@ -115,7 +116,10 @@ def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
         model.load_state_dict(weights)
     task = job.data.task.tuned(best_predictions(checkpoint), job.data.dev.examples)
     config = task_config(job.settings.task, task) | {"architectures": [_architecture(job)]}
-    save_model_folder(job.folder.model, model, tokenizer, card, extra_config=config)
+    lineage = lineage_of(job, checkpoint.extra["notes"]["best"]["figures"])
+    save_model_folder(
+        job.folder.model, model, tokenizer, card, extra_config=config, lineage=lineage
+    )
 
 
 def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) -> list[str]:

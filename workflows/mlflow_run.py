@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
+from serving.registry import SQLITE_PREFIX
 from workflows.journal import JournalReader, Record
 from workflows.tracker import (
     ARTIFACTS_NAME,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 RUN_KEY_TAG = "bertline.run_key"
 MAX_METRICS_PER_CALL = 1000  # MLflow's limit
 MAX_PARAMS_PER_CALL = 100  # MLflow's limit, for tags too
-SQLITE_PREFIX = "sqlite:///"
 
 
 def create_store(tracking_uri: str) -> None:
@@ -62,12 +62,6 @@ def create_store(tracking_uri: str) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.close()
         beside.replace(path)
-
-
-def store_exists(tracking_uri: str) -> bool:
-    """Whether a SQLite store is there; of a server nobody knows before it is asked."""
-    path = tracking_uri.removeprefix(SQLITE_PREFIX)
-    return path == tracking_uri or Path(path).exists()
 
 
 def open_client(tracking_uri: str) -> "MlflowClient":

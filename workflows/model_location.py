@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from bert_core.errors import UserError
+from serving.registry import fetch_model
 
 
 def locate_model(model: str, storage: Path, tracking_uri: str) -> Path:
@@ -11,9 +12,7 @@ def locate_model(model: str, storage: Path, tracking_uri: str) -> Path:
     Raises `UserError` where there is none.
     """
     if model.startswith("models:/"):
-        from workflows.registry import resolve_model
-
-        return resolve_model(model, tracking_uri, storage / "models")
+        return fetch_model(model, tracking_uri, storage / "models").folder
     path = Path(model).expanduser()
     if path.is_dir():
         return path

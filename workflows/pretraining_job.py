@@ -75,6 +75,7 @@ class PretrainingJob(TrainingJob):
 
     def write_results(self) -> JobResults:
         """Writes plot, card and model folder from the last checkpoint and the journal."""
+        from workflows.lineage import lineage_of
         from workflows.loss_plot import plot_losses
         from workflows.pretraining_report import export, pretraining_card, summary_lines
 
@@ -90,5 +91,6 @@ class PretrainingJob(TrainingJob):
         plot_losses(journal, plot, title=folder.name, unigram_loss=unigram_loss)
         card = pretraining_card(self, checkpoint, figures)
         write_atomically(artifacts / "model_card.md", card)
-        export(self.settings, folder, load_tokenizer(self.shards.folder), checkpoint.path, card)
+        tokenizer, lineage = load_tokenizer(self.shards.folder), lineage_of(self, figures)
+        export(self, tokenizer, checkpoint.path, card, lineage)
         return JobResults(summary_lines(folder, checkpoint, figures, plot), card, figures)

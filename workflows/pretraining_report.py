@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.text.rows.masking import Vocabulary
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from workflows.model_card import model_card
-from workflows.pretrain_settings import PretrainSettings
 from workflows.registration import Usage
 from workflows.run_folder import RunFolder
 
@@ -61,14 +61,15 @@ def pretraining_card(
 
 
 def export(
-    settings: PretrainSettings, folder: RunFolder, tokenizer: Tokenizer, checkpoint: Path, card: str
+    job: "PretrainingJob", tokenizer: Tokenizer, checkpoint: Path, card: str, lineage: Lineage
 ) -> None:
     """Writes the checkpoint's weights as a model folder."""
+    settings = job.settings
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     config = settings.model.config(vocabulary.size, vocabulary.pad_id)
     model = Bert.for_pretraining(config, next_sentence=settings.rows.objective == "mlm_nsp")
     model.load_state_dict(load_file(checkpoint / MODEL))
-    save_model_folder(folder.model, model, tokenizer, card=card)
+    save_model_folder(job.folder.model, model, tokenizer, card=card, lineage=lineage)
 
 
 def summary_lines(

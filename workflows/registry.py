@@ -1,16 +1,14 @@
 """Model folders as versions in MLflow's registry, with their card, lineage and aliases.
 
-In: a model folder and the run that made it. Out: a version number; and from `models:/name@alias`
-the folder again. No pickle: MLflow keeps the folder, `bert_core` and `model_pyfunc.py` as they are.
+In: a model folder and the run that made it. Out: a version number, of which `serving.registry`
+makes a folder again. No pickle: MLflow keeps the folder, `bert_core` and `model_pyfunc.py` as they
+are.
 """
 
 import hashlib
-import os
-import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,26 +17,16 @@ import yaml
 
 import bert_core
 from bert_core.errors import UserError
-from workflows.mlflow_run import open_client, store_exists
+from serving.registry import FOLDER_NAME, METRIC_TAG, as_user_error, mlflow_environment
+from workflows.mlflow_run import open_client
 from workflows.tracker import without_machine_paths
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 CONTENT_TAG = "bertline.content_sha256"
-FOLDER_NAME = "model"
 IDENTITY_NAMES = ("config.json", "model.safetensors", "tokenizer.json")
 REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
-ENVIRONMENT = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",  # 1.8 s to check what is pinned to this process
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
-NOT_THERE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
-"""MLflow's codes for a model, and for an alias, that it does not have."""
-ALIAS_URI = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
 
 def register_model_folder(
@@ -60,8 +48,10 @@ def register_model_folder(
     """
     content = content_hash(folder)
     entries = {CONTENT_TAG: content, "run_id": run_id} | dict(tags)
-    entries |= {f"metric.{key}": f"{value:.6g}" for key, value in metrics.items()}
-    with _mlflow_environment(tracking_uri), _as_user_error(f"model {name} not registered"):
+    entries |= {f"{METRIC_TAG}{key}": f"{value:.6g}" for key, value in metrics.items()}
+    remedy = "repeat the command when MLflow answers; nothing is registered twice"
+    problem = as_user_error(f"model {name} not registered", remedy)
+    with mlflow_environment(tracking_uri), problem:
         client = open_client(tracking_uri)
         version = _registered_version(client, name, run_id, content)
         if version is None:
@@ -79,70 +69,6 @@ def register_model_folder(
         for alias in aliases:
             client.set_registered_model_alias(name, alias, str(version))
     return version
-
-
-def resolve_model(model_uri: str, tracking_uri: str, cache_folder: Path) -> Path:
-    """The local model folder of `models:/name@alias` or `models:/name/version`.
-
-    Downloaded once for each logged model; a folder that is in the cache is whole. Raises
-    `UserError` for another form of URI and for what MLflow does not have.
-    """
-    from mlflow.artifacts import download_artifacts
-
-    match = ALIAS_URI.fullmatch(model_uri)
-    if match is None:
-        raise UserError("not a model URI", model_uri, "write models:/name@alias or models:/name/1")
-    no_such = f"no model {model_uri}"
-    if not store_exists(tracking_uri):
-        remedy = "register a model first, or give another --storage or tracking URI"
-        raise UserError(no_such, f"no MLflow store at {tracking_uri}", remedy)
-    with _mlflow_environment(tracking_uri), _as_user_error(no_such, is_lookup=True):
-        client = open_client(tracking_uri)
-        if match["alias"]:
-            version = client.get_model_version_by_alias(match["name"], match["alias"])
-        else:
-            version = client.get_model_version(match["name"], match["version"])
-        model = client.get_logged_model(str(version.source).removeprefix("models:/"))
-        final = cache_folder / model.model_id
-        if not final.exists():
-            cache_folder.mkdir(parents=True, exist_ok=True)
-            source = f"{model.artifact_location}/artifacts/{FOLDER_NAME}"
-            with tempfile.TemporaryDirectory(dir=cache_folder) as beside:
-                download_artifacts(source, dst_path=beside, tracking_uri=tracking_uri)
-                (Path(beside) / FOLDER_NAME).replace(final)
-    return final
-
-
-@contextmanager
-def _mlflow_environment(tracking_uri: str) -> Iterator[None]:
-    """MLflow's environment while it is called here: this store the default, waits bounded.
-
-    Its SQLite registry looks a logged model up in the default store, whatever its own client says.
-    """
-    wanted = ENVIRONMENT | {"MLFLOW_TRACKING_URI": tracking_uri}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _as_user_error(what: str, *, is_lookup: bool = False) -> Iterator[None]:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except MlflowException as error:
-        remedy = "repeat the command when MLflow answers; nothing is registered twice"
-        if is_lookup and error.error_code in NOT_THERE:
-            remedy = "the MLflow UI lists the models, their versions and aliases"
-        raise UserError(what, str(error).partition("\n")[0][:300], remedy) from error
 
 
 def content_hash(folder: Path) -> str:

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO
 
+from serving.registry import default_tracking_uri as default_tracking_uri
 from workflows.journal import read_records
 
 JOURNAL_NAME = "journal.jsonl"
@@ -209,18 +210,6 @@ def code_tags(folder: Path) -> dict[str, str]:
         tags["mlflow.source.git.commit"] = commit
         tags["git.dirty"] = str(bool(_git(folder, "status", "--porcelain"))).lower()
     return tags
-
-
-def default_tracking_uri(storage: Path) -> str:
-    """MLFLOW_TRACKING_URI where it is set, otherwise SQLite under the storage folder.
-
-    A relative SQLite path becomes absolute here, because workers have other working folders.
-    """
-    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    prefix = "sqlite:///"
-    if uri.startswith(prefix):
-        return prefix + str(Path(uri.removeprefix(prefix)).absolute())
-    return uri or f"{prefix}{storage.absolute() / 'mlflow' / 'mlflow.db'}"
 
 
 def without_machine_paths(text: str) -> str:

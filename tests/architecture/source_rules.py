@@ -10,9 +10,13 @@ PACKAGES = ("bert_core", "workflows", "serving")
 CORE_IMPORTS = {"bert_core", "torch", "tokenizers", "numpy", "pydantic", "safetensors"}
 CORE_NEVER = ("ray", "mlflow", "fastapi", "starlette", "transformers", "workflows", "serving")
 SERVING_NEVER = ("ray.train", "workflows")
+# Both find models at MLflow; the reading half of the registry is with those who only read.
+OF_SERVING_IN_WORKFLOWS = "serving.registry"
+# A server's process has no MLflow: only the one that fetches for it comes near.
+NEAR_MLFLOW_IN_SERVING = {"serving.watch", "serving.registry"}
 RAY_TRAIN_MODULES = {"workflows.cluster"}
 MLFLOW_MODULES = re.compile(
-    r"workflows\.(mlflow_run|registry|report_run|model_pyfunc|tracking\w*)|serving\.watch"
+    r"workflows\.(mlflow_run|registry|report_run|model_pyfunc|tracking\w*)|serving\.registry"
 )
 # MLflow itself imports this file, from inside a logged model, to find the model in it.
 MLFLOW_AT_THE_TOP = {"workflows.model_pyfunc"}
@@ -77,8 +81,9 @@ def import_complaints(module, source):
                 complaints.append(f"line {each.line}: bert_core never imports {each.name}")
             elif each.at_import and top not in CORE_IMPORTS | sys.stdlib_module_names:
                 complaints.append(f"line {each.line}: import {each.name} inside the function")
-        if package == "serving" and _under(each.name, SERVING_NEVER):
-            complaints.append(f"line {each.line}: serving never imports {each.name}")
+        if package in ("serving", "workflows"):
+            complaint = _halves_complaint(module, each.name)
+            complaints += [f"line {each.line}: {complaint}"] if complaint else []
         if _under(each.name, ("ray.train",)) and module not in RAY_TRAIN_MODULES:
             complaints.append(f"line {each.line}: only workflows/cluster.py imports ray.train")
         if _under(each.name, ("mlflow",)):
@@ -89,6 +94,19 @@ def import_complaints(module, source):
         if _under(each.name, PICKLES):
             complaints.append(f"line {each.line}: no {each.name}: reading it executes code")
     return complaints
+
+
+def _halves_complaint(module, imported):
+    """What is wrong with an import by the half that serves, or by the half that trains."""
+    if module.startswith("workflows."):
+        wrong = _under(imported, ("serving",)) and not _under(imported, (OF_SERVING_IN_WORKFLOWS,))
+        return f"of serving, workflows import {OF_SERVING_IN_WORKFLOWS} alone" if wrong else ""
+    if _under(imported, SERVING_NEVER):
+        return f"serving never imports {imported}"
+    is_near_mlflow = _under(imported, tuple(NEAR_MLFLOW_IN_SERVING))
+    if is_near_mlflow and module not in NEAR_MLFLOW_IN_SERVING:
+        return "a server's process has no MLflow"
+    return ""
 
 
 def unsafe_calls(source):

@@ -14,7 +14,7 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import train_wordpiece
 from workflows.mlflow_run import create_store, open_client
 from workflows.model_card import model_card
-from workflows.registry import CONTENT_TAG, register_model_folder, resolve_model
+from workflows.registry import CONTENT_TAG, register_model_folder
 
 PROJECT = Path(__file__).parents[2]
 
@@ -128,37 +128,6 @@ def test_mlflow_loads_the_alias_and_predicts(version, store_uri, tmp_path, model
     assert probabilities == sorted(probabilities, reverse=True)
     _, _, tokenizer = load_model_folder(model_folder)
     assert all(tokenizer.token_to_id(candidate["token"]) is not None for candidate in first)
-
-
-def test_an_alias_resolves_to_the_whole_folder_once(version, store_uri, tmp_path, model_folder):
-    folder = resolve_model("models:/encoder@champion", store_uri, tmp_path)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
-        path.name: path.read_bytes() for path in model_folder.iterdir()
-    }
-    load_model_folder(folder)
-    stamp = folder.stat().st_mtime_ns
-    assert resolve_model(f"models:/encoder/{version}", store_uri, tmp_path) == folder
-    assert folder.stat().st_mtime_ns == stamp
-    assert list(tmp_path.iterdir()) == [folder]
-
-
-@pytest.mark.parametrize(
-    ("uri", "remedy"),
-    [
-        ("models:/encoder@nobody", "the MLflow UI lists the models"),
-        ("models:/nothing/1", "the MLflow UI lists the models"),
-        ("encoder@champion", "write models:/name@alias"),
-    ],
-)
-def test_what_is_not_there_is_named(uri, remedy, version, store_uri, tmp_path):
-    with pytest.raises(UserError, match=rf"{uri}.*{remedy}"):
-        resolve_model(uri, store_uri, tmp_path)
-
-
-def test_a_store_that_is_not_there_is_not_made(tmp_path):
-    with pytest.raises(UserError, match=r"no model models:/a@b: no MLflow store at sqlite"):
-        resolve_model("models:/a@b", f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "models")
-    assert not any(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_no_model_is_named(store_uri, run_id, tmp_path):

@@ -1,7 +1,12 @@
 """What those who run the server are told."""
 
+import json
+
+from bert_core.lineage import Lineage
+from bert_core.model_folder import load_model_folder, save_model_folder
 from serving.engine import Engine
 from serving.models import close_models, load_models
+from serving.pointers import Pointer
 
 
 def test_the_server_is_well(server):
@@ -30,4 +35,34 @@ def test_the_only_model_has_the_fields_of_tei(start_server, small_models):
     assert info["model_id"] == "encoder" and info["max_input_length"] == 384
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}
     assert info["model_sha"] == info["models"]["encoder"]["sha256"]
+    close_models(list(models.values()))
+
+
+def test_where_a_model_comes_from_is_shown(server, start_server, small_models, tmp_path):
+    _, info = server.ask("/info")
+    assert all(each["lineage"] is each["registered"] is None for each in info["models"].values())
+
+    config = json.loads((small_models["sentiment"] / "config.json").read_text())
+    _, model, tokenizer = load_model_folder(small_models["sentiment"])
+    known = Lineage(run="mini-1a2b", data_sha256="ab" * 32, metrics={"dev/accuracy": 0.75})
+    save_model_folder(tmp_path / "mine", model, tokenizer, "", extra_config=config, lineage=known)
+    pointer = Pointer(
+        address="models:/mood/3",
+        name="mood",
+        version=3,
+        alias=None,
+        folder=tmp_path / "mine",
+        tracking_uri="http://mlflow:5000",
+        lineage=Lineage(run_id="1", git_commit="c0" * 20, metrics={"dev/accuracy": 0.7}),
+    )
+    models = load_models({"mine": tmp_path / "mine", "same": pointer})
+    running = start_server(Engine(models), small_models)
+    _, info = running.ask("/info")
+    of_folder, of_registry = info["models"]["mine"], info["models"]["same"]
+    assert of_folder["lineage"] == known.model_dump() and of_folder["registered"] is None
+    assert of_registry["registered"] == {"name": "mood", "version": 3, "alias": None}
+    assert of_registry["lineage"] == known.model_dump() | {"run_id": "1", "git_commit": "c0" * 20}
+    assert str(tmp_path) not in json.dumps(info)
+    _, document = running.ask("/openapi.json")
+    assert "run_id" in document["components"]["schemas"]["Lineage"]["properties"]
     close_models(list(models.values()))

@@ -1,0 +1,40 @@
+"""Where a model comes from, in a file of its folder that programs can read."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+LINEAGE = "lineage.json"
+
+
+class Lineage(BaseModel):
+    """What is known of a model's origin; None, or no metrics, where it is not.
+
+    `run` is the run's name and `run_id` its id at MLflow, which a run that MLflow did not answer
+    has not yet. `data_sha256` is that of the training data as the run read it, `git_dirty` whether
+    the code was changed since `git_commit`. Nothing here is a time or a path.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str | None = None
+    run_id: str | None = None
+    data_sha256: str | None = None
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    metrics: dict[str, float] = {}
+
+    def completed(self, other: "Lineage") -> "Lineage":
+        """This, with what only the other says."""
+        return other.model_copy(update=self.model_dump(exclude_defaults=True))
+
+
+def read_lineage(folder: Path) -> Lineage | None:
+    """What a model folder says of its origin; None where it says nothing.
+
+    Another program's file of that name says nothing either: a model is not refused for it.
+    """
+    try:
+        return Lineage.model_validate_json((folder / LINEAGE).read_bytes())
+    except (OSError, ValidationError):
+        return None

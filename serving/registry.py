@@ -1,0 +1,199 @@
+"""MLflow's registry, the reading half: `models:/name@alias` in, a model folder in the cache out.
+
+`workflows` find their models by it as well, and register them beside it. In serving only the
+process of `serving.watch` uses it: MLflow is imported when it is first needed.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_core.disk import flush_to_disk
+from bert_core.errors import UserError
+from bert_core.lineage import Lineage
+from serving.pointers import Address, without_password
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+FOLDER_NAME = "model"
+"""The name of the model folder among the artifacts of a logged model."""
+SQLITE_PREFIX = "sqlite:///"
+METRIC_TAG = "metric."
+"""What the tags of a version begin with that are its metrics."""
+
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",  # 1.8 s to check what is pinned to this process
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+_QUICKLY = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+"""For a question of a few bytes: a server that waits for the answer may have its model anyway."""
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+_NOT_THERE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+"""MLflow's codes for a model, and for an alias, that it does not have."""
+
+
+class UnreachableError(UserError):
+    """MLflow did not answer, or not with what was asked for; it may another time."""
+
+
+@dataclass(frozen=True)
+class FetchedModel:
+    """A version of a registered model, its folder in the cache, and what MLflow says of it."""
+
+    folder: Path
+    name: str
+    version: int
+    lineage: Lineage
+
+
+def default_cache() -> Path:
+    """The folder of fetched models where no other is given."""
+    return Path.home() / ".bertline" / "models"
+
+
+def default_tracking_uri(storage: Path) -> str:
+    """MLFLOW_TRACKING_URI where it is set, otherwise SQLite under the storage folder.
+
+    A relative SQLite path becomes absolute here, because workers have other working folders.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if uri.startswith(SQLITE_PREFIX):
+        return SQLITE_PREFIX + str(Path(uri.removeprefix(SQLITE_PREFIX)).absolute())
+    return uri or f"{SQLITE_PREFIX}{storage.absolute() / 'mlflow' / 'mlflow.db'}"
+
+
+def store_exists(tracking_uri: str) -> bool:
+    """Whether a SQLite store is there; of a server nobody knows before it is asked."""
+    path = tracking_uri.removeprefix(SQLITE_PREFIX)
+    return path == tracking_uri or Path(path).exists()
+
+
+def fetch_model(model_uri: str, tracking_uri: str, cache: Path) -> FetchedModel:
+    """The version that `models:/name@alias` or `models:/name/3` is now, in `cache`.
+
+    A folder is downloaded once for each logged model, however many ask at once, and is whole when
+    it is there. Raises `UserError` for another form of URI and for what MLflow does not have,
+    `UnreachableError` where it does not answer.
+    """
+    address = Address.of(model_uri)
+    no_such = f"no model {model_uri}"
+    if not store_exists(tracking_uri):
+        remedy = "register a model first, or give another --storage or tracking URI"
+        raise UnreachableError(no_such, f"no MLflow store at {tracking_uri}", remedy)
+    remedy = f"is MLflow at {without_password(tracking_uri)}?"
+    with as_user_error(no_such, remedy, is_lookup=True):
+        from mlflow import MlflowClient
+
+        with mlflow_environment(tracking_uri, _QUICKLY):
+            client = MlflowClient(tracking_uri, tracking_uri)
+            version = _version_of(client, address)
+            source = str(version.source)
+            if not source.startswith("models:/"):
+                raise UserError(no_such, f"version {version.version} is at {source}", _NOT_OURS)
+            model = client.get_logged_model(source.removeprefix("models:/"))
+    folder = cache / model.model_id
+    if not folder.exists():
+        source = f"{model.artifact_location}/artifacts/{FOLDER_NAME}"
+        remedy += f" Can {cache} be written?"
+        with as_user_error(f"{model_uri} not fetched", remedy), mlflow_environment(tracking_uri):
+            _download_once(source, tracking_uri, folder)
+    lineage = lineage_of_tags(version.tags).model_copy(update={"run_id": version.run_id or None})
+    return FetchedModel(folder, address.name, int(version.version), lineage)
+
+
+_NOT_OURS = "name a version that a workflow of Bertline has registered"
+
+
+def _version_of(client: "MlflowClient", address: Address) -> "ModelVersion":
+    if address.alias is not None:
+        return client.get_model_version_by_alias(address.name, address.alias)
+    return client.get_model_version(address.name, str(address.version))
+
+
+def _download_once(source: str, tracking_uri: str, folder: Path) -> None:
+    """Downloads beside the folder's place and renames; whoever comes meanwhile waits for that.
+
+    What a process that was killed has left there is downloaded again.
+    """
+    from mlflow.artifacts import download_artifacts
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = folder.with_name(f".{folder.name}.part")
+    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        download_artifacts(source, dst_path=str(beside), tracking_uri=tracking_uri)
+        for path in (beside / FOLDER_NAME).rglob("*"):
+            flush_to_disk(path)
+        (beside / FOLDER_NAME).replace(folder)
+        flush_to_disk(folder.parent)
+        beside.rmdir()
+
+
+def lineage_of_tags(tags: Mapping[str, str]) -> Lineage:
+    """What the tags of a run or of a version say, as `workflows` write them."""
+    dirty = tags.get("git.dirty")
+    return Lineage(
+        data_sha256=tags.get("data.sha256"),
+        git_commit=tags.get("mlflow.source.git.commit"),
+        git_dirty=None if dirty is None else dirty == "true",
+        metrics={
+            name.removeprefix(METRIC_TAG): float(value)
+            for name, value in tags.items()
+            if name.startswith(METRIC_TAG) and _NUMBER.fullmatch(value)
+        },
+    )
+
+
+@contextmanager
+def mlflow_environment(
+    tracking_uri: str, changes: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """MLflow's environment while it is called here: this store the default, waits bounded.
+
+    Its SQLite registry looks a logged model up in the default store, whatever its own client says.
+    """
+    wanted = _ENVIRONMENT | dict(changes or {}) | {"MLFLOW_TRACKING_URI": tracking_uri}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def as_user_error(what: str, remedy: str, *, is_lookup: bool = False) -> Iterator[None]:
+    """Says in one line what MLflow, the network and the disk raise: `UnreachableError`.
+
+    A lookup of what MLflow does not have is `UserError`, with a remedy of its own.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        reason = without_password(" ".join(str(error).split()))[:300]
+        if is_lookup and getattr(error, "error_code", None) in _NOT_THERE:
+            there = "the MLflow UI lists the models, their versions and aliases"
+            raise UserError(what, reason, there) from error
+        raise UnreachableError(what, reason, remedy) from error
