@@ -2,7 +2,8 @@
 
 Nothing goes in. A small encoder is pre-trained on documentation that is here, then fine-tuned on
 three tasks made of it, each beside the same head on the weights that the pre-training began with.
-The same command goes on after any death; a finished demo prints its table.
+In the end what was trained is served and asked. The same command goes on after any death; a
+finished demo prints its table, and serves.
 """
 
 import shutil
@@ -13,9 +14,13 @@ from pathlib import Path
 from pydantic import Field
 
 from workflows.command import run_command
+from workflows.demo_questions import FILE as QUESTIONS
+from workflows.demo_questions import read_questions
+from workflows.demo_serving import Serve, serve_demo
 from workflows.model_location import locate_model
 from workflows.pretrain import pretrain
 from workflows.pretrain_settings import PretrainSettings
+from workflows.run_folder import RunFolder
 from workflows.settings import (
     CommandLineSettings,
     default_storage,
@@ -47,6 +52,11 @@ class DemoSettings(CommandLineSettings):
     )
     data: str = Field(default="docs://", description="documentation that the tasks are made of")
     max_examples: int = Field(default=2500, ge=200, description="examples of each task to learn")
+    serve: Serve = Field(
+        default="auto",
+        description="whether to serve and ask what was trained: yes, until Ctrl-C; auto, until"
+        " Ctrl-C on a terminal, else until all is asked; no, the table is the end",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,18 +79,22 @@ def demo(settings: DemoSettings) -> bool:
     if settings.fresh:
         shutil.rmtree(folder, ignore_errors=True)
     table = folder / "table.txt"
-    if not table.exists():
+    if not (table.exists() and (folder / QUESTIONS).exists()):
         from workflows.demo_tasks import learn_and_compare
 
         if not learn_and_compare(settings, storage, path, folder):
             return False
-    print(table.read_text(encoding="utf-8"))
+    print(table.read_text(encoding="utf-8"), flush=True)
+    questions = read_questions(folder)
+    runs = {name: storage.folder / "runs" / run for name, run in questions.runs.items()}
+    models = {"encoder": path} | {name: RunFolder(run).model for name, run in runs.items()}
+    serve_demo(models, questions, folder, settings.serve)
     return True
 
 
 def demo_folder(settings: DemoSettings, storage: Storage, encoder: str) -> Path:
-    """Where table, picture and report of an encoder lie."""
-    values = settings.model_dump(mode="json", exclude={"storage", "fresh", "model"})
+    """Where table, picture, report and questions of an encoder lie."""
+    values = settings.model_dump(mode="json", exclude={"storage", "fresh", "model", "serve"})
     return storage.folder / "demo" / f"{encoder}-{settings_hash(values)}"
 
 

@@ -13,6 +13,7 @@ from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import TASKS
 from bert_core.training.settings import FinetuningOptimizerSettings
+from workflows.demo_questions import questions_about, write_questions
 from workflows.demo_report import compared, write_report
 from workflows.finetune import opened_job
 from workflows.finetune_settings import TaskRunSettings, settings_class
@@ -55,7 +56,7 @@ def untrained_encoder(pretrained: Path, folder: Path) -> Path:
 def learn_and_compare(
     settings: "DemoSettings", storage: Storage, pretrained: Path, folder: Path
 ) -> bool:
-    """Fine-tunes both encoders on all tasks, in turn; table, picture and report go to `folder`.
+    """Fine-tunes both encoders on all tasks, in turn; report and questions go to `folder`.
 
     False when it was told to stop.
     """
@@ -74,6 +75,8 @@ def learn_and_compare(
         if left and not train_and_register(left):
             return False
         results = [compared(jobs[task, UNTRAINED], jobs[task, PRETRAINED]) for task in LEARNED]
+    trained = {task.removeprefix("docs_"): jobs[task, PRETRAINED] for task in LEARNED}
+    write_questions(questions_about(trained), folder)
     write_report(results, folder)
     return True
 

@@ -7,9 +7,11 @@ import time
 
 import pytest
 from finetuning_runs import Demo, write_encoder
+from finished_demos import QUESTIONS
 from pretraining_runs import REPOSITORY, writer_of
 
 from workflows.demo import DemoSettings, demo_folder, main
+from workflows.demo_questions import write_questions
 from workflows.settings import parse_command_line
 from workflows.storage import open_storage
 
@@ -34,11 +36,12 @@ def test_it_lies_where_pretraining_does():
 
 def test_a_finished_demo_prints_its_table_at_once(tmp_path, capsys):
     (tmp_path / "runs" / "mine" / "model").mkdir(parents=True)
-    arguments = ["--storage", str(tmp_path), "--model", "mine"]
+    arguments = ["--storage", str(tmp_path), "--model", "mine", "--serve", "no"]
     settings = parse_command_line(DemoSettings, arguments)
     folder = demo_folder(settings, open_storage(settings.storage), "mine")
     folder.mkdir(parents=True)
     (folder / "table.txt").write_text("the table\n")
+    write_questions(QUESTIONS, folder)
     assert main(arguments) == 0
     assert "the table" in capsys.readouterr().out
     for more, part in (
@@ -49,6 +52,15 @@ def test_a_finished_demo_prints_its_table_at_once(tmp_path, capsys):
         assert main([*arguments, *more]) == 2
         assert part in capsys.readouterr().err
     assert not (folder / "table.txt").exists(), "it starts over"
+
+
+def test_whether_it_serves_is_not_what_makes_another_demo(tmp_path):
+    arguments = ["--storage", str(tmp_path)]
+    served, unserved = (
+        parse_command_line(DemoSettings, [*arguments, "--serve", each]) for each in ("yes", "no")
+    )
+    storage = open_storage(str(tmp_path))
+    assert demo_folder(served, storage, "mine") == demo_folder(unserved, storage, "mine")
 
 
 @pytest.mark.slow
@@ -74,5 +86,9 @@ def test_killed_it_goes_on_and_shows_six_runs_in_a_table(tmp_path, ray_cluster):
     for name in ("comparison.png", "report.md"):
         assert len(list(demo.storage.glob(f"demo/encoder-*/{name}"))) == 1
     begin = time.monotonic()
-    assert demo.finish() == output[output.index("task  ") :]
+    again = demo.finish()
+    table, _, _ = output[output.index("task  ") :].partition("serving  ")
+    assert again.startswith(table)
+    asked = [re.findall(r"^(/\S+) +[\d.]+  ", text, re.MULTILINE) for text in (again, output)]
+    assert asked[0] == asked[1] and {"/v1/classify", "/v1/ner", "/v1/qa"} < {*asked[0]}
     print(f"a finished demo takes {time.monotonic() - begin:.1f} s")
