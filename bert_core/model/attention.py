@@ -17,20 +17,27 @@ from bert_core.model.layout import Layout, Packed, Padded
 
 
 def attention(
-    query_key_value: Tensor, num_heads: int, layout: Layout, dropout: float = 0.0
+    query_key_value: Tensor,
+    num_heads: int,
+    layout: Layout,
+    dropout: float = 0.0,
+    *,
+    apart: bool = False,
 ) -> Tensor:
     """Lets every token attend to the real tokens of its own sequence (Vaswani et al. 2017, 3.2).
 
     `query_key_value` is [T, 3 * A * D], queries first; the result is [T, A * D]. `dropout` acts on
     the attention probabilities and is 0 outside training. What padding holds afterwards means
-    nothing. Raises `UserError` for what the packed kernel of CUDA cannot do: dropout, float32.
+    nothing. `apart` is for packed rows on a CPU, see `blocks_of`.
+
+    Raises `UserError` for what the packed kernel of CUDA cannot do: dropout, float32.
     """
     tokens = query_key_value.shape[0]
     split = query_key_value.view(tokens, 3, num_heads, -1)  # [T, 3, A, D]
     if isinstance(layout, Padded):
         mixed = _padded(split, layout, dropout)
     elif split.device.type == "cpu":
-        mixed = _in_blocks(split, blocks_of(layout.runs, num_heads), dropout)
+        mixed = _in_blocks(split, blocks_of(layout.runs, num_heads, apart), dropout)
     else:
         mixed = _packed(split, layout, dropout)
     return mixed.reshape(tokens, -1)  # [T, A * D]

@@ -49,10 +49,17 @@ class Block:
 
 
 @lru_cache(maxsize=16)  # all layers ask for the same
-def blocks_of(runs: tuple[tuple[int, int], ...], num_heads: int) -> tuple[Block, ...]:
-    """Blocks for runs of (count, length), neighbours together where that is cheaper in all."""
+def blocks_of(
+    runs: tuple[tuple[int, int], ...], num_heads: int, apart: bool = False
+) -> tuple[Block, ...]:
+    """Blocks for runs of (count, length), neighbours together where that is cheaper in all.
+
+    With `apart` never: padding changes the order of sums, so that what becomes of a row differs by
+    rounding in other company.
+    """
     blocks, start = [], 0
-    for first, stop in _cheapest_division(runs, BLOCK_COST / num_heads):
+    cheapest = _cheapest_division(runs, BLOCK_COST / num_heads)
+    for first, stop in ((n, n + 1) for n in range(len(runs))) if apart else cheapest:
         lengths = [length for count, length in runs[first:stop] for _ in range(count)]
         with torch.inference_mode(mode=False):  # what evaluation asks for first serves training too
             blocks.append(_block(start, lengths))

@@ -93,6 +93,7 @@ class Layer(nn.Module):
         self.num_heads = config.num_attention_heads
         self.hidden_dropout = config.hidden_dropout_prob
         self.attention_dropout = config.attention_probs_dropout_prob
+        self.keeps_rows_apart = False  # see `attention`
 
     def forward(
         self, hidden_states: Tensor, layout: Layout, places: Tensor | None = None
@@ -100,7 +101,13 @@ class Layer(nn.Module):
         """Maps hidden states [T, H] to those of the next layer, [T, H], or [P, H] at `places`."""
         attention_dropout = self.attention_dropout if self.training else 0.0
         query_key_value = self.query_key_value(hidden_states)  # [T, 3H]
-        mixed = attention(query_key_value, self.num_heads, layout, attention_dropout)  # [T, H]
+        mixed = attention(
+            query_key_value,
+            self.num_heads,
+            layout,
+            attention_dropout,
+            apart=self.keeps_rows_apart,
+        )  # [T, H]
         if places is not None:  # no other token is read by anyone: the rest is done for these
             mixed = mixed.index_select(0, places)
             hidden_states = hidden_states.index_select(0, places)

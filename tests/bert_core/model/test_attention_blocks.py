@@ -60,3 +60,14 @@ def test_tokens_go_to_their_slots_and_come_back(monkeypatch):
 
 def test_a_batch_of_nothing_has_no_blocks():
     assert blocks_of((), 1) == ()
+
+
+def test_rows_of_other_lengths_can_be_kept_apart():
+    runs = ((2, 5), (1, 4), (3, 2))
+    (together,) = blocks_of(runs, 4)
+    assert together.keys is not None
+    apart = blocks_of(runs, 4, apart=True)
+    assert [(each.count, each.width, each.keys) for each in apart] == [
+        (count, length, None) for count, length in runs
+    ]
+    assert [(each.start, each.stop) for each in apart] == [(0, 10), (10, 14), (14, 20)]

@@ -1,0 +1,66 @@
+"""A linear map whose weights are laid out once for oneDNN, for inference on CPUs where that pays.
+
+Shapes: T rows (tokens), I inputs, O outputs.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_REORDER = torch.ops.mkldnn._reorder_linear_weight
+_LINEAR = torch.ops.mkldnn._linear_pointwise
+
+
+@cache
+def is_faster_here() -> bool:
+    """Whether this CPU computes float32 products faster so: AMD's, where they have AVX-512.
+
+    `F.linear` computes by MKL, which on those leaves half of each vector unused
+    (docs/speed_log.md). A rule and not a measurement, so that processes on a machine agree to the
+    bit.
+    """
+    known = getattr(torch.cpu, "get_capabilities", dict)()
+    name, has_avx512 = str(known.get("cpu_name", "")), bool(known.get("avx512_f"))
+    has_both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
+    return name.startswith("AMD") and has_avx512 and has_both
+
+
+class PrepackedLinear(nn.Module):
+    """What a linear map computes, to rounding; no training.
+
+    The weights are kept in oneDNN's layout alone. Under autocast they are laid out in its type too.
+    """
+
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+        weight = linear.weight.detach()
+        self._packed = {weight.dtype: _REORDER(weight, None)}
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The outputs [T, O] of rows [T, I]."""
+        if rows.requires_grad:
+            return F.linear(rows, self.weight, self.bias)
+        dtype = rows.dtype
+        if torch.is_autocast_enabled("cpu"):
+            dtype = torch.get_autocast_dtype("cpu")
+        if dtype not in self._packed:
+            self._packed[dtype] = _REORDER(self.weight.to(dtype), None)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return _LINEAR(rows.to(dtype), self._packed[dtype], bias, "none", [], "")
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights, [O, I], in their usual layout, of which this makes a copy."""
+        return next(iter(self._packed.values())).to_dense()
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight"] = self.weight

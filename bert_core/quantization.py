@@ -1,0 +1,81 @@
+"""In which numbers a model is computed: float32, or int8 where its folder says so."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+
+from bert_core.errors import UserError
+from bert_core.model.bert import Bert
+from bert_core.model.encoder import Layer
+from bert_core.model.int8_linear import Int8Linear
+from bert_core.model.prepacked_linear import PrepackedLinear, is_faster_here
+from bert_core.model_folder import CONFIG, ModelFolderError
+
+Precision = Literal["float32", "int8"]
+
+PRECISION_FIELD = "bertline_precision"
+"""Where config.json of a model folder says in which numbers it is computed; float32 without it."""
+
+_LINEAR_MAPS = ("query_key_value", "attention_output", "intermediate", "output")
+"""Of each layer. Embeddings, norms, attention and heads stay in float32: for the few rows that a
+head reads 8 bits save nothing, and the vocabulary's projection is also the embeddings."""
+
+
+def read_precision(folder: Path) -> Precision:
+    """In which numbers a model folder is to be computed.
+
+    Raises `ModelFolderError` for what this version does not know.
+    """
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    precision = config.get(PRECISION_FIELD, "float32")
+    if precision not in get_args(Precision):
+        raise ModelFolderError(
+            f"a precision that is not computed here, {precision!r}",
+            f"{PRECISION_FIELD} in {folder / CONFIG}",
+            f"one of {' and '.join(get_args(Precision))} is",
+        )
+    return precision
+
+
+def for_inference(model: Bert, precision: Precision, device: torch.device) -> Bert:
+    """The same model, moved to a device, without dropout, and in int8 if so it is to be computed.
+
+    It can then no longer be trained. Raises `UserError` for int8 on any device but the CPU.
+    """
+    if precision == "int8":
+        if device.type != "cpu":
+            raise UserError(
+                "a model folder in int8, which only the CPU computes",
+                f"device {device.type}",
+                "compute it on the CPU, or take the float32 folder that it was made of",
+            )
+        quantize(model)
+    elif device.type == "cpu" and is_faster_here():
+        _replace_linear_maps(model, PrepackedLinear)
+    return model.to(device).eval()
+
+
+def quantize(model: Bert) -> None:
+    """Puts `Int8Linear` in the place of the encoder's linear maps, whose float32 weights are freed.
+
+    The model, on the CPU, can then be neither trained nor saved. Done twice it does nothing more.
+
+    Attention then keeps rows of other lengths apart: where a value lies on an edge, rounding to 8
+    bits makes a whole step of a difference in the last bit, so that there may be none.
+    """
+    for layer in model.encoder.layers:
+        assert isinstance(layer, Layer)
+        layer.keeps_rows_apart = True
+    _replace_linear_maps(model, Int8Linear)
+
+
+def _replace_linear_maps(model: Bert, by: Callable[[torch.nn.Linear], torch.nn.Module]) -> None:
+    for layer in model.encoder.layers:
+        for name in _LINEAR_MAPS:
+            linear = layer.get_submodule(name)
+            if isinstance(linear, torch.nn.Linear):
+                setattr(layer, name, by(linear))
+    model.requires_grad_(False)

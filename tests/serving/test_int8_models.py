@@ -1,0 +1,117 @@
+"""Models in int8 behind a server: answers alone and in company, and what they share."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from asking import answers, assert_alike
+
+from bert_core.model.int8_linear import Int8Linear
+from bert_core.model_folder import CHECKSUMS, CONFIG
+from bert_core.predictor import load_predictor
+from bert_core.quantization import PRECISION_FIELD
+from serving.engine import Engine
+from serving.models import close_models, load_models
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
+NAMES = ("encoder", "sentiment", "entities", "answers")
+
+
+def some_texts(count):
+    choose = np.random.default_rng(5)
+    return [" ".join(choose.choice(WORDS, size=choose.integers(1, 25))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def folders(small_models, tmp_path_factory):
+    """Some of the small models, each in float32 and in int8."""
+    root = tmp_path_factory.mktemp("int8")
+    both = {}
+    for name in NAMES:
+        both[name] = small_models[name]
+        both[f"{name}-int8"] = shutil.copytree(small_models[name], root / name)
+        path = root / name / CONFIG
+        path.write_text(json.dumps(json.loads(path.read_text()) | {PRECISION_FIELD: "int8"}))
+        (root / name / CHECKSUMS).unlink()
+    return both
+
+
+@pytest.fixture
+def models(folders):
+    found = load_models(folders)
+    yield found
+    close_models(list(found.values()))
+
+
+@pytest.fixture
+def server(models, folders, start_server):
+    return start_server(Engine(models), folders)
+
+
+def test_encoders_are_shared_by_models_of_one_precision(models):
+    for is_int8 in (False, True):
+        some = [each for name, each in models.items() if name.endswith("-int8") == is_int8]
+        assert {each.precision for each in some} == {"int8" if is_int8 else "float32"}
+        assert len({id(each.batcher) for each in some}) == 1
+        encoder = some[0].batcher.encoder
+        assert isinstance(encoder.layers[0].output, Int8Linear) == is_int8
+        assert all(each.model.encoder is encoder for each in some)
+    assert len({id(each.batcher) for each in models.values()}) == 2
+
+
+def test_answers_do_not_depend_on_their_company(server):
+    texts = some_texts(12)
+    answers(server, "/v1/classify", "sentiment-int8", texts)
+    answers(server, "/v1/ner", "entities-int8", texts)
+    embed = {"model": "encoder-int8", "input": texts}
+    together = server.ask("/v1/embeddings", embed)[1]["data"]
+    for text, each in zip(texts, together, strict=True):
+        _, alone = server.ask("/v1/embeddings", embed | {"input": text})
+        assert_alike(alone["data"][0]["embedding"], each["embedding"])
+
+
+def test_many_clients_at_once_get_what_each_gets_alone(server):
+    bodies = [{"model": "sentiment-int8", "inputs": each} for each in some_texts(40)]
+    alone = [server.ask("/v1/classify", each) for each in bodies]
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(lambda body: server.ask("/v1/classify", body), bodies))
+    for (status, found), (_, wanted) in zip(together, alone, strict=True):
+        assert status == 200
+        assert_alike(found["results"], wanted["results"])
+
+
+def test_answers_are_those_of_the_offline_predictor_in_int8(server, folders):
+    offline = load_predictor(folders["sentiment-int8"])
+    texts = some_texts(8)
+    body = {"model": "sentiment-int8", "inputs": texts}
+    found = server.ask("/v1/classify", body)[1]["results"]
+    in_float32 = server.ask("/v1/classify", body | {"model": "sentiment"})[1]["results"]
+    from bert_core.tasks.classification import Text
+
+    wanted, _ = offline.predict([Text(each, None, None) for each in texts])
+    for one, other, third in zip(found, wanted, in_float32, strict=True):
+        scores = {each["label"]: each["score"] for each in one["scores"]}
+        assert scores == pytest.approx(other["scores"], abs=1e-5)
+        assert one["scores"] != third["scores"]
+
+
+def test_they_are_explained(server):
+    body = {"model": "sentiment", "inputs": "the cat sat on a mat"}
+    _, wanted = server.ask("/v1/explain", body)
+    status, found = server.ask("/v1/explain", body | {"model": "sentiment-int8"})
+    assert status == 200, found
+    np.testing.assert_allclose(found["attention"], wanted["attention"], atol=0.05)
+    scale = np.abs(wanted["attributions"]).max()
+    np.testing.assert_allclose(
+        np.array(found["attributions"]) / scale, np.array(wanted["attributions"]) / scale, atol=0.1
+    )
+
+
+def test_an_accelerator_is_refused(folders):
+    from bert_core.errors import UserError
+
+    with pytest.raises(UserError, match="only the CPU"):
+        load_models({"a": folders["sentiment-int8"]}, device=torch.device("cuda"))

@@ -1,0 +1,50 @@
+"""A model folder in int8: `python workflows/quantize.py --model M --data D --output FOLDER`.
+
+The loss of quality is measured on the data, printed, and stated in the card of the folder.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_core.errors import UserError
+from workflows.command import run_command
+from workflows.output_folder import absolute_output, check_folder
+from workflows.quantize_settings import QuantizeSettings
+from workflows.settings import parse_command_line
+
+# Imports within functions load torch, which takes seconds: --help is answered before.
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code (see `run_command`)."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: quantize(parse_command_line(QuantizeSettings, given)))
+
+
+def quantize(settings: QuantizeSettings) -> bool:
+    """Measures what int8 loses and writes the folder; True when it is done.
+
+    Raises `UserError`, before anything is written, for what the user can mend.
+    """
+    output = absolute_output(settings.output)
+    if output.exists():
+        raise UserError("the output is there already", str(output), "give a new folder")
+    check_folder(output, "--output")
+    from workflows.model_location import locate_model
+    from workflows.quantization_loss import measured_loss
+    from workflows.quantized_folder import write_quantized
+    from workflows.tracker import default_tracking_uri
+
+    storage = Path(settings.storage).expanduser()
+    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
+    folder = locate_model(settings.model, storage, tracking_uri)
+    loss = measured_loss(settings, folder)
+    print(loss.text)
+    write_quantized(folder, output, loss)
+    print(f"\nwritten  {output}")
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
