@@ -21,6 +21,7 @@ from bert_core.disk import file_sha256, flush_to_disk
 from bert_core.errors import UserError
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.hugging_face import from_hugging_face, to_hugging_face
+from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.tokenizer import load_tokenizer, save_tokenizer
@@ -51,11 +52,12 @@ def save_model_folder(
     card: str,
     *,
     extra_config: Mapping[str, Any] | None = None,
+    lineage: Lineage | None = None,
 ) -> None:
     """Writes the folder whole or not at all; one that stands there is replaced.
 
-    `card` becomes README.md, `extra_config` is added to config.json. `transformers` loads the
-    folder with no missing or unexpected key.
+    `card` becomes README.md, `extra_config` is added to config.json, `lineage` becomes
+    lineage.json. `transformers` loads the folder with no missing or unexpected key.
     """
     folder = Path(folder).absolute()
     written = folder.with_name(f".{folder.name}.written")
@@ -67,9 +69,21 @@ def save_model_folder(
     (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
     _write_tokenizer(written, tokenizer, model.config.max_position_embeddings)
     (written / "README.md").write_text(card, encoding="utf-8")
-    lines = [f"{file_sha256(path)}  {path.name}\n" for path in sorted(written.iterdir())]
+    if lineage is not None:
+        _write_json(written / LINEAGE, lineage.model_dump())
+    publish_folder(written, folder)
+
+
+def publish_folder(written: Path, folder: Path) -> None:
+    """Gives a folder that is written its checksums, and the place of `folder` beside it.
+
+    After a power cut either the one or the other is there, whole.
+    """
+    (written / CHECKSUMS).unlink(missing_ok=True)
+    files = sorted(path for path in written.iterdir() if path.is_file())
+    lines = [f"{file_sha256(path)}  {path.name}\n" for path in files]
     (written / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
-    for path in (*written.iterdir(), written):
+    for path in (*written.rglob("*"), written):
         flush_to_disk(path)
     replaced = folder.with_name(f".{folder.name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
@@ -120,6 +134,8 @@ def _to_config_json(model: Bert) -> dict[str, Any]:
 def _weights(model: Bert) -> dict[str, Tensor]:
     """Float32 weights under Hugging Face's names; fixed positions are written out as a table."""
     state = dict(model.state_dict())
+    if any(tensor.dtype == torch.int8 for tensor in state.values()):
+        raise ValueError("a model in int8 has lost its float32 weights")
     if isinstance(model.encoder.embeddings.position, SinusoidalPositions):
         state[_POSITIONS] = model.encoder.embeddings.position.weight
     return {

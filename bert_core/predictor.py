@@ -18,6 +18,8 @@ from bert_core.config import ModelConfig
 from bert_core.features.tagger import FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.model_folder import CONFIG, load_model_folder
+from bert_core.quantization import for_inference, read_precision
+from bert_core.tasks.answers import Codec
 from bert_core.tasks.batches import evaluation_batches
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows, LayoutName
@@ -45,10 +47,27 @@ class Predictor:
     ) -> tuple[list[dict[str, Any]], EncodedRows]:
         """A prediction for each example (see `Task.decode`), and the rows they were made of."""
         rows = self.task.encode(examples, self.tokenizer)
+        return self.answer(self.task, rows, examples, max_tokens=max_tokens), rows
+
+    def answer(
+        self,
+        codec: Codec,
+        rows: EncodedRows,
+        examples: Sequence[Any],
+        *,
+        max_tokens: int = PREDICTION_TOKENS,
+        autocast_dtype: torch.dtype | None = None,
+    ) -> list[dict[str, Any]]:
+        """A prediction for each example, given the rows that the codec has made of them."""
         outputs, _ = compute_all_outputs(
-            self.task, self.model, rows, device=self.device, max_tokens=max_tokens
+            self.task,
+            self.model,
+            rows,
+            device=self.device,
+            max_tokens=max_tokens,
+            autocast_dtype=autocast_dtype,
         )
-        return self.task.decode(outputs, rows, examples), rows
+        return codec.decode(outputs, rows, examples)
 
 
 def load_predictor(
@@ -56,14 +75,16 @@ def load_predictor(
 ) -> Predictor:
     """Opens a fine-tuned model folder, ours or one of `transformers`.
 
-    On the CPU unless another device is given. `task_name` is the task of a folder that does not
-    know its own (see `infer_task`). Raises `UserError` for a folder that is damaged or of no task.
+    On the CPU unless another device is given; in int8 where the folder says so. `task_name` is the
+    task of a folder that does not know its own (see `infer_task`). Raises `UserError` for a folder
+    that is damaged or of no task, and for int8 elsewhere than on the CPU.
     """
     device = device or torch.device("cpu")
     _, model, tokenizer = load_model_folder(folder)
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     name, task = task_of(config) or infer_task(folder, config, model, task_name)
-    return Predictor(name, task, model.to(device).eval(), tokenizer, device)
+    model = for_inference(model, read_precision(folder), device)
+    return Predictor(name, task, model, tokenizer, device)
 
 
 def layout_for(
@@ -109,7 +130,8 @@ def compute_all_outputs(
             for items, batch in batches:
                 batch = batch.to(device, non_blocking=True)
                 answers = compute_outputs(model, batch).float()
-                loss += float(task.loss(answers, batch)[0])
+                if len(rows.labels):  # raw texts have none, not even unknown ones
+                    loss += float(task.loss(answers, batch)[0])
                 places.append(rows.places_of(items))
                 parts.append(answers.cpu().numpy())
     finally:

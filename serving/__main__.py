@@ -1,4 +1,4 @@
-"""`python -m serving --model FOLDER …`: model folders over HTTP, on one machine."""
+"""`python -m serving --model FOLDER|models:/NAME@ALIAS …`: models over HTTP, on one machine."""
 
 import logging
 import socket
@@ -11,7 +11,9 @@ from bert_core.errors import UserError
 from serving.app import create_app
 from serving.engine import Engine
 from serving.keys import read_keys
+from serving.model_sources import fetched
 from serving.models import ServedModel
+from serving.pointers import Address
 from serving.settings import ServerSettings, parse_arguments
 
 
@@ -27,18 +29,22 @@ def main() -> int:
 
 def serve(settings: ServerSettings) -> None:
     """Loads the models, says where they are to be had, and answers."""
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     keys = None if settings.api_key_file is None else read_keys(settings.api_key_file)
+    models = settings.models
     logging.basicConfig(
         stream=sys.stderr,
         format="%(message)s",
         level=logging.INFO if settings.log_requests else logging.WARNING,
     )
     listening = _bind(settings.host, settings.port)
-    engine = Engine.of_folders(settings.folders, _device(settings), settings.limits)
+    addresses = [str(each) for each in models.values() if isinstance(each, Address)]
+    if addresses:
+        print(f"asking MLflow for {', '.join(addresses)}", flush=True)
+    sources = fetched(models, tracking_uri=settings.tracking_uri, cache=settings.cache)
+    threads = settings.threads or torch.get_num_threads()
+    engine = Engine.of_folders(sources, _device(settings), settings.limits, threads)
     try:
-        app = create_app(engine, keys)
+        app = create_app(engine, keys, settings.cors_origins)
         config = uvicorn.Config(
             app,
             settings.host,
@@ -52,7 +58,8 @@ def serve(settings: ServerSettings) -> None:
         host, port = listening.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         for name, model in engine.models.items():
-            print(f"{name}: {_described(model)}, {model.folder}")
+            origin = "" if model.pointer is None else f"version {model.pointer.version}, "
+            print(f"{name}: {_described(model)}, {origin}{model.folder}")
         print(f"ready at {address}, the API's page is {address}/docs", flush=True)
         uvicorn.Server(config).run(sockets=[listening])
     finally:

@@ -1,5 +1,6 @@
 """The HTTP application: routes over an engine, under uvicorn or as Ray Serve's ingress."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,9 +10,11 @@ from fastapi_swagger import patch_fastapi
 from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
+from serving.admission import Admission
 from serving.authentication import Authenticated
 from serving.batching import DeadlineError, OverloadedError
 from serving.body_limits import BodyLimits
+from serving.cross_origin import open_to_origins
 from serving.engine import Engine
 from serving.errors import handle
 from serving.instrumentation import Instrumented
@@ -38,8 +41,14 @@ _MENDABLE = (
 )
 
 
-def create_app(engine: Engine, keys: Keys | None = None) -> FastAPI:
-    """The application that answers from the models of an engine, or only those who have a key."""
+def create_app(
+    engine: Engine, keys: Keys | None = None, cors_origins: Sequence[str] = ()
+) -> FastAPI:
+    """The application that answers from the models of an engine.
+
+    Only those who have a key, where `keys` are given; pages in browsers only where they are of one
+    of the origins.
+    """
     app = FastAPI(
         title="Bertline",
         summary="Classification, named entities, question answering and features",
@@ -59,9 +68,12 @@ def create_app(engine: Engine, keys: Keys | None = None) -> FastAPI:
     app.include_router(OperationRoutes(engine).router)
     # The last one is around all others.
     app.add_middleware(BodyLimits, limits=engine.limits)
+    app.add_middleware(Admission, engine=engine)
     if keys is not None:
         app.add_middleware(Authenticated, keys=keys)
     app.add_middleware(Instrumented, metrics=engine.metrics)
+    if cors_origins:
+        open_to_origins(app, cors_origins)
     app.openapi = partial(_document, app)
     return app
 

@@ -1,4 +1,4 @@
-"""What many clients ask at once -> packed micro-batches of one encoder, on a thread of its own.
+"""What many clients ask at once -> packed micro-batches of one encoder, on threads of its own.
 
 Shapes: R rows, P places (tokens that are asked for), H hidden size, L outputs of a head.
 """
@@ -149,12 +149,15 @@ class Batch:
 class Batcher:
     """Computes the work of all requests to one encoder, as it comes, in micro-batches.
 
-    A micro-batch has at most `max_tokens` tokens, or one item. It begins as soon as the one before
-    has ended, with whatever is waiting, so that nobody waits for others to come. Of several
-    requests each has a like share of it, so that a short one passes a long one; who gets nothing of
-    it is the first of the next.
+    A micro-batch has at most `max_tokens` tokens, or one item. It begins as soon as a thread is
+    free, with whatever is waiting, so that nobody waits for others to come. Of several requests
+    each has a like share of it, so that a short one passes a long one; who gets nothing of it is
+    the first of the next.
 
-    - `max_waiting_tokens`, above which a request is turned away
+    - `num_threads`, each of which computes a micro-batch of its own; on the CPU that is less work
+      than one micro-batch on several threads, which wait for each other at every layer
+    - `max_waiting_tokens`, above which a request is turned away; whoever comes then, until there
+      is room for more than the next one
     - `watch`, called after each micro-batch, on the thread that computes
     """
 
@@ -162,6 +165,7 @@ class Batcher:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     max_tokens: int = 1024
     max_waiting_tokens: int = 65536
+    num_threads: int = 1
     autocast_dtype: torch.dtype | None = None
     watch: Callable[[Batch], None] = lambda _: None
 
@@ -173,9 +177,14 @@ class Batcher:
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._is_closed = False
+        self._is_full = False
         self._tokens_per_second = 0.0
-        self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"encoder-{number}", daemon=True)
+            for number in range(self.num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def waiting_tokens(self) -> int:
@@ -185,8 +194,18 @@ class Batcher:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread computes what comes."""
-        return self._thread.is_alive()
+        """Whether its threads compute what comes."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a request would be turned away, whatever it asks."""
+        return self._is_full
+
+    def check_room(self) -> None:
+        """Raises `OverloadedError` where it is full."""
+        if self._is_full:
+            raise self._overloaded()
 
     def submit(self, work: Work, seconds: float = float("inf")) -> Future[list[FloatArray]]:
         """Takes work that is to be begun within so many seconds; gives what is to be found.
@@ -203,15 +222,17 @@ class Batcher:
         with self._changed:
             if self._is_closed:
                 raise RuntimeError("the batcher is closed")
+            self.check_room()
             before = self._count_tokens()
             if before and before + work.num_tokens > self.max_waiting_tokens:
-                raise OverloadedError(before / max(self._tokens_per_second, 1.0))
+                self._is_full = before > self._room_from
+                raise self._overloaded()
             self._waiting.append(waiting)
             self._changed.notify()
         return waiting.future
 
     def close(self, *, finish: bool = True) -> None:
-        """Ends the thread, when what is waiting is finished, or with the micro-batch it is at.
+        """Ends the threads, when what is waiting is finished, or with the micro-batch each is at.
 
         What is then left over is cancelled.
         """
@@ -221,8 +242,17 @@ class Batcher:
                 for each in self._waiting:
                     each.future.cancel()
                 self._waiting = []
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def _room_from(self) -> float:
+        """So many tokens wait when a full server takes requests again."""
+        return self.max_waiting_tokens * 15 / 16
+
+    def _overloaded(self) -> OverloadedError:
+        return OverloadedError(self._count_tokens() / max(self._tokens_per_second, 1.0))
 
     def _count_tokens(self) -> int:
         return sum(each.tokens_left for each in self._waiting)
@@ -253,6 +283,7 @@ class Batcher:
                 each.finish(DeadlineError("its time was over before its turn came"))
         self._waiting = [each for each in self._waiting if not each.future.done()]
         if not self._waiting:
+            self._is_full = False
             return []
         share = max(self.max_tokens // len(self._waiting), 1)
         left = self.max_tokens
@@ -263,6 +294,7 @@ class Batcher:
                 if len(items):
                     taken.setdefault(each, []).append(items)
                     left -= tokens
+        self._is_full = self._is_full and self._count_tokens() > self._room_from
         # Whoever had nothing of this one comes first in the next.
         self._waiting = sorted(
             (each for each in self._waiting if not each.is_taken), key=lambda each: each in taken
@@ -282,7 +314,7 @@ class Batcher:
         for (waiting, items), each in zip(parts, answers, strict=True):
             waiting.keep(items, each)
         seconds = time.monotonic() - begin
-        self._tokens_per_second = batch.num_real_tokens / seconds
+        self._tokens_per_second = batch.num_real_tokens / seconds * self.num_threads
         return Batch(batch.num_real_tokens, batch.num_slots, len(parts), seconds)
 
     def _answers(

@@ -18,10 +18,11 @@ from ray.serve import Application
 
 from bert_core.errors import UserError
 from serving.app import create_app
+from serving.cross_origin import Origin
 from serving.engine import Engine
 from serving.keys import read_keys
 from serving.limits import Limits
-from serving.models import model_folders
+from serving.model_sources import fetched, named_models
 
 _LOG = logging.getLogger("ray.serve")
 
@@ -38,13 +39,27 @@ class DeploymentArguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: tuple[str, ...] = Field(
-        min_length=1, description="model folder, or NAME=FOLDER, seen by all nodes; several"
+        min_length=1,
+        description="model folder seen by all nodes, models:/NAME@ALIAS or models:/NAME/3 of"
+        " MLflow's registry, or KEY=MODEL; several",
+    )
+    tracking_uri: str | None = Field(
+        default=None,
+        description="MLflow that models:/ addresses are of, reached by all nodes; by default each"
+        " node's MLFLOW_TRACKING_URI, or its store under ~/.bertline",
+    )
+    cache: Path | None = Field(
+        default=None,
+        description="folder of fetched models on each node; by default ~/.bertline/models",
+    )
+    cors_origins: tuple[Origin, ...] = Field(
+        default=(), description="origins of pages that may ask from browsers; several"
     )
     api_key_file: Path | None = None
     insecure: bool = False
     limits: Limits = Limits()
 
-    @field_validator("model", mode="before")
+    @field_validator("model", "cors_origins", mode="before")
     @classmethod
     def _one_or_several(cls, given: Any) -> Any:  # noqa: ANN401 - what a command line holds
         """On a command line several are divided by commas."""
@@ -58,11 +73,17 @@ class Server:
 
     def __init__(self, arguments: DeploymentArguments) -> None:
         assigned = ray.get_runtime_context().get_assigned_resources()
-        torch.set_num_threads(max(1, int(assigned.get("CPU", 1))))
+        threads = max(1, int(assigned.get("CPU", 1)))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._engine = Engine.of_folders(model_folders(arguments.model), device, arguments.limits)
+        # Here and not in `build`: the folder has to be in the cache of this replica's node.
+        sources = fetched(
+            named_models(arguments.model),
+            tracking_uri=arguments.tracking_uri,
+            cache=arguments.cache,
+        )
+        self._engine = Engine.of_folders(sources, device, arguments.limits, threads)
         keys = None if arguments.api_key_file is None else read_keys(arguments.api_key_file)
-        self._app = create_app(self._engine, keys)
+        self._app = create_app(self._engine, keys, arguments.cors_origins)
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]
         if missing:
@@ -99,9 +120,9 @@ def build(arguments: DeploymentArguments) -> Application:
             "api_key_file",
             "give it, or say insecure=true in a closed network",
         )
-    for folder in model_folders(arguments.model).values():
-        if not folder.is_absolute():
+    for source in (*named_models(arguments.model).values(), arguments.cache):
+        if isinstance(source, Path) and not source.is_absolute():
             raise UserError(
-                "replicas have a working directory of their own", str(folder), "give whole paths"
+                "replicas have a working directory of their own", str(source), "give whole paths"
             )
     return Server.bind(arguments)

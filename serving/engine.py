@@ -4,18 +4,19 @@ What is asked is encoded and decoded by `bert_core`, as offline; between the two
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
 from bert_core.features.extractor import FeatureChoice
+from bert_core.tasks.answers import Codec
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.question_answering import QuestionAnswering
@@ -27,6 +28,7 @@ from serving.inputs import Inputs, has_more_tokens, texts_in
 from serving.limits import Limits
 from serving.metrics import Metrics
 from serving.models import ServedModel, close_models, load_models, warm_up
+from serving.pointers import Pointer
 from serving.problems import TOO_LONG, RequestError
 from serving.request_context import current_request
 from serving.schemas.fields import OverflowOrError
@@ -56,20 +58,6 @@ _WORDS_FOR: dict[type[Task], str] = {
 _NAME_ONE = "name one in model; in the routes of Hugging Face and TEI, with ?model=NAME"
 
 
-class Codec(Protocol):
-    """A task, or what is asked of its model: examples become rows, outputs become predictions."""
-
-    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedRows:
-        """The rows of examples."""
-        ...
-
-    def decode(
-        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Any]
-    ) -> list[dict[str, Any]]:
-        """A prediction for each example, given the outputs [P, L] of its rows."""
-        ...
-
-
 @dataclass(frozen=True)
 class Prediction:
     """What was found for one item, as the task's `decode` has it, and how much of it was read."""
@@ -86,27 +74,46 @@ class Engine:
         self.models = models
         self.limits = limits or Limits()
         self.metrics = Metrics()
-        for batcher, names in _models_of_batchers(models).items():
+        batchers = _models_of_batchers(models)
+        self._batchers = list(batchers)
+        for batcher, names in batchers.items():
             self.metrics.watch("+".join(names), batcher)
         encoders = {(id(each.batcher), each.tokenizer.to_str()) for each in models.values()}
         self._have_one_encoder = len(encoders) == 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
 
     @classmethod
-    def of_folders(cls, folders: Mapping[str, Path], device: torch.device, limits: Limits) -> Self:
+    def of_folders(
+        cls,
+        folders: Mapping[str, Path | Pointer],
+        device: torch.device,
+        limits: Limits,
+        num_threads: int,
+    ) -> Self:
         """Opens model folders by name, and has each compute once, so that nobody waits for that.
 
-        Raises `UserError` for a folder that is damaged.
+        On the CPU so many threads compute, each a micro-batch of its own, by itself: torch's own
+        threads, which would share in each product, are set to one. Raises `UserError` for a folder
+        that is damaged.
         """
+        on_cpu = device.type == "cpu"
+        if on_cpu:
+            torch.set_num_threads(1)
         models = load_models(
             folders,
             device=device,
             max_tokens=limits.max_batch_tokens,
             max_waiting_tokens=limits.max_waiting_tokens,
+            num_threads=num_threads if on_cpu else 1,
         )
         for each in models.values():
             warm_up(each)
         return cls(models, limits)
+
+    def check_room(self) -> None:
+        """Raises `OverloadedError` where every encoder turns away whatever comes."""
+        if all(each.is_full for each in self._batchers):
+            self._batchers[0].check_room()
 
     def close(self) -> None:
         """Ends the threads of the encoders, each with the micro-batch that it is at."""

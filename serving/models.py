@@ -16,15 +16,18 @@ from bert_core.features.extractor import Extractor, FeatureChoice, check_choice,
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
 from bert_core.features.tagger import FEATURE_TAGGER
 from bert_core.features.units import cut_texts, unit_rows
+from bert_core.lineage import Lineage, read_lineage
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.pretrained.heads import masked_token_answers, next_sentence_answers
+from bert_core.quantization import Precision, for_inference, read_precision
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import infer_task
 from bert_core.tasks.task import Task, head_answers, layers_read
 from serving.batching import Batcher, Head, Work
+from serving.pointers import Pointer
 
 _KNOWS_NO_TASK = (
     "BertForMaskedLM",
@@ -40,7 +43,9 @@ _KNOWS_NO_TASK = (
 class ServedModel:
     """A model folder that is served: what it can do, and what computes it.
 
-    `task` is None of an encoder that was not fine-tuned; `head` then is, too.
+    `task` is None of an encoder that was not fine-tuned; `head` then is, too. `pointer` is None of
+    a folder that does not come from MLflow's registry. `precision` is that of the encoder's
+    products.
     """
 
     name: str
@@ -51,6 +56,8 @@ class ServedModel:
     task_name: str | None
     task: Task | None
     head: Head | None
+    pointer: Pointer | None = None
+    precision: Precision = "float32"
 
     @property
     def config(self) -> ModelConfig:
@@ -64,6 +71,14 @@ class ServedModel:
         Raises `UserError` for what is not known here.
         """
         return read_sentence_pooling(self.folder) or SentencePooling()
+
+    @cached_property
+    def lineage(self) -> Lineage | None:
+        """Where the model comes from, as its folder and the registry say; None if neither does."""
+        of_folder = read_lineage(self.folder)
+        if self.pointer is None:
+            return of_folder
+        return (of_folder or Lineage()).completed(self.pointer.lineage)
 
     @property
     def reads_words_in_a_row(self) -> bool:
@@ -121,44 +136,32 @@ class ServedModel:
         return Work(rows, choice.strategy.layers_of(self.config.num_hidden_layers))
 
 
-def model_folders(given: Sequence[str]) -> dict[str, Path]:
-    """Folders by the names that they are asked for: `NAME=FOLDER`, or the folder's own name.
-
-    Raises `UserError` for two of one name.
-    """
-    found: dict[str, Path] = {}
-    for each in given:
-        name, has_name, folder = each.partition("=")
-        path = Path(folder if has_name else each)
-        name = name if has_name else path.resolve().name
-        if name in found:
-            raise UserError(
-                "two models of one name", name, "give --model NAME=FOLDER for one of them"
-            )
-        found[name] = path
-    return found
-
-
 def load_models(
-    folders: Mapping[str, Path],
+    folders: Mapping[str, Path | Pointer],
     *,
     device: torch.device | None = None,
     max_tokens: int = 1024,
     max_waiting_tokens: int = 65536,
+    num_threads: int = 1,
 ) -> dict[str, ServedModel]:
     """Opens model folders, ours or those of `transformers`, by the names they are asked for.
 
-    `max_tokens` and `max_waiting_tokens` are those of each `Batcher`. Raises `UserError` for a
-    folder that is damaged.
+    What comes from MLflow's registry is given as the pointer to its folder.
+
+    `max_tokens`, `max_waiting_tokens` and `num_threads` are those of each `Batcher`. Raises
+    `UserError` for a folder that is damaged, and for one in int8 elsewhere than on the CPU.
     """
     device = device or torch.device("cpu")
     batchers: list[Batcher] = []
     served: dict[str, ServedModel] = {}
-    for name, folder in folders.items():
+    for name, source in folders.items():
+        pointer = source if isinstance(source, Pointer) else None
+        folder = source.folder if isinstance(source, Pointer) else source
         _, model, tokenizer = load_model_folder(folder)
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         known = task_of(config) or _foreign_task(folder, config, model)
-        model = model.to(device).eval()
+        precision = read_precision(folder)
+        model = for_inference(model, precision, device)
         batcher = next((b for b in batchers if are_equal(b.encoder, model.encoder)), None)
         if batcher is None:
             batcher = Batcher(
@@ -166,6 +169,7 @@ def load_models(
                 device=device,
                 max_tokens=max_tokens,
                 max_waiting_tokens=max_waiting_tokens,
+                num_threads=num_threads,
             )
             batchers.append(batcher)
         model.encoder = batcher.encoder
@@ -178,6 +182,8 @@ def load_models(
             task_name=known[0] if known else None,
             task=known[1] if known else None,
             head=partial(head_answers, model) if known else None,
+            pointer=pointer,
+            precision=precision,
         )
     return served
 
@@ -188,10 +194,10 @@ def _foreign_task(folder: Path, config: Mapping[str, Any], model: Bert) -> tuple
 
 
 def are_equal(first: Encoder, second: Encoder) -> bool:
-    """Whether two encoders compute the same."""
-    if first.config != second.config:
-        return False
+    """Whether two encoders compute the same; one in int8 and one in float32 do not."""
     mine, yours = first.state_dict(), second.state_dict()
+    if first.config != second.config or mine.keys() != yours.keys():
+        return False
     return all(torch.equal(mine[name], yours[name].to(mine[name].device)) for name in mine)
 
 

@@ -10,8 +10,10 @@ from pydantic_settings import BaseSettings, CliApp, PydanticBaseSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
 from bert_core.errors import UserError, nearest
+from serving.cross_origin import Origin
 from serving.limits import Limits
-from serving.models import model_folders
+from serving.model_sources import named_models
+from serving.pointers import Address
 
 
 class ServerSettings(BaseSettings):
@@ -30,8 +32,16 @@ class ServerSettings(BaseSettings):
 
     model: list[str] = Field(
         min_length=1,
-        description="model folder, or NAME=FOLDER; may be given several times. Without a name the"
-        " folder's is the model's",
+        description="model folder, models:/NAME@ALIAS or models:/NAME/3 of MLflow's registry, or"
+        " KEY=MODEL for another name than its own; may be given several times",
+    )
+    tracking_uri: str | None = Field(
+        default=None,
+        description="MLflow that models:/ addresses are of; by default MLFLOW_TRACKING_URI, or the"
+        " store under ~/.bertline",
+    )
+    cache: Path | None = Field(
+        default=None, description="folder of fetched models; by default ~/.bertline/models"
     )
     host: str = Field(default="127.0.0.1", description="address to listen at")
     port: int = Field(
@@ -44,6 +54,11 @@ class ServerSettings(BaseSettings):
     log_requests: bool = Field(
         default=True, description="a line of JSON for each request, without its text"
     )
+    cors_origins: list[Origin] = Field(
+        default=[],
+        description="origin of pages that may ask from browsers, https://a.example; may be given"
+        " several times, by default none",
+    )
     insecure: bool = Field(
         default=False, description="listen beyond this machine without asking for keys"
     )
@@ -51,7 +66,9 @@ class ServerSettings(BaseSettings):
         default="auto", description="what computes; auto takes a GPU where there is one"
     )
     threads: int | None = Field(
-        default=None, ge=1, description="threads that compute on the CPU; by default all cores"
+        default=None,
+        ge=1,
+        description="threads that compute on the CPU, each other requests; by default all cores",
     )
     shutdown_seconds: int = Field(
         default=20, ge=1, description="seconds that requests have to end when the server is stopped"
@@ -72,12 +89,12 @@ class ServerSettings(BaseSettings):
         return (init_settings,)
 
     @property
-    def folders(self) -> dict[str, Path]:
-        """The model folders by the names they are asked for.
+    def models(self) -> dict[str, Path | Address]:
+        """The models by the names they are asked for.
 
-        Raises `UserError` for two of one name.
+        Raises `UserError` for two of one name, and for what is no address of MLflow's registry.
         """
-        return model_folders(self.model)
+        return named_models(self.model)
 
     def check(self) -> None:
         """Raises `UserError` for a server that everybody could use unasked."""
@@ -100,10 +117,12 @@ def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
         raise UserError("wrong command line", str(error), "see --help") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"])) or "command line"
+        parts = [each for each in first["loc"] if isinstance(each, str)]
+        name = ".".join(parts) or "command line"
         fields = [*ServerSettings.model_fields, *(f"limits.{each}" for each in Limits.model_fields)]
         near = nearest(name, fields) if first["type"] == "extra_forbidden" else ""
-        raise UserError(f"{first['msg']}{near}", f"--{name}", "see --help") from error
+        said = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{said}{near}", f"--{name}", "see --help") from error
     settings.check()
     return settings
 

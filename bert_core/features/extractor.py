@@ -32,6 +32,7 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import PREDICTION_TOKENS
+from bert_core.quantization import for_inference, read_precision
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rows.counter_hash import IntArray
 
@@ -172,7 +173,8 @@ def load_extractor(
     A weighted sum whose weights are not given has those that a tagger in the folder has learned for
     the same layers, and equal ones where there is none.
 
-    Raises `UserError` for a folder that is damaged and for a choice that the encoder cannot give.
+    In int8 where the folder says so. Raises `UserError` for a folder that is damaged, for a choice
+    that the encoder cannot give, and for int8 elsewhere than on the CPU.
     """
     config, model, tokenizer = load_model_folder(folder)
     check_choice(choice, config)
@@ -180,7 +182,7 @@ def load_extractor(
         layers = choice.strategy.layers_of(config.num_hidden_layers)
         choice = replace(choice, layer_weights=learned_weights(model, layers))
     device = device or torch.device("cpu")
-    encoder = model.encoder.to(device).eval()
+    encoder = for_inference(model, read_precision(folder), device).encoder
     return Extractor(encoder, tokenizer, device, choice, max_tokens, autocast_dtype)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.classification import Classification, Text
@@ -15,6 +15,7 @@ from serving.engine import Engine, check_pairs, cutting
 from serving.inputs import Inputs
 from serving.models import ServedModel
 from serving.problems import foreign_refusals
+from serving.routes.query_parameters import refuse_unknown_parameters
 from serving.schemas.embeddings_inference import (
     EmbedAllRequest,
     EmbedRequest,
@@ -39,7 +40,9 @@ class EmbeddingsInferenceRoutes:
     @property
     def router(self) -> APIRouter:
         """The routes under their paths."""
-        router = APIRouter(tags=["Text Embeddings Inference"])
+        router = APIRouter(
+            tags=["Text Embeddings Inference"], dependencies=[Depends(refuse_unknown_parameters)]
+        )
         for path, handler, answer in (
             ("/embed", self.embed, list[list[float]]),
             ("/embed_all", self.embed_all, list[list[list[float]]]),

@@ -7,7 +7,7 @@ counts. `?model=` chooses among several models.
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 
 from bert_core.pretrained.fill_mask import FillMask, target_ids
 from bert_core.tasks.classification import Classification
@@ -22,6 +22,7 @@ from serving.inputs import Inputs
 from serving.problems import RequestError, foreign_refusals
 from serving.routes.embeddings_inference import OR_TRUNCATE, best_labels, json_of, similarities
 from serving.routes.pretrained import check_masks
+from serving.routes.query_parameters import refuse_unknown_parameters
 from serving.routes.tasks import base64_of, text_of, usable_aggregation
 from serving.schemas.fields import OverflowOrError
 from serving.schemas.hugging_face import (
@@ -50,7 +51,7 @@ class HuggingFaceRoutes:
     @property
     def router(self) -> APIRouter:
         """The routes under their paths."""
-        router = APIRouter(tags=["Hugging Face"])
+        router = APIRouter(tags=["Hugging Face"], dependencies=[Depends(refuse_unknown_parameters)])
         elements = list[FilledElement]
         for task, handler, answer in (
             ("text-classification", self.text_classification, list[list[LabelScore]]),

@@ -7,7 +7,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict
 
 from bert_core.disk import file_sha256
+from bert_core.lineage import Lineage
 from bert_core.model_folder import CHECKSUMS
+from bert_core.quantization import Precision
 from serving.engine import Engine
 from serving.limits import Limits
 from serving.models import ServedModel
@@ -19,17 +21,32 @@ class State(BaseModel):
     status: str
 
 
+class RegisteredVersion(BaseModel):
+    """What a model is in MLflow's registry.
+
+    `alias` is None where the version was asked for by its number; an alias may have moved since.
+    """
+
+    name: str
+    version: int
+    alias: str | None
+
+
 class ModelInfo(BaseModel):
-    """A model that is served: its task, its size, and its labels, if it has any.
+    """A model that is served: its task, its size, its labels if it has any, where it comes from.
 
     `sha256` is that of the folder's list of checksums, which no other contents have; None of a
-    folder without one.
+    folder without one. `registered` is None of a model that was given as a folder, `lineage` where
+    neither the folder nor the registry says anything: run, training data, code, metrics.
     """
 
     task: str | None
     labels: list[str]
     heads: list[str]
     sha256: str | None
+    registered: RegisteredVersion | None
+    lineage: Lineage | None
+    precision: Precision
     num_hidden_layers: int
     hidden_size: int
     vocab_size: int
@@ -98,7 +115,7 @@ class OperationRoutes:
             limits=limits,
             model_id=only,
             model_sha=known.sha256 if known is not None else None,
-            model_dtype="float32",
+            model_dtype=known.precision if known is not None else "float32",
             model_type={"embedding": {"pooling": engine.models[only].sentence_pooling.pooling}}
             if only is not None and known is not None and known.task is None
             else {},
@@ -110,13 +127,18 @@ class OperationRoutes:
 
 
 def _described(model: ServedModel) -> ModelInfo:
-    config, task = model.config, model.task
+    config, task, pointer = model.config, model.task, model.pointer
     checksums = model.folder / CHECKSUMS
     return ModelInfo(
         task=model.task_name,
         labels=list(task.labels) if task is not None else [],
         heads=list(model.model.heads),
         sha256=file_sha256(checksums) if checksums.is_file() else None,
+        registered=RegisteredVersion.model_validate(pointer, from_attributes=True)
+        if pointer is not None
+        else None,
+        lineage=model.lineage,
+        precision=model.precision,
         num_hidden_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
         vocab_size=config.vocab_size,

@@ -6,9 +6,12 @@ from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import ModelFolderError, save_model_folder
-from bert_core.predictor import compute_all_outputs, layout_for, load_predictor
+from bert_core.predictor import Predictor, compute_all_outputs, layout_for, load_predictor
 from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
+from bert_core.tasks.text_tagging import TextTagging
 from bert_core.tokenizer import train_wordpiece
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -67,3 +70,19 @@ def test_rows_are_packed_wherever_attention_can_have_it():
     assert layout_for(paper, CUDA, torch.bfloat16, training=True) == "padded"
     assert layout_for(plain, CUDA, torch.bfloat16, training=True) == "packed"
     assert layout_for(plain, CUDA, None, training=True) == "padded"
+
+
+def test_raw_texts_without_labels_have_no_loss(small_config, tokenizer):
+    task = Tagging(labels=("O", "B-X"), max_length=16)
+    model = Bert(Encoder(small_config), {})
+    add_task_head(model, task)
+    predictor = Predictor("ner", task, model, tokenizer, CPU)
+    codec = TextTagging(task)
+    rows = codec.encode(["one two", "three"], tokenizer)
+    found = predictor.answer(codec, rows, ["one two", "three"], max_tokens=8)
+    of_words, _ = predictor.predict([TaggedSentence(["one", "two"]), TaggedSentence(["three"])])
+    scores = [[each["score"] for each in one["entities"]] for one in found]
+    assert scores == [
+        pytest.approx([each["score"] for each in one["entities"]], abs=1e-6) for one in of_words
+    ]
+    assert compute_all_outputs(task, model, rows, device=CPU)[1] == 0

@@ -1,11 +1,68 @@
 """Servers of small models."""
 
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
 import pytest
 from running import start, write_models
 
 from serving.engine import Engine
 from serving.limits import Limits
 from serving.models import close_models, load_models
+
+
+@dataclass
+class Registry:
+    """A store of MLflow, and how models come into it."""
+
+    uri: str
+    run_id: str
+    tags: dict[str, str] = field(default_factory=lambda: {"data.sha256": "ab" * 32})
+
+    @property
+    def database(self):
+        """The file of the store."""
+        return Path(self.uri.removeprefix("sqlite:///"))
+
+    def register(self, folder, name, *aliases):
+        """The number of the folder's new version."""
+        from workflows.registry import register_model_folder
+
+        return register_model_folder(
+            folder,
+            name=name,
+            run_id=self.run_id,
+            tracking_uri=self.uri,
+            card="",
+            tags=self.tags,
+            metrics={"dev/f1": 0.75},
+            aliases=aliases,
+        )
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory, small_models):
+    """MLflow with the entities as `people@champion` and the sentiment as `mood@champion`."""
+    from workflows.mlflow_run import create_store, open_client
+
+    uri = f"sqlite:///{tmp_path_factory.mktemp('registry') / 'mlflow.db'}"
+    create_store(uri)
+    made = Registry(uri, open_client(uri).create_run("0").info.run_id)
+    made.register(small_models["entities"], "people", "champion")
+    made.register(small_models["sentiment"], "mood", "champion")
+    return made
+
+
+@pytest.fixture
+def copied_registry(registry, tmp_path):
+    """A store of its own, to be changed or to be gone."""
+    database = tmp_path / "store" / "mlflow.db"
+    database.parent.mkdir()
+    with closing(sqlite3.connect(registry.database)) as source:
+        source.execute("VACUUM INTO ?", (str(database),))  # with what is in its journal
+    return Registry(f"sqlite:///{database}", registry.run_id)
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +86,8 @@ def start_server():
     """Starts servers, and stops them in the end."""
     stops = []
 
-    def start_one(engine, folders, keys=None):
-        running, stop = start(engine, folders, keys)
+    def start_one(engine, folders, keys=None, cors_origins=()):
+        running, stop = start(engine, folders, keys, cors_origins)
         stops.append(stop)
         return running
 

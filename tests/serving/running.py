@@ -78,9 +78,10 @@ def write_models(root):
     return folders
 
 
-def start(engine, folders, keys=None):
+def start(engine, folders, keys=None, cors_origins=()):
     """A server on a port of its own, and what stops it."""
-    config = uvicorn.Config(create_app(engine, keys), "127.0.0.1", 0, log_level="critical")
+    app = create_app(engine, keys, cors_origins)
+    config = uvicorn.Config(app, "127.0.0.1", 0, log_level="critical")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -5,7 +5,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
+from functools import partial
+from pathlib import Path
 
 
 def test_models_are_served_until_the_server_is_told_to_stop(small_models, subprocess_environment):
@@ -58,3 +61,85 @@ def test_an_address_that_is_taken_is_one_line(small_models, server, subprocess_e
     )
     assert found.returncode == 2 and not found.stdout
     assert found.stderr.startswith("error: cannot listen") and found.stderr.count("\n") == 1
+
+
+class Started:
+    """A server as a user starts it, and what it says."""
+
+    def __init__(self, arguments, environment):
+        # The interpreter names every module that this process, and no child of it, imports.
+        command = [sys.executable, "-X", "importtime", "-m", "serving", "--port", "0", *arguments]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        self.errors = []
+        reading = partial(self.errors.extend, self.process.stderr)
+        self._thread = threading.Thread(target=reading)
+        self._thread.start()
+        self.lines = []
+        for line in self.process.stdout:
+            self.lines.append(line.strip())
+            if line.startswith("ready at "):
+                self.address = line.split()[2].rstrip(",")
+                break
+
+    def ask(self, path, body=None):
+        request = urllib.request.Request(
+            f"{self.address}{path}",
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return json.load(response)
+
+    def stop(self):
+        """Ends it; the modules that it has imported, and what else it said on standard error."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+        self._thread.join(30)
+        is_import = [each.startswith("import time:") for each in self.errors]
+        pairs = list(zip(self.errors, is_import, strict=True))
+        modules = {line.rpartition("|")[2].strip() for line, of_import in pairs if of_import}
+        return modules, [line for line, of_import in pairs if not of_import]
+
+
+def test_models_of_mlflow_are_served_without_mlflow(
+    copied_registry, small_models, subprocess_environment
+):
+    environment = subprocess_environment | {"MLFLOW_TRACKING_URI": copied_registry.uri}
+    given = ["--model", "models:/people@champion", "--model", "old=models:/mood/1"]
+    given += ["--model", str(small_models["answers"]), "--no-log_requests"]
+    server = Started(given, environment)
+    try:
+        info = server.ask("/info")["models"]
+        found = server.ask("/v1/ner", {"inputs": "the cat sat"})
+    finally:
+        modules, said = server.stop()
+    assert {"serving.model_sources", "torch", "fastapi"} <= modules
+    assert not {each for each in modules if each.split(".")[0] in ("mlflow", "sqlalchemy")}
+    assert not modules & {"serving.registry", "serving.watch"}
+    assert not said and found["model"] == "people"
+    assert server.lines[0] == "asking MLflow for models:/people@champion, models:/mood/1"
+    cache = Path(environment["HOME"]) / ".bertline" / "models"
+    assert server.lines[1].startswith(f"people: ner, version 1, {cache}/m-")
+    assert info["people"]["registered"] == {"name": "people", "version": 1, "alias": "champion"}
+    assert info["old"]["registered"] == {"name": "mood", "version": 1, "alias": None}
+    assert info["answers"]["registered"] is None and info["answers"]["lineage"] is None
+    lineage = info["people"]["lineage"]
+    assert (lineage["run_id"], lineage["data_sha256"]) == (copied_registry.run_id, "ab" * 32)
+    assert lineage["metrics"] == {"dev/f1": 0.75}
+
+    copied_registry.database.unlink()
+    server = Started(given, environment)
+    try:
+        assert server.ask("/info")["models"] == info
+    finally:
+        _, said = server.stop()
+    assert len(said) == 2 and all(each.startswith("warning: models:/") for each in said)
+    assert "people@champion is version 1, as fetched before: no model" in "".join(said)
+
+    command = [sys.executable, "-m", "serving", "--port", "0", "--model", "models:/mood@champion"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert ended.returncode == 2, "this one was not fetched before"
+    assert ended.stderr.startswith("error: no model models:/mood@champion: no MLflow store")
+    assert ended.stderr.count("\n") == 1

@@ -168,6 +168,62 @@ def test_what_is_too_much_is_turned_away(opened, held):
     assert len(waiting.result(30)) == 1
 
 
+def test_whoever_comes_to_a_full_server_is_turned_away_until_there_is_room(opened, held):
+    _, tokenizer = opened
+    batcher, gate = held(max_waiting_tokens=320, max_tokens=22)
+    taken = [batcher.submit(Work(texts(tokenizer, *[20] * 7), (1,))) for _ in range(2)]  # 308
+    batcher.check_room()
+    with pytest.raises(OverloadedError):
+        batcher.submit(Work(texts(tokenizer, 20), (1,)))
+    assert batcher.is_full
+    with pytest.raises(OverloadedError):
+        batcher.check_room()
+    with pytest.raises(OverloadedError):  # of two tokens there would be room
+        batcher.submit(Work(texts(tokenizer, 0), (1,)))
+    gate.opened.set()
+    for each in taken:
+        each.result(30)
+    assert not batcher.is_full
+    assert len(batcher.submit(Work(texts(tokenizer, 20), (1,))).result(30)) == 1
+
+
+def test_a_large_request_that_is_turned_away_leaves_room_for_small_ones(opened, held):
+    _, tokenizer = opened
+    batcher, gate = held(max_waiting_tokens=40)
+    waiting = batcher.submit(Work(texts(tokenizer, 3), (1,)))
+    with pytest.raises(OverloadedError):
+        batcher.submit(Work(texts(tokenizer, 100), (1,)))
+    small = batcher.submit(Work(texts(tokenizer, 3), (1,)))
+    gate.opened.set()
+    assert len(waiting.result(30)) == len(small.result(30)) == 1
+
+
+def test_each_thread_computes_a_micro_batch_of_its_own(opened, batcher_of):
+    model, tokenizer = opened
+    both = threading.Barrier(2)
+    batcher = batcher_of(model.encoder, num_threads=2, watch=lambda _: both.wait(30))
+    futures = [batcher.submit(Work(texts(tokenizer, words), (1,))) for words in (3, 4)]
+    found = [future.result(30)[0] for future in futures]
+    batcher.close()
+    assert both.n_waiting == 0 and not both.broken  # neither waited for the other in vain
+    for words, each in zip((3, 4), found, strict=True):
+        batch = texts(tokenizer, words).batch(np.arange(1), "packed")
+        with torch.inference_mode():
+            (expected,) = hidden_states(model.encoder, batch, (1,))
+        np.testing.assert_allclose(each, expected, atol=1e-5)
+
+
+def test_threads_share_a_request_of_many_items(opened, batcher_of):
+    model, tokenizer = opened
+    batcher = batcher_of(model.encoder, num_threads=3, max_tokens=50)
+    words = [number % 40 for number in range(200)]
+    (found,) = batcher.submit(Work(texts(tokenizer, *words), (1,))).result(60)
+    batch = texts(tokenizer, *words).batch(np.arange(200), "packed")
+    with torch.inference_mode():
+        (expected,) = hidden_states(model.encoder, batch, (1,))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_who_is_late_is_told_and_who_left_is_not_computed(opened, held):
     _, tokenizer = opened
     batcher, gate = held()

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from bert_core.errors import UserError
+from serving.pointers import Address
 from serving.settings import parse_arguments
 
 
 def test_models_have_names():
     settings = parse_arguments(["--model", "a/b", "--model", "ner=c/d", "--port", "0"])
-    assert settings.folders == {"b": Path("a/b"), "ner": Path("c/d")}
+    assert settings.models == {"b": Path("a/b"), "ner": Path("c/d")}
 
 
 def test_limits_are_options():
@@ -21,7 +22,23 @@ def test_limits_are_options():
 
 def test_two_models_of_one_name_are_refused():
     with pytest.raises(UserError, match="two models of one name"):
-        _ = parse_arguments(["--model", "a/b", "--model", "c/b"]).folders
+        _ = parse_arguments(["--model", "a/b", "--model", "c/b"]).models
+
+
+def test_models_may_come_from_mlflow():
+    given = ["--model", "models:/cats@champion", "--tracking_uri", "http://mlflow:5000"]
+    settings = parse_arguments([*given, "--cache", "here"])
+    assert settings.models == {"cats": Address("cats", "champion", None)}
+    assert (settings.tracking_uri, settings.cache) == ("http://mlflow:5000", Path("here"))
+
+
+def test_pages_of_named_origins_may_ask():
+    assert parse_arguments(["--model", "a"]).cors_origins == []
+    origins = ["https://a.example", "http://localhost:3000"]
+    given = [word for each in origins for word in ("--cors_origins", each)]
+    assert parse_arguments(["--model", "a", *given]).cors_origins == origins
+    with pytest.raises(UserError, match=r"is no origin.*--cors_origins"):
+        parse_arguments(["--model", "a", "--cors_origins", "*"])
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "a.example"])

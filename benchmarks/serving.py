@@ -1,0 +1,231 @@
+"""One classifier over HTTP, ours beside its peers: requests, latency, processor time, memory.
+
+`python -m benchmarks.serving --text FILE --model FOLDER --work DIR`. Every peer has a virtual
+environment of its own under DIR, made once. All servers are up at once, and take turns; each text
+is a request. The processor time is that of all processes of a server, for a request.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from benchmarks.features import paragraphs_of
+from benchmarks.measurement import surroundings, write_results
+from benchmarks.served import Served, make_environment
+from benchmarks.serving_kinds import INT8, RAY_SERVE, UVICORN, kinds
+from benchmarks.serving_load import Turn, ask_for_a_while
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.predictor import load_predictor
+from bert_core.quantization import PRECISION_FIELD
+from bert_core.tasks.catalog import task_config
+from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.task import add_task_head
+
+TEXTS = 256
+CELLS = {"20": (20, 20), "128": (128, 128), "10-200": (10, 200)}
+"""Tokens of a text, with [CLS] and [SEP]: the least and the most, evenly drawn."""
+MIX = "10-200"
+CLIENTS = (1, 8, 32)
+TOLERANCE = {INT8: 0.05}
+"""How far a score may be from the offline predictor's, where it is not `_ROUNDING`."""
+_ROUNDING = 1e-4
+_LABELS = ("negative", "positive")
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("--text", type=Path, required=True, help="file with paragraphs")
+    parser.add_argument("--model", type=Path, required=True, help="an encoder's model folder")
+    parser.add_argument("--work", type=Path, required=True, help="environments and logs")
+    parser.add_argument("--servers", nargs="+", choices=tuple(kinds()), default=list(kinds()))
+    parser.add_argument("--seconds", type=float, default=4.0, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each server in a cell")
+    parser.add_argument(
+        "--threads", type=int, default=None, help="OMP_NUM_THREADS of all; unset by default"
+    )
+    parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Runs the benchmark, prints the tables and writes the JSON."""
+    options = parse_arguments()
+    work = options.work.absolute()
+    work.mkdir(parents=True, exist_ok=True)
+    folders = write_classifiers(options.model, work)
+    folder = folders[UVICORN]
+    texts = draw_texts(options.text, load_model_folder(folder)[2])
+    with ExitStack() as stack:
+        servers, ready = start_servers(options, folders, texts, stack)
+        memory = {name: [each.resident_bytes] for name, each in servers.items()}
+        cells = {
+            f"{cell} tokens, {clients} clients": measure(options, servers, texts[cell], clients)
+            for cell in CELLS
+            for clients in CLIENTS
+        }
+        for name, each in servers.items():
+            memory[name].append(each.resident_bytes)
+    results = {
+        "benchmark": "serving",
+        "settings": {key: getattr(options, key) for key in ("seconds", "rounds", "threads")},
+        "encoder": load_model_folder(folder)[0].model_dump(
+            include={"num_hidden_layers", "hidden_size"}
+        ),
+        "surroundings": surroundings(torch.device("cpu")) | {"cores": os.cpu_count()},
+        "packages": {name: list(kinds()[name].packages) for name in servers},
+        "ready_seconds": ready,
+        "resident_bytes": memory,
+        "cells": cells,
+        "ratios": {cell: ratios(each) for cell, each in cells.items()},
+    }
+    print_results(results)
+    write_results(results, options.json)
+
+
+def write_classifiers(encoder: Path, work: Path) -> dict[str, Path]:
+    """A classifier in float32, and the same in int8, by the servers that are given them.
+
+    The weights of its head are random: what it says costs what any would.
+    """
+    folders = dict.fromkeys(kinds(), work / "classifier") | {INT8: work / "classifier-int8"}
+    _, model, tokenizer = load_model_folder(encoder)
+    torch.manual_seed(0)
+    task = Classification(labels=_LABELS, max_length=256)
+    add_task_head(model, task)
+    config = task_config("classification", task)
+    for folder, more in ((folders[UVICORN], {}), (folders[INT8], {PRECISION_FIELD: "int8"})):
+        shutil.rmtree(folder, ignore_errors=True)
+        save_model_folder(folder, model, tokenizer, card="", extra_config=config | more)
+    return folders
+
+
+def draw_texts(path: Path, tokenizer: Tokenizer) -> dict[str, list[str]]:
+    """Beginnings of real paragraphs that have the tokens of a cell."""
+    draw = np.random.default_rng(0)
+    found: dict[str, list[str]] = {cell: [] for cell in CELLS}
+    paragraphs = paragraphs_of(path)
+    for number in draw.permutation(len(paragraphs)):
+        encoding = tokenizer.encode(paragraphs[number])
+        for cell, (least, most) in CELLS.items():
+            size = int(draw.integers(least, most + 1))
+            if len(found[cell]) == TEXTS or len(encoding) < size:
+                continue
+            text = paragraphs[number][: encoding.offsets[size - 2][1]]
+            if len(tokenizer.encode(text)) == size:
+                found[cell].append(text)
+    assert all(len(each) == TEXTS for each in found.values()), "too few paragraphs"
+    return found
+
+
+def start_servers(
+    options: argparse.Namespace,
+    folders: Mapping[str, Path],
+    texts: Mapping[str, Sequence[str]],
+    stack: ExitStack,
+) -> tuple[dict[str, Served], dict[str, float]]:
+    """The servers, all of which answer as the offline predictor does, and how long each took."""
+    servers: dict[str, Served] = {}
+    ready: dict[str, float] = {}
+    question, work = texts["20"][0], options.work.absolute()
+    right = load_predictor(folders[UVICORN]).predict([Text(question, None, None)])[0][0]["scores"]
+    for name in options.servers:
+        kind = kinds()[name]
+        if kind.is_peer:
+            make_environment(kind, work)
+        begin = os.times().elapsed
+        servers[name] = Served(kind, folders[name], work, options.threads)
+        stack.callback(servers[name].end)
+        servers[name].wait(question, right, tolerance=TOLERANCE.get(name, _ROUNDING))
+        ready[name] = os.times().elapsed - begin
+        print(f"{name}: answers after {ready[name]:.1f} s", flush=True)
+    return servers, ready
+
+
+def measure(
+    options: argparse.Namespace,
+    servers: Mapping[str, Served],
+    texts: Sequence[str],
+    clients: int,
+) -> dict[str, Any]:
+    """What each server comes to in a cell: figures of its rounds, and of all together."""
+    requests = {name: [each.kind.request(text) for text in texts] for name, each in servers.items()}
+    turns: dict[str, list[tuple[Turn, float]]] = {name: [] for name in servers}
+    names = list(servers)
+    for turn in range(options.rounds):
+        start = turn % len(names)
+        for name in (*names[start:], *names[:start]):
+            each = servers[name]
+            ask_for_a_while(each.port, requests[name], clients=clients, seconds=0.5)
+            before = each.processor_seconds()
+            found = ask_for_a_while(
+                *(each.port, requests[name]),
+                **{"clients": clients, "seconds": options.seconds, "first": turn * 97},
+            )
+            turns[name].append((found, each.processor_seconds_since(before)))
+    cell = {name: figures(each) for name, each in turns.items()}
+    print_cell(len(texts[0].split()), clients, cell)
+    return cell
+
+
+def figures(turns: Sequence[tuple[Turn, float]]) -> dict[str, Any]:
+    """Medians over the turns; percentiles over all answers."""
+    latencies = np.concatenate([turn.latencies for turn, _ in turns])
+    rates = [len(turn.latencies) / turn.seconds for turn, _ in turns]
+    costs = [1000 * seconds / len(turn.latencies) for turn, seconds in turns]
+    p50, p99 = np.percentile(latencies, (50, 99)) * 1000
+    return {
+        "requests_per_second": statistics.median(rates),
+        "p50_ms": float(p50),
+        "p99_ms": float(p99),
+        "cpu_ms": statistics.median(costs),
+        "cpu_ms_of_rounds": costs,
+        "requests": len(latencies),
+    }
+
+
+def ratios(cell: Mapping[str, Any]) -> dict[str, float]:
+    """Processor time of each of ours, of that of the best peer: the median over rounds."""
+    peers = [cell[name]["cpu_ms_of_rounds"] for name in cell if kinds()[name].is_peer]
+    best = [min(each) for each in zip(*peers, strict=True)]
+    return {
+        name: statistics.median(
+            mine / theirs for mine, theirs in zip(cell[name]["cpu_ms_of_rounds"], best, strict=True)
+        )
+        for name in (UVICORN, INT8, RAY_SERVE)
+        if name in cell and best
+    }
+
+
+def print_cell(words: int, clients: int, cell: Mapping[str, Any]) -> None:
+    """A line for each server."""
+    print(f"about {words} words, {clients} clients", flush=True)
+    for name, each in cell.items():
+        print(
+            f"  {name:22} {each['requests_per_second']:7.1f}/s  p50 {each['p50_ms']:7.1f} ms"
+            f"  p99 {each['p99_ms']:7.1f} ms  CPU {each['cpu_ms']:6.1f} ms",
+            flush=True,
+        )
+
+
+def print_results(results: Mapping[str, Any]) -> None:
+    """What all comes to."""
+    for name, seconds in results["ready_seconds"].items():
+        first, last = (each / 1e6 for each in results["resident_bytes"][name])
+        print(f"{name:22} ready in {seconds:5.1f} s, {first:6.0f} MB, after all {last:6.0f} MB")
+    for cell, found in results["ratios"].items():
+        said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in found.items())
+        print(f"{cell:24} CPU time, of the best peer's: {said}")
+
+
+if __name__ == "__main__":
+    main()
