@@ -41,7 +41,7 @@ class Kind:
     name: str
     command: Callable[[Path, int, Path], Command]
     path: str
-    body: Callable[[str], Any]
+    body: Callable[[Any], Any]
     scores: Callable[[Any], Scores]
     packages: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class Kind:
         """Whether it is somebody else's."""
         return bool(self.packages)
 
-    def request(self, text: str) -> bytes:
-        """The request that asks about a text."""
+    def request(self, text: str | Sequence[str]) -> bytes:
+        """The request that asks about a text, or where that is possible about several."""
         return request_of(self.path, json.dumps(self.body(text)).encode())
 
 

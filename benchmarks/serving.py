@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.features import paragraphs_of
 from benchmarks.measurement import surroundings, write_results
-from benchmarks.served import Served, make_environment
+from benchmarks.served import Scores, Served, make_environment
 from benchmarks.serving_kinds import INT8, RAY_SERVE, UVICORN, kinds
 from benchmarks.serving_load import Turn, ask_for_a_while
 from bert_core.model_folder import load_model_folder, save_model_folder
@@ -36,8 +36,8 @@ CELLS = {"20": (20, 20), "128": (128, 128), "10-200": (10, 200)}
 MIX = "10-200"
 CLIENTS = (1, 8, 32)
 TOLERANCE = {INT8: 0.05}
-"""How far a score may be from the offline predictor's, where it is not `_ROUNDING`."""
-_ROUNDING = 1e-4
+"""How far a score may be from the offline predictor's, where it is not `ROUNDING`."""
+ROUNDING = 1e-4
 _LABELS = ("negative", "positive")
 
 
@@ -69,9 +69,10 @@ def main() -> None:
         servers, ready = start_servers(options, folders, texts, stack)
         memory = {name: [each.resident_bytes] for name, each in servers.items()}
         cells = {
-            f"{cell} tokens, {clients} clients": measure(options, servers, texts[cell], clients)
+            name: measure(options, servers, name, texts[cell], clients)
             for cell in CELLS
             for clients in CLIENTS
+            for name in [f"{cell} tokens, {clients} client{'s'[: clients - 1]}"]
         }
         for name, each in servers.items():
             memory[name].append(each.resident_bytes)
@@ -137,7 +138,7 @@ def start_servers(
     servers: dict[str, Served] = {}
     ready: dict[str, float] = {}
     question, work = texts["20"][0], options.work.absolute()
-    right = load_predictor(folders[UVICORN]).predict([Text(question, None, None)])[0][0]["scores"]
+    right = offline_scores(folders[UVICORN], question)
     for name in options.servers:
         kind = kinds()[name]
         if kind.is_peer:
@@ -145,19 +146,27 @@ def start_servers(
         begin = os.times().elapsed
         servers[name] = Served(kind, folders[name], work, options.threads)
         stack.callback(servers[name].end)
-        servers[name].wait(question, right, tolerance=TOLERANCE.get(name, _ROUNDING))
+        servers[name].wait(question, right, tolerance=TOLERANCE.get(name, ROUNDING))
         ready[name] = os.times().elapsed - begin
         print(f"{name}: answers after {ready[name]:.1f} s", flush=True)
     return servers, ready
 
 
+def offline_scores(folder: Path, text: str) -> Scores:
+    """What a server has to say of a text."""
+    (found,), _ = load_predictor(folder).predict([Text(text, None, None)])
+    return found["scores"]
+
+
 def measure(
     options: argparse.Namespace,
     servers: Mapping[str, Served],
+    title: str,
     texts: Sequence[str],
     clients: int,
 ) -> dict[str, Any]:
     """What each server comes to in a cell: figures of its rounds, and of all together."""
+    print(title, flush=True)
     requests = {name: [each.kind.request(text) for text in texts] for name, each in servers.items()}
     turns: dict[str, list[tuple[Turn, float]]] = {name: [] for name in servers}
     names = list(servers)
@@ -173,7 +182,7 @@ def measure(
             )
             turns[name].append((found, each.processor_seconds_since(before)))
     cell = {name: figures(each) for name, each in turns.items()}
-    print_cell(len(texts[0].split()), clients, cell)
+    print_cell(cell)
     return cell
 
 
@@ -206,9 +215,8 @@ def ratios(cell: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def print_cell(words: int, clients: int, cell: Mapping[str, Any]) -> None:
+def print_cell(cell: Mapping[str, Any]) -> None:
     """A line for each server."""
-    print(f"about {words} words, {clients} clients", flush=True)
     for name, each in cell.items():
         print(
             f"  {name:22} {each['requests_per_second']:7.1f}/s  p50 {each['p50_ms']:7.1f} ms"

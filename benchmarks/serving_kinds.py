@@ -84,7 +84,7 @@ def _ray_serve(folder: Path, port: int, work: Path) -> Command:
     return [Path(sys.executable).with_name("serve"), "run", path]
 
 
-def _inputs(text: str) -> Any:  # noqa: ANN401 - JSON
+def _inputs(text: str | Sequence[str]) -> Any:  # noqa: ANN401 - JSON
     return {"inputs": text}
 
 

@@ -9,7 +9,7 @@ import torch
 
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.model.encoder import Layer
+from bert_core.model.encoder import Encoder, Layer
 from bert_core.model.int8_linear import Int8Linear
 from bert_core.model.prepacked_linear import PrepackedLinear, is_faster_here
 from bert_core.model_folder import CONFIG, ModelFolderError
@@ -63,13 +63,20 @@ def quantize(model: Bert) -> None:
 
     The model, on the CPU, can then be neither trained nor saved. Done twice it does nothing more.
 
-    Attention then keeps rows of other lengths apart: where a value lies on an edge, rounding to 8
-    bits makes a whole step of a difference in the last bit, so that there may be none.
     """
-    for layer in model.encoder.layers:
+    keep_rows_apart(model.encoder)
+    _replace_linear_maps(model, Int8Linear)
+
+
+def keep_rows_apart(encoder: Encoder) -> None:
+    """Has attention keep rows of other lengths apart, for products of fewer bits than 32.
+
+    Where a value lies on an edge, rounding makes a whole step of a difference in the last bit, so
+    that there may be none, lest what is said of a text depend on its company.
+    """
+    for layer in encoder.layers:
         assert isinstance(layer, Layer)
         layer.keeps_rows_apart = True
-    _replace_linear_maps(model, Int8Linear)
 
 
 def _replace_linear_maps(model: Bert, by: Callable[[torch.nn.Linear], torch.nn.Module]) -> None:

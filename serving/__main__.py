@@ -42,7 +42,9 @@ def serve(settings: ServerSettings) -> None:
         print(f"asking MLflow for {', '.join(addresses)}", flush=True)
     sources = fetched(models, tracking_uri=settings.tracking_uri, cache=settings.cache)
     threads = settings.threads or torch.get_num_threads()
-    engine = Engine.of_folders(sources, _device(settings), settings.limits, threads)
+    engine = Engine.of_folders(
+        *(sources, _device(settings), settings.limits, threads, settings.precision)
+    )
     try:
         app = create_app(engine, keys, settings.cors_origins)
         config = uvicorn.Config(

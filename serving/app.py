@@ -68,10 +68,10 @@ def create_app(
     app.include_router(OperationRoutes(engine).router)
     # The last one is around all others.
     app.add_middleware(BodyLimits, limits=engine.limits)
-    app.add_middleware(Admission, engine=engine)
     if keys is not None:
         app.add_middleware(Authenticated, keys=keys)
     app.add_middleware(Instrumented, metrics=engine.metrics)
+    app.add_middleware(Admission, engine=engine)
     if cors_origins:
         open_to_origins(app, cors_origins)
     app.openapi = partial(_document, app)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bert_core.memory import give_back_memory
 from bert_core.model.encoder import Encoder
 from bert_core.predictor import layout_for
 from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gather_items
@@ -24,6 +25,9 @@ from bert_core.text.rows.counter_hash import IntArray
 from bert_core.training.loop import autocast
 
 _LOG = logging.getLogger(__name__)
+
+_QUIET_SECONDS = 1.0
+"""When nobody has asked for so long, freed memory is given back."""
 
 Head = Callable[[Sequence[Tensor], Tensor], Tensor]
 """Answers [P, L] to the states [P, H] of each layer it reads, and the number of places [R]."""
@@ -259,9 +263,9 @@ class Batcher:
 
     def _run(self) -> None:
         while True:
+            self._wait_for_work()
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                if not self._waiting:
+                if not self._waiting and self._is_closed:
                     return
                 parts = self._take()
             if not parts:
@@ -275,6 +279,18 @@ class Batcher:
                 self.watch(batch)
             except Exception:
                 _LOG.exception("watching a micro-batch")
+
+    def _wait_for_work(self) -> None:
+        """Returns when something is waiting, or when it is closed."""
+        with self._changed:
+            if self._changed.wait_for(self._has_work, _QUIET_SECONDS):
+                return
+        give_back_memory()  # now nobody waits for it
+        with self._changed:
+            self._changed.wait_for(self._has_work)
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting) or self._is_closed
 
     def _take(self) -> list[_Part]:
         """The items of the next micro-batch, by request; leaves out those that nobody awaits."""

@@ -7,7 +7,7 @@ it on a cluster.
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray
 import torch
@@ -57,6 +57,7 @@ class DeploymentArguments(BaseModel):
     )
     api_key_file: Path | None = None
     insecure: bool = False
+    precision: Literal["float32", "bfloat16"] = "float32"
     limits: Limits = Limits()
 
     @field_validator("model", "cors_origins", mode="before")
@@ -81,7 +82,9 @@ class Server:
             tracking_uri=arguments.tracking_uri,
             cache=arguments.cache,
         )
-        self._engine = Engine.of_folders(sources, device, arguments.limits, threads)
+        self._engine = Engine.of_folders(
+            *(sources, device, arguments.limits, threads, arguments.precision)
+        )
         keys = None if arguments.api_key_file is None else read_keys(arguments.api_key_file)
         self._app = create_app(self._engine, keys, arguments.cors_origins)
         wanted = INGRESS_VARIABLES.items()

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
 from tokenizers import Encoding
 
 from bert_core.features.extractor import FeatureChoice
+from bert_core.memory import give_back_memory
 from bert_core.tasks.answers import Codec
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
@@ -89,6 +90,7 @@ class Engine:
         device: torch.device,
         limits: Limits,
         num_threads: int,
+        precision: Literal["float32", "bfloat16"] = "float32",
     ) -> Self:
         """Opens model folders by name, and has each compute once, so that nobody waits for that.
 
@@ -105,9 +107,11 @@ class Engine:
             max_tokens=limits.max_batch_tokens,
             max_waiting_tokens=limits.max_waiting_tokens,
             num_threads=num_threads if on_cpu else 1,
+            autocast_dtype=torch.bfloat16 if precision == "bfloat16" else None,
         )
         for each in models.values():
             warm_up(each)
+        give_back_memory()  # the weights as they were read
         return cls(models, limits)
 
     def check_room(self) -> None:

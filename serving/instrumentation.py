@@ -16,7 +16,7 @@ from serving.request_context import RequestContext, current_request
 LOG = logging.getLogger("serving.requests")
 
 _ID = re.compile(r"[\w.:-]{1,128}")
-_HEADER = b"x-request-id"
+ID_HEADER = b"x-request-id"
 
 _GONE = 499
 """In the log and the counts, the status of a request whose client left before it was answered."""
@@ -39,7 +39,7 @@ class Instrumented:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request = RequestContext(_request_id(scope))
+        request = RequestContext(request_id_of(scope))
         token = current_request.set(request)
         begin = time.perf_counter()
         status = 0
@@ -48,7 +48,7 @@ class Instrumented:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"].append((_HEADER, request.request_id.encode()))
+                message["headers"].append((ID_HEADER, request.request_id.encode()))
             await send(message)
 
         try:
@@ -69,9 +69,10 @@ class Instrumented:
                 LOG.info(_line(request, scope, status, seconds))
 
 
-def _request_id(scope: Scope) -> str:
+def request_id_of(scope: Scope) -> str:
+    """The client's own id of a request, or one made for it."""
     for name, value in scope["headers"]:
-        if name == _HEADER and _ID.fullmatch(given := value.decode("latin-1")):
+        if name == ID_HEADER and _ID.fullmatch(given := value.decode("latin-1")):
             return given
     return uuid.uuid4().hex
 

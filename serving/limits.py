@@ -27,7 +27,9 @@ class Limits(BaseModel):
     max_waiting_tokens: int = Field(
         default=65536, ge=1, description="tokens that wait at an encoder; above, clients get 429"
     )
-    max_batch_tokens: int = Field(default=1024, ge=1, description="tokens of a micro-batch")
+    max_batch_tokens: int = Field(
+        default=512, ge=1, description="tokens of a micro-batch; of a GPU 16384 are better"
+    )
     deadline_seconds: float = Field(
         default=30, gt=0, description="seconds within which a request is begun, or gets 503"
     )

@@ -30,6 +30,7 @@ class Metrics:
             ("route", "model", "status"),
             registry=self.registry,
         )
+        self._unread = self._requests.labels("unread", "", "429")
         self._seconds = Histogram(
             "bertline_request_seconds",
             "From a request's arrival to the end of its answer",
@@ -65,6 +66,10 @@ class Metrics:
         """Takes in a request that was answered."""
         self._requests.labels(route, model, str(status)).inc()
         self._seconds.labels(route, model).observe(seconds)
+
+    def count_unread(self) -> None:
+        """Takes in a request that was turned away before it was read."""
+        self._unread.inc()
 
     def count_truncated(self, model: str, texts: int) -> None:
         """Takes in texts of a request that lost tokens."""

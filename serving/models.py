@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer
@@ -21,7 +21,7 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.pretrained.heads import masked_token_answers, next_sentence_answers
-from bert_core.quantization import Precision, for_inference, read_precision
+from bert_core.quantization import Precision, for_inference, keep_rows_apart, read_precision
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import infer_task
@@ -57,7 +57,7 @@ class ServedModel:
     task: Task | None
     head: Head | None
     pointer: Pointer | None = None
-    precision: Precision = "float32"
+    precision: Precision | Literal["bfloat16"] = "float32"
 
     @property
     def config(self) -> ModelConfig:
@@ -143,13 +143,14 @@ def load_models(
     max_tokens: int = 1024,
     max_waiting_tokens: int = 65536,
     num_threads: int = 1,
+    autocast_dtype: torch.dtype | None = None,
 ) -> dict[str, ServedModel]:
     """Opens model folders, ours or those of `transformers`, by the names they are asked for.
 
     What comes from MLflow's registry is given as the pointer to its folder.
 
-    `max_tokens`, `max_waiting_tokens` and `num_threads` are those of each `Batcher`. Raises
-    `UserError` for a folder that is damaged, and for one in int8 elsewhere than on the CPU.
+    The rest is that of each `Batcher`. Raises `UserError` for a folder that is damaged, and for one
+    in int8 elsewhere than on the CPU.
     """
     device = device or torch.device("cpu")
     batchers: list[Batcher] = []
@@ -164,12 +165,15 @@ def load_models(
         model = for_inference(model, precision, device)
         batcher = next((b for b in batchers if are_equal(b.encoder, model.encoder)), None)
         if batcher is None:
+            if autocast_dtype is not None:
+                keep_rows_apart(model.encoder)
             batcher = Batcher(
                 model.encoder,
                 device=device,
                 max_tokens=max_tokens,
                 max_waiting_tokens=max_waiting_tokens,
                 num_threads=num_threads,
+                autocast_dtype=autocast_dtype,
             )
             batchers.append(batcher)
         model.encoder = batcher.encoder
@@ -183,7 +187,7 @@ def load_models(
             task=known[1] if known else None,
             head=partial(head_answers, model) if known else None,
             pointer=pointer,
-            precision=precision,
+            precision="bfloat16" if precision == "float32" and autocast_dtype else precision,
         )
     return served
 

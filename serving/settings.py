@@ -65,6 +65,10 @@ class ServerSettings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="what computes; auto takes a GPU where there is one"
     )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="numbers that products are computed in; models in int8 stay so",
+    )
     threads: int | None = Field(
         default=None,
         ge=1,

@@ -3,7 +3,6 @@
 A part is done when its record stands beside it, so a restart goes on with the others.
 """
 
-import ctypes
 import functools
 import json
 import logging
@@ -19,6 +18,7 @@ import ray
 import torch
 
 from bert_core.errors import UserError
+from bert_core.memory import give_back_memory
 from bert_core.text.reading.sources import UnreadableFileError
 from bert_core.text.reading.texts import TextPart
 from bert_core.text.shard_index import write_bytes
@@ -126,17 +126,6 @@ def _work(row: dict[str, Any], job: TextJob) -> dict[str, Any]:
     record = json.dumps(write_part(job, number))
     give_back_memory()
     return {"number": number, "record": record}
-
-
-def give_back_memory() -> None:
-    """Returns freed memory to the machine, where the C library knows how.
-
-    Micro-batches differ in size, so what is freed lies scattered: left alone, a worker grows by a
-    megabyte with each part, to twice what it needs.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def worker_device() -> torch.device:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bert_core.errors import UserError
+from bert_core.model.row_blocks import in_blocks
 
 _LEVELS = 127
 _SMALLEST = 1e-12  # where all values are one, there is no range to divide by
-_ROWS_AT_ONCE = 256  # intermediate results that stay in the cache
 
 
 class Int8Linear(nn.Module):
@@ -50,13 +50,9 @@ class Int8Linear(nn.Module):
         rows = rows.float()  # in bfloat16 a scaled row would leave the range
         if rows.requires_grad:
             return F.linear(rows, self.weight * self.scale.unsqueeze(1), self.bias)
-        if len(rows) <= _ROWS_AT_ONCE:
-            return self._outputs(rows)
-        return torch.cat([self._outputs(some) for some in rows.split(_ROWS_AT_ONCE)])
+        return in_blocks(self._outputs, rows, len(self.bias))
 
     def _outputs(self, rows: Tensor) -> Tensor:
-        if not len(rows):
-            return rows.new_zeros(0, len(self.bias))
         # Each step by itself: where a vector of the CPU ends, fused ones may round otherwise.
         smallest, largest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)  # [T, 1]
         middle = (smallest + largest) / 2

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bert_core.model.row_blocks import in_blocks
+
 _REORDER = torch.ops.mkldnn._reorder_linear_weight
 _LINEAR = torch.ops.mkldnn._linear_pointwise
 
@@ -51,8 +53,11 @@ class PrepackedLinear(nn.Module):
             dtype = torch.get_autocast_dtype("cpu")
         if dtype not in self._packed:
             self._packed[dtype] = _REORDER(self.weight.to(dtype), None)
+        packed = self._packed[dtype]
         bias = None if self.bias is None else self.bias.to(dtype)
-        return _LINEAR(rows.to(dtype), self._packed[dtype], bias, "none", [], "")
+        return in_blocks(
+            lambda some: _LINEAR(some, packed, bias, "none", [], ""), rows.to(dtype), len(packed)
+        )
 
     @property
     def weight(self) -> Tensor:

@@ -1,6 +1,7 @@
 """Routes for those who run the server: health, readiness, what is loaded, within which limits."""
 
 from importlib.metadata import version
+from typing import Literal
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -46,7 +47,7 @@ class ModelInfo(BaseModel):
     sha256: str | None
     registered: RegisteredVersion | None
     lineage: Lineage | None
-    precision: Precision
+    precision: Precision | Literal["bfloat16"]
     num_hidden_layers: int
     hidden_size: int
     vocab_size: int

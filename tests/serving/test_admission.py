@@ -1,6 +1,7 @@
 """A full server refuses before it reads; an idle one takes all."""
 
 import json
+import logging
 import threading
 
 import pytest
@@ -43,7 +44,8 @@ def crowded(small_models, start_server):
     engine.close()
 
 
-def test_a_full_server_refuses_before_it_reads(crowded):
+def test_a_full_server_refuses_before_it_reads(crowded, caplog):
+    caplog.set_level(logging.INFO, "serving.requests")
     server, engine, opened = crowded
     status, problem, headers = server.ask_whole("/v1/classify", {"inputs": "cat cat cat"})
     assert status == 429 and problem["title"] and int(headers["Retry-After"]) >= 1
@@ -54,7 +56,11 @@ def test_a_full_server_refuses_before_it_reads(crowded):
         assert server.ask(path, body)[0] == 429
     assert set(server.ask("/embed", {"inputs": "cat"})[1]) == {"error", "error_type"}
     assert server.ask("/health")[0] == server.ask("/info")[0] == 200
-    assert b'status="429"' in server.ask("/metrics")[1]
+    assert b'route="unread",status="429"} 4.0' in server.ask("/metrics")[1]
+    _, _, headers = server.ask_whole("/v1/ner", {}, headers={"X-Request-Id": "mine"})
+    assert headers["X-Request-Id"] == "mine"
+    lines = [json.loads(record.message) for record in caplog.records if "unread" in record.message]
+    assert 1 <= len(lines) <= 6 and lines[0]["unread"] == 1
     opened.set()
     while engine.models["sentiment"].batcher.waiting_tokens:
         pass

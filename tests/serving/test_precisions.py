@@ -1,4 +1,4 @@
-"""Models in int8 behind a server: answers alone and in company, and what they share."""
+"""Models in int8 and bfloat16 behind a server: alone and in company, and what they share."""
 
 import json
 import shutil
@@ -9,10 +9,12 @@ import pytest
 import torch
 from asking import answers, assert_alike
 
+from bert_core.errors import UserError
 from bert_core.model.int8_linear import Int8Linear
 from bert_core.model_folder import CHECKSUMS, CONFIG
 from bert_core.predictor import load_predictor
 from bert_core.quantization import PRECISION_FIELD
+from bert_core.tasks.classification import Text
 from serving.engine import Engine
 from serving.models import close_models, load_models
 
@@ -23,6 +25,10 @@ NAMES = ("encoder", "sentiment", "entities", "answers")
 def some_texts(count):
     choose = np.random.default_rng(5)
     return [" ".join(choose.choice(WORDS, size=choose.integers(1, 25))) for _ in range(count)]
+
+
+def score_of(result, label):
+    return next(each["score"] for each in result["scores"] if each["label"] == label)
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +95,6 @@ def test_answers_are_those_of_the_offline_predictor_in_int8(server, folders):
     body = {"model": "sentiment-int8", "inputs": texts}
     found = server.ask("/v1/classify", body)[1]["results"]
     in_float32 = server.ask("/v1/classify", body | {"model": "sentiment"})[1]["results"]
-    from bert_core.tasks.classification import Text
-
     wanted, _ = offline.predict([Text(each, None, None) for each in texts])
     for one, other, third in zip(found, wanted, in_float32, strict=True):
         scores = {each["label"]: each["score"] for each in one["scores"]}
@@ -110,8 +114,23 @@ def test_they_are_explained(server):
     )
 
 
-def test_an_accelerator_is_refused(folders):
-    from bert_core.errors import UserError
+def test_nor_do_answers_in_bfloat16(folders, server, start_server):
+    some = ("sentiment", "sentiment-int8", "entities")
+    models = load_models({name: folders[name] for name in some}, autocast_dtype=torch.bfloat16)
+    in_bfloat16, texts = start_server(Engine(models), folders), some_texts(12)
+    found = answers(in_bfloat16, "/v1/classify", "sentiment", texts)
+    answers(in_bfloat16, "/v1/ner", "entities", texts)
+    wanted = answers(server, "/v1/classify", "sentiment", texts)
+    differences = [
+        abs(score_of(one, "good") - score_of(two, "good"))
+        for one, two in zip(found, wanted, strict=True)
+    ]
+    assert 0 < max(differences) < 0.1
+    known = in_bfloat16.ask("/info")[1]["models"]
+    assert [known[name]["precision"] for name in some] == ["bfloat16", "int8", "bfloat16"]
+    close_models(list(models.values()))
 
+
+def test_an_accelerator_is_refused(folders):
     with pytest.raises(UserError, match="only the CPU"):
         load_models({"a": folders["sentiment-int8"]}, device=torch.device("cuda"))
