@@ -113,19 +113,24 @@ def write_classifiers(encoder: Path, work: Path) -> dict[str, Path]:
 def draw_texts(path: Path, tokenizer: Tokenizer) -> dict[str, list[str]]:
     """Beginnings of real paragraphs that have the tokens of a cell."""
     draw = np.random.default_rng(0)
+    wanted = {
+        cell: draw.integers(least, most + 1, TEXTS).tolist()
+        for cell, (least, most) in CELLS.items()
+    }
     found: dict[str, list[str]] = {cell: [] for cell in CELLS}
     paragraphs = paragraphs_of(path)
     for number in draw.permutation(len(paragraphs)):
         encoding = tokenizer.encode(paragraphs[number])
-        for cell, (least, most) in CELLS.items():
-            size = int(draw.integers(least, most + 1))
-            if len(found[cell]) == TEXTS or len(encoding) < size:
+        for cell, sizes in wanted.items():
+            size = next((each for each in sizes if each <= len(encoding)), None)
+            if size is None:
                 continue
             text = paragraphs[number][: encoding.offsets[size - 2][1]]
             if len(tokenizer.encode(text)) == size:
                 found[cell].append(text)
-    assert all(len(each) == TEXTS for each in found.values()), "too few paragraphs"
-    return found
+                sizes.remove(size)
+    assert not any(wanted.values()), "too few long paragraphs"
+    return {cell: draw.permutation(texts).tolist() for cell, texts in found.items()}
 
 
 def start_servers(
