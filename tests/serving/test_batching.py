@@ -1,4 +1,5 @@
 import threading
+import time
 from functools import partial
 
 import numpy as np
@@ -202,7 +203,11 @@ def test_each_thread_computes_a_micro_batch_of_its_own(opened, batcher_of):
     model, tokenizer = opened
     both = threading.Barrier(2)
     batcher = batcher_of(model.encoder, num_threads=2, watch=lambda _: both.wait(30))
-    futures = [batcher.submit(Work(texts(tokenizer, words), (1,))) for words in (3, 4)]
+    futures = []
+    for words in (3, 4):  # the second when a thread has taken the first
+        futures.append(batcher.submit(Work(texts(tokenizer, words), (1,))))
+        while batcher.waiting_tokens:
+            time.sleep(0.001)
     found = [future.result(30)[0] for future in futures]
     batcher.close()
     assert both.n_waiting == 0 and not both.broken  # neither waited for the other in vain

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -62,8 +63,13 @@ def start_demo(arguments, **options):
     return subprocess.Popen(
         [sys.executable, REPOSITORY / "workflows" / "demo.py", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"}, **options,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"}, preexec_fn=heed_ctrl_c, **options,
     )  # fmt: skip
+
+
+def heed_ctrl_c():
+    """For a new process: what a shell starts in the background ignores SIGINT, and its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def read_until(stream, pattern):

@@ -13,6 +13,7 @@ import urllib.request
 import pytest
 from finished_demos import (
     folder_of,
+    heed_ctrl_c,
     read_until,
     servers_of,
     start_demo,
@@ -72,6 +73,7 @@ def test_on_a_terminal_it_serves_until_ctrl_c(demo, tmp_path):
     process = subprocess.Popen(
         [sys.executable, REPOSITORY / "workflows" / "demo.py", *demo],
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     os.close(theirs)
     with os.fdopen(ours, encoding="utf-8") as terminal:

@@ -7,7 +7,7 @@ from bert_core.quantization import read_precision
 from workflows.quantization_table import QuantizationLoss
 from workflows.quantized_folder import with_loss, write_quantized
 
-LOSS = QuantizationLoss("3 texts, /home/somebody/t.txt", ("", "cosine"), [("mean", "0.99")], ["X."])
+LOSS = QuantizationLoss("3 texts, /data/somebody/t.txt", ("", "cosine"), [("mean", "0.99")], ["X."])
 
 
 def test_the_card_keeps_what_it_said():
