@@ -54,6 +54,7 @@ def serve(settings: ServerSettings) -> None:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=settings.shutdown_seconds,
         )
         listening.listen(config.backlog)  # from here on a client is answered, if not at once
