@@ -170,6 +170,8 @@ def measure(server: Served, requests: Sequence[bytes], seconds: float) -> dict[s
     done = sent + waited
     counted = (done > _FILLING_SECONDS) & (done < seconds)
     answered, refused = counted & (statuses == 200), counted & (statuses == 429)
+    if not refused.any():
+        raise RuntimeError("nothing was refused, as the queue never filled: give more --seconds")
     p50, p99 = np.percentile(waited[refused], (50, 99)) * 1000
     return {
         "capacity": capacity,

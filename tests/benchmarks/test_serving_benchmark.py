@@ -1,5 +1,6 @@
 """Each benchmark of serving, small: real servers, real clients."""
 
+import dataclasses
 import json
 import random
 import sys
@@ -87,10 +88,17 @@ def test_a_server_that_does_not_start_says_why(tmp_path):
 def test_overload_is_refused_and_the_rate_goes_on(command, monkeypatch):
     monkeypatch.setattr(serving_overload, "_FILLING_SECONDS", 0.5)
     monkeypatch.setattr(serving_overload, "TIMES", 2)  # a small model is faster than its clients
-    path = command("--seconds", "2", "--rounds", "1", "--texts", "1", "8")
+    ours = kinds()[UVICORN]
+
+    def short_of_room(*given):
+        return [*ours.command(*given), "--limits.max_waiting_tokens", "9000"]
+
+    kind = dataclasses.replace(ours, command=short_of_room)
+    monkeypatch.setattr(serving_overload, "kinds", lambda: {UVICORN: kind})
+    path = command("--seconds", "2", "--rounds", "1", "--texts", "1", "2")
     serving_overload.main()
     found = json.loads(path.read_text())["texts_of_a_request"]
-    assert list(found) == ["1", "8"]
+    assert list(found) == ["1", "2"]
     for each in found.values():
         assert each["requests_per_second"] > 0
         assert each["offered_per_second"] > each["capacity"]
