@@ -20,7 +20,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
 
 .PHONY: demo
-demo: $(STAMP)  ## pre-train a small encoder, fine-tune it on three tasks (minutes, no network)
+demo: $(STAMP)  ## pre-train a small encoder, fine-tune, serve and ask it (minutes, no network)
 	$(PYTHON) workflows/demo.py $(ARGUMENTS)
 
 .PHONY: test
@@ -74,6 +74,14 @@ bench-features: $(STAMP)  ## embeddings beside sentence-transformers, a million 
 	  --json $(RESULTS)/features-cpu.json
 	$(PYTHON) -m benchmarks.extraction --sentences $(DATA)/glue/SST-2 --model $(ENCODER) \
 	  --json $(RESULTS)/extraction-cpu.json
+	$(PYTHON) -m benchmarks.readme
+
+.PHONY: bench-serving
+bench-serving: $(STAMP)  ## serving beside its peers, which it installs under WORK; DATA=DIR
+	$(PYTHON) -m benchmarks.serving --text $(DATA)/text/wikipedia-aa.txt.xz --model $(ENCODER) \
+	  --work $(WORK)/serving --json $(RESULTS)/serving-cpu.json
+	$(PYTHON) -m benchmarks.serving_overload --text $(DATA)/text/wikipedia-aa.txt.xz \
+	  --model $(ENCODER) --work $(WORK)/serving --json $(RESULTS)/serving-overload-cpu.json
 	$(PYTHON) -m benchmarks.readme
 
 .PHONY: constraints

@@ -209,7 +209,7 @@ class Batcher:
     def check_room(self) -> None:
         """Raises `OverloadedError` where it is full."""
         if self._is_full:
-            raise self._overloaded()
+            raise self._overloaded(self.max_waiting_tokens)  # about: to count takes time
 
     def submit(self, work: Work, seconds: float = float("inf")) -> Future[list[FloatArray]]:
         """Takes work that is to be begun within so many seconds; gives what is to be found.
@@ -230,7 +230,7 @@ class Batcher:
             before = self._count_tokens()
             if before and before + work.num_tokens > self.max_waiting_tokens:
                 self._is_full = before > self._room_from
-                raise self._overloaded()
+                raise self._overloaded(before)
             self._waiting.append(waiting)
             self._changed.notify()
         return waiting.future
@@ -255,8 +255,8 @@ class Batcher:
         """So many tokens wait when a full server takes requests again."""
         return self.max_waiting_tokens * 15 / 16
 
-    def _overloaded(self) -> OverloadedError:
-        return OverloadedError(self._count_tokens() / max(self._tokens_per_second, 1.0))
+    def _overloaded(self, num_tokens: int) -> OverloadedError:
+        return OverloadedError(num_tokens / max(self._tokens_per_second, 1.0))
 
     def _count_tokens(self) -> int:
         return sum(each.tokens_left for each in self._waiting)

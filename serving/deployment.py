@@ -7,7 +7,7 @@ it on a cluster.
 import logging
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 import torch
@@ -23,6 +23,7 @@ from serving.engine import Engine
 from serving.keys import read_keys
 from serving.limits import Limits
 from serving.model_sources import fetched, named_models
+from serving.models import Products
 
 _LOG = logging.getLogger("ray.serve")
 
@@ -57,7 +58,7 @@ class DeploymentArguments(BaseModel):
     )
     api_key_file: Path | None = None
     insecure: bool = False
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Products = "float32"
     limits: Limits = Limits()
 
     @field_validator("model", "cors_origins", mode="before")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from serving.batching import Batcher, Work
 from serving.inputs import Inputs, has_more_tokens, texts_in
 from serving.limits import Limits
 from serving.metrics import Metrics
-from serving.models import ServedModel, close_models, load_models, warm_up
+from serving.models import Products, ServedModel, close_models, load_models, warm_up
 from serving.pointers import Pointer
 from serving.problems import TOO_LONG, RequestError
 from serving.request_context import current_request
@@ -90,7 +90,7 @@ class Engine:
         device: torch.device,
         limits: Limits,
         num_threads: int,
-        precision: Literal["float32", "bfloat16"] = "float32",
+        precision: Products = "float32",
     ) -> Self:
         """Opens model folders by name, and has each compute once, so that nobody waits for that.
 

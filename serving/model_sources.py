@@ -67,12 +67,12 @@ def _watch_once(
     if ended.returncode == 2 and lines and "remedy" in lines[-1]:
         raise UserError(**lines[-1])
     pointers: dict[Address, Pointer] = {}
-    for address, line in zip(addresses, lines, strict=False):
+    for line in lines:
         if line["warning"] is not None:
             _LOG.warning("warning: %s", line["warning"])
         pointer = read_pointer(Path(line["pointer"]))
         if pointer is not None:
-            pointers[address] = pointer
+            pointers[Address.of(line["model"])] = pointer
     missing = [str(each) for each in addresses if each not in pointers]
     if missing:
         said = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]

@@ -39,6 +39,10 @@ _KNOWS_NO_TASK = (
 """The classes of `transformers` that were not fine-tuned."""
 
 
+Products = Literal["float32", "bfloat16"]
+"""In which numbers products are computed, of models that are not in int8."""
+
+
 @dataclass(frozen=True, eq=False)
 class ServedModel:
     """A model folder that is served: what it can do, and what computes it.
@@ -57,7 +61,7 @@ class ServedModel:
     task: Task | None
     head: Head | None
     pointer: Pointer | None = None
-    precision: Precision | Literal["bfloat16"] = "float32"
+    precision: Precision | Products = "float32"
 
     @property
     def config(self) -> ModelConfig:

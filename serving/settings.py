@@ -13,6 +13,7 @@ from bert_core.errors import UserError, nearest
 from serving.cross_origin import Origin
 from serving.limits import Limits
 from serving.model_sources import named_models
+from serving.models import Products
 from serving.pointers import Address
 
 
@@ -65,7 +66,7 @@ class ServerSettings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="what computes; auto takes a GPU where there is one"
     )
-    precision: Literal["float32", "bfloat16"] = Field(
+    precision: Products = Field(
         default="float32",
         description="numbers that products are computed in; models in int8 stay so",
     )

@@ -12,9 +12,6 @@ from torch.nn import functional as F
 
 from bert_core.model.row_blocks import in_blocks
 
-_REORDER = torch.ops.mkldnn._reorder_linear_weight
-_LINEAR = torch.ops.mkldnn._linear_pointwise
-
 
 @cache
 def is_faster_here() -> bool:
@@ -42,7 +39,7 @@ class PrepackedLinear(nn.Module):
         super().__init__()
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
         weight = linear.weight.detach()
-        self._packed = {weight.dtype: _REORDER(weight, None)}
+        self._packed = {weight.dtype: _laid_out(weight)}
 
     def forward(self, rows: Tensor) -> Tensor:
         """The outputs [T, O] of rows [T, I]."""
@@ -52,11 +49,12 @@ class PrepackedLinear(nn.Module):
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
         if dtype not in self._packed:
-            self._packed[dtype] = _REORDER(self.weight.to(dtype), None)
+            self._packed[dtype] = _laid_out(self.weight.to(dtype))
         packed = self._packed[dtype]
         bias = None if self.bias is None else self.bias.to(dtype)
+        product = torch.ops.mkldnn._linear_pointwise
         return in_blocks(
-            lambda some: _LINEAR(some, packed, bias, "none", [], ""), rows.to(dtype), len(packed)
+            lambda some: product(some, packed, bias, "none", [], ""), rows.to(dtype), len(packed)
         )
 
     @property
@@ -69,3 +67,8 @@ class PrepackedLinear(nn.Module):
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}weight"] = self.weight
+
+
+def _laid_out(weight: Tensor) -> Tensor:
+    # Not looked up at import: builds of torch without oneDNN have no such operation.
+    return torch.ops.mkldnn._reorder_linear_weight(weight, None)

@@ -205,9 +205,9 @@ def _words_of(text: str | Sequence[str]) -> tuple[list[str], list[tuple[int, int
     if isinstance(text, str):
         spans = word_spans(text)
         return [text[begin:end] for begin, end in spans], spans
-    begins = accumulate((len(word) + 1 for word in text), initial=0)
+    next_begins = accumulate(len(word) + 1 for word in text)
     return list(text), [
-        (begin, begin + len(word)) for word, begin in zip(text, begins, strict=False)
+        (after - len(word) - 1, after - 1) for word, after in zip(text, next_begins, strict=True)
     ]
 
 

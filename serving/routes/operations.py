@@ -1,7 +1,6 @@
 """Routes for those who run the server: health, readiness, what is loaded, within which limits."""
 
 from importlib.metadata import version
-from typing import Literal
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -13,7 +12,7 @@ from bert_core.model_folder import CHECKSUMS
 from bert_core.quantization import Precision
 from serving.engine import Engine
 from serving.limits import Limits
-from serving.models import ServedModel
+from serving.models import Products, ServedModel
 
 
 class State(BaseModel):
@@ -47,7 +46,7 @@ class ModelInfo(BaseModel):
     sha256: str | None
     registered: RegisteredVersion | None
     lineage: Lineage | None
-    precision: Precision | Literal["bfloat16"]
+    precision: Precision | Products
     num_hidden_layers: int
     hidden_size: int
     vocab_size: int
