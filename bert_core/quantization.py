@@ -11,7 +11,8 @@ from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder, Layer
 from bert_core.model.int8_linear import Int8Linear
-from bert_core.model.prepacked_linear import PrepackedLinear, is_faster_here
+from bert_core.model.linear import onednn_is_faster_here
+from bert_core.model.prepacked_linear import PrepackedLinear
 from bert_core.model_folder import CONFIG, ModelFolderError
 
 Precision = Literal["float32", "int8"]
@@ -53,7 +54,7 @@ def for_inference(model: Bert, precision: Precision, device: torch.device) -> Be
                 "compute it on the CPU, or take the float32 folder that it was made of",
             )
         quantize(model)
-    elif device.type == "cpu" and is_faster_here():
+    elif device.type == "cpu" and onednn_is_faster_here():
         _replace_linear_maps(model, PrepackedLinear)
     return model.to(device).eval()
 

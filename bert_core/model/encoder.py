@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from bert_core.config import ModelConfig
 from bert_core.model.attention import attention
 from bert_core.model.dropout import add_dropout, dropout
-from bert_core.model.layout import Layout
+from bert_core.model.layout import Layout, Packed
+from bert_core.model.linear import Linear, filled_up
 
 
 def initialize(module: nn.Module, initializer_range: float) -> None:
@@ -84,11 +85,11 @@ class Layer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         hidden_size, eps = config.hidden_size, config.layer_norm_eps
-        self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size)
-        self.attention_output = nn.Linear(hidden_size, hidden_size)
+        self.query_key_value = Linear(hidden_size, 3 * hidden_size)
+        self.attention_output = Linear(hidden_size, hidden_size)
         self.attention_norm = nn.LayerNorm(hidden_size, eps)
-        self.intermediate = nn.Linear(hidden_size, config.intermediate_size)
-        self.output = nn.Linear(config.intermediate_size, hidden_size)
+        self.intermediate = Linear(hidden_size, config.intermediate_size)
+        self.output = Linear(config.intermediate_size, hidden_size)
         self.output_norm = nn.LayerNorm(hidden_size, eps)
         self.num_heads = config.num_attention_heads
         self.hidden_dropout = config.hidden_dropout_prob
@@ -149,10 +150,8 @@ class Encoder(nn.Module):
         With `places`, indices of tokens, int64 [P], those of these tokens alone, [P, H]: most of
         the last layer is then computed for them alone.
         """
-        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids)
-        for layer in self.layers[:-1]:
-            hidden_states = layer(hidden_states, layout)
-        return self.layers[-1](hidden_states, layout, places)
+        embedded = self.embeddings(input_ids, token_type_ids, position_ids)
+        return self.states_of(embedded, layout, layers=[len(self.layers)], places=places)[0]
 
     def hidden_states(
         self,
@@ -182,15 +181,30 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """As `hidden_states`, of tokens that are embedded, [T, H]."""
         highest = max(layers)
-        hidden_states = embedded
-        found = {0: _at(hidden_states, places)} if 0 in layers else {}
+        found = {0: _at(embedded, places)} if 0 in layers else {}
+        count = len(embedded) if places is None else len(places)
+        hidden_states, layout, places = self._filled_up(embedded, layout, places)
         for number, layer in enumerate(self.layers[: max(highest - 1, 0)], start=1):
             hidden_states = layer(hidden_states, layout)
             if number in layers:
                 found[number] = _at(hidden_states, places)
         if highest > 0:
             found[highest] = self.layers[highest - 1](hidden_states, layout, places)
-        return [found[number] for number in layers]
+        return [found[number][:count] for number in layers]
+
+    def _filled_up(
+        self, embedded: Tensor, layout: Layout, places: Tensor | None
+    ) -> tuple[Tensor, Layout, Tensor | None]:
+        """The same with some more tokens, in a sequence of their own, where `Linear` wants them."""
+        linear = self.layers[0].get_submodule("output") if self.layers else None
+        if not isinstance(linear, Linear) or not linear.is_convolution(embedded):
+            return embedded, layout, places
+        if places is not None:
+            places = F.pad(places, (0, filled_up(len(places)) - len(places)))
+        missing = filled_up(len(embedded)) - len(embedded)
+        if missing and isinstance(layout, Packed):
+            embedded, layout = F.pad(embedded, (0, 0, 0, missing)), layout.with_another(missing)
+        return embedded, layout, places
 
 
 def _at(hidden_states: Tensor, places: Tensor | None) -> Tensor:

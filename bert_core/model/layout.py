@@ -53,6 +53,14 @@ class Packed:
         runs = self.runs if cu_seqlens.device.type == "cpu" else ()
         return replace(self, cu_seqlens=cu_seqlens, runs=runs)
 
+    def with_another(self, length: int) -> Self:
+        """The same layout, on the CPU, with one more sequence of this length after the others."""
+        cu_seqlens = torch.cat([self.cu_seqlens, self.cu_seqlens[-1:] + length])
+        longest = max(self.max_length, length)
+        return replace(
+            self, cu_seqlens=cu_seqlens, max_length=longest, runs=(*self.runs, (1, length))
+        )
+
     @property
     def lengths(self) -> Tensor:
         """Number of tokens of each sequence, [sequences]."""

@@ -3,7 +3,6 @@
 Shapes: T rows (tokens), I inputs, O outputs.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,20 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bert_core.model.row_blocks import in_blocks
-
-
-@cache
-def is_faster_here() -> bool:
-    """Whether this CPU computes float32 products faster so: AMD's, where they have AVX-512.
-
-    `F.linear` computes by MKL, which on those leaves half of each vector unused
-    (docs/speed_log.md). A rule and not a measurement, so that processes on a machine agree to the
-    bit.
-    """
-    known = getattr(torch.cpu, "get_capabilities", dict)()
-    name, has_avx512 = str(known.get("cpu_name", "")), bool(known.get("avx512_f"))
-    has_both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
-    return name.startswith("AMD") and has_avx512 and has_both
 
 
 class PrepackedLinear(nn.Module):

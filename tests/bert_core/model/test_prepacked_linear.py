@@ -1,14 +1,11 @@
 """The same products as `F.linear`'s, wherever that is asked for them."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bert_core.model.prepacked_linear import PrepackedLinear, is_faster_here
+from bert_core.model.prepacked_linear import PrepackedLinear
 
 
 @pytest.fixture
@@ -60,13 +57,6 @@ def test_its_state_is_that_of_a_linear_map(linear):
     assert state.keys() == linear.state_dict().keys()
     for name, value in linear.state_dict().items():
         assert torch.equal(state[name], value)
-
-
-def test_processes_of_a_machine_agree():
-    """Whoever goes on after a kill computes as before."""
-    code = "from bert_core.model.prepacked_linear import is_faster_here; print(is_faster_here())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == str(is_faster_here())
 
 
 def test_a_linear_map_is_what_torch_computes(linear):
