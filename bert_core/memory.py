@@ -1,6 +1,7 @@
-"""Memory that was freed goes back to the machine."""
+"""Memory that was freed goes back to the machine; what stays is not looked at again."""
 
 import ctypes
+import gc
 
 
 def give_back_memory() -> None:
@@ -12,3 +13,13 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def leave_what_exists_alone() -> None:
+    """Has Python's garbage collector look no more at what there is now.
+
+    For a server that has loaded all it needs: to look at half a million objects of libraries holds
+    everything up for 150 milliseconds, every few thousand requests.
+    """
+    gc.collect()
+    gc.freeze()

@@ -3,11 +3,13 @@
 import logging
 import socket
 import sys
+from contextlib import suppress
 
 import torch
 import uvicorn
 
 from bert_core.errors import UserError
+from bert_core.memory import leave_what_exists_alone
 from serving.app import create_app
 from serving.engine import Engine
 from serving.keys import read_keys
@@ -64,7 +66,9 @@ def serve(settings: ServerSettings) -> None:
             origin = "" if model.pointer is None else f"version {model.pointer.version}, "
             print(f"{name}: {_described(model)}, {origin}{model.folder}")
         print(f"ready at {address}, the API's page is {address}/docs", flush=True)
-        uvicorn.Server(config).run(sockets=[listening])
+        leave_what_exists_alone()
+        with suppress(KeyboardInterrupt):  # it has let requests end, and then tells its caller
+            uvicorn.Server(config).run(sockets=[listening])
     finally:
         engine.close()
 

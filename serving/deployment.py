@@ -17,6 +17,7 @@ from ray import serve
 from ray.serve import Application
 
 from bert_core.errors import UserError
+from bert_core.memory import leave_what_exists_alone
 from serving.app import create_app
 from serving.cross_origin import Origin
 from serving.engine import Engine
@@ -88,6 +89,7 @@ class Server:
         )
         keys = None if arguments.api_key_file is None else read_keys(arguments.api_key_file)
         self._app = create_app(self._engine, keys, arguments.cors_origins)
+        leave_what_exists_alone()
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]
         if missing:

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import torch
 
+from bert_core.model.linear import linear
 from bert_core.training.loop import StepResult
 from workflows.cluster import Worker
 
@@ -90,7 +91,7 @@ class Throughput:
 
 
 def peak_flops(device: torch.device) -> float:
-    """FLOP/s of a large matrix product, random numbers, the best of a few; fp32 on CPU, else bf16.
+    """FLOP/s of a large linear map, random numbers, the best of a few; fp32 on CPU, else bf16.
 
     What the model FLOP utilisation (MFU) is a share of.
     """
@@ -100,7 +101,7 @@ def peak_flops(device: torch.device) -> float:
     best = float("inf")
     for _ in range(8):
         begin = time.perf_counter()
-        torch.mm(left, right)
+        linear(left, right, None)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - begin)

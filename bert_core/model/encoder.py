@@ -13,7 +13,7 @@ from bert_core.config import ModelConfig
 from bert_core.model.attention import attention
 from bert_core.model.dropout import add_dropout, dropout
 from bert_core.model.layout import Layout, Packed
-from bert_core.model.linear import Linear, filled_up
+from bert_core.model.linear import Linear, filled_up, is_convolution
 
 
 def initialize(module: nn.Module, initializer_range: float) -> None:
@@ -197,7 +197,7 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, Layout, Tensor | None]:
         """The same with some more tokens, in a sequence of their own, where `Linear` wants them."""
         linear = self.layers[0].get_submodule("output") if self.layers else None
-        if not isinstance(linear, Linear) or not linear.is_convolution(embedded):
+        if not isinstance(linear, Linear) or not is_convolution(embedded, linear.weight):
             return embedded, layout, places
         if places is not None:
             places = F.pad(places, (0, filled_up(len(places)) - len(places)))

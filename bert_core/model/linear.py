@@ -43,23 +43,46 @@ def filled_up(count: int) -> int:
     return -(-count // step) * step
 
 
-class Linear(nn.Linear):
-    """`nn.Linear`, by oneDNN where that is faster and the number of rows is one of `filled_up`'s.
+def is_convolution(rows: Tensor, weight: Tensor) -> bool:
+    """Whether `linear` computes these rows as a convolution if they are as many as `filled_up`."""
+    is_float32 = rows.dtype == weight.dtype == torch.float32
+    return is_float32 and is_eager_cpu(rows) and onednn_is_faster_here()
 
-    A convolution of 1 x 1 is the one product of torch's that oneDNN computes in float32 forward and
-    backward. It is what `F.linear` computes, to rounding.
+
+def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` of rows [T, I] with weights [O, I], to rounding, by oneDNN where that is faster.
+
+    That is where the number of rows is one of `filled_up`'s. A convolution of 1 x 1 is the one
+    product of torch's that oneDNN computes in float32 forward and backward.
     """
+    if _has_its_size(rows) and is_convolution(rows, weight):
+        return as_convolution(rows, weight, bias)
+    return F.linear(rows, weight, bias)
+
+
+class Linear(nn.Linear):
+    """`nn.Linear`, computed by `linear`."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """The outputs [T, O] of rows [T, I]."""
-        if self.is_convolution(rows) and filled_up(len(rows)) == len(rows) >= _FEWEST:
-            return as_convolution(rows, self.weight, self.bias)
-        return F.linear(rows, self.weight, self.bias)
+        return linear(rows, self.weight, self.bias)
 
-    def is_convolution(self, rows: Tensor) -> bool:
-        """Whether these rows, were they as many as `filled_up` says, make a convolution."""
-        is_float32 = rows.dtype == self.weight.dtype == torch.float32
-        return is_float32 and is_eager_cpu(rows) and onednn_is_faster_here()
+
+def linear_gradients(gradients: Tensor, rows: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    """The backward pass of `linear` without a bias, from the gradients [T, O] of its outputs.
+
+    Gives the gradients of rows, [T, I], and writes those of the weights to `out`, [O, I].
+    """
+    if not _has_its_size(rows) or not is_convolution(rows, weight):
+        torch.mm(gradients.t(), rows, out=out)
+        return torch.mm(gradients, weight)
+    found, of_weight, _ = torch.ops.aten.convolution_backward(
+        *(_images(gradients), _images(rows), _filters(weight), None),
+        *([1, 1], [0, 0], [1, 1], False, [0, 0], 1),  # stride, padding, dilation, …, groups
+        [True, True, False],
+    )
+    out.copy_(of_weight.view_as(out))
+    return _pixels(found)
 
 
 def as_convolution(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -67,7 +90,22 @@ def as_convolution(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
     Raises `RuntimeError` where T is no multiple of 16.
     """
-    count, inputs = rows.shape
-    images = rows.reshape(_IMAGES, count // _IMAGES, 1, inputs).permute(0, 3, 1, 2)
-    found = F.conv2d(images, weight.view(*weight.shape, 1, 1), bias)  # [16, O, T / 16, 1]
-    return found.permute(0, 2, 3, 1).reshape(count, -1)  # its pixels lie end to end: no copy
+    return _pixels(F.conv2d(_images(rows), _filters(weight), bias))
+
+
+def _has_its_size(rows: Tensor) -> bool:
+    return filled_up(len(rows)) == len(rows) >= _FEWEST
+
+
+def _images(rows: Tensor) -> Tensor:
+    """Rows [T, I] as images [16, I, T / 16, 1], whose pixels lie end to end."""
+    return rows.reshape(_IMAGES, len(rows) // _IMAGES, 1, -1).permute(0, 3, 1, 2)
+
+
+def _filters(weight: Tensor) -> Tensor:
+    return weight.view(*weight.shape, 1, 1)
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """Images as rows again; no copy."""
+    return images.permute(0, 2, 3, 1).flatten(0, 2)

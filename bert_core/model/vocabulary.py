@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.dropout import is_eager_cpu
+from bert_core.model.linear import filled_up, is_convolution, linear, linear_gradients
 
 _BLOCK_PLACES = 600_000
 """Logits of one block of the vocabulary: few enough to be worked on in the cache."""
@@ -72,15 +73,17 @@ class _FusedCrossEntropy(Function):
         with_gradient = any(ctx.needs_input_grad)
         target_logits, highest = (features.new_full(labels.shape, -torch.inf) for _ in range(2))
         blocks, shifts, sums = [], [], []
-        width = max(1024, _BLOCK_PLACES // max(1, len(labels)))
+        filled = _filled_up(features, weight)  # [Q, H], from P on rows of zeros
+        width = max(1024, _BLOCK_PLACES // max(1, len(filled)))
         for rows in _slices(len(weight), width):
-            block = torch.addmm(bias[rows], features, weight[rows].t())  # [P, width] logits
+            products = linear(filled, weight[rows], bias[rows])  # [Q, width]
+            block = products[: len(labels)]  # logits
             _take_targets_(target_logits, block, labels - rows.start)
             shift, block_sums = _exponentiate_(block, highest)
             shifts.append(shift)
             sums.append(block_sums)
             if with_gradient:
-                blocks.append((rows, block))
+                blocks.append((rows, products))
         log_sums = torch.stack(
             [shift + total.log() for shift, total in zip(shifts, sums, strict=True)]
         )
@@ -105,6 +108,14 @@ class _FusedCrossEntropy(Function):
         if grad_loss != 1:
             gradients = tuple(gradient.mul_(grad_loss) for gradient in gradients)
         return *gradients, None, None
+
+
+def _filled_up(features: Tensor, weight: Tensor) -> Tensor:
+    """Features and rows of zeros, where `linear` wants them."""
+    if not is_convolution(features, weight):
+        return features
+    missing = filled_up(len(features)) - len(features)
+    return F.pad(features, (0, 0, 0, missing)) if missing else features
 
 
 def _slices(length: int, width: int) -> list[slice]:
@@ -143,11 +154,12 @@ def _gradients(
     grad_features = torch.zeros_like(features)
     grad_weight = torch.empty_like(weight)
     grad_bias = weight.new_empty(len(weight))
-    for (rows, block), factor in zip(blocks, factors, strict=True):
+    for (rows, products), factor in zip(blocks, factors, strict=True):
         column = factor.unsqueeze(1)
-        grad_features.addcmul_(torch.mm(block, weight[rows]), column)
-        torch.mm(block.t(), features * column, out=grad_weight[rows])
-        torch.mv(block.t(), factor, out=grad_bias[rows])
+        scaled = _filled_up(features * column, weight)  # what stands in `products` there is lost
+        found = linear_gradients(products, scaled, weight[rows], grad_weight[rows])
+        grad_features.addcmul_(found[: len(features)], column)
+        torch.mv(products[: len(features)].t(), factor, out=grad_bias[rows])
     grad_features.sub_(weight.index_select(0, labels), alpha=scale)
     grad_weight.index_add_(0, labels, features, alpha=-scale)
     grad_bias.index_add_(0, labels, factors[0].new_full(labels.shape, -scale))

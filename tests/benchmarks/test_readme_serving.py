@@ -41,6 +41,7 @@ def test_a_column_for_each_cell_and_the_rates_of_mixed_lengths(tmp_path):
 def test_overload_has_a_row_for_each_size_of_request(tmp_path):
     of_a_size = {
         "share_of_capacity": 0.957,
+        "share_of_capacity_by_server_time": 0.984,
         "capacity": 50.4,
         "offered_per_second": 1504.2,
         "refused_p50_ms": 5.2,
@@ -55,4 +56,4 @@ def test_overload_has_a_row_for_each_size_of_request(tmp_path):
     write(tmp_path, "serving-overload-cpu", result)
     block = overload_block(tmp_path)
     assert "Asked 10 times as much as it can, by clients on the same 2 cores" in block
-    assert "| 8 | 50 | 1,504 | 96% | 5, 21 | 99.9% |" in block
+    assert "| 8 | 50 | 1,504 | 96% | 98% | 5, 21 | 99.9% |" in block

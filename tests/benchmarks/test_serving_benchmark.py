@@ -102,6 +102,7 @@ def test_overload_is_refused_and_the_rate_goes_on(command, monkeypatch):
     for each in found.values():
         assert each["requests_per_second"] > 0
         assert each["offered_per_second"] > each["capacity"]
+        assert each["server_seconds_of_an_answer_overloaded"] > 0
 
 
 def test_windows_over_http_are_those_of_the_offline_predictor(tmp_path, monkeypatch):

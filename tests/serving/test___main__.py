@@ -10,14 +10,19 @@ import urllib.request
 from functools import partial
 from pathlib import Path
 
+import pytest
 
-def test_models_are_served_until_the_server_is_told_to_stop(small_models, subprocess_environment):
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_models_are_served_until_the_server_is_told_to_stop(
+    small_models, subprocess_environment, how
+):
     command = [sys.executable, "-m", "serving", "--port", "0", "--threads", "1"]
     for name in ("entities", "answers"):
         command += ["--model", str(small_models[name])]
     server = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=subprocess_environment,
+        env=subprocess_environment, preexec_fn=partial(signal.signal, how, signal.SIG_DFL),
     )  # fmt: skip
     try:
         lines = [server.stdout.readline() for _ in range(3)]
@@ -31,9 +36,9 @@ def test_models_are_served_until_the_server_is_told_to_stop(small_models, subpro
         with urllib.request.urlopen(request, timeout=30) as response:
             assert json.load(response)["model"] == "entities"
     finally:
-        server.send_signal(signal.SIGTERM)
+        server.send_signal(how)
         _, errors = server.communicate(timeout=30)
-    assert server.returncode in (0, -signal.SIGTERM)
+    assert server.returncode in (0, -how)
     (line,) = errors.splitlines()
     assert json.loads(line)["path"] == "/v1/ner" and "cat" not in line
 

@@ -10,7 +10,13 @@ from torch.nn import functional as F
 from bert_core.config import ModelConfig
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed, Padded
-from bert_core.model.linear import Linear, as_convolution, filled_up, onednn_is_faster_here
+from bert_core.model.linear import (
+    Linear,
+    as_convolution,
+    filled_up,
+    linear_gradients,
+    onednn_is_faster_here,
+)
 
 
 @pytest.fixture
@@ -55,6 +61,20 @@ def test_the_same_as_a_linear_map_to_rounding(count, threads, has_bias):
             torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-5 * count**0.5)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [256, 300])
+@pytest.mark.usefixtures("on_such_a_cpu")
+def test_gradients_without_autograd(count):
+    torch.manual_seed(0)
+    linear, rows = Linear(48, 80, bias=False), torch.randn(count, 48)
+    found, *wanted = value_and_gradients(F.linear, rows, linear)
+    torch.manual_seed(1)
+    whole = torch.zeros(90, 48)
+    of_rows = linear_gradients(torch.randn_like(found), rows, linear.weight.detach(), whole[5:85])
+    for value, expected in zip((of_rows, whole[5:85]), wanted, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=2e-4)
+    assert not whole[:5].any() and not whole[85:].any()
 
 
 def test_rows_that_do_not_lie_end_to_end():

@@ -44,6 +44,21 @@ def test_equals_projection_and_cross_entropy(monkeypatch, dtype, scale, toleranc
         assert (left - right).norm() <= tolerance * right.norm()
 
 
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+@pytest.mark.parametrize("predictions", [300, 512])
+def test_by_convolution_as_without(monkeypatch, predictions, scale):
+    """300 less those without a label are filled up to 320, 512 to 512."""
+    parameters, labels = inputs(torch.float32, scale, predictions)
+    found = {}
+    for is_faster in (False, True):
+        monkeypatch.setattr("bert_core.model.linear.onednn_is_faster_here", lambda: is_faster)  # noqa: B023
+        loss, hits = vocabulary_cross_entropy(*parameters, labels, 11)
+        found[is_faster] = (loss, hits, *torch.autograd.grad(loss, parameters))
+    for value, wanted in zip(found[True], found[False], strict=True):
+        assert value.shape == wanted.shape
+        assert (value - wanted).float().norm() <= 1e-5 * wanted.float().norm()
+
+
 def test_agrees_with_what_other_devices_compute(monkeypatch):
     (features, weight, bias), labels = inputs(torch.float64)
     fused, hits = vocabulary_cross_entropy(features, weight, bias, labels, 7)
