@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bert_core.model.linear import as_convolution
 
@@ -67,7 +68,7 @@ def matmul_peak(device: torch.device, clock: Callable[[], float] = time.perf_cou
     """
     size, dtype = (2048, torch.float32) if device.type == "cpu" else (8192, torch.bfloat16)
     left, right = torch.randn(2, size, size, device=device).to(dtype)
-    products = [torch.mm]
+    products: list[Callable[[Tensor, Tensor], Tensor]] = [torch.mm]
     if device.type == "cpu" and torch.backends.mkldnn.is_available():
         products.append(partial(as_convolution, bias=None))
     seconds = []

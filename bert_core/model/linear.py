@@ -63,9 +63,9 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class Linear(nn.Linear):
     """`nn.Linear`, computed by `linear`."""
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name for it
         """The outputs [T, O] of rows [T, I]."""
-        return linear(rows, self.weight, self.bias)
+        return linear(input, self.weight, self.bias)
 
 
 def linear_gradients(gradients: Tensor, rows: Tensor, weight: Tensor, out: Tensor) -> Tensor:
