@@ -44,8 +44,11 @@ def read_precision(folder: Path) -> Precision:
 def for_inference(model: Bert, precision: Precision, device: torch.device) -> Bert:
     """The same model, moved to a device, without dropout, and in int8 if so it is to be computed.
 
-    It can then no longer be trained. Raises `UserError` for int8 on any device but the CPU.
+    It can then no longer be trained, in int8 not saved either: its float32 weights are freed. Done
+    twice it does nothing more. Raises `UserError` for int8 on any device but the CPU.
     """
+    if device.type == "cpu":
+        _keep_rows_apart(model.encoder)
     if precision == "int8":
         if device.type != "cpu":
             raise UserError(
@@ -53,27 +56,19 @@ def for_inference(model: Bert, precision: Precision, device: torch.device) -> Be
                 f"device {device.type}",
                 "compute it on the CPU, or take the float32 folder that it was made of",
             )
-        quantize(model)
+        _replace_linear_maps(model, Int8Linear)
     elif device.type == "cpu" and onednn_is_faster_here():
         _replace_linear_maps(model, PrepackedLinear)
     return model.to(device).eval()
 
 
-def quantize(model: Bert) -> None:
-    """Puts `Int8Linear` in the place of the encoder's linear maps, whose float32 weights are freed.
+def _keep_rows_apart(encoder: Encoder) -> None:
+    """Has attention on a CPU keep rows of other lengths apart, so that none is padded.
 
-    The model, on the CPU, can then be neither trained nor saved. Done twice it does nothing more.
-
-    """
-    keep_rows_apart(model.encoder)
-    _replace_linear_maps(model, Int8Linear)
-
-
-def keep_rows_apart(encoder: Encoder) -> None:
-    """Has attention keep rows of other lengths apart, for products of fewer bits than 32.
-
-    Where a value lies on an edge, rounding makes a whole step of a difference in the last bit, so
-    that there may be none, lest what is said of a text depend on its company.
+    What is said of a text then does not depend on its company: not at all where linear maps treat
+    each row alike, as those of `for_inference` do by oneDNN and in int8. With fewer bits than 32 it
+    has to be so: where a value lies on an edge, rounding makes a whole step of a difference in the
+    last bit.
     """
     for layer in encoder.layers:
         assert isinstance(layer, Layer)

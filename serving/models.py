@@ -21,7 +21,7 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.pretrained.heads import masked_token_answers, next_sentence_answers
-from bert_core.quantization import Precision, for_inference, keep_rows_apart, read_precision
+from bert_core.quantization import Precision, for_inference, read_precision
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import infer_task
@@ -169,8 +169,6 @@ def load_models(
         model = for_inference(model, precision, device)
         batcher = next((b for b in batchers if are_equal(b.encoder, model.encoder)), None)
         if batcher is None:
-            if autocast_dtype is not None:
-                keep_rows_apart(model.encoder)
             batcher = Batcher(
                 model.encoder,
                 device=device,
