@@ -9,6 +9,7 @@ from bert_core.features.strategies import STRATEGIES, Strategy
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.predictor import compute_all_outputs, load_predictor
+from bert_core.quantization import for_inference
 from bert_core.tasks.batches import TaskBatchSource
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.task import compute_outputs, task_loss
@@ -97,6 +98,7 @@ def test_the_folder_holds_encoder_and_tagger(bert, task, tokenizer, sentences, t
     again = load_model_folder(folder)[1].eval()
     with torch.inference_mode():
         assert torch.equal(compute_outputs(again, batch), compute_outputs(bert, batch))
+    for_inference(bert, "float32", CPU)
     expected = task.decode(compute_all_outputs(task, bert, rows, device=CPU)[0], rows, sentences)
     assert load_predictor(folder).predict(sentences)[0] == expected
     theirs = BertModel.from_pretrained(folder)
