@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -83,7 +84,14 @@ def test_it_answers_as_under_uvicorn(
     log = tmp_path / "log"
     with log.open("w") as file:
         running = subprocess.Popen(
-            command, stdout=file, stderr=file, env=environment, cwd=tmp_path, process_group=0
+            command,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            cwd=tmp_path,
+            process_group=0,
+            # What a shell starts in the background would not hear Ctrl-C.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
     try:
         deadline = time.monotonic() + 200
