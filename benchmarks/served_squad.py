@@ -20,6 +20,7 @@ from benchmarks.measurement import write_results
 from benchmarks.served import Served
 from benchmarks.serving_kinds import UVICORN, kinds
 from benchmarks.serving_load import Connection, request_of
+from bert_core.errors import UserError
 from bert_core.predictor import load_predictor
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
@@ -107,4 +108,7 @@ def ask_all(folder: Path, examples: Sequence[Question]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(str(error)) from None

@@ -23,6 +23,7 @@ from benchmarks.measurement import surroundings, write_results
 from benchmarks.served import Scores, Served, make_environment
 from benchmarks.serving_kinds import INT8, RAY_SERVE, UVICORN, kinds
 from benchmarks.serving_load import Turn, ask_for_a_while
+from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.quantization import PRECISION_FIELD
@@ -241,4 +242,7 @@ def print_results(results: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(str(error)) from None

@@ -27,6 +27,7 @@ from benchmarks.served import Served
 from benchmarks.serving import MIX, ROUNDING, draw_texts, offline_scores, write_classifiers
 from benchmarks.serving_kinds import UVICORN, kinds
 from benchmarks.serving_load import ask_for_a_while
+from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder
 
 TIMES = 10
@@ -207,4 +208,7 @@ def measure(server: Served, requests: Sequence[bytes], seconds: float) -> dict[s
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(str(error)) from None
