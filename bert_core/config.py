@@ -51,6 +51,10 @@ class ModelConfig(BaseModel):
         description="learned (the paper) or sinusoidal (the original Transformer)",
     )
     pad_token_id: int = Field(default=0, ge=0, description="id of [PAD]")
+    is_decoder: bool = Field(
+        default=False,
+        description="whether a token attends to itself and those before it only, left to right",
+    )
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:

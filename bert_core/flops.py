@@ -17,16 +17,21 @@ def forward_flops(
 ) -> float:
     """FLOPs of one forward pass with both pre-training heads.
 
-    `sum_of_squared_lengths` is the sum over sequences of length squared, which attention costs;
-    `num_predictions` are the masked tokens projected to the vocabulary. `num_read` are the tokens
-    whose last state a head reads: behind its attention the last layer is computed for these alone.
+    `sum_of_squared_lengths` is the sum over sequences of length squared, which attention costs; in
+    a decoder a token meets itself and those before it, about half as many pairs.
+    `num_predictions` are the masked or next tokens projected to the vocabulary. `num_read` are the
+    tokens whose last state a head reads: behind its attention the last layer is computed for these
+    alone.
     """
     layers, hidden = config.num_hidden_layers, config.hidden_size
     behind_attention = 2 * hidden**2 + 4 * hidden * config.intermediate_size
+    pairs = sum_of_squared_lengths
+    if config.is_decoder:
+        pairs = (sum_of_squared_lengths + num_tokens) / 2
     return (
         num_tokens * layers * (6 * hidden**2 + behind_attention)
         - (num_tokens - num_read) * behind_attention
-        + 4 * hidden * layers * sum_of_squared_lengths
+        + 4 * hidden * layers * pairs
         + num_predictions * 2 * (hidden**2 + hidden * config.vocab_size)
         + num_rows * (2 * hidden**2 + 4 * hidden)
     )

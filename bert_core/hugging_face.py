@@ -39,6 +39,9 @@ _MODULES = {
 The feature tagger is a head that they lack: `transformers` loads the encoder and leaves it.
 """
 
+_MASKED_TOKEN, _NEXT_TOKEN = "heads.masked_token", "heads.next_token"
+"""Two heads of ours that are one of theirs: what it predicts, the configuration says."""
+
 _FUSED = _LAYER + "query_key_value"
 _SPLIT = tuple(_THEIR_LAYER + f"attention.self.{part}" for part in ("query", "key", "value"))
 """Our one module, their three, stacked along dimension 0."""
@@ -70,6 +73,7 @@ def to_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     theirs = {}
     for name, tensor in state.items():
+        name = _renamed(name, _NEXT_TOKEN, _MASKED_TOKEN)
         module, layer, leaf = _parse(name, r"encoder\.layers\.(\d+)\.", _LAYER)
         if module == _FUSED:
             for part, piece in zip(_SPLIT, tensor.chunk(3), strict=True):
@@ -81,12 +85,15 @@ def to_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return theirs
 
 
-def from_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_hugging_face(
+    state: Mapping[str, Tensor], *, is_decoder: bool = False
+) -> dict[str, Tensor]:
     """Renames weights of a Hugging Face `BertModel` or `BertFor…` to those of a `Bert`.
 
-    Encoder-only names, which lack the `bert.` prefix, are understood. Raises `UnknownWeightError`
-    for a name that is not in the table, for a query without its key and value, and for a decoder
-    that is not tied to the word embeddings.
+    Encoder-only names, which lack the `bert.` prefix, are understood. The head over the vocabulary
+    is that of next tokens where `is_decoder` of their configuration says so. Raises
+    `UnknownWeightError` for a name that is not in the table, for a query without its key and value,
+    and for a projection that is not tied to the word embeddings.
     """
     ours_of = {theirs: ours for ours, theirs in _MODULES.items()}
     state = {_full_name(name): tensor for name, tensor in state.items()}
@@ -108,7 +115,13 @@ def from_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if len(parts) < len(_SPLIT):
             raise UnknownWeightError(f"layer {layer}: query, key and value {leaf} are not complete")
         ours[f"{_FUSED.format(layer=layer)}.{leaf}"] = torch.cat([parts[part] for part in _SPLIT])
+    if is_decoder:
+        return {_renamed(name, _MASKED_TOKEN, _NEXT_TOKEN): each for name, each in ours.items()}
     return ours
+
+
+def _renamed(name: str, old: str, new: str) -> str:
+    return new + name.removeprefix(old) if name.startswith(f"{old}.") else name
 
 
 def _parse(name: str, layer_pattern: str, layer_template: str) -> tuple[str, str, str]:

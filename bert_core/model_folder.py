@@ -34,7 +34,6 @@ _REQUIRED = {
     "model_type": "bert",
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
-    "is_decoder": False,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
@@ -124,7 +123,7 @@ def _to_config_json(model: Bert) -> dict[str, Any]:
     values = model.config.model_dump()
     if values["position_embedding"] == "learned":
         del values["position_embedding"]  # not a name of Hugging Face's
-    architecture = "BertModel"
+    architecture = "BertLMHeadModel" if "next_token" in model.heads else "BertModel"
     if "masked_token" in model.heads:
         with_rows = "next_sentence" in model.heads
         architecture = "BertForPreTraining" if with_rows else "BertForMaskedLM"
@@ -210,7 +209,7 @@ def _read_model(folder: Path, config: ModelConfig) -> Bert:
         )
         raise ModelFolderError("no weights", str(path), remedy)
     try:
-        state = from_hugging_face(load_file(path))
+        state = from_hugging_face(load_file(path), is_decoder=config.is_decoder)
         if config.position_embedding == "sinusoidal":
             del state[_POSITIONS]
         names = [name for name in HEADS if any(key.startswith(f"heads.{name}.") for key in state)]

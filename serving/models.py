@@ -30,6 +30,7 @@ from serving.batching import Batcher, Head, Work
 from serving.pointers import Pointer
 
 _KNOWS_NO_TASK = (
+    "BertLMHeadModel",
     "BertForMaskedLM",
     "BertForNextSentencePrediction",
     "BertForPreTraining",

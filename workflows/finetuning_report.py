@@ -36,7 +36,7 @@ def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
     best = checkpoint.extra["notes"]["best"]
     return finetuned_model_card(
         name=settings.tracking.register_as or job.folder.name,
-        summary=_summary(settings),
+        summary=_summary(settings) + _direction(job),
         data={
             "Data": Path(settings.data).name,
             "Training examples": len(data.train.examples),
@@ -77,6 +77,16 @@ def _summary(settings: TaskRunSettings) -> str:
     return f"A BERT encoder fine-tuned for the task {settings.task} with Bertline."
 
 
+def _direction(job: "FinetuningJob") -> str:
+    """What the card adds of an encoder that attends to the left only."""
+    if not job.encoder.config.is_decoder:
+        return ""
+    said = " The encoder attends to the left only (`is_decoder`)"
+    if not job.data.task.head.pooled:
+        return f"{said}."
+    return f"{said}, and a text is read at its last token: `transformers` loads the encoder alone."
+
+
 def _approach(settings: TaskRunSettings) -> dict[str, Any]:
     """What only one approach has, for the card."""
     if isinstance(settings, FeatureSettings):
@@ -91,9 +101,13 @@ def _approach(settings: TaskRunSettings) -> dict[str, Any]:
 
 
 def _architecture(job: "FinetuningJob") -> str:
-    """The class of `transformers` that loads the folder: of a tagger over features, the encoder."""
+    """The class of `transformers` that loads the folder: the encoder's, where it lacks the head.
+
+    That is of a tagger over features, and of a text's last token.
+    """
     is_features = isinstance(job.settings, FeatureSettings)
-    return "BertModel" if is_features else job.data.task.architecture
+    reads_last = job.encoder.config.is_decoder and job.data.task.head.pooled
+    return "BertModel" if is_features or reads_last else job.data.task.architecture
 
 
 def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:

@@ -71,8 +71,10 @@ def _is_last(news: dict[str, Any]) -> bool:
 
 LOSSES = {
     "train/masked_token_loss": "mlm",
+    "train/next_token_loss": "lm",
     "train/next_sentence_loss": "nsp",
     "heldout/masked_token_loss": "held-out mlm",
+    "heldout/next_token_loss": "held-out lm",
     "train/accuracy": "accuracy",
 }
 """What else is shown where it is in the news, and how it is called there."""

@@ -45,6 +45,12 @@ PRETRAINING = Curves(
     "held-out documents",
     "masked-token loss (nats)",
 )
+NEXT_TOKENS = Curves(
+    "train/next_token_loss",
+    "heldout/next_token_loss",
+    "held-out documents",
+    "next-token loss (nats)",
+)
 FINETUNING = Curves("train/loss", "dev/loss", "dev examples", "loss")
 
 

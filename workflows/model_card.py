@@ -25,20 +25,23 @@ def model_card(
     baseline: Mapping[str, float],
     lineage: Mapping[str, object],
     language: str | None = None,
+    predicts_next: bool = False,
 ) -> str:
     """A pre-trained encoder's card, without paths of the machine it was made on.
 
     `summary` is a sentence or two. Of `data`, `recipe` and `lineage` each entry becomes a row of
     its table, `{"Tokens": 1_234_567}`. `figures` are measured on held-out documents; `baseline`
-    holds the unigram model's value of those figures it has.
+    holds the unigram model's value of those figures it has. `predicts_next` says that the model
+    goes from left to right, where others fill [MASK].
     """
+    pipeline, kind = ("text-generation", "next") if predicts_next else ("fill-mask", "masked")
     sections = [
-        _header("fill-mask", language),
+        _header(pipeline, language),
         f"# {name}\n\n{summary}",
         f"## Data\n\n{_table(('', 'Value'), data)}",
         f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
-        f"## Figures on held-out documents\n\n{_figures(figures, baseline)}",
-        _loading("fill-mask", "The capital of France is [MASK]."),
+        f"## Figures on held-out documents\n\n{_figures(figures, baseline, kind)}",
+        _loading(pipeline, None if predicts_next else "The capital of France is [MASK]."),
     ]
     return _finished(sections, lineage)
 
@@ -86,13 +89,13 @@ def _finished(sections: list[str], lineage: Mapping[str, object]) -> str:
     return without_machine_paths("\n\n".join([*sections, *ends]) + "\n")
 
 
-def _figures(figures: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+def _figures(figures: Mapping[str, float], baseline: Mapping[str, float], kind: str) -> str:
     rows = [
         (name, _written(value), _written(baseline[name]) if name in baseline else "")
         for name, value in figures.items()
     ]
     explanation = (
-        "The unigram baseline predicts every masked token by its frequency in the training text: "
+        f"The unigram baseline predicts every {kind} token by its frequency in the training text: "
         "what a model must beat to have learned anything from context."
     )
     return f"{_rows(('', 'This model', 'Unigram baseline'), rows)}\n\n{explanation}"

@@ -24,7 +24,8 @@ class FillMask(PythonModel):
     ) -> list[list[dict[str, str | float]]]:
         """For each text the likeliest words, best first: {"token": str, "probability": float}.
 
-        Raises ValueError for a text without [MASK] or longer than the model's positions.
+        Raises ValueError for a text without [MASK] or longer than the model's positions, and for a
+        model that was not taught to fill it.
         """
         del context, params
         return [self._fill(text) for text in model_input]
@@ -34,6 +35,8 @@ class FillMask(PythonModel):
 
         from bert_core.model.layout import Packed
 
+        if "masked_token" not in self.model.heads:
+            raise ValueError(f"a model that fills no [MASK]: it has {[*self.model.heads]}")
         ids = self.tokenizer.encode(text).ids
         mask_id = self.tokenizer.token_to_id("[MASK]")
         longest = self.model.config.max_position_embeddings

@@ -22,6 +22,20 @@ class ModelSettings(BaseModel):
     num_hidden_layers: int | None = Field(
         default=None, ge=1, description="layers, if not the size's"
     )
+    hidden_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="width of the hidden states, if not the size's; heads and intermediate_size"
+        " follow it, as in all sizes",
+    )
+    num_attention_heads: int | None = Field(
+        default=None, ge=1, description="attention heads, if not one for 64 of the width"
+    )
+    intermediate_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="width of the feed-forward layer, if not 4 times the hidden states'",
+    )
     hidden_dropout_prob: float = Field(
         default=0.1, ge=0, lt=1, description="dropout on hidden states"
     )
@@ -35,12 +49,44 @@ class ModelSettings(BaseModel):
         default="learned", description="learned (the paper) or sinusoidal"
     )
 
-    def config(self, vocab_size: int, pad_token_id: int) -> ModelConfig:
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        shape = self._shape()
+        width, heads = shape["hidden_size"], shape["num_attention_heads"]
+        if width % heads:
+            raise ValueError(
+                f"{heads} attention heads cannot share a width of {width}: set "
+                "--model.num_attention_heads to a divisor of --model.hidden_size"
+            )
+        return self
+
+    @property
+    def described(self) -> str:
+        """The size, and what of its shape is other than that."""
+        own = SIZES[self.size].model_dump()
+        shape = self._shape().items()
+        other = [f"{name} {value}" for name, value in shape if value != own[name]]
+        return f"{self.size} with {', '.join(other)}" if other else self.size
+
+    def config(
+        self, vocab_size: int, pad_token_id: int, *, is_decoder: bool = False
+    ) -> ModelConfig:
         """The architecture for a vocabulary."""
         values = SIZES[self.size].model_dump()
-        values |= self.model_dump(exclude={"size"}, exclude_none=True)
+        values |= self.model_dump(exclude={"size"}, exclude_none=True) | self._shape()
         values |= {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
-        return ModelConfig.model_validate(values)
+        return ModelConfig.model_validate(values | {"is_decoder": is_decoder})
+
+    def _shape(self) -> dict[str, int]:
+        """Layers, width, heads and intermediate size."""
+        size = SIZES[self.size]
+        width = self.hidden_size or size.hidden_size
+        return {
+            "num_hidden_layers": self.num_hidden_layers or size.num_hidden_layers,
+            "hidden_size": width,
+            "num_attention_heads": self.num_attention_heads or max(1, width // 64),
+            "intermediate_size": self.intermediate_size or 4 * width,
+        }
 
 
 class Phase(BaseModel):
@@ -156,8 +202,17 @@ class PretrainSettings(RunSettings):
             first += phase.steps
         raise ValueError(f"step {step} is beyond the last of {first}")
 
+    def architecture(self, vocab_size: int, pad_token_id: int) -> ModelConfig:
+        """The encoder for a vocabulary; it attends to the left only where the objective does."""
+        is_decoder = self.rows.objective == "left_to_right"
+        return self.model.config(vocab_size, pad_token_id, is_decoder=is_decoder)
+
     def recipe(self) -> dict[str, object]:
-        """What decides the weights that come out: a run may only go on under the same."""
+        """What decides the weights that come out: a run may only go on under the same.
+
+        Fields that came later are left out where they say what was so before there were any: a
+        default run keeps its name, and an older one may go on.
+        """
         changeable = {"preset", "profile", "name", "storage", "fresh", "shards", "text"}
         changeable |= {
             "vocabulary_size",
@@ -167,4 +222,17 @@ class PretrainSettings(RunSettings):
             "checkpoint",
             "evaluation",
         }
-        return self.model_dump(mode="json", exclude=changeable)
+        values = self.model_dump(mode="json", exclude=changeable)
+        for section, fields in self._as_before().items():
+            for name, value in fields.items():
+                if values[section][name] == value:
+                    del values[section][name]
+        return values
+
+    def _as_before(self) -> dict[str, dict[str, object]]:
+        """What older runs did, by the fields that they did not have."""
+        alone = self.rows.objective == "mlm"  # it had full sentences
+        return {
+            "rows": {"input_format": "full_sentences" if alone else "segment_pair"},
+            "model": {"hidden_size": None, "num_attention_heads": None, "intermediate_size": None},
+        }

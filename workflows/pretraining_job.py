@@ -53,7 +53,7 @@ class PretrainingJob(TrainingJob):
         from bert_core.training.checkpoint import checkpoint_bytes
 
         with torch.device("meta"):
-            config = self.settings.model.config(self.shards.vocab_size, pad_token_id=0)
+            config = self.settings.architecture(self.shards.vocab_size, pad_token_id=0)
             return checkpoint_bytes(Bert.for_pretraining(config), self.settings.optimizer.name)
 
     def run(self) -> tuple["OpenRun", dict[str, Any]]:
@@ -73,10 +73,16 @@ class PretrainingJob(TrainingJob):
         tags = {"data.sha256": shards.data_hash, "tokenizer.sha256": shards.tokenizer_hash}
         return params, tags, DatasetInput("train", shards.data_hash, self.source)
 
+    def data_description(self) -> dict[str, Any]:
+        """Counts and hashes of shards, tokenizer and text."""
+        from workflows.data_description import describe_shards
+
+        return describe_shards(self.shards.folder)
+
     def write_results(self) -> JobResults:
         """Writes plot, card and model folder from the last checkpoint and the journal."""
         from workflows.lineage import lineage_of
-        from workflows.loss_plot import plot_losses
+        from workflows.loss_plot import NEXT_TOKENS, PRETRAINING, plot_losses
         from workflows.pretraining_report import export, pretraining_card, summary_lines
 
         folder = self.folder
@@ -87,10 +93,12 @@ class PretrainingJob(TrainingJob):
             figures |= record.metrics
         artifacts = folder.path / ARTIFACTS_NAME
         plot = artifacts / "loss.png"
+        curves = NEXT_TOKENS if self.settings.rows.objective == "left_to_right" else PRETRAINING
         unigram_loss = figures["heldout/unigram_loss"]
-        plot_losses(journal, plot, title=folder.name, unigram_loss=unigram_loss)
+        plot_losses(journal, plot, title=folder.name, curves=curves, unigram_loss=unigram_loss)
         card = pretraining_card(self, checkpoint, figures)
         write_atomically(artifacts / "model_card.md", card)
         tokenizer, lineage = load_tokenizer(self.shards.folder), lineage_of(self, figures)
         export(self, tokenizer, checkpoint.path, card, lineage)
-        return JobResults(summary_lines(folder, checkpoint, figures, plot), card, figures)
+        lines = summary_lines(self, checkpoint, figures, plot)
+        return JobResults(lines, card, figures)

@@ -8,6 +8,7 @@ from bert_core.text.shard_index import TOKENIZER_NAME
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining_metrics import described_rows, is_as_in_the_paper
 from workflows.run_folder import RunFolder
 
 
@@ -38,12 +39,12 @@ def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
             str(shards.folder / TOKENIZER_NAME),
             "put the right one back, or prepare the text again with workflows/prepare.py --fresh",
         )
-    needed = 2 if rows.objective == "mlm_nsp" else 1
+    needed = 2 if rows.input_format == "segment_pair" else 1
     for each in (shards, open_shards(shards.folder, "heldout")):
         if each.num_documents < needed:
             remedy = "prepare more documents, or more held-out ones with --heldout_share"
             if each.num_documents:  # one: enough where no second segment comes from another
-                remedy += ", or set --rows.objective mlm"
+                remedy += ", or set --rows.input_format full_sentences and --rows.objective mlm"
             raise UserError(
                 f"{each.num_documents} documents in the {each.split} split, {needed} are needed",
                 str(shards.folder),
@@ -54,12 +55,17 @@ def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
 def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards) -> None:
     """Prints what is about to be trained, on what, and where it will lie."""
     phases = ", ".join(f"{phase.steps:,} at {phase.sequence_length}" for phase in settings.phases)
-    print(
-        f"run      {folder.name}\n"
-        f"folder   {folder.path}\n"
+    lines = [
+        f"run      {folder.name}",
+        f"folder   {folder.path}",
         f"data     {shards.num_tokens:,} tokens in {shards.num_documents:,} documents, "
-        f"{shards.data_hash[:12]}\n"
-        f"model    {settings.model.size}, vocabulary {shards.vocab_size:,}\n"
+        f"{shards.data_hash[:12]}",
+        f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
+        *(
+            []
+            if is_as_in_the_paper(settings.rows)
+            else [f"rows     {described_rows(settings.rows)}"]
+        ),
         f"steps    {phases}, {settings.batch.global_batch_size:,} rows each",
-        flush=True,
-    )
+    ]
+    print("\n".join(lines), flush=True)

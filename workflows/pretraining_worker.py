@@ -1,4 +1,4 @@
-"""The pre-training run as it goes on every worker: shards, both losses, held-out rows."""
+"""The pre-training run as it goes on every worker: shards, the losses, held-out rows."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -21,8 +21,12 @@ from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.cluster import Worker
 from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining_metrics import metric_name, step_metrics
 from workflows.remote_run import RemoteRun
 from workflows.training_run import TrainingRun
+
+_COUNTED_ROWS = 2048
+"""Rows in which [SEP] is counted for the unigram baseline of next tokens."""
 
 
 def open_pretraining(
@@ -48,7 +52,7 @@ class PretrainingRun(TrainingRun):
         self.shards_folder = shards
         self.shards = open_shards(shards, "train")
         self.vocabulary = Vocabulary.from_tokenizer(load_tokenizer(shards))
-        self.config = settings.model.config(self.vocabulary.size, self.vocabulary.pad_id)
+        self.config = settings.architecture(self.vocabulary.size, self.vocabulary.pad_id)
         self.total_steps, self.data_hash = settings.total_steps, self.shards.data_hash
         self.out_of_memory_remedy = (
             f"lower --batch.micro_batch_size from {settings.batch.micro_batch_size}: the result "
@@ -74,7 +78,7 @@ class PretrainingRun(TrainingRun):
             step += left
 
     def compute_loss(self) -> Any:  # noqa: ANN401 - compiled or not, it is called alike
-        """Both losses, compiled where the settings say so."""
+        """The losses of the objective, compiled where the settings say so."""
         if self.settings.compile and self.worker.device.type == "cuda":
             return torch.compile(compute_loss, fullgraph=True)
         return compute_loss
@@ -87,11 +91,11 @@ class PretrainingRun(TrainingRun):
         )
 
     def step_metrics(self, result: StepResult) -> dict[str, float]:
-        """See `step_metrics` of this module."""
-        return step_metrics(result)
+        """See `pretraining_metrics`."""
+        return step_metrics(result, self.settings.rows.objective)
 
     def step_flops(self, result: StepResult) -> float:
-        """Encoder, masked tokens and pairs, forward and backward."""
+        """Encoder, predicted tokens and pairs, forward and backward."""
         sums = result.sums.tolist()
         return training_flops(
             self.config,
@@ -108,8 +112,12 @@ class PretrainingRun(TrainingRun):
 
     def evaluate(self, step: int) -> dict[str, float]:
         """The figures of `evaluation` that there are, by their names in the journal."""
-        figures = asdict(self.evaluation(step))
-        return {f"heldout/{name}": value for name, value in figures.items() if value is not None}
+        objective = self.settings.rows.objective
+        return {
+            f"heldout/{metric_name(objective, name)}": value
+            for name, value in asdict(self.evaluation(step)).items()
+            if value is not None
+        }
 
     def evaluation(self, step: int) -> PretrainingEvaluation:
         """Measures the model on the same held-out rows every time, divided among the workers."""
@@ -123,9 +131,17 @@ class PretrainingRun(TrainingRun):
             batches,
             compute_loss,
             device=self.worker.device,
-            token_counts=np.load(self.shards_folder / "token_counts.npy", allow_pickle=False),
+            token_counts=self._token_counts(number),
             autocast_dtype=self.dtype,
         )
+
+    def _token_counts(self, phase: int) -> np.ndarray:
+        """How often each token is to be predicted in training, [vocabulary]."""
+        counts = np.load(self.shards_folder / "token_counts.npy", allow_pickle=False)
+        if self.settings.rows.objective == "left_to_right":
+            share = self._source(self.shards, phase).separator_share(_COUNTED_ROWS)
+            counts[self.vocabulary.sep_id] = round(counts.sum() * share / (1 - share))
+        return counts
 
     def _source(self, shards: TokenShards, phase: int) -> BatchSource:
         return BatchSource(
@@ -139,20 +155,3 @@ class PretrainingRun(TrainingRun):
             static_shapes=self.worker.device.type != "cpu",
             cache_folder=self.folder.path / "cache",
         )
-
-
-def step_metrics(result: StepResult) -> dict[str, float]:
-    """The metrics of one step by name: means over the global batch."""
-    sums = result.sums.tolist()
-    predictions, rows = max(sums[2], 1), max(sums[5], 1)
-    metrics = {
-        "train/loss": float(result.loss),
-        "train/masked_token_loss": sums[0] / predictions,
-        "train/masked_token_accuracy": sums[1] / predictions,
-        "train/learning_rate": result.learning_rate,
-        "train/gradient_norm": float(result.gradient_norm),
-    }
-    if sums[5]:
-        metrics["train/next_sentence_loss"] = sums[3] / rows
-        metrics["train/next_sentence_accuracy"] = sums[4] / rows
-    return metrics

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
@@ -48,9 +49,9 @@ def attention_maps(
                 Packed.from_lengths([len(ids)]),
                 layers=range(len(encoder.layers)),
             )
-            num_heads = encoder.config.num_attention_heads
+            config = encoder.config
             maps = [
-                _probabilities(layer.get_submodule("query_key_value")(state), num_heads)
+                _probabilities(layer.get_submodule("query_key_value")(state), config)
                 for layer, state in zip(encoder.layers, states, strict=True)
             ]
     finally:
@@ -58,8 +59,11 @@ def attention_maps(
     return AttentionMaps(encoding.tokens, torch.stack(maps))
 
 
-def _probabilities(query_key_value: Tensor, num_heads: int) -> Tensor:
+def _probabilities(query_key_value: Tensor, config: ModelConfig) -> Tensor:
     """Softmax of scaled products of queries and keys, [A, n, n], of projections [n, 3H]."""
-    query, key, _ = query_key_value.view(len(query_key_value), 3, num_heads, -1).unbind(1)
+    count, num_heads = len(query_key_value), config.num_attention_heads
+    query, key, _ = query_key_value.view(count, 3, num_heads, -1).unbind(1)
     scores = torch.einsum("iad,jad->aij", query, key) / query.shape[-1] ** 0.5
+    if config.is_decoder:
+        scores = scores.masked_fill(scores.new_ones(count, count).triu(1).bool(), -torch.inf)
     return scores.softmax(-1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bert_core.model.bert import Bert
 from bert_core.tasks.encoded_rows import TaskBatch
-from bert_core.tasks.task import head_answers, layers_read
+from bert_core.tasks.task import head_answers, layers_read, places_read
 
 
 def gradient_times_input(
@@ -29,7 +29,7 @@ def gradient_times_input(
             encoder.embeddings.of_words(words, batch.token_type_ids, batch.position_ids),
             batch.layout,
             layers=layers_read(model),
-            places=batch.places,
+            places=places_read(encoder, batch),
         )
         output = chosen(head_answers(model, states, batch.place_counts))
         (gradient,) = torch.autograd.grad(output, words)

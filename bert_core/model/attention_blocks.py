@@ -34,6 +34,16 @@ class Block:
     slots: Tensor | None = None
     tokens: Tensor | None = None
 
+    def hidden(self, causal: bool) -> Tensor | None:
+        """Which slots (last) a slot must not attend to, bool [1 or count, 1 or width, width].
+
+        None that it may to all. With `causal` those after it: a token comes before all the empty
+        slots of its sequence, and what these attend to means nothing.
+        """
+        if causal:
+            return torch.ones(1, self.width, self.width, dtype=torch.bool).triu_(1)
+        return None if self.keys is None else ~self.keys.unsqueeze(1)
+
     def spread(self, tokens: Tensor) -> Tensor:
         """The block's tokens, [stop - start, ...], in their slots, [count, width, ...]; else 0."""
         shape = (self.count, self.width, *tokens.shape[1:])

@@ -16,9 +16,11 @@ from bert_core.model.attention_blocks import Block
 from bert_core.model.dropout import keep_mask, keep_probability
 
 
-def attention_with_dropout(split: Tensor, dropout: float, blocks: Sequence[Block]) -> Tensor:
+def attention_with_dropout(
+    split: Tensor, dropout: float, blocks: Sequence[Block], causal: bool = False
+) -> Tensor:
     """Mixes values [T, A, D] of `split` [T, 3, A, D]: queries, keys, values, in these blocks."""
-    mixed = _AttentionWithDropout.apply(split, dropout, blocks)
+    mixed = _AttentionWithDropout.apply(split, dropout, blocks, causal)
     assert isinstance(mixed, Tensor)
     return mixed
 
@@ -37,6 +39,7 @@ class _AttentionWithDropout(Function):
         split: Tensor,
         dropout: float,
         blocks: Sequence[Block],
+        causal: bool,
     ) -> Tensor:
         """See `attention_with_dropout`."""
         ctx.blocks, ctx.scale = blocks, 1 / keep_probability(dropout)
@@ -49,9 +52,9 @@ class _AttentionWithDropout(Function):
             stacked = _stacked(split.permute(1, 2, 0, 3), block)  # [3, A * N, n, D]
             query, key, value = stacked
             scores = _bmm(query, key.mT, query.shape[-1] ** -0.5)  # [A * N, n, n]
-            if block.keys is not None:
+            if (hidden := block.hidden(causal)) is not None:
                 by_head = scores.view(-1, block.count, block.width, block.width)
-                by_head.masked_fill_(~block.keys.unsqueeze(1), -torch.inf)
+                by_head.masked_fill_(hidden, -torch.inf)
             probabilities = torch.softmax(scores, -1)
             kept = mask.view_as(scores).mul_(probabilities)
             mixed = _bmm(kept, value, ctx.scale)  # [A * N, n, D]
@@ -82,7 +85,7 @@ class _AttentionWithDropout(Function):
             _bmm(grad_scores, key, size**-0.5, out=gradient[0])
             _bmm(grad_scores.mT, query, size**-0.5, out=gradient[1])
             _unstack(gradient.view(3, heads, -1, size).permute(2, 0, 1, 3), block, result)
-        return result, None, None
+        return result, None, None, None
 
 
 def _stacked(by_head: Tensor, block: Block) -> Tensor:

@@ -13,8 +13,13 @@ HEADS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "masked_token": MaskedTokenHead,
     "pooler": Pooler,
     "next_sentence": NextSentenceHead,
+    "next_token": MaskedTokenHead,
 }
-"""The heads of pre-training; their names are those in `Bert.heads` and in the weights."""
+"""The heads of pre-training; their names are those in `Bert.heads` and in the weights.
+
+`next_token` is that of a decoder: at each position it predicts the word after it. It has a name of
+its own so that nobody asks it what stands at a [MASK].
+"""
 
 TASK_HEADS: dict[str, Callable[[ModelConfig, int], nn.Module]] = {
     "classifier": Classifier,
@@ -38,10 +43,15 @@ class Bert(nn.Module):
     def for_pretraining(cls, config: ModelConfig, next_sentence: bool = True) -> Self:
         """A fresh model with the masked-token head and, if asked, pooler and next-sentence head.
 
-        Drawn from torch's generator: seed it for a repeatable start.
+        A decoder has the next-token head and no other. Drawn from torch's generator: seed it for a
+        repeatable start.
         """
         model = cls(Encoder(config), {})
-        model.add_missing_heads(HEADS if next_sentence else ["masked_token"])
+        if config.is_decoder:
+            model.add_missing_heads(["next_token"])
+        else:
+            model.add_missing_heads(["masked_token"])
+            model.add_missing_heads(["pooler", "next_sentence"] if next_sentence else [])
         return model
 
     def add_missing_heads(self, names: Iterable[str]) -> list[str]:

@@ -94,6 +94,7 @@ class Layer(nn.Module):
         self.num_heads = config.num_attention_heads
         self.hidden_dropout = config.hidden_dropout_prob
         self.attention_dropout = config.attention_probs_dropout_prob
+        self.is_decoder = config.is_decoder
         self.keeps_rows_apart = False  # see `attention`
 
     def forward(
@@ -107,6 +108,7 @@ class Layer(nn.Module):
             self.num_heads,
             layout,
             attention_dropout,
+            causal=self.is_decoder,
             apart=self.keeps_rows_apart,
         )  # [T, H]
         if places is not None:  # no other token is read by anyone: the rest is done for these

@@ -13,7 +13,7 @@ from bert_core.model.encoder import initialize
 
 
 class MaskedTokenHead(nn.Module):
-    """Predicts the word at masked positions; its projection is the table of word embeddings.
+    """Predicts a word at each position, masked or next; it projects on the table of embeddings.
 
     The table is an argument, not a parameter: the tie is visible where the head is called, and the
     model holds the weights once. Transform as in the original implementation.

@@ -41,6 +41,21 @@ class TaskBatch:
     num_real_tokens: int
     num_slots: int
 
+    @property
+    def places_in_decoder(self) -> Tensor:
+        """The places for a model that attends to the left only, [P].
+
+        A row asked at its first token alone, [CLS], is asked as a whole. There that token has seen
+        nothing but itself, so the last one stands for the row (Radford et al. 2018, section 3.2).
+        """
+        firsts = self.layout.first_positions  # [R], ascending
+        rows = torch.searchsorted(firsts, self.places, right=True) - 1  # [P]
+        counts = self.place_counts.repeat_interleave(
+            self.place_counts, output_size=len(self.places)
+        )
+        is_whole = (counts == 1) & (self.places == firsts[rows])
+        return torch.where(is_whole, firsts[rows] + self.layout.lengths[rows] - 1, self.places)
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
         return to_device(self, device, non_blocking)

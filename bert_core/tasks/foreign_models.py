@@ -63,6 +63,13 @@ def infer_task(
     head = dict(model.heads.items()).get(task.head.name)
     if not isinstance(head, Classifier | Span):
         raise ModelFolderError(f"a {architecture} without its head", str(folder), "restore it")
+    if task.head.pooled and model.config.is_decoder:
+        # There it reads [CLS], which sees nothing but itself: each text would get the same answer.
+        raise ModelFolderError(
+            f"a {architecture} that attends to the left only",
+            str(folder),
+            "fine-tune such an encoder with workflows/finetune.py, which reads the last token",
+        )
     num_outputs = head.linear.out_features
     where = f"{folder} as {name}"
     changes: dict[str, Any] = {"max_length": _max_length(task, folder, model)}

@@ -1,4 +1,4 @@
-"""Pre-training: a batch of masked rows goes in, the loss of both tasks and its sums come out.
+"""Pre-training: a batch of rows goes in, the loss of its objective and its sums come out.
 
 Shapes: T tokens, N rows (sequences), P places for predictions, some of them unused.
 """
@@ -24,7 +24,10 @@ SUM_NAMES = (
     "next_sentence_correct",
     "num_rows",
 )
-"""What the sums of `compute_loss` are, in order; rows without a next-sentence label not counted."""
+"""What the sums of `compute_loss` are, in order; rows without a next-sentence label not counted.
+
+Of a decoder the first three are of next tokens.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,10 @@ class PretrainingBatch:
     """One micro-batch. Ids are int64.
 
     `masked_positions` are indices into the flat tokens, `masked_ids` the words that stood there;
-    both are [P], and an unused place has any position and the id IGNORE_INDEX. `next_sentence` is
-    [N]: 0 IsNext, 1 NotNext, IGNORE_INDEX without the task or for a row that only fills the batch.
+    both are [P], and an unused place has any position and the id IGNORE_INDEX. Left to right
+    nothing is masked: there they are every position but a row's last, and the word after it.
+    `next_sentence` is [N]: 0 IsNext, 1 NotNext, IGNORE_INDEX without the task or for a row that
+    only fills the batch.
     `num_real_tokens` of the `num_slots` places are not padding.
     """
 
@@ -57,10 +62,10 @@ def compute_loss(
 ) -> tuple[Tensor, Tensor]:
     """The micro-batch's share of the global batch's loss, and its sums for the log.
 
-    The loss is the masked-token sum over `num_predictions` plus the next-sentence sum over
-    `num_rows`: both denominators count the global batch, so that the gradients of micro-batches
-    and ranks add up to that of the whole (Devlin et al. 2018, appendix A.2). The sums are detached
-    float32 [6], see SUM_NAMES. Nothing here waits for the device.
+    The loss is the masked-token sum over `num_predictions`, of a decoder the next-token sum, plus
+    the next-sentence sum over `num_rows`: both denominators count the global batch, so that the
+    gradients of micro-batches and ranks add up to that of the whole (Devlin et al. 2018, appendix
+    A.2). The sums are detached float32 [6], see SUM_NAMES. Nothing here waits for the device.
     """
     places, next_sentence = batch.masked_positions, "next_sentence" in model.heads
     if next_sentence:
@@ -79,7 +84,7 @@ def compute_loss(
 def _masked_token_loss(
     model: Bert, masked_states: Tensor, batch: PretrainingBatch, count: int
 ) -> tuple[Tensor, Tensor]:
-    head = model.heads["masked_token"]
+    head = model.heads["next_token" if model.config.is_decoder else "masked_token"]
     assert isinstance(head, MaskedTokenHead)
     features = head.features(masked_states)  # [P, H]
     loss, hits = vocabulary_cross_entropy(

@@ -151,8 +151,13 @@ def hidden_states(encoder: Encoder, batch: TaskBatch, layers: Sequence[int]) -> 
         batch.position_ids,
         batch.layout,
         layers=layers,
-        places=batch.places,
+        places=places_read(encoder, batch),
     )
+
+
+def places_read(encoder: Encoder, batch: TaskBatch) -> Tensor:
+    """The tokens whose states the heads read, [P]; see `TaskBatch.places_in_decoder`."""
+    return batch.places_in_decoder if encoder.config.is_decoder else batch.places
 
 
 def layers_read(model: Bert) -> tuple[int, ...]:

@@ -24,9 +24,10 @@ from bert_core.training.ranks import world_size
 class PretrainingEvaluation:
     """Means over all held-out predictions and rows; losses in nats, accuracies in 0..1.
 
-    `next_sentence_loss` and `next_sentence_accuracy` are None when no row carries that label.
-    `unigram_loss` is the loss of predicting every masked token by its frequency in training
-    (add-one smoothed): what a model must beat to have learned anything from context.
+    Predictions are of masked tokens, those of a decoder of next tokens. `next_sentence_loss` and
+    `next_sentence_accuracy` are None when no row carries that label. `unigram_loss` is the loss of
+    predicting every such token by its frequency in training (add-one smoothed): what a model must
+    beat to have learned anything from context.
     """
 
     masked_token_loss: float
@@ -50,9 +51,10 @@ def evaluate_pretraining(
 ) -> PretrainingEvaluation:
     """Evaluates the bare model without dropout and leaves its training mode as it was.
 
-    `batches` are `PretrainingBatch`es; `token_counts` is [vocabulary], the counts of the training
-    text. With a process group every rank calls this with its own share, which may be empty, and
-    gets the result of the whole. Raises `UserError` when there is nothing to predict.
+    `batches` are `PretrainingBatch`es; `token_counts` is [vocabulary], how often each token is
+    predicted in training: the counts of the text and, of a decoder, of the [SEP]s between. With a
+    process group every rank calls this with its own share, which may be empty, and gets the result
+    of the whole. Raises `UserError` when there is nothing to predict.
     """
     surprise = torch.from_numpy(unigram_surprise(token_counts)).to(device)
     totals = torch.zeros(len(SUM_NAMES) + 1, dtype=torch.float64, device=device)

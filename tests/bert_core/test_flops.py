@@ -24,6 +24,24 @@ def test_gigaflops_of_a_token(size, length, predictions, expected):
     assert flops / length / 1e9 == pytest.approx(expected, abs=1e-4)
 
 
+def test_a_decoder_meets_each_pair_of_tokens_once():
+    lengths = [128, 5, 1]
+
+    def flops(config):
+        return forward_flops(
+            config,
+            num_tokens=sum(lengths),
+            sum_of_squared_lengths=sum(length**2 for length in lengths),
+            num_predictions=0,
+            num_rows=0,
+            num_read=0,
+        )
+
+    both, left = (SIZES["tiny"].model_copy(update={"is_decoder": each}) for each in (False, True))
+    later = sum(length * (length - 1) // 2 for length in lengths)
+    assert flops(both) - flops(left) == 4 * both.hidden_size * both.num_hidden_layers * later
+
+
 def test_equals_what_torch_counts(small_config, some_rows):
     batch = some_rows([32, 32, 32, 32]).batch(packed=True)
     model = Bert.for_pretraining(small_config)

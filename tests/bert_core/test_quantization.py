@@ -102,6 +102,19 @@ def states(encoder, rows):
         return encoder(ids, torch.zeros_like(ids), positions, layout)
 
 
+@pytest.mark.parametrize("precision", ["int8", "float32"])
+def test_a_decoder_looks_to_the_left_in_any_numbers(precision):
+    _, model, _ = load_model_folder(MINILM, changes={"is_decoder": True})
+    encoder = for_inference(model, precision, CPU).encoder
+    row = torch.arange(1000, 1020)
+    whole, beginning = states(encoder, [row]), states(encoder, [row[:12]])
+    # As the first of two rows it is padded nowhere either.
+    beside = states(encoder, [row, row[:7]])[:20]
+    tolerance = 1e-5 if precision == "float32" else 0.05
+    torch.testing.assert_close(whole[:12], beginning, rtol=0, atol=tolerance)
+    torch.testing.assert_close(whole, beside, rtol=0, atol=tolerance)
+
+
 def test_a_folder_says_in_which_numbers_it_is_computed(small_model, tokenizer, tmp_path):
     folder = save_in_int8(tmp_path / "model", small_model, tokenizer)
     assert read_precision(folder) == "int8"

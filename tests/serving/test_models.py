@@ -8,11 +8,13 @@ from small_tasks import write_data, write_encoder
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.strategies import STRATEGIES
-from bert_core.features.units import cut_texts
+from bert_core.features.units import cut_texts, unit_rows
+from bert_core.model.bert import Bert
 from bert_core.model_folder import CHECKSUMS, load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import TASKS, task_config
 from bert_core.tasks.task import add_task_head
+from serving.batching import Work
 from serving.models import close_models, load_models, warm_up
 
 
@@ -53,6 +55,28 @@ def test_answers_are_those_of_the_offline_predictor(name, served, folders):
         assert found.get("label") == wanted.get("label")
         score = "score" if name == "squad" else "scores"
         assert found[score] == pytest.approx(wanted[score], abs=1e-5)
+
+
+def test_a_language_model_is_served_as_an_encoder_that_fills_no_mask(folders, tmp_path):
+    root, _ = folders
+    config, _, tokenizer = load_model_folder(root / "encoder", changes={"is_decoder": True})
+    save_model_folder(tmp_path / "decoder", Bert.for_pretraining(config), tokenizer, card="")
+    models = load_models({"encoder": root / "encoder", "decoder": tmp_path / "decoder"})
+    try:
+        served = models["decoder"]
+        assert served.task is None and "masked_token" not in served.model.heads
+        assert served.batcher is not models["encoder"].batcher
+        rows = unit_rows(
+            cut_texts(tokenizer, ["the cat sat", "the cat sat on a mat"], offsets=False),
+            tokenizer,
+            unit="token",
+            pooling=None,
+            max_length=32,
+        ).rows
+        (states,) = served.batcher.submit(Work(rows, (1,))).result(30)
+        assert states[:3] == pytest.approx(states[3:6], abs=1e-5), "what follows is not seen"
+    finally:
+        close_models(list(models.values()))
 
 
 def test_equal_encoders_are_one(served):
@@ -99,7 +123,7 @@ def test_a_model_of_another_kind_is_named(folders, tmp_path):
     root, _ = folders
     shutil.copytree(root / "encoder", tmp_path / "other")
     path = tmp_path / "other" / "config.json"
-    config = json.loads(path.read_text()) | {"architectures": ["BertLMHeadModel"]}
+    config = json.loads(path.read_text()) | {"architectures": ["BertForSomethingElse"]}
     path.write_text(json.dumps(config))
     (tmp_path / "other" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match="knows no task"):

@@ -31,6 +31,9 @@ def test_a_line_says_all_there_is_to_know():
     without = {name: value for name, value in NEWS.items() if "next_sentence" not in name}
     line = describe(without | {"heldout/masked_token_loss": 3.4})
     assert "nsp" not in line and "held-out mlm 3.400" in line
+    renamed = {name.replace("masked", "next"): value for name, value in NEWS.items()}
+    line = describe(renamed | {"heldout/next_token_loss": 3.4})
+    assert " lm 3.600 " in line and "held-out lm 3.400" in line
     assert describe({"step": 3}) == ""
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from workflows.journal import Journal
-from workflows.loss_plot import FINETUNING, plot_losses, smoothed
+from workflows.loss_plot import FINETUNING, NEXT_TOKENS, plot_losses, smoothed
 
 
 @pytest.fixture
@@ -37,6 +37,18 @@ def test_a_picture_of_fine_tuning_speaks_of_its_own_loss(tmp_path):
     text = (tmp_path / "loss.svg").read_text()
     assert "<!-- dev examples -->" in text and "<!-- loss -->" in text
     assert "masked" not in text and "<!-- 0.50 -->" in text
+
+
+def test_a_picture_of_next_tokens_does_not_speak_of_masks(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    for step in range(1, 5):
+        figures = {"train/next_token_loss": 4 / step, "heldout/next_token_loss": 8 / step}
+        journal.append(step, figures)
+    output = tmp_path / "loss.svg"
+    plot_losses(journal.path, output, title="a run", curves=NEXT_TOKENS, unigram_loss=6.0)
+    text = output.read_text()
+    assert "<!-- next-token loss (nats) -->" in text and "<!-- 2.00 -->" in text
+    assert "masked" not in text
 
 
 def test_a_run_without_losses_gives_a_picture(tmp_path):

@@ -12,6 +12,7 @@ def test_the_summary_says_what_it_came_to_and_where_it_lies(pretraining_job):
     plot = pretraining_job.folder.path / "artifacts" / "loss.png"
     for path in (pretraining_job.folder.model, plot, pretraining_job.folder.settings):
         assert str(path) in text
+    assert "objective" not in text, "it is the paper's"
     assert ("under" in text) == (
         results.figures["heldout/masked_token_loss"] < results.figures["heldout/unigram_loss"]
     )

@@ -25,7 +25,7 @@ def test_shards_that_cannot_train_are_refused(tmp_path, corpus):
     one = open_shards(write_corpus(tmp_path / "one", num_documents=5))
     with pytest.raises(UserError, match="1 documents in the heldout split, 2 are needed.*mlm"):
         refuse_unfit_shards(one, RowSettings())
-    refuse_unfit_shards(one, RowSettings(objective="mlm"))
+    refuse_unfit_shards(one, RowSettings(objective="mlm", input_format="full_sentences"))
     tokenizer = corpus / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text().replace('"lowercase": true', '"lowercase": false'))
     with pytest.raises(UserError, match="the tokenizer is not the one"):
@@ -37,3 +37,8 @@ def test_what_is_about_to_happen_is_said(tmp_path, corpus, capsys):
     printed = capsys.readouterr().out
     assert "900,000 at 128, 100,000 at 512, 256 rows each" in printed
     assert "run      a" in printed and str(tmp_path) in printed and "35 documents" in printed
+    assert "rows " not in printed.replace("rows each", "")
+    other = parse("--rows.objective", "left_to_right", "--model.hidden_size", "192")
+    announce(other, RunFolder(tmp_path / "a"), open_shards(corpus))
+    printed = capsys.readouterr().out
+    assert "rows     left_to_right\n" in printed and "tiny with hidden_size 192" in printed

@@ -1,5 +1,8 @@
 """The worker's loop in this process, without Ray: what a step leaves, and going on from it."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from pretraining_runs import Run, train_here, write_corpus
@@ -10,9 +13,17 @@ from bert_core.training.loop import StepResult
 from bert_core.training.readings import NonFiniteLossError
 from workflows.cluster import Worker
 from workflows.pretrain_settings import PretrainSettings
-from workflows.pretraining_worker import PretrainingRun, step_metrics
+from workflows.pretraining_worker import PretrainingRun
 from workflows.settings import parse_command_line
 
+HELDOUT = (
+    "next_token_loss",
+    "next_token_accuracy",
+    "next_token_perplexity",
+    "unigram_loss",
+    "num_predictions",
+    "num_rows",
+)
 PHASES = '[{"sequence_length": 16, "steps": 14}, {"sequence_length": 32, "steps": 11}]'
 
 
@@ -34,18 +45,55 @@ def train(tmp_path, corpus):
     return start
 
 
-def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(train):
-    whole, outcome, _ = train("whole")
+@pytest.mark.parametrize(
+    ("objective", "perplexity"),
+    [("mlm_nsp", "heldout/perplexity"), ("left_to_right", "heldout/next_token_perplexity")],
+)
+def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(train, objective, perplexity):
+    rows = {"rows__objective": objective}
+    whole, outcome, _ = train("whole", **rows)
     assert outcome == {"step": 25, "stopped": False}
     for stop_after, step in ((3, 3), (11, 14), (4, 18)):
-        run, outcome, news = train("parts", stop_after)
+        run, outcome, news = train("parts", stop_after, **rows)
         assert outcome == {"step": step, "stopped": True}
         assert news[-1]["checkpoint"] == f"step-{step:08d}"
-    run, outcome, news = train("parts")
+    run, outcome, news = train("parts", **rows)
     assert outcome == {"step": 25, "stopped": False}
     assert "going on from step 18" in news[-1]["messages"]
     assert run.records() == whole.records()
-    assert [step for step, each in run.records() if "heldout/perplexity" in each] == [10, 20, 25]
+    assert [step for step, each in run.records() if perplexity in each] == [10, 20, 25]
+
+
+def test_left_to_right_its_figures_are_those_of_next_tokens(train, corpus):
+    run, _, news = train("run", rows__objective="left_to_right")
+    figures = {}
+    for _, each in run.records():
+        figures |= each
+    for name in ("train/next_token_loss", "train/next_token_accuracy"):
+        assert name in figures
+    heldout = {name: figures[f"heldout/{name}"] for name in HELDOUT}
+    assert heldout["next_token_perplexity"] == pytest.approx(math.exp(heldout["next_token_loss"]))
+    assert not [name for name in figures if "masked" in name or "next_sentence" in name]
+    assert not heldout["num_rows"], "of which nobody is asked whether they follow"
+    # Next tokens with their [SEP]s, not masked ones: all but the first of each row.
+    assert heldout["num_predictions"] > 5 * 64
+    # [SEP] stands in no text: as rare as that, its part alone would be some nats too many.
+    assert heldout["unigram_loss"] < math.log(500)
+
+
+def test_the_unigram_baseline_of_next_tokens_knows_how_often_rows_end(train):
+    run, _, _ = train("run", 1)
+    arguments = [*run.arguments(), "--rows.objective", "left_to_right"]
+    settings = parse_command_line(PretrainSettings, arguments)
+    here = PretrainingRun(settings, Worker(0, 1, torch.device("cpu"), None), run.folder, run.shards)
+    counts, separator = here._token_counts(0), here.vocabulary.sep_id
+    source = here._source(here.shards, 0)
+    labels = torch.cat([batch.masked_ids for batch in source.epoch_zero(2048)])
+    share = (labels == separator).double().mean().item()
+    assert counts[separator] / counts.sum() == pytest.approx(share, rel=1e-3)
+    text = np.load(run.shards / "token_counts.npy", allow_pickle=False)
+    assert np.array_equal(np.delete(counts, separator), np.delete(text, separator))
+    assert not text[separator]
 
 
 def test_told_to_stop_in_the_last_step_it_has_finished(train):
@@ -93,26 +141,6 @@ def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_checkpoint(train)
     path, damaged = newest_checkpoint(run.checkpoints)
     assert path.name == "step-00000008" and not damaged
     assert run.step() == 9
-
-
-def test_metrics_are_means_over_the_global_batch():
-    def result(*sums):
-        each = torch.tensor(sums, dtype=torch.float64)
-        loss, norm, count = torch.tensor(4.75), torch.tensor(0.5), torch.tensor(90)
-        return StepResult(3, loss, each, norm, 1e-3, count, count, 900, stopped=False)
-
-    metrics = step_metrics(result(40.0, 5.0, 10.0, 6.0, 3.0, 8.0))
-    assert metrics == {
-        "train/loss": 4.75,
-        "train/masked_token_loss": 4.0,
-        "train/masked_token_accuracy": 0.5,
-        "train/learning_rate": 1e-3,
-        "train/gradient_norm": 0.5,
-        "train/next_sentence_loss": 0.75,
-        "train/next_sentence_accuracy": 3 / 8,
-    }
-    alone = step_metrics(result(40.0, 5.0, 10.0, 0.0, 0.0, 0.0))
-    assert "train/next_sentence_loss" not in alone
 
 
 def test_the_flops_of_a_step_count_each_row_at_its_length(train):

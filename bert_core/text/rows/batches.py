@@ -17,6 +17,7 @@ from bert_core.tasks.pretraining import PretrainingBatch
 from bert_core.text.rows.collation import Rows, no_rows, ragged, static_packed, static_padded
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.text.rows.masking import Masker, Vocabulary, max_predictions, prediction_counts
+from bert_core.text.rows.next_tokens import next_tokens
 from bert_core.text.rows.packing import by_length, pack
 from bert_core.text.rows.pairs import RowPlan
 from bert_core.text.rows.row_order import RowOrder
@@ -125,6 +126,15 @@ class BatchSource:
             plan = self._plan(begin, min(size, total - begin))
             yield self._micro_batch(plan.take(by_length(plan.lengths)), 1)
 
+    def separator_share(self, num_rows: int) -> float:
+        """The share of [SEP] in the first rows of epoch 0, [CLS] not counted.
+
+        Left to right it is predicted like any token, and no count of the text knows it.
+        """
+        plan = self._plan(0, min(num_rows, self.rows_per_epoch))
+        others = plan.lengths - 1
+        return 1 - float((plan.a_length + plan.b_length).sum() / others.sum())
+
     def _plan(self, first: int, count: int) -> RowPlan:
         names = self._order.names(np.arange(first, first + count))
         return self._order.planner.rows(*names)
@@ -172,25 +182,38 @@ class BatchSource:
     def _num_predictions(self, plan: RowPlan) -> int:
         if self._rows.whole_word:  # how many whole words fit is known only after choosing them
             return int(self._masked(plan).masked.num_predictions.sum())
-        return int(prediction_counts(plan.lengths, self._rows, self._sequence_length).sum())
+        counts = prediction_counts(plan.lengths, self._rows, self._sequence_length)
+        if self._rows.objective != "left_to_right":  # [CLS] and [SEP] are never hidden
+            counts = np.minimum(counts, plan.a_length + plan.b_length)
+        return int(counts.sum())
 
     def _masked(self, plan: RowPlan) -> Rows:
         input_ids, token_type_ids = self._assemble(plan)
-        masked = self._masker(input_ids, plan.lengths, (plan.copy, plan.shard, plan.start))
-        return Rows(plan.lengths, token_type_ids, masked, plan.next_sentence)
+        if self._rows.objective == "left_to_right":
+            masked = next_tokens(input_ids, plan.lengths)
+        else:
+            masked = self._masker(input_ids, plan.lengths, (plan.copy, plan.shard, plan.start))
+        labels = plan.next_sentence
+        if self._rows.objective != "mlm_nsp":  # the same pairs, and nobody asks about them
+            labels = np.full_like(labels, -1)
+        return Rows(plan.lengths, token_type_ids, masked, labels)
 
     def _micro_batch(self, plan: RowPlan, world_size: int) -> PretrainingBatch:
         rows = self._masked(plan) if len(plan.start) else no_rows(self._vocabulary.pad_id)
         if not self._static:
             return ragged(rows)
         if self._batch.packed:
-            shares = self._token_budget * self._rows.masked_share + self._rows_per_bin / 2
+            predictions = self._token_budget  # left to right, all but one a row
+            if self._rows.objective != "left_to_right":
+                # Each row rounds up by a half at most.
+                shares = self._token_budget * self._rows.masked_share + self._rows_per_bin / 2
+                predictions = int(shares)
             return static_packed(
                 rows,
                 token_budget=self._token_budget,
                 max_rows=self._rows_per_bin,
                 max_length=self._sequence_length,
-                predictions=int(shares),  # each row rounds up by a half at most
+                predictions=predictions,
             )
         num_rows = self._micro_batch_rows(world_size)
         return static_padded(

@@ -20,7 +20,7 @@ from bert_core.text.rows.masking import MaskedRows
 class Rows:
     """Rows end to end: `lengths` [R], `token_type_ids` [T] and masks.
 
-    `next_sentence` [R] is -1 in rows without a second segment.
+    `next_sentence` [R] is -1 in rows that are not asked whether B follows A.
     """
 
     lengths: IntArray
@@ -40,7 +40,7 @@ class Rows:
 
     @property
     def labels(self) -> IntArray:
-        """Next-sentence labels, `IGNORE_INDEX` where there is no second segment; int64 [R]."""
+        """Next-sentence labels, `IGNORE_INDEX` in rows that are not asked; int64 [R]."""
         return np.where(self.next_sentence < 0, IGNORE_INDEX, self.next_sentence)
 
 

@@ -63,9 +63,10 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """Masked rows: `input_ids` int64 [T]; `positions` (ascending) and `labels` int64 [P];
+    """Rows with what is to be predicted in them, of masked or of next tokens.
 
-    `num_predictions` int64 [R] says how many of them belong to each row.
+    `input_ids` int64 [T]; `positions` (ascending) and `labels` int64 [P]; `num_predictions` int64
+    [R] says how many of them belong to each row.
     """
 
     input_ids: IntArray
@@ -77,8 +78,11 @@ class MaskedRows:
 def prediction_counts(lengths: IntArray, settings: RowSettings, sequence_length: int) -> IntArray:
     """How many tokens are predicted in rows of these lengths; int64 [R].
 
-    At least one; at most the share of the longest row, rounded up (20 at 128, 77 at 512).
+    At least one; at most the share of the longest row, rounded up (20 at 128, 77 at 512). Left to
+    right all but the first.
     """
+    if settings.objective == "left_to_right":
+        return lengths - 1
     cap = max_predictions(settings, sequence_length)
     counts = np.rint(lengths * settings.masked_share).astype(np.int64)
     return np.clip(counts, 1, cap)
@@ -86,6 +90,8 @@ def prediction_counts(lengths: IntArray, settings: RowSettings, sequence_length:
 
 def max_predictions(settings: RowSettings, sequence_length: int) -> int:
     """The most tokens that are predicted in one row of the given length."""
+    if settings.objective == "left_to_right":
+        return sequence_length - 1
     return max(1, int(np.ceil(round(sequence_length * settings.masked_share, 6))))
 
 

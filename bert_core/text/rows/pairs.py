@@ -23,8 +23,8 @@ class RowPlan:
 
     `copy` of the corpus, `shard` and `start`, the sentence a row begins with, name the row.
     Segment B may lie in another shard. Lengths are those after truncation. `next_sentence` is 0
-    for IsNext, 1 for NotNext and -1 where the objective has no second segment; there, segment A
-    may run over several documents with `num_separators` more [SEP] between them.
+    for IsNext, 1 for NotNext and -1 where the format has no second segment; there, segment A may
+    run over several documents with `num_separators` more [SEP] between them.
     """
 
     copy: IntArray
@@ -65,7 +65,7 @@ class RowPlanner:
     ) -> None:
         self._shards = shards
         self._settings = settings
-        self._pairs = settings.objective == "mlm_nsp"
+        self._pairs = settings.input_format == "segment_pair"
         self._max_tokens = sequence_length - (3 if self._pairs else 2)
         self._random = CounterHash(*key, "rows")
         self._running_lengths: dict[int, IntArray] = {}
@@ -75,7 +75,8 @@ class RowPlanner:
             raise UserError(
                 "a second segment from another document needs two documents or more",
                 "the training split holds one",
-                "give more documents, or set --rows.objective mlm",
+                "give more documents, or set --rows.input_format full_sentences and"
+                " --rows.objective mlm",
             )
 
     def row_starts(self, copy: int, shard: int) -> IntArray:

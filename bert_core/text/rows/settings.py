@@ -3,9 +3,13 @@
 Apart from what acts on it, so that a command line is read without loading torch.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Objective = Literal["mlm_nsp", "mlm", "left_to_right"]
+
+_OF_MASKING = ("masked_share", "mask_token_share", "random_token_share", "whole_word")
 
 
 class RowSettings(BaseModel):
@@ -13,19 +17,30 @@ class RowSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    objective: Literal["mlm_nsp", "mlm"] = Field(
+    objective: Objective = Field(
         default="mlm_nsp",
-        description="mlm_nsp: pairs of segments (the paper); mlm: full sentences without "
-        "next-sentence prediction (RoBERTa)",
+        description="mlm_nsp: masked tokens and next sentences (the paper); mlm: masked tokens"
+        " alone; left_to_right: at each token the next, by an encoder that attends to the left only"
+        " (GPT's way). All three on the same rows: the paper's table 5",
+    )
+    input_format: Literal["segment_pair", "full_sentences"] = Field(
+        default="segment_pair",
+        description="segment_pair: two segments, of which the second may be from another document"
+        " (the paper); full_sentences: as many whole sentences as fit, for objectives without"
+        " next-sentence prediction (RoBERTa)",
     )
     short_row_share: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="share of rows planned for a random shorter length (mlm_nsp)",
+        description="share of rows planned for a random shorter length (segment_pair)",
     )
     masked_share: float = Field(
-        default=0.15, gt=0, lt=1, description="share of a row's tokens to predict"
+        default=0.15,
+        gt=0,
+        lt=1,
+        description="share of a row's tokens to predict, the masking rate; the most in one row"
+        " follows from it (20 of 128, 77 of 512)",
     )
     mask_token_share: float = Field(
         default=0.8, ge=0, le=1, description="share of the predicted tokens replaced by [MASK]"
@@ -34,7 +49,8 @@ class RowSettings(BaseModel):
         default=0.1,
         ge=0,
         le=1,
-        description="share of the predicted tokens replaced by a random token",
+        description="share of the predicted tokens replaced by a random token; what the two leave"
+        " stays the same (the paper's table 8)",
     )
     whole_word: bool = Field(default=False, description="mask all pieces of a word together")
     static_masks: int | None = Field(
@@ -43,6 +59,39 @@ class RowSettings(BaseModel):
         description="number of fixed copies of rows and masks that the epochs go round (the "
         "paper: 10); without it every epoch has rows and masks of its own",
     )
+
+    @model_validator(mode="after")
+    def _shares_add_up_to_one(self) -> Self:
+        if self.mask_token_share + self.random_token_share > 1 + 1e-9:
+            raise ValueError(
+                f"mask_token_share {self.mask_token_share:g} and random_token_share "
+                f"{self.random_token_share:g} are more than 1 together: with the tokens that stay "
+                "the same they make 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sentences_come_in_pairs(self) -> Self:
+        if self.objective == "mlm_nsp" and self.input_format != "segment_pair":
+            raise ValueError(
+                f"objective mlm_nsp needs pairs of segments, not {self.input_format}: set "
+                "objective mlm or input_format segment_pair"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_masks_are_shared_out(self) -> Self:
+        """A sweep would train the same model twice."""
+        fields = type(self).model_fields
+        changed = [name for name in _OF_MASKING if getattr(self, name) != fields[name].default]
+        if self.objective == "left_to_right" and changed:
+            raise ValueError(f"left_to_right masks nothing: leave out {', '.join(changed)}")
+        return self
+
+    @property
+    def same_token_share(self) -> float:
+        """Share of the predicted tokens that stay as they are."""
+        return max(0.0, 1 - self.mask_token_share - self.random_token_share)
 
 
 class BatchSettings(BaseModel):

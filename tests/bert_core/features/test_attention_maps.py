@@ -27,6 +27,17 @@ def test_real_weights_give_the_attention_of_transformers():
     torch.testing.assert_close(found.probabilities, expected, rtol=0, atol=1e-5)
 
 
+def test_a_decoder_looks_to_the_left():
+    _, ours, tokenizer = load_model_folder(FOLDER, changes={"is_decoder": True})
+    theirs = BertModel.from_pretrained(FOLDER, attn_implementation="eager", is_decoder=True)
+    encoded = AutoTokenizer.from_pretrained(FOLDER)(TEXT, return_tensors="pt")
+    with torch.no_grad():
+        expected = torch.cat(theirs.eval()(**encoded, output_attentions=True).attentions)
+    found = attention_maps(ours.encoder, tokenizer, TEXT).probabilities
+    assert (found.triu(1) == 0).all()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
 def test_a_text_longer_than_the_encoder_is_refused():
     _, ours, tokenizer = load_model_folder(FOLDER)
     with pytest.raises(UserError, match="a text of 602 tokens: a a a a"):

@@ -51,6 +51,14 @@ def test_gradients_are_those_of_transformers(folder, label):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_of_a_decoder_they_are_those_of_the_last_token(folder):
+    _, model, tokenizer = load_model_folder(folder, changes={"is_decoder": True})
+    rows = TASK.encode([Text("the cat sat", "on a mat", None)], tokenizer)
+    batch = rows.batch(np.arange(1), "packed")
+    found = gradient_times_input(model.eval(), batch, lambda outputs: outputs[0, 0])
+    assert (found.abs() > 1e-6).all(), "[CLS] alone has none of the others"
+
+
 def test_it_works_where_nothing_is_to_be_learned(folder):
     _, model, tokenizer = load_model_folder(folder)
     rows = TASK.encode([Text("a", "b", None)], tokenizer)

@@ -58,6 +58,18 @@ def test_tokens_go_to_their_slots_and_come_back(monkeypatch):
     assert torch.equal(tokens[block.tokens][real], slots.flatten(0, 1)[real])
 
 
+def test_hidden_are_empty_slots_or_what_comes_later(monkeypatch):
+    (full,) = blocks_of(((2, 3),), 1)
+    assert full.hidden(causal=False) is None
+    later = [[False, True, True], [False, False, True], [False, False, False]]
+    assert full.hidden(causal=True).tolist() == [later]
+    monkeypatch.setattr(attention_blocks, "BLOCK_COST", 10**6)
+    blocks_of.cache_clear()
+    (block,) = blocks_of(((1, 3), (1, 1)), 1)
+    assert block.hidden(causal=False).tolist() == [[[False] * 3], [[False, True, True]]]
+    assert block.hidden(causal=True).tolist() == [later]
+
+
 def test_a_batch_of_nothing_has_no_blocks():
     assert blocks_of((), 1) == ()
 

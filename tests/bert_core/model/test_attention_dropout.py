@@ -19,7 +19,7 @@ def projections(dtype):
     return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
 
 
-def plain(split, mask, blocks, share_kept):
+def plain(split, mask, blocks, share_kept, causal):
     """The same with torch's operations, one sequence after the other."""
     mixed, first_score = [], 0
     for block in blocks:
@@ -30,24 +30,30 @@ def plain(split, mask, blocks, share_kept):
         for number, row in enumerate(rows):
             query, key, value = row.permute(1, 2, 0, 3)
             drawn = masks[:, number, : len(row), : len(row)]
-            kept = (query @ key.mT / SIZE**0.5).softmax(-1) * drawn / share_kept
+            scores = query @ key.mT / SIZE**0.5
+            if causal:
+                later = torch.arange(len(row)) > torch.arange(len(row)).unsqueeze(1)
+                scores = scores.masked_fill(later, -torch.inf)
+            kept = scores.softmax(-1) * drawn / share_kept
             mixed.append((kept @ value).transpose(0, 1))
         first_score += math.prod(shape)
     return torch.cat(mixed)
 
 
 @pytest.mark.parametrize(("cost", "num_blocks"), [(0, 4), (120, 2), (10**6, 1)])
-def test_equals_plain_operations_with_the_same_mask(cost, num_blocks, monkeypatch):
+@pytest.mark.parametrize("causal", [False, True])
+def test_equals_plain_operations_with_the_same_mask(cost, num_blocks, causal, monkeypatch):
     monkeypatch.setattr(attention_blocks, "BLOCK_COST", cost)
     blocks_of.cache_clear()
     blocks = blocks_of(RUNS, HEADS)
     assert len(blocks) == num_blocks
     torch.manual_seed(3)
     split = projections(torch.float64).requires_grad_()
-    found = attention_with_dropout(split, 0.25, blocks)
+    found = attention_with_dropout(split, 0.25, blocks, causal)
     torch.manual_seed(3)
     num_scores = sum(HEADS * block.count * block.width**2 for block in blocks)
-    expected = plain(split, keep_mask((num_scores,), 0.25, torch.float64), blocks, 0.75)
+    mask = keep_mask((num_scores,), 0.25, torch.float64)
+    expected = plain(split, mask, blocks, 0.75, causal)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     weights = torch.randn_like(found)
     (gradient,) = torch.autograd.grad(found, split, weights)

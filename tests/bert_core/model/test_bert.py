@@ -37,6 +37,8 @@ def test_heads_are_those_asked_for(small_config):
         "next_sentence",
     ]
     assert list(Bert.for_pretraining(small_config, next_sentence=False).heads) == ["masked_token"]
+    decoder = small_config.model_copy(update={"is_decoder": True})
+    assert list(Bert.for_pretraining(decoder).heads) == ["next_token"]
 
 
 def test_the_seed_decides_the_weights(small_config):

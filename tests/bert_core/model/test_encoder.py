@@ -86,6 +86,37 @@ def test_neither_packing_nor_padding_is_visible(small_model, some_rows):
     torch.testing.assert_close(alone, packed, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_no_later_token_is_seen_by_a_decoder(small_config, some_rows, packed):
+    torch.manual_seed(0)
+    encoders = {
+        is_decoder: Encoder(small_config.model_copy(update={"is_decoder": is_decoder})).double()
+        for is_decoder in (False, True)
+    }
+    encoders[True].load_state_dict(encoders[False].state_dict())
+    batch = some_rows([12, 7]).batch(packed=packed)
+    changed = batch.input_ids.clone()
+    changed[5] = 7 if changed[5] != 7 else 8
+    for is_decoder, encoder in encoders.items():
+        before, after = (
+            encoder(ids, batch.token_type_ids, batch.position_ids, batch.layout)
+            for ids in (batch.input_ids, changed)
+        )
+        moved = (before - after).abs().amax(1) > 1e-12
+        assert moved[5:12].all() and not moved[12:].any()
+        assert moved[:5].any() == (not is_decoder)
+
+
+def test_neither_packing_nor_padding_is_visible_to_a_decoder(small_config, some_rows):
+    encoder = Encoder(small_config.model_copy(update={"is_decoder": True})).double()
+    rows = some_rows([5, 12, 12, 1], seq=20)
+    packed, padded = (
+        encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+        for batch in (rows.batch(packed=True), rows.batch(packed=False))
+    )
+    torch.testing.assert_close(padded[rows.real.flatten()], packed, rtol=1e-10, atol=1e-10)
+
+
 def test_dropout_acts_in_training_only_and_follows_the_seed(small_config, some_rows):
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     torch.manual_seed(0)

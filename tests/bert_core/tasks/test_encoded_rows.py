@@ -46,6 +46,17 @@ def test_a_batch_holds_the_rows_longest_first_and_the_places_in_order(layout):
     assert rows.places_of(np.array([2, 0])).tolist() == [3, 4, 5, 0, 1]
 
 
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_of_a_row_asked_as_a_whole_a_decoder_reads_the_last_token(layout):
+    rows = rows_of([3, 9, 6, 4], place_counts=[1, 2, 1, 1])
+    rows = replace(rows, places=np.array([0, 0, 4, 0, 2]))
+    batch = rows.batch(np.array([2, 0, 1, 3]), layout)
+    # Rows 2 and 0 are asked at [CLS] alone: 12..17 and 0..2. Row 1 is asked there and elsewhere,
+    # row 3 elsewhere alone.
+    assert batch.input_ids[batch.places].tolist() == [12, 0, 3, 7, 20]
+    assert batch.input_ids[batch.places_in_decoder].tolist() == [17, 2, 3, 7, 20]
+
+
 def test_gathered_items_are_those_of_each_set_in_turn():
     first = rows_of([3, 9, 6, 2], per_item=2, place_counts=[2, 1, 3, 0])
     second = rows_of([4, 5], labels=np.zeros((2, 1), dtype=np.float32))

@@ -1,12 +1,21 @@
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from synthetic_shards import vocabulary
 
-from bert_core.config import IGNORE_INDEX, SIZES
+from bert_core.config import IGNORE_INDEX, SIZES, ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Packed
 from bert_core.tasks.pretraining import SUM_NAMES, compute_loss
+from bert_core.text.rows.batches import BatchSource
+from bert_core.text.rows.settings import BatchSettings, RowSettings
+from bert_core.text.shards import Shard, TokenShards
+from bert_core.training.loop import TrainingState, train
+from bert_core.training.optimization import create_optimizer, linear_schedule
+from bert_core.training.settings import OptimizerSettings
 
 
 def test_the_first_loss_is_that_of_a_guess(some_rows):
@@ -18,20 +27,25 @@ def test_the_first_loss_is_that_of_a_guess(some_rows):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("position_embedding", ["learned", "sinusoidal"])
-def test_every_parameter_gets_a_gradient(small_config, some_rows, packed, position_embedding):
-    model = Bert.for_pretraining(
-        small_config.model_copy(update={"position_embedding": position_embedding})
-    )
+@pytest.mark.parametrize(
+    "changes", [{}, {"position_embedding": "sinusoidal"}, {"is_decoder": True}], ids=str
+)
+def test_every_parameter_gets_a_gradient(small_config, some_rows, packed, changes):
+    model = Bert.for_pretraining(small_config.model_copy(update=changes))
     rows = some_rows([32, 20], seq=32)
     rows.loss(model, packed=packed)[0].backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
-def test_neither_packing_nor_unused_places_change_loss_or_gradient(small_model, some_rows):
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_neither_packing_nor_unused_places_change_loss_or_gradient(
+    small_config, some_rows, is_decoder
+):
     rows = some_rows([5, 12, 12, 7], seq=20)
-    model = small_model.double()
+    torch.manual_seed(0)
+    config = small_config.model_copy(update={"is_decoder": is_decoder})
+    model = Bert.for_pretraining(config).double()
     results = []
     for packed, unused_places in ((True, 0), (True, 9), (False, 0), (False, 4)):
         model.zero_grad()
@@ -106,6 +120,63 @@ def test_overfits_one_batch(small_config, some_rows):
     loss, sums = rows.loss(model.eval(), packed=True)
     assert loss.item() < 0.1
     assert sums[1] == sums[2] and sums[4] == sums[5]
+
+
+def topical_shards():
+    """A hundred documents of words that mean one of eight topics, each of three words by chance.
+
+    Whoever knows the topic from the other words has a loss of ln 3, whoever does not one of ln 24.
+    """
+    random = np.random.default_rng(0)
+    sentences = np.concatenate([[0], np.cumsum(random.integers(4, 12, 1200))])
+    documents = np.arange(0, 1201, 12)
+    topics = np.repeat(random.integers(0, 8, 100), np.diff(sentences[documents]))
+    tokens = (5 + 3 * topics + random.integers(0, 3, len(topics))).astype(np.uint16)
+    shards = [Shard("topics", tokens, sentences, documents)]
+    return TokenShards(Path("topics"), "train", shards, 29, "none", "topics")
+
+
+@pytest.mark.parametrize("objective", ["mlm_nsp", "mlm", "left_to_right"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_objective_learns_from_context(objective, packed):
+    source = BatchSource(
+        topical_shards(),
+        vocabulary(29),
+        rows=RowSettings(objective=objective),
+        batch=BatchSettings(global_batch_size=32, micro_batch_size=32, packed=packed),
+        sequence_length=32,
+        seed=0,
+        phase=0,
+    )
+    config = ModelConfig(
+        vocab_size=29,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0,
+        is_decoder=objective == "left_to_right",
+    )
+    torch.manual_seed(0)
+    model = Bert.for_pretraining(config, next_sentence=objective == "mlm_nsp")
+    settings = OptimizerSettings(peak_learning_rate=1e-2)
+    results = train(
+        TrainingState(model, create_optimizer(model, settings)),
+        source.steps(0),
+        compute_loss,
+        total_steps=70,
+        schedule=lambda step: 1e-2 * linear_schedule(step, total_steps=70, warmup_steps=10),
+        max_gradient_norm=1.0,
+        device=torch.device("cpu"),
+        autocast_dtype=None,
+        seed=0,
+    )
+    sums = np.array([result.sums.tolist() for result in results])
+    losses = sums[:, 0] / sums[:, 2]
+    assert losses[0] == pytest.approx(math.log(29), rel=0.05)
+    assert losses[-10:].mean() < 2.2 < 0.7 * math.log(24)
+    assert (sums[:, 5] > 0).all() == (objective == "mlm_nsp")
 
 
 def test_without_next_sentence_there_is_one_loss(small_config, some_rows):

@@ -1,3 +1,4 @@
+import hashlib
 import itertools
 
 import numpy as np
@@ -65,11 +66,13 @@ def global_batch(source, step, world_size):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("whole_word", [False, True])
-def test_global_batches_are_the_same_for_any_number_of_ranks_and_any_start(
-    packed, static, whole_word
-):
-    rows = RowSettings(whole_word=whole_word)
+@pytest.mark.parametrize(
+    "rows",
+    [{}, {"whole_word": True}, {"objective": "left_to_right"}, {"masked_share": 0.95}],
+    ids=["mlm_nsp", "whole_word", "left_to_right", "more_masks"],
+)
+def test_global_batches_are_the_same_for_any_number_of_ranks_and_any_start(packed, static, rows):
+    rows = RowSettings(**rows)
     reference = make_source(packed=packed, static=static, rows=rows)
     for step in (0, 1, 255, 700):
         expected, totals = global_batch(reference, step, 1)
@@ -124,7 +127,8 @@ def test_rows_decode_to_what_stands_in_the_shards():
 
 def test_full_sentence_rows_have_one_segment_and_separators_between_documents():
     shards = synthetic_shards(3, 3000, sentences_per_document=3)
-    batch = make_source(shards=shards, rows=RowSettings(objective="mlm")).step(0).micro_batches[0]
+    rows = RowSettings(objective="mlm", input_format="full_sentences")
+    batch = make_source(shards=shards, rows=rows).step(0).micro_batches[0]
     ids = batch.input_ids.clone()
     ids[batch.masked_positions] = batch.masked_ids
     assert not batch.token_type_ids.any()
@@ -145,9 +149,70 @@ def test_full_sentence_rows_have_one_segment_and_separators_between_documents():
     assert inner > 1
 
 
-def test_static_shapes_never_change():
+def test_all_objectives_have_the_same_rows():
+    """So that the ablation of table 5 compares objectives and not data."""
+    (pairs,) = make_source(micro_batch_size=32).step(5).micro_batches
+    (alone,) = (
+        make_source(micro_batch_size=32, rows=RowSettings(objective="mlm")).step(5).micro_batches
+    )
+    for name in ("input_ids", "token_type_ids", "position_ids", "masked_positions", "masked_ids"):
+        assert torch.equal(getattr(pairs, name), getattr(alone, name)), name
+    assert {0, 1} == set(pairs.next_sentence.tolist())
+    assert (alone.next_sentence == IGNORE_INDEX).all()
+    rows = RowSettings(objective="left_to_right")
+    (ahead,) = make_source(micro_batch_size=32, rows=rows).step(5).micro_batches
+    unmasked = pairs.input_ids.clone()
+    unmasked[pairs.masked_positions] = pairs.masked_ids
+    assert torch.equal(ahead.input_ids, unmasked)
+    assert torch.equal(ahead.token_type_ids, pairs.token_type_ids)
+    assert torch.equal(ahead.layout.cu_seqlens, pairs.layout.cu_seqlens)
+    assert (ahead.next_sentence == IGNORE_INDEX).all()
+
+
+@pytest.mark.parametrize("layout", [{}, {"static": True}, {"packed": True, "static": True}])
+def test_left_to_right_each_token_predicts_the_next_of_its_own_row(layout):
+    source = make_source(rows=RowSettings(objective="left_to_right"), **layout)
+    step = source.step(2)
+    seen = 0
+    for batch in step.micro_batches:
+        for ids, _, _, positions, labels, _ in rows_of(batch):
+            ids, positions, labels = (
+                np.frombuffer(each, np.int64) for each in (ids, positions, labels)
+            )
+            assert positions.tolist() == list(range(len(ids) - 1))
+            assert np.array_equal(labels, ids[1:])
+            assert ids[0] == CLS and ids[-1] == SEP and MASK not in ids
+            seen += len(labels)
+    assert seen == step.num_predictions
+    assert sum(batch.num_real_tokens for batch in step.micro_batches) == seen + step.num_rows
+
+
+def test_separators_are_counted_for_those_who_predict_them():
+    source = make_source(rows=RowSettings(objective="left_to_right"))
+    labels = torch.cat([batch.masked_ids for batch in source.epoch_zero(300)])
+    assert source.separator_share(300) == pytest.approx((labels == SEP).double().mean().item())
+
+
+def test_the_masks_of_default_settings_are_those_of_earlier_versions():
+    """A run that was begun with them goes on with the same rows and masks, bit for bit."""
+    digest = hashlib.sha256()
+    for batch in make_source(packed=True).step(3).micro_batches:
+        for each in (
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.masked_positions,
+            batch.masked_ids,
+        ):
+            digest.update(each.numpy().tobytes())
+        digest.update(batch.next_sentence.numpy().tobytes())
+    assert digest.hexdigest()[:16] == "1602cd28beee0137"
+
+
+@pytest.mark.parametrize("objective", ["mlm_nsp", "left_to_right"])
+def test_static_shapes_never_change(objective):
     for packed in (False, True):
-        source = make_source(packed=packed, static=True)
+        rows = RowSettings(objective=objective)
+        source = make_source(packed=packed, static=True, rows=rows)
         shapes = set()
         for step in (0, 1, 300, 900):
             for rank in range(3):

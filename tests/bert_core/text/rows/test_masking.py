@@ -42,6 +42,46 @@ def test_shares_of_what_stands_in_a_hidden_place(whole_word):
     assert np.array_equal(masked.input_ids[untouched], input_ids[untouched])
 
 
+@pytest.mark.parametrize(
+    ("mask_share", "random_share"), [(1, 0), (0.8, 0), (0.8, 0.2), (0, 0.2), (0, 1), (0.5, 0.25)]
+)
+def test_the_shares_are_those_asked_for(mask_share, random_share):
+    """The paper's table 8; what is predicted, and where, they do not change."""
+    _, _, usual = mask()
+    settings = RowSettings(mask_token_share=mask_share, random_token_share=random_share)
+    input_ids, _, masked = mask(settings)
+    assert np.array_equal(masked.positions, usual.positions)
+    now = masked.input_ids[masked.positions]
+    same = now == masked.labels
+    assert abs((now == MASK).mean() - mask_share) < 0.01
+    assert abs(same.mean() - (1 - mask_share - random_share)) < 0.01
+    assert abs((~same & (now != MASK)).mean() - random_share) < 0.01
+    if mask_share + random_share == 1:
+        assert same.mean() < 1e-3, "but a random token that is the right one by chance"
+    if not mask_share:
+        assert MASK not in now[same] and (now == MASK).mean() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("rate", "at_128", "at_512"), [(0.1, 13, 52), (0.3, 39, 154), (0.5, 64, 256)]
+)
+def test_the_most_in_a_row_follows_the_rate(rate, at_128, at_512):
+    settings = RowSettings(masked_share=rate)
+    _, lengths, masked = mask(settings)
+    expected = [min(at_128, max(1, round(n * rate))) for n in lengths.tolist()]
+    # A row of few ordinary tokens has [CLS] and two [SEP] that are never hidden.
+    expected = np.minimum(expected, lengths - 3)
+    assert np.abs(masked.num_predictions - expected).max() == 0
+    assert max_predictions(settings, 128) == at_128 and max_predictions(settings, 512) == at_512
+
+
+def test_left_to_right_predicts_all_but_the_first():
+    settings = RowSettings(objective="left_to_right")
+    lengths = np.array([128, 5])
+    assert prediction_counts(lengths, settings, 128).tolist() == [127, 4]
+    assert max_predictions(settings, 128) == 127
+
+
 @pytest.mark.parametrize("whole_word", [False, True])
 def test_special_tokens_are_never_hidden_and_labels_are_what_stood_there(whole_word):
     input_ids, _, masked = mask(RowSettings(whole_word=whole_word))

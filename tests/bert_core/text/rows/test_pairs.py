@@ -7,6 +7,7 @@ from bert_core.text.rows.pairs import RowPlanner
 from bert_core.text.rows.settings import RowSettings
 
 KEY = ("test", 0, 0)
+FULL_SENTENCES = RowSettings(objective="mlm", input_format="full_sentences")
 
 
 def all_rows(shards, settings=None, sequence_length=128, copy=0):
@@ -137,7 +138,7 @@ def test_other_copies_have_other_rows_and_the_same_copy_the_same():
 
 def test_full_sentences_fill_rows_across_documents_without_pairs():
     shards = synthetic_shards(2, 4000, sentences_per_document=3)
-    rows = all_rows(shards, RowSettings(objective="mlm"))
+    rows = all_rows(shards, FULL_SENTENCES)
     assert np.all(rows.next_sentence == -1)
     assert np.all(rows.b_length == 0)
     assert rows.lengths.max() <= 128
@@ -149,6 +150,7 @@ def test_full_sentences_fill_rows_across_documents_without_pairs():
 
 def test_a_lone_document_has_no_other_to_take_a_segment_from():
     shards = synthetic_shards(1, 50, sentences_per_document=1000)
-    with pytest.raises(UserError, match=r"--rows\.objective mlm"):
-        RowPlanner(shards, RowSettings(), 128, KEY)
-    assert len(all_rows(shards, RowSettings(objective="mlm")).start) > 5
+    for objective in ("mlm_nsp", "mlm", "left_to_right"):
+        with pytest.raises(UserError, match=r"--rows\.input_format full_sentences"):
+            RowPlanner(shards, RowSettings(objective=objective), 128, KEY)
+    assert len(all_rows(shards, FULL_SENTENCES).start) > 5
