@@ -22,12 +22,18 @@ START_SECONDS = 120.0
 
 
 class MlflowServer:
-    """`mlflow server` over a SQLite store in `folder`, in a process group of its own."""
+    """`mlflow server` in a process group of its own.
 
-    def __init__(self, folder: Path) -> None:
+    Over a SQLite store and artifacts in `folder`, unless others are given.
+    """
+
+    def __init__(
+        self, folder: Path, store_uri: str | None = None, artifacts: str | None = None
+    ) -> None:
         self.folder = folder
         self.port = free_port()
-        self.store_uri = f"sqlite:///{folder / 'server.db'}"
+        self.store_uri = store_uri or f"sqlite:///{folder / 'server.db'}"
+        self.artifacts = artifacts or str(folder / "artifacts")
         create_store(self.store_uri)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -41,7 +47,7 @@ class MlflowServer:
         command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--backend-store-uri", self.store_uri]
-        command += ["--artifacts-destination", str(self.folder / "artifacts")]
+        command += ["--artifacts-destination", self.artifacts]
         environment = os.environ | {
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -9,13 +9,20 @@ from bert_core.errors import UserError
 
 STOPPED = 130
 """Exit code of a command that was told to stop, as the shell has it for Ctrl-C."""
+REFUSED = 3
+"""Exit code of a command whose input was in order and whose answer is no."""
+
+
+class RefusedError(Exception):
+    """What was asked for was judged and is not done; the message is one line that says why."""
 
 
 def run_command(action: Callable[[], bool]) -> int:
     """Calls `action`; 0 when it has finished, 130 when it was told to stop, 2 for a `UserError`.
 
-    SIGTERM is Ctrl-C here: both raise `KeyboardInterrupt` wherever the command is, so that what is
-    open is closed. `action` may handle them itself for a while, and return False.
+    3 for a `RefusedError`. SIGTERM is Ctrl-C here: both raise `KeyboardInterrupt` wherever the
+    command is, so that what is open is closed. `action` may handle them itself for a while, and
+    return False.
     """
     try:
         with _sigterm_as_ctrl_c():
@@ -23,6 +30,9 @@ def run_command(action: Callable[[], bool]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except RefusedError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return REFUSED
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return STOPPED

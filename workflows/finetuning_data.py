@@ -14,14 +14,15 @@ from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 from bert_core.model_folder import CONFIG, WEIGHTS, load_model_folder
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetune_settings import TaskRunSettings
-from workflows.model_location import locate_model
+from workflows.model_location import located_model
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,19 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
     if task.label_names(train) is not None and len(task.labels) < 2:
         labels = ", ".join(task.labels) or "none"
         raise TaskDataError(f"fewer than two labels, {labels}", settings.data, "check the column")
+    refuse_unknown_metric(task)
     splits = [Split(each, task.encode(each, tokenizer)) for each in (train, dev)]
     return TaskData(task, *splits, sha256=_hash(task, [split.rows for split in splits]))
+
+
+def refuse_unknown_metric(task: Task) -> None:
+    """Raises `UserError` where the metric that is to decide is none of the task's."""
+    if isinstance(task, Classification) and task.criterion not in task.metric_names:
+        raise UserError(
+            f"unknown metric{nearest(task.criterion, task.metric_names)}",
+            f"--options.metric {task.criterion}",
+            f"one of {', '.join(task.metric_names)}",
+        )
 
 
 def _hash(task: Task, splits: Sequence[EncodedRows]) -> str:
@@ -78,12 +90,16 @@ def _hash(task: Task, splits: Sequence[EncodedRows]) -> str:
 
 @dataclass(frozen=True)
 class EncoderFolder:
-    """The model folder that a run starts from."""
+    """The model folder that a run starts from; `version` is its address at MLflow, if it has one.
+
+    That is `models:/NAME/3`, and None too where the folder was given by its path.
+    """
 
     path: Path
     config: ModelConfig
     tokenizer: Tokenizer
     sha256: str
+    version: str | None = None
 
 
 def refuse_too_long_rows(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
@@ -102,9 +118,10 @@ def open_encoder(model: str, storage: Path, tracking_uri: str) -> EncoderFolder:
 
     Raises `UserError` where there is none, and for a damaged one.
     """
-    path = locate_model(model, storage, tracking_uri)
+    found = located_model(model, storage, tracking_uri)
+    path = found.folder
     config, _, tokenizer = load_model_folder(path)
     total = hashlib.sha256(tokenizer_hash(tokenizer).encode())
     for name in (CONFIG, WEIGHTS):
         total.update(file_sha256(path / name).encode())
-    return EncoderFolder(path, config, tokenizer, total.hexdigest())
+    return EncoderFolder(path, config, tokenizer, total.hexdigest(), found.version)

@@ -6,10 +6,12 @@ In: a run folder with its last checkpoint and journal. Out: `model/` and `artifa
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workflows.data_description import data_name, describe_task_data
 from workflows.finetune_settings import FeatureSettings, TaskRunSettings
 from workflows.finetuning_data import EncoderFolder, TaskData, located
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, write_atomically
+from workflows.run_origin import encoder_tags
 from workflows.storage import Storage
 from workflows.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
 from workflows.training_job import JobResults, TrainingJob
@@ -57,10 +59,11 @@ class FinetuningJob(TrainingJob):
             "encoder": str(self.encoder.path.absolute()),
             "data": str(located(self.settings.data)),
             "data_sha256": self.data.sha256,
-            "features": str(self._features()),
+            "features": str(self.features),
         }
 
-    def _features(self) -> Path:
+    @property
+    def features(self) -> Path:
         """The folder of hidden states: that of this data under this encoder."""
         parts = (self.encoder.sha256[:12], self.data.sha256[:12], self.settings.precision)
         return self.storage.folder.absolute() / "features" / "-".join(parts)
@@ -73,9 +76,14 @@ class FinetuningJob(TrainingJob):
             "examples.dev": str(len(self.data.dev.examples)),
             "labels": ", ".join(self.data.task.labels),
         }
-        tags = {"data.sha256": self.data.sha256, "encoder.sha256": self.encoder.sha256}
-        source = Path(self.settings.data).name
+        tags = {"data.sha256": self.data.sha256} | encoder_tags(self.encoder)
+        source = data_name(self.settings.data)
         return params, tags, DatasetInput(self.settings.task, self.data.sha256, source)
+
+    def data_description(self) -> dict[str, Any]:
+        """Counts, labels and hashes of the examples."""
+        settings, tokenizer = self.settings, self.encoder.tokenizer
+        return describe_task_data(settings.task, settings.data, self.data, tokenizer)
 
     def write_results(self) -> JobResults:
         """Writes plots, card and the best epoch's model and report on dev from the checkpoint."""

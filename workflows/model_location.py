@@ -1,9 +1,18 @@
 """What a user types after --model goes in; a local model folder comes out."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_core.errors import UserError
 from serving.registry import fetch_model
+
+
+@dataclass(frozen=True)
+class LocatedModel:
+    """A model folder; `version` is its address at MLflow, `models:/NAME/3`, if it is from there."""
+
+    folder: Path
+    version: str | None = None
 
 
 def locate_model(model: str, storage: Path, tracking_uri: str) -> Path:
@@ -11,11 +20,17 @@ def locate_model(model: str, storage: Path, tracking_uri: str) -> Path:
 
     Raises `UserError` where there is none.
     """
+    return located_model(model, storage, tracking_uri).folder
+
+
+def located_model(model: str, storage: Path, tracking_uri: str) -> LocatedModel:
+    """As `locate_model`, and which version an address stood for."""
     if model.startswith("models:/"):
-        return fetch_model(model, tracking_uri, storage / "models").folder
+        fetched = fetch_model(model, tracking_uri, storage / "models")
+        return LocatedModel(fetched.folder, f"models:/{fetched.name}/{fetched.version}")
     path = Path(model).expanduser()
     if path.is_dir():
-        return path
+        return LocatedModel(path)
     of_run = storage / "runs" / model / "model"
     if "/" in model or not of_run.is_dir():
         raise UserError(
@@ -23,7 +38,7 @@ def locate_model(model: str, storage: Path, tracking_uri: str) -> Path:
             model,
             "give a model folder, models:/NAME@ALIAS, or the name of a finished run",
         )
-    return of_run
+    return LocatedModel(of_run)
 
 
 def model_name(folder: Path) -> str:

@@ -56,7 +56,7 @@ def register(job: TrainingJob, results: JobResults, tracking: TrackingSummary) -
                 run_id=tracking.run_id,
                 tracking_uri=job.tracking_uri,
                 card=results.card,
-                tags=lineage_tags(folder),
+                tags=lineage_tags(folder) | {"run": folder.name},
                 metrics=results.figures,
             )
         except UserError as error:

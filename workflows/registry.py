@@ -2,13 +2,16 @@
 
 In: a model folder and the run that made it. Out: a version number, of which `serving.registry`
 makes a folder again. No pickle: MLflow keeps the folder, `bert_core` and `model_pyfunc.py` as they
-are.
+are. As a command, `python workflows/registry.py lineage NAME@ALIAS`: the way back to the text.
 """
 
 import hashlib
+import json
 import shutil
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,15 +19,22 @@ from typing import TYPE_CHECKING
 import yaml
 
 import bert_core
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 from serving.registry import FOLDER_NAME, METRIC_TAG, as_user_error, mlflow_environment
+from workflows.command import run_command
+from workflows.lineage_settings import LineageSettings
 from workflows.mlflow_run import open_client
-from workflows.tracker import without_machine_paths
+from workflows.settings import parse_command_line
+from workflows.tracker import default_tracking_uri, without_machine_paths
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
 CONTENT_TAG = "bertline.content_sha256"
+PARENT_TAG = "encoder.version"
+"""The version of the encoder that a model was made of; it is found by the two below."""
+PARENT_CONTENT_TAG, PARENT_RUN_ID_TAG = "encoder.content_sha256", "encoder.run_id"
 IDENTITY_NAMES = ("config.json", "model.safetensors", "tokenizer.json")
 REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 
@@ -42,7 +52,8 @@ def register_model_folder(
 ) -> int:
     """Registers a model folder as a version of `name` and points the aliases at it.
 
-    The card becomes the version's description; metrics become its tags `metric.NAME`. The same
+    The card becomes the version's description; metrics become its tags `metric.NAME`. Where `tags`
+    tell the content of an encoder, that version of it is told too which has this content. The same
     content of the same run is registered once, however often this is called. Raises `UserError`
     when MLflow does not answer or refuses.
     """
@@ -56,6 +67,7 @@ def register_model_folder(
         version = _registered_version(client, name, run_id, content)
         if version is None:
             model_id = _log_model(client, folder, name, run_id, content)
+            entries = parent_version(client, entries) | entries
             _create_registered_model(client, name)
             created = client.create_model_version(
                 name,
@@ -84,6 +96,22 @@ def content_hash(folder: Path) -> str:
         with path.open("rb") as file:
             total.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()
+
+
+def parent_version(client: "MlflowClient", tags: Mapping[str, str]) -> dict[str, str]:
+    """The tag that names the encoder's version, where its content is that of one; else none."""
+    content = tags.get(PARENT_CONTENT_TAG)
+    found = content and version_of_content(client, content, tags.get(PARENT_RUN_ID_TAG))
+    return {PARENT_TAG: f"models:/{found.name}/{found.version}"} if found else {}
+
+
+def version_of_content(
+    client: "MlflowClient", content: str, run_id: str | None
+) -> "ModelVersion | None":
+    """The first version that has this content, one of this run before all others."""
+    found = client.search_model_versions(f"tags.`{CONTENT_TAG}` = '{content}'")
+    found = sorted(found, key=lambda each: (each.run_id != run_id, each.creation_timestamp))
+    return found[0] if found else None
 
 
 def _registered_version(client: "MlflowClient", name: str, run_id: str, content: str) -> int | None:
@@ -151,3 +179,43 @@ def _remove_machine_paths(path: Path, temporary: Path) -> None:
 
 def _public_version(package: str) -> str:
     return metadata.version(package).partition("+")[0]  # 2.13.0+cpu is not on every index
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code (see `run_command`)."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: _command(given)(given[1:]))
+
+
+def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
+    """What the first word asks for; raises `UserError` for one that there is not."""
+    name = given[0] if given else "--help"
+    if name in ("-h", "--help"):
+        return lambda _: bool(print(USAGE)) or True
+    if name not in COMMANDS:
+        raise UserError(f"unknown command{nearest(name, COMMANDS)}", name, "see --help")
+    return COMMANDS[name]
+
+
+def _lineage(arguments: Sequence[str]) -> bool:
+    """Prints the way from a version back to the text; True when it is done."""
+    settings = parse_command_line(LineageSettings, arguments)
+    # Not at the top: they load torch, and --help is answered before.
+    from workflows.lineage_text import chain_lines
+    from workflows.registry_lineage import trace
+
+    storage = Path(settings.storage).expanduser()
+    stations = trace(settings.model, settings.tracking_uri or default_tracking_uri(storage))
+    if settings.json_:
+        print(json.dumps([asdict(each) for each in stations], indent=1, ensure_ascii=False))
+    else:
+        print("\n".join(chain_lines(stations)))
+    return True
+
+
+COMMANDS = {"lineage": _lineage}
+USAGE = "usage: registry.py lineage NAME@ALIAS   the way back to the text (lineage --help)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

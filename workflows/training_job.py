@@ -93,6 +93,10 @@ class TrainingJob(ABC):
     def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
         """Parameters, tags and the data, for MLflow: no path of this machine."""
 
+    def data_description(self) -> dict[str, Any]:
+        """The data for whoever looks back, no path of this machine; {} where there is no more."""
+        return {}
+
     @abstractmethod
     def write_results(self) -> JobResults:
         """Writes pictures, card and model folder from the last checkpoint and the journal."""
@@ -113,14 +117,20 @@ def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
         from workflows.cluster_capacity import join_cluster_with_room
 
         join_cluster_with_room(untrained[0].run_settings.cluster)
-    tracked = [begin(job) for job in jobs]
+    tracked = [begin(job, trains=job in untrained) for job in jobs]
     with training(untrained) as follow:
         return all(complete(job, run, follow) for job, run in zip(jobs, tracked, strict=True))
 
 
-def begin(job: TrainingJob) -> TrackedRun:
-    """Writes down what the run is, where it lies and for MLflow."""
+def begin(job: TrainingJob, *, trains: bool = True) -> TrackedRun:
+    """Writes down what the run is and is made of, where it lies and for MLflow.
+
+    A run that `trains` no more keeps the code that it was trained by.
+    """
+    from workflows.run_origin import write_origin
+
     write_settings(job.run_settings, job.folder, job.settings_comment)
+    write_origin(job, trains=trains)
     tracked = tracked_run(job)
     if job.remote is not None:
         job.remote.begin(job.folder, fresh=job.run_settings.fresh)
@@ -167,6 +177,7 @@ def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
 def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], str]) -> bool:
     """One run from its training to its registration; False when it was stopped."""
     from workflows.registration import register
+    from workflows.run_origin import write_outcome
 
     tracker = Tracker(job.folder.path, run)
     status, patience_seconds = "FAILED", 5.0
@@ -177,6 +188,7 @@ def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], 
             status = "KILLED"
         else:
             results = job.write_results()
+            write_outcome(job)
             status, patience_seconds = "FINISHED", 120.0
     except KeyboardInterrupt:
         status = "KILLED"
@@ -218,6 +230,8 @@ def write_settings(settings: RunSettings, folder: RunFolder, comment: str) -> No
 
 def tracked_run(job: TrainingJob) -> TrackedRun:
     """What MLflow is told of the run besides its metrics."""
+    from workflows.run_origin import origin_tags
+
     folder, settings = job.folder, job.run_settings
     if not folder.run_key.exists():
         write_atomically(folder.run_key, uuid4().hex)
@@ -228,7 +242,7 @@ def tracked_run(job: TrainingJob) -> TrackedRun:
         run_name=folder.name,
         run_key=folder.run_key.read_text(),
         params=params | flattened(settings.portable()),
-        tags=code_tags(Path(__file__).parent) | tags,
+        tags=code_tags(Path(__file__).parent) | origin_tags(folder) | tags,
         dataset=dataset,
     )
 

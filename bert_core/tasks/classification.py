@@ -79,6 +79,17 @@ class Classification(Task):
         return self.metric or usual[self.kind]
 
     @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics of this kind that may decide: those of which more is better."""
+        names = {
+            "single": ("accuracy", "f1_macro", "matthews"),
+            "multiple": ("exact_match", "f1_micro", "f1_macro"),
+            "regression": ("pearson", "spearman", "correlation"),
+        }[self.kind]
+        has_f1 = self.kind == "single" and len(self.labels) == 2
+        return (*names, "f1") if has_f1 else names
+
+    @property
     def head(self) -> HeadShape:
         """The pooler's classifier, with an output for each label or one for the number."""
         return HeadShape("classifier", max(len(self.labels), 1), pooled=True)

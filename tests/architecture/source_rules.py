@@ -16,7 +16,7 @@ OF_SERVING_IN_WORKFLOWS = "serving.registry"
 NEAR_MLFLOW_IN_SERVING = {"serving.watch", "serving.registry"}
 RAY_TRAIN_MODULES = {"workflows.cluster"}
 MLFLOW_MODULES = re.compile(
-    r"workflows\.(mlflow_run|registry|report_run|model_pyfunc|tracking\w*)|serving\.registry"
+    r"workflows\.(mlflow_run|registry\w*|report_run|model_pyfunc|tracking\w*)|serving\.registry"
 )
 # MLflow itself imports this file, from inside a logged model, to find the model in it.
 MLFLOW_AT_THE_TOP = {"workflows.model_pyfunc"}

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from bert_core.errors import UserError
-from workflows.command import run_command
+from workflows.command import RefusedError, run_command
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,10 @@ def told(number):
         return True
 
     return action
+
+
+def judged():
+    raise RefusedError("version 2 is worse")
 
 
 def mistaken():
@@ -53,5 +57,7 @@ def test_exit_codes(capsys):
     assert capsys.readouterr() == ("", "")
     assert run_command(mistaken) == 2
     assert capsys.readouterr() == ("", "error: no such folder: a (give b)\n")
+    assert run_command(judged) == 3
+    assert capsys.readouterr() == ("", "refused: version 2 is worse\n")
     with pytest.raises(ZeroDivisionError):
         run_command(lambda: bool(1 // 0))

@@ -37,6 +37,8 @@ def test_mlflow_is_told_everything_but_where_this_machine_keeps_it(finetuning_jo
     assert run.experiment == "fine-tuning"
     assert run.params["task"] == "classification" and run.params["examples.train"] == "90"
     assert run.tags["data.sha256"] == finetuning_job.data.sha256 == run.dataset.sha256
+    assert run.tags["encoder.name"] == "encoder" and len(run.tags["tokenizer.sha256"]) == 64
+    assert finetuning_job.data_description()["sha256"] == finetuning_job.data.sha256
     everything = [*run.params.values(), *run.tags.values(), run.dataset.source]
     assert [without_machine_paths(text) for text in everything] == everything
 

@@ -71,7 +71,7 @@ def test_registered_once_and_only_then_the_run_is_done(job, tmp_path, capsys):
     client = open_client(f"sqlite:///{tmp_path}/mlflow/mlflow.db")
     (version,) = client.search_model_versions("name = 'bert'")
     assert version.description == CARD
-    assert version.tags["data.sha256"] == "ab" * 32
+    assert version.tags["data.sha256"] == "ab" * 32 and version.tags["run"] == "run"
     assert version.tags["metric.heldout/masked_token_loss"] == "2.5"
     logged = json.dumps([version.tags, version.description, version.name])
     assert str(tmp_path) not in logged

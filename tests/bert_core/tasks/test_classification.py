@@ -172,7 +172,9 @@ def test_predictions_and_metrics_of_each_kind(some_texts):
     predictions = task.decode(outputs, None, texts)
     assert predictions[0]["label"] == "no"
     assert predictions[0]["scores"] == pytest.approx({"no": 0.8, "yes": 0.1, "maybe": 0.1})
-    assert task.metrics(predictions, texts)["accuracy"] == pytest.approx(0.8)
+    metrics = task.metrics(predictions, texts)
+    assert metrics["accuracy"] == pytest.approx(0.8)
+    assert metrics.keys() == set(task.metric_names)
 
     task, answers = KINDS["multiple"]
     texts = some_texts(answers)
@@ -186,6 +188,7 @@ def test_predictions_and_metrics_of_each_kind(some_texts):
         ["red", "green", "blue"],
     ]
     metrics = task.metrics(predictions, texts)
+    assert metrics.keys() == set(task.metric_names)
     assert metrics["exact_match"] == pytest.approx(0.8)
     assert metrics["f1_micro"] == pytest.approx(2 * 6 / (7 + 6))
 
@@ -197,6 +200,12 @@ def test_predictions_and_metrics_of_each_kind(some_texts):
     assert predictions[1] == {"value": 4.75}
     metrics = task.metrics(predictions, texts)
     assert (metrics["pearson"], metrics["mean_squared_error"]) == pytest.approx((1, 0))
+    assert metrics.keys() == {*task.metric_names, "mean_squared_error"}  # less of it is better
+
+
+def test_two_labels_have_an_f1():
+    assert "f1" in Classification(labels=("no", "yes")).metric_names
+    assert "f1" not in Classification(labels=("no", "yes", "maybe")).metric_names
 
 
 def test_what_windows_say_is_averaged_by_their_tokens(model, tokenizer, some_texts):

@@ -1,0 +1,184 @@
+"""Real runs made again: the same to the bit, or other ones, or refused; without Ray but for one.
+
+Both the recorded run and the second are trained in this process; the command finds the second one
+trained, as it does after a kill at the very end.
+"""
+
+import json
+import shutil
+
+import pytest
+from finetuning_runs import FineTuning, finetune_here, write_encoder, write_tagged, write_task
+from pretraining_runs import Run, train_here, write_corpus
+from recorded_runs import copy_store, finish_finetuning, finish_pretraining
+
+from workflows.mlflow_run import open_client
+from workflows.reproduce import main
+from workflows.run_origin import CODE
+from workflows.tracker import STATE_NAME, read_json
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory, store_template):
+    """A fine-tuning run that has finished, under the name cats."""
+    storage = tmp_path_factory.mktemp("storage")
+    copy_store(store_template, storage)
+    write_task(storage / "data")
+    write_encoder(storage / "encoder")
+    finish_finetuning(storage, name="cats")
+    return storage
+
+
+@pytest.fixture
+def reproduce(storage, capsys):
+    """Calls the command in this process: exit code, output, errors."""
+
+    def call(run, *options, code=0):
+        given = [run, "--storage", str(storage), *map(str, options)]
+        assert main(given) == code
+        captured = capsys.readouterr()
+        return captured.out if code in (0, 3) else (captured.out, captured.err)
+
+    return call
+
+
+def refused(reproduce, *given):
+    """The one line with which the command refuses."""
+    _, error = reproduce(*given, code=2)
+    (line,) = error.splitlines()
+    return line
+
+
+def test_a_fine_tuning_run_comes_out_again_to_the_bit(storage, reproduce):
+    finetune_here(storage, name="cats-again")
+    printed = reproduce("cats")
+    for part in ("data     the same", "encoder  the same", "code     the same in all"):
+        assert part in printed
+    assert "the same to the bit: 162 figures; the weights too" in printed
+    assert any(line.split()[0] == "dev/loss" and line.split()[-1] == "0" for line in lines(printed))
+    assert any(line.startswith("weights") and line.endswith("the same") for line in lines(printed))
+    again = reproduce("cats")  # finished: it only compares
+    assert lines(again)[-1] == lines(printed)[-1]
+    store = open_client(f"sqlite:///{storage}/mlflow/mlflow.db")
+    experiment = store.get_experiment_by_name("fine-tuning").experiment_id
+    names = [run.info.run_name for run in store.search_runs([experiment])]
+    assert sorted(names) == ["cats", "cats-again"] and not store.search_registered_models()
+
+
+def lines(printed):
+    return [line for line in printed.splitlines() if line]
+
+
+def test_other_figures_are_told_with_the_first_step_and_the_largest_difference(storage, reproduce):
+    finetune_here(storage, name="other", optimizer__peak_learning_rate=3.0001e-3)
+    printed = reproduce("cats", "--name", "other", code=3)
+    verdict = lines(printed)[-1]
+    assert "of 162 figures differ, the first in step 1 (train/learning_rate), most " in verdict
+    assert any(line.startswith("weights") and line.endswith("another") for line in lines(printed))
+    assert "within the tolerance of 1" in reproduce("cats", "--name", "other", "--tolerance", 1)
+
+
+def test_a_run_that_mlflow_alone_knows(storage, reproduce):
+    run_id = read_json(storage / "runs" / "cats" / STATE_NAME)["run_id"]
+    finetune_here(storage, name="known")
+    folder = storage / "runs" / "cats"
+    assert "the same to the bit" in reproduce(run_id, "--name", "known")  # its folder is here
+    hidden = folder.rename(storage / "hidden")
+    try:
+        assert "where the data data lie: cats (give --data)" in refused(reproduce, run_id)
+        given = (run_id, "--name", "known", "--data", storage / "data")
+        assert "where the encoder encoder lie" in refused(reproduce, *given)
+        printed = reproduce(*given, "--model", storage / "encoder")
+        assert "the same to the bit: 162 figures; the weights too" in printed
+        unknown = refused(reproduce, "0" * 32)
+    finally:
+        hidden.rename(folder)
+    assert "no such run at MLflow" in unknown
+
+
+def test_other_data_and_another_encoder_are_refused_with_the_difference(
+    storage, reproduce, tmp_path
+):
+    data = write_task(tmp_path / "data", train=89)
+    line = refused(reproduce, "cats", "--data", data)
+    assert "error: data differ" in line and "splits.train.examples: 90 -> 89" in line
+    encoder = write_encoder(tmp_path / "encoder", layers=2)
+    line = refused(reproduce, "cats", "--model", encoder)
+    assert "error: encoder differs" in line and "it was encoder" in line
+
+
+def test_other_code_is_refused_with_its_files_unless_that_is_said(storage, reproduce):
+    folder = shutil.copytree(storage / "runs" / "cats", storage / "runs" / "older")
+    states = json.loads((folder / "artifacts" / CODE).read_text())
+    states[0]["files"]["bert_core/training/loop.py"] = "0" * 64
+    states[0]["files"]["workflows/demo.py"] = "0" * 64  # which training does not read
+    (folder / "artifacts" / CODE).write_text(json.dumps(states))
+    line = refused(reproduce, "older")
+    assert "error: code differs in 1 of the " in line and "bert_core/training/loop.py;" in line
+    assert "--despite code" in line and not (storage / "runs" / "older-again").exists()
+    finetune_here(storage, name="older-again")
+    printed = reproduce("older", "--despite", "code")
+    assert "going on despite that" in printed and "the same to the bit" in printed
+
+
+def test_what_is_no_finished_run_is_refused(storage, reproduce):
+    assert "no such run, did you mean cats: cat (" in refused(reproduce, "cat")
+    assert "that is the run itself: --name cats" in refused(reproduce, "cats", "--name", "cats")
+    folder = shutil.copytree(storage / "runs" / "cats", storage / "runs" / "young")
+    shutil.rmtree(folder / "checkpoints")
+    assert "run young has not finished" in refused(reproduce, "young")
+
+
+def test_a_tagger_over_features(storage, reproduce):
+    write_tagged(storage / "tagged")
+    write_encoder(storage / "deep", layers=4)
+    settings = {
+        "task": "ner",
+        "approach": "features",
+        "data": storage / "tagged",
+        "model": storage / "deep",
+        "tagger.lstm_size": 8,
+        "epochs": 1,
+    }
+    finish_finetuning(storage, name="tags", **settings)
+    finetune_here(storage, name="tags-again", **settings)
+    printed = reproduce("tags")
+    assert "the same to the bit" in printed
+
+
+def test_pre_training_comes_out_again_to_the_bit(storage, reproduce):
+    shards = write_corpus(storage / "corpus", num_documents=80)
+    run = Run(storage, "encoder-run", shards, 4)
+    finish_pretraining(run)
+    train_here(Run(storage, "encoder-run-again", shards, 4))
+    printed = reproduce("encoder-run")
+    assert "data     the same" in printed and "code     the same" in printed
+    assert "heldout/masked_token_loss" in printed and "the same to the bit" in printed
+    moved = shards.rename(storage / "moved")
+    assert "where the token shards lie: encoder-run (give --shards)" in refused(
+        reproduce, "encoder-run"
+    )
+    assert "the same to the bit" in reproduce("encoder-run", "--shards", moved)
+    other = write_corpus(storage / "others", num_documents=80, seed=8)
+    line = refused(reproduce, "encoder-run", "--shards", other)
+    assert "error: data differ" in line and "splits.train.tokens: " in line
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_by_real_workers_and_after_a_stop(
+    tmp_path, store_template, ray_cluster, monkeypatch, capsys
+):
+    """A run of the command comes out again by the command, which has been stopped on its way."""
+    copy_store(store_template, tmp_path)
+    write_task(tmp_path / "data")
+    write_encoder(tmp_path / "encoder")
+    settings = {"epochs": 2, "checkpoint.every_steps": 5}
+    run = FineTuning(tmp_path, "cats", tmp_path, 24, settings, {"RAY_ADDRESS": ray_cluster})
+    run.finish()
+    monkeypatch.setenv("RAY_ADDRESS", ray_cluster)
+    finetune_here(tmp_path, stop_after=9, name="cats-again", epochs=2)
+    assert main(["cats", "--storage", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "going on from step 9" in printed
+    assert "code     the same" in printed and "the same to the bit" in printed

@@ -1,0 +1,43 @@
+"""Makes a version of a registered model champion: `python workflows/promote.py --help`.
+
+`promote.py --name N --version V` asks a gate first; `promote.py rollback --name N` takes it back,
+`promote.py history --name N` shows who did what, when and why.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from bert_core.errors import UserError, nearest
+from workflows.command import run_command
+from workflows.promote_settings import HistorySettings, PromoteSettings, RollbackSettings
+from workflows.settings import parse_command_line
+
+ACTIONS = ("promote", "rollback", "history")
+"""What may stand first; without one of them it is a promotion."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code (see `run_command`): 3 where the gate refuses."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: run(given))
+
+
+def run(arguments: Sequence[str]) -> bool:
+    """Does what the first word says; raises `UserError` for another one."""
+    from workflows import promotion
+
+    action, rest = "promote", list(arguments)
+    if rest and not rest[0].startswith("-"):
+        action = rest.pop(0)
+    if action == "promote":
+        return promotion.promote(parse_command_line(PromoteSettings, rest))
+    if action == "rollback":
+        return promotion.roll_back(parse_command_line(RollbackSettings, rest))
+    if action == "history":
+        return promotion.show_history(parse_command_line(HistorySettings, rest))
+    what = f"unknown action{nearest(action, ACTIONS)}"
+    raise UserError(what, action, f"one of {', '.join(ACTIONS)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
