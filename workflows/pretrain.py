@@ -5,10 +5,11 @@ out. The same command goes on after any death; a finished run prints its summary
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from bert_core.text.shards import open_shards
+from bert_core.text.shards import TokenShards, open_shards
 from workflows.command import run_command
 from workflows.pretrain_settings import PretrainSettings
 from workflows.pretraining_job import PretrainingJob
@@ -16,7 +17,7 @@ from workflows.pretraining_setup import announce, prepared_text, refuse_unfit_sh
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, open_run
 from workflows.settings import parse_command_line, settings_hash
-from workflows.storage import open_storage
+from workflows.storage import Storage, open_storage
 from workflows.training_job import train_and_register
 
 
@@ -35,19 +36,30 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
     if storage.uri is not None:
         print(f"address  {storage.uri}")
     print(f"storage  {storage.folder}", flush=True)
-    shards_folder = settings.shards or prepared_text(settings, storage.folder)
-    shards = open_shards(shards_folder, "train")
+    shards = open_shards(settings.shards or prepared_text(settings, storage.folder), "train")
+    with opened_pretraining(settings, storage, shards) as job:
+        announce(settings, job.folder, shards)
+        if job.folder.summary.exists():
+            print(job.folder.summary.read_text(encoding="utf-8"))
+            return job.folder
+        return job.folder if train_and_register([job]) else None
+
+
+@contextmanager
+def opened_pretraining(
+    settings: PretrainSettings, storage: Storage, shards: TokenShards
+) -> Iterator[PretrainingJob]:
+    """The run of these settings, taken for this process alone; new, to go on, or finished.
+
+    Its name is made of the preset and a hash where the settings give none. Raises `UserError` for
+    what the user can mend.
+    """
     refuse_unfit_shards(shards, settings.rows)
     recipe = settings.recipe() | {"data": shards.data_hash}
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     with open_run(storage.folder, name, recipe, fresh=settings.fresh, remote=remote) as folder:
-        announce(settings, folder, shards)
-        if folder.summary.exists():
-            print(folder.summary.read_text(encoding="utf-8"))
-            return folder
-        job = PretrainingJob(settings, storage, folder, shards, remote)
-        return folder if train_and_register([job]) else None
+        yield PretrainingJob(settings, storage, folder, shards, remote)
 
 
 if __name__ == "__main__":
