@@ -50,6 +50,9 @@ class Worker:
         """Shows something to the driver; never waits."""
         self._channel.publish.remote(news)
 
+    def report(self, figures: dict[str, float]) -> None:
+        """What an evaluation found, its checkpoint saved; a sweep may end the trial here."""
+
     def end_job(self, outcome: dict[str, Any]) -> None:
         """Says what became of the job."""
         if self.rank == 0:
@@ -141,8 +144,8 @@ def workers_at(
             failure_config=FailureConfig(max_failures=settings.max_failures),
         ),
     )
-    workers = WorkersAtJobs(channel, _InThread(trainer.fit), settings)
-    with _stop_on_signal(workers.request_stop):
+    workers = WorkersAtJobs(channel, InThread(trainer.fit), settings)
+    with stop_on_signal(workers.request_stop):
         yield workers
         workers.wait()
 
@@ -150,7 +153,7 @@ def workers_at(
 class WorkersAtJobs:
     """Workers that go through jobs one after the other, seen from their driver."""
 
-    def __init__(self, channel: Any, fit: "_InThread", settings: ClusterSettings) -> None:  # noqa: ANN401
+    def __init__(self, channel: Any, fit: "InThread", settings: ClusterSettings) -> None:  # noqa: ANN401
         self._channel = channel
         self._fit = fit
         self._settings = settings
@@ -270,7 +273,7 @@ def _share_of_cores(settings: ClusterSettings) -> int:
     return max(1, (os.cpu_count() or 1) // max(settings.fewest_workers, 1))
 
 
-class _InThread:
+class InThread:
     """A call in a thread of its own, so that the main thread stays free for signals."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -298,7 +301,8 @@ class _InThread:
 
 
 @contextmanager
-def _stop_on_signal(request_stop: Callable[[], object]) -> Iterator[None]:
+def stop_on_signal(request_stop: Callable[[], object]) -> Iterator[None]:
+    """Calls `request_stop` on SIGINT or SIGTERM; on a second one raises `KeyboardInterrupt`."""
     asked = 0.0
 
     def handle(number: int, frame: object) -> None:

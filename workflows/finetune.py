@@ -12,12 +12,23 @@ from contextlib import contextmanager
 from bert_core.features.strategies import find_strategy
 from bert_core.tasks.encoded_rows import tally_text
 from workflows.command import run_command
-from workflows.finetune_settings import FeatureSettings, TaskRunSettings, settings_class
-from workflows.finetuning_data import open_encoder, read_task_data, refuse_too_long_rows
+from workflows.finetune_settings import (
+    FeatureSettings,
+    TaskRunSettings,
+    settings_class,
+    task_and_approach,
+)
+from workflows.finetuning_data import (
+    EncoderFolder,
+    TaskData,
+    open_encoder,
+    read_task_data,
+    refuse_too_long_rows,
+)
 from workflows.finetuning_job import FinetuningJob
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import open_run
-from workflows.settings import given_option, parse_command_line, settings_hash
+from workflows.settings import parse_command_line, settings_hash
 from workflows.storage import Storage, open_storage
 from workflows.tracker import default_tracking_uri
 from workflows.training_job import train_and_register
@@ -30,10 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str]) -> TaskRunSettings:
-    """The settings; which there are is decided by --task and --approach."""
-    fields = TaskRunSettings.model_fields
-    task = given_option(arguments, "task") or fields["task"].default
-    approach = given_option(arguments, "approach") or fields["approach"].default
+    """The settings; which there are is decided by --task and --approach, or by the preset."""
+    task, approach = task_and_approach(arguments)
     written_out = [
         re.sub(r"^--register(?=$|=)", "--tracking.register_as", each) for each in arguments
     ]
@@ -59,25 +68,33 @@ def finetune(settings: TaskRunSettings) -> bool:
 
 @contextmanager
 def opened_job(
-    settings: TaskRunSettings, storage: Storage, kind: str = ""
+    settings: TaskRunSettings,
+    storage: Storage,
+    kind: str = "",
+    inputs: tuple[EncoderFolder, TaskData] | None = None,
 ) -> Iterator[FinetuningJob]:
     """The run of these settings, taken for this process alone; new, to go on, or finished.
 
-    Its name is made of the task, `kind` and a hash where the settings give none. Raises `UserError`
-    for what the user can mend.
+    Its name is made of the task, `kind` and a hash where the settings give none. What `inputs`
+    holds is not read again. Raises `UserError` for what the user can mend.
     """
-    tracking_uri = settings.tracking.uri or default_tracking_uri(storage.folder)
-    encoder = open_encoder(settings.model, storage.folder, tracking_uri)
-    refuse_too_long_rows(settings, encoder)
-    if isinstance(settings, FeatureSettings):
-        find_strategy(settings.strategy).layers_of(encoder.config.num_hidden_layers)
-    data = read_task_data(settings, encoder.tokenizer)
+    encoder, data = inputs or read_inputs(settings, storage)
     recipe = settings.recipe() | {"data": data.sha256, "encoder": encoder.sha256}
     parts = [settings.task, kind, settings_hash(recipe)]
     name = settings.name or "-".join(filter(None, parts))
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     with open_run(storage.folder, name, recipe, fresh=settings.fresh, remote=remote) as folder:
         yield FinetuningJob(settings, storage, folder, encoder, data, remote)
+
+
+def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFolder, TaskData]:
+    """The encoder and the data of a run; raises `UserError` where they do not go together."""
+    tracking_uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    encoder = open_encoder(settings.model, storage.folder, tracking_uri)
+    refuse_too_long_rows(settings, encoder)
+    if isinstance(settings, FeatureSettings):
+        find_strategy(settings.strategy).layers_of(encoder.config.num_hidden_layers)
+    return encoder, read_task_data(settings, encoder.tokenizer)
 
 
 def announce(job: FinetuningJob) -> None:

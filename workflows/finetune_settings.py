@@ -3,6 +3,7 @@
 The options of the task stand in a section of their own, whose fields are those of the task.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.training.settings import FinetuningOptimizerSettings
 from workflows.run_settings import RunSettings, TrackingSettings
+from workflows.settings import LAYERS, given_option, read_layer
 
 Approach = Literal["finetune", "features"]
 
@@ -46,7 +48,12 @@ class FinetuneTrackingSettings(TrackingSettings):
 class TaskRunSettings(RunSettings):
     """What a run that learns a task has, whichever weights it trains."""
 
-    machine_fields = RunSettings.machine_fields | {"data", "model"}
+    machine_fields = RunSettings.machine_fields | {"preset", "data", "model"}
+
+    preset: str | None = Field(
+        default=None,
+        description="a settings file to start from: settings.yaml of a run, best.yaml of a sweep",
+    )
 
     task: str = Field(default="classification", description=f"one of {', '.join(TASKS)}")
     data: str = Field(
@@ -81,7 +88,7 @@ class TaskRunSettings(RunSettings):
 
         The approach is told by the fields that only one of them has.
         """
-        changeable = {"profile", "name", "storage", "fresh", "data", "model", "approach"}
+        changeable = {"preset", "profile", "name", "storage", "fresh", "data", "model", "approach"}
         return self.model_dump(
             mode="json", exclude=changeable | {"tracking", "cluster", "checkpoint", "max_tokens"}
         )
@@ -176,6 +183,26 @@ def settings_class(task: str, approach: str = "finetune") -> type[TaskRunSetting
         approach=(Approach, Field(default=approach, description=fields["approach"].description)),
         options=(type(options), Field(default=options, description=described)),
     )
+
+
+def task_and_approach(arguments: Sequence[str]) -> tuple[str, str]:
+    """What decides which settings there are: as options say it, or else the file of --preset.
+
+    Raises `UserError` for a preset that is no settings file.
+    """
+    preset, content = given_option(arguments, "preset"), {}
+    if preset is not None:
+        if not preset.endswith((".yaml", ".yml")):
+            what = "no settings file: presets with names are those of pre-training"
+            remedy = "give settings.yaml of a run, or best.yaml of a sweep"
+            raise UserError(what, f"--preset {preset}", remedy)
+        content = read_layer("preset", preset, LAYERS["preset"])
+    task, approach = (
+        given_option(arguments, name)
+        or str(content.get(name) or TaskRunSettings.model_fields[name].default)
+        for name in ("task", "approach")
+    )
+    return task, approach
 
 
 def read_settings(values: dict[str, Any]) -> TaskRunSettings:

@@ -22,7 +22,7 @@ from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, Traini
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.cluster import Worker
 from workflows.finetune_settings import TaskRunSettings, read_settings
-from workflows.finetuning_data import read_task_data
+from workflows.finetuning_data import TaskData, read_task_data
 from workflows.remote_run import RemoteRun
 from workflows.training_run import TrainingRun
 
@@ -35,10 +35,12 @@ def open_finetuning(
 ) -> "FinetuningRun":
     """The run of a job (`OpenRun`).
 
-    `config` holds `settings`, and `encoder` and `data` as found by the driver, with `data_sha256`.
+    `config` holds `settings`, and `encoder` and `data` as found by the driver, with `data_sha256`;
+    and `task_data` where the data have been read for several runs together.
     """
     settings = read_settings(config["settings"] | {"data": config["data"]})
-    run = FinetuningRun(settings, worker, folder, Path(config["encoder"]), remote)
+    encoder, data = Path(config["encoder"]), config.get("task_data")
+    run = FinetuningRun(settings, worker, folder, encoder, remote, data)
     refuse_other_data(run, config)
     return run
 
@@ -61,7 +63,9 @@ class FinetuningRun(TrainingRun):
         folder: Path,
         encoder: Path,
         remote: RemoteRun | None = None,
+        data: TaskData | None = None,
     ) -> None:
+        """Reads the encoder and, where no `data` are given, the data."""
         self.settings, self.worker = settings, worker
         self.out_of_memory_remedy = (
             f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
@@ -70,7 +74,7 @@ class FinetuningRun(TrainingRun):
         self.config, self.model, tokenizer = load_model_folder(
             encoder, changes=settings.encoder_changes()
         )
-        data = read_task_data(settings, tokenizer)
+        data = data or read_task_data(settings, tokenizer)
         self.task, self.dev, self.data_hash = data.task, data.dev, data.sha256
         self.dev_rows = self.rows_of("dev", data.dev.rows)
         self.source = TaskBatchSource(

@@ -150,6 +150,12 @@ class JournalReader:
         """Goes back to the first record, for a store that has to be given everything again."""
         self._offset = 0
 
+    def close(self) -> None:
+        """Closes the file; the next `peek` opens it again, at its beginning."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
     def _current_file(self) -> BinaryIO | None:
         try:
             status = self.path.stat()

@@ -5,9 +5,13 @@ holds each (step, name) once. MLflow is imported when it is first needed, in the
 """
 
 import fcntl
+import hashlib
+import json
 import sqlite3
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +27,7 @@ from workflows.tracker import (
     DatasetInput,
     TrackedRun,
     read_json,
+    summarize_tracking,
     without_machine_paths,
     write_json,
 )
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 RUN_KEY_TAG = "bertline.run_key"
 MAX_METRICS_PER_CALL = 1000  # MLflow's limit
 MAX_PARAMS_PER_CALL = 100  # MLflow's limit, for tags too
+MAX_PAUSE_SECONDS = 30.0  # between attempts, while MLflow is away
 
 
 def create_store(tracking_uri: str) -> None:
@@ -88,19 +94,21 @@ class RunSender:
     again. Other stores are asked: at the start and after every failed call, for the newest step
     of each name. As a batch is sent only when the one before is confirmed, all older steps are
     there too.
+
+    `tags` are set beside those that the run's own process has written down.
     """
 
-    def __init__(self, run_folder: Path) -> None:
+    def __init__(self, run_folder: Path, tags: Mapping[str, str] | None = None) -> None:
         specification = read_json(run_folder / SPECIFICATION_NAME)
         if not specification:
             raise UserError("no tracked run", str(run_folder), "name the folder of a run")
         dataset = specification.pop("dataset")
-        self.run = TrackedRun(**specification, dataset=DatasetInput(**dataset) if dataset else None)
+        run = TrackedRun(**specification, dataset=DatasetInput(**dataset) if dataset else None)
+        self.run = replace(run, tags=run.tags | dict(tags or {}))
         self.run_folder = run_folder
-        self.state: dict[str, Any] = read_json(run_folder / STATE_NAME) | {
-            "error": None,
-            "status": None,
-        }
+        earlier = read_json(run_folder / STATE_NAME)
+        self._ended_before = earlier.get("status"), earlier.get("description")
+        self.state: dict[str, Any] = earlier | {"error": None, "status": None}
         self._uploaded: dict[str, list[int]] = self.state.setdefault("uploaded", {})
         self._readers = [
             JournalReader(run_folder / JOURNAL_NAME),
@@ -132,7 +140,20 @@ class RunSender:
         self._upload(client)
         self._delete_empty_twins(client)
         client.set_terminated(self.run_id, status)
-        self._save(status=status)
+        self._save(status=status, description=self._description())
+
+    def was_ended(self, status: str) -> bool:
+        """Whether an earlier sender ended the run so and nothing is new since; asks files only."""
+        return (
+            self._ended_before == (status, self._description())
+            and summarize_tracking(self.run_folder).unsent_records == 0
+            and not any(self._new_artifacts())
+        )
+
+    def check(self) -> None:
+        """Raises what MLflow raises when it is asked for the run."""
+        self._certain = False
+        self._connect()
 
     def note(self, error: BaseException) -> None:
         """Keeps the message of a failed call for the summary, and doubts what has arrived."""
@@ -140,6 +161,11 @@ class RunSender:
         message = f"{type(error).__name__}: {error}"
         print(time.strftime("%Y-%m-%d %H:%M:%S"), message, file=sys.stderr)
         self._save(error=message[:500])
+
+    def close(self) -> None:
+        """Closes the journals, for a process that sends other runs after this one."""
+        for reader in self._readers:
+            reader.close()
 
     @property
     def run_id(self) -> str:
@@ -233,16 +259,23 @@ class RunSender:
         context = [InputTag("mlflow.data.context", "training")]
         client.log_inputs(self.run_id, [DatasetInput(Dataset(**dataset), context)])
 
+    def _description(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self.run), sort_keys=True).encode()).hexdigest()
+
     def _upload(self, client: "MlflowClient") -> None:
+        for path, name, stamp in self._new_artifacts():
+            parent = None if name.parent == Path() else str(name.parent)
+            client.log_artifact(self.run_id, str(path), parent)
+            self._uploaded[str(name)] = stamp
+            self._save()
+
+    def _new_artifacts(self) -> Iterator[tuple[Path, Path, list[int]]]:
         folder = self.run_folder / ARTIFACTS_NAME
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder)
             stamp = [path.stat().st_mtime_ns, path.stat().st_size]
             if path.is_file() and self._uploaded.get(str(name)) != stamp:
-                parent = None if name.parent == Path() else str(name.parent)
-                client.log_artifact(self.run_id, str(path), parent)
-                self._uploaded[str(name)] = stamp
-                self._save()
+                yield path, name, stamp
 
     def _send_records(self, client: "MlflowClient", records: list[Record]) -> None:
         from mlflow.entities import Metric

@@ -100,8 +100,11 @@ def open_run(
     *,
     fresh: bool,
     remote: "RemoteRun | None" = None,
+    kind: str = "runs",
 ) -> Iterator[RunFolder]:
     """Takes the run of this name for this process alone, new or to go on.
+
+    It lies in the storage's folder `kind`: a training run in runs, a sweep of them in sweeps.
 
     `fresh` sets an earlier run aside under a name with the time. Raises `UserError` when another
     process trains it, when the storage cannot be written, and when the earlier run was made with
@@ -109,7 +112,7 @@ def open_run(
     worker began, leaves everything as it was. With a `remote` the folder is a working copy and the
     run there decides; processes of other machines are not kept out.
     """
-    runs = storage / "runs"
+    runs = storage / kind
     try:
         runs.mkdir(parents=True, exist_ok=True)
         lock = (runs / f"{name}.lock").open("a+")

@@ -27,6 +27,7 @@ ARTIFACTS_NAME = "artifacts"
 SPECIFICATION_NAME = "tracking.json"
 STATE_NAME = "tracking_state.json"
 LOG_NAME = "tracking.log"
+LOCK_NAME = "tracking.lock"  # held by the one process that sends
 # Two parts or more, and not the rest of a URI, a fraction such as 0.9/0.999 or a relative path.
 ABSOLUTE_PATH = re.compile(
     r"(?:(?<=file://)|(?<=sqlite:///)|(?<![\w:/.~…<-]))(?:/[^\s/'\",;:()<>]+)+/([^\s/'\",;:()<>]+)/?"
@@ -91,24 +92,30 @@ class Tracker:
         system_interval_seconds: float = 10.0,
     ) -> None:
         self._run_folder = run_folder
+        self._options = (
+            f"--interval_seconds={interval_seconds}",
+            f"--system_interval_seconds={system_interval_seconds}",
+        )
         self._error: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            (run_folder / ARTIFACTS_NAME).mkdir(parents=True, exist_ok=True)
-            write_json(run_folder / SPECIFICATION_NAME, asdict(run))
-            self._process = start_sender(
-                run_folder,
-                "follow",
-                f"--interval_seconds={interval_seconds}",
-                f"--system_interval_seconds={system_interval_seconds}",
-            )
+            write_specification(run_folder, run)
         except OSError as error:
             self._error = str(error)
+        else:
+            self.revive()
 
     @property
     def process_id(self) -> int | None:
         """The sender's process id, None when it could not be started."""
         return None if self._process is None else self._process.pid
+
+    def revive(self) -> None:
+        """Replaces a sender that has died, for a run that goes on for long."""
+        try:
+            self._start_if_dead()
+        except OSError as error:
+            self._error = str(error)
 
     def finish(
         self, status: str = "FINISHED", timeout_seconds: float | None = 60.0
@@ -128,21 +135,33 @@ class Tracker:
         """Whether the sender ended well, or there is no time for another."""
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            if self._process is None or self._process.poll() is not None:
-                self._process = start_sender(self._run_folder, "follow")
+            process = self._start_if_dead()
             with suppress(BrokenPipeError):
-                _order(self._process, f"finish {status}\n")
-            return self._process.wait(left) == 0
+                _order(process, f"finish {status}\n")
+            return process.wait(left) == 0
         except subprocess.TimeoutExpired:
             return True
         except OSError as error:
             self._error = str(error)
             return True
 
+    def _start_if_dead(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            if self._process is not None and self._process.stdin is not None:
+                self._process.stdin.close()  # nothing was written to it that has not gone
+            self._process = start_sender(self._run_folder, "follow", *self._options)
+        return self._process
+
     def _stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+
+
+def write_specification(run_folder: Path, run: TrackedRun) -> None:
+    """Writes down what the run is, where its sender finds it; raises OSError."""
+    (run_folder / ARTIFACTS_NAME).mkdir(parents=True, exist_ok=True)
+    write_json(run_folder / SPECIFICATION_NAME, asdict(run))
 
 
 def start_sender(run_folder: Path, command: str, *options: str) -> subprocess.Popen[bytes]:

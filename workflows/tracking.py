@@ -1,6 +1,7 @@
 """The sender's process: brings a run's journal to MLflow while the run goes on, or afterwards.
 
-`python -m workflows.tracking follow|send|verify RUN_FOLDER`, and `create TRACKING_URI`.
+`python -m workflows.tracking follow|send|verify FOLDER`, of a run or of a sweep and its trials, and
+`create TRACKING_URI`.
 """
 
 import argparse
@@ -14,14 +15,14 @@ from pathlib import Path
 
 from bert_core.errors import UserError
 from workflows.journal import Journal
-from workflows.mlflow_run import RunSender, create_store
+from workflows.mlflow_run import MAX_PAUSE_SECONDS, RunSender, create_store
+from workflows.sweep_tracker import is_sweep, read_trials, summarize_sweep, sweep_status
 from workflows.system_metrics import SystemSampler
-from workflows.tracker import SYSTEM_JOURNAL_NAME, sender_environment, summarize_tracking
+from workflows.tracker import LOCK_NAME, SYSTEM_JOURNAL_NAME, sender_environment
 from workflows.tracking_report import verify_exactly_once
+from workflows.tracking_sweep import SweepSender
 
-MAX_PAUSE_SECONDS = 30.0
 ORPHAN_SECONDS = 20.0  # how long a sender goes on after the training process died
-LOCK_NAME = "tracking.lock"
 
 
 class Orders:
@@ -34,12 +35,20 @@ class Orders:
         self.status: str | None = None
         self._hung_up = False
         self._parent = os.getppid()
+        self._end = float("inf")
         self._text = b""
 
     @property
     def orphaned(self) -> bool:
         """Whether the training process is gone, be it after it gave its last order."""
         return self._hung_up or os.getppid() != self._parent
+
+    @property
+    def expired(self) -> bool:
+        """Whether the training process is gone for so long that the rest has to wait."""
+        if self.orphaned and self._end == float("inf"):
+            self._end = time.monotonic() + ORPHAN_SECONDS
+        return time.monotonic() > self._end
 
     def wait(self, seconds: float) -> None:
         """Returns after `seconds`, or at once when the run is to be ended."""
@@ -68,6 +77,11 @@ class Orders:
         self.status, self._hung_up = "KILLED", True
 
 
+def open_sender(folder: Path) -> RunSender | SweepSender:
+    """What sends the run of a folder, and with a sweep's own run those of its trials."""
+    return SweepSender(folder) if is_sweep(folder) else RunSender(folder)
+
+
 def follow(run_folder: Path, interval_seconds: float, system_interval_seconds: float) -> None:
     """Sends new records every `interval_seconds` until told to finish, or the parent is gone."""
     orders = Orders()
@@ -75,15 +89,12 @@ def follow(run_folder: Path, interval_seconds: float, system_interval_seconds: f
     os.nice(10)  # steps come first, but not so far that a busy machine starves this process
     with (run_folder / LOCK_NAME).open("w") as lock:
         _wait_for_lock(lock.fileno(), orders)
-        sender = RunSender(run_folder)
+        sender = open_sender(run_folder)
         sampler = SystemSampler(os.getppid(), run_folder)
         system_journal = Journal(run_folder / SYSTEM_JOURNAL_NAME)
         pause, next_send, next_sample = interval_seconds, 0.0, 0.0
-        deadline = float("inf")
-        while time.monotonic() < deadline:
+        while not orders.expired:
             now = time.monotonic()
-            if orders.orphaned and deadline == float("inf"):
-                deadline = now + ORPHAN_SECONDS
             if now >= next_sample and orders.status is None:
                 _sample(sampler, system_journal)
                 next_sample = now + system_interval_seconds
@@ -95,13 +106,17 @@ def follow(run_folder: Path, interval_seconds: float, system_interval_seconds: f
             orders.wait(max(0.05, min(next_send, next_sample) - time.monotonic()))
 
 
-def send(run_folder: Path, status: str, timeout_seconds: float) -> bool:
-    """Sends what a run has not sent, and ends it at MLflow; False when the time was too short."""
+def send(run_folder: Path, status: str | None, timeout_seconds: float) -> bool:
+    """Sends what a run has not sent, and ends it at MLflow; False when the time was too short.
+
+    Without a `status` a sweep ends as its driver left it, and a run as FINISHED.
+    """
     sys.stdout.flush()
     deadline = time.monotonic() + timeout_seconds
     with (run_folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        sender = RunSender(run_folder)
+        sender = open_sender(run_folder)
+        status = status or (sweep_status(run_folder) if is_sweep(run_folder) else "FINISHED")
         pause = 1.0
         while True:
             try:
@@ -117,13 +132,15 @@ def send(run_folder: Path, status: str, timeout_seconds: float) -> bool:
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
 
-def _send(sender: RunSender, orders: Orders, interval_seconds: float, pause: float) -> float:
+def _send(
+    sender: RunSender | SweepSender, orders: Orders, interval_seconds: float, pause: float
+) -> float:
     """Sends all there is; returns the seconds until the next attempt, 0 when the run is ended."""
     try:
-        while sender.send_batch():
+        while not orders.expired and sender.send_batch():
             if orders.status is None:
                 orders.wait(0)
-        if orders.status is not None:
+        if orders.status is not None and not orders.expired:
             sender.finish(orders.status)
             return 0.0
     except Exception as error:  # whatever a server, a network or a disk comes up with
@@ -159,7 +176,7 @@ def _parse() -> argparse.Namespace:
     follow_parser.add_argument("--interval_seconds", type=float, default=5.0)
     follow_parser.add_argument("--system_interval_seconds", type=float, default=10.0)
     send_parser = commands.add_parser("send", help="send what was missed while MLflow was down")
-    send_parser.add_argument("--status", default="FINISHED", help="FINISHED, FAILED or KILLED")
+    send_parser.add_argument("--status", help="FINISHED, FAILED or KILLED")
     send_parser.add_argument("--timeout_seconds", type=float, default=300.0)
     verify_parser = commands.add_parser("verify", help="compare MLflow with the journal")
     for each in (follow_parser, send_parser, verify_parser):
@@ -180,13 +197,14 @@ def main() -> int:
             follow(arguments.run_folder, *intervals)
         elif arguments.command == "send":
             sent = send(arguments.run_folder, arguments.status, arguments.timeout_seconds)
-            summary = summarize_tracking(arguments.run_folder)
+            summary = summarize_sweep(arguments.run_folder)
             print(f"run {summary.run_id}: {summary.unsent_records} records left to send")
             return 0 if sent else 1
         else:
-            report = verify_exactly_once(arguments.run_folder)
-            print(report)
-            return 0 if report.correct else 1
+            folders = [arguments.run_folder, *read_trials(arguments.run_folder)]
+            reports = [verify_exactly_once(folder) for folder in folders]
+            print(*reports, sep="\n")
+            return 0 if all(report.correct for report in reports) else 1
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

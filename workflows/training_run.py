@@ -25,6 +25,7 @@ from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, Traini
 from bert_core.training.ranks import number_of_rank_zero
 from workflows.cluster import Worker
 from workflows.journal import Journal
+from workflows.processor import processor_name
 from workflows.remote_run import RemoteRun, agree_on_checkpoint
 from workflows.run_folder import RunFolder
 from workflows.run_settings import RunSettings
@@ -123,10 +124,11 @@ class TrainingRun(ABC):
             checkpoint = finished or stopped or due
             if evaluate or checkpoint or self._reading_is_due():
                 self._read_results()
-            if evaluate:
-                self._evaluate(result.step)
+            figures = self._evaluate(result.step) if evaluate else {}
             if checkpoint:
                 self._save()
+            if figures:
+                self.worker.report(figures)
         if self.worker.rank == 0:
             self.journal.close()
         return {"step": state.step, "stopped": stopped}
@@ -177,12 +179,13 @@ class TrainingRun(ABC):
                 self._publish(metrics | {"step": result.step})
         self._unread.clear()
 
-    def _evaluate(self, step: int) -> None:
+    def _evaluate(self, step: int) -> dict[str, float]:
         with self.throughput.paused():
             figures = dict(self.evaluate(step))
         if self.worker.rank == 0:
             self.journal.append(step, figures)
             self._publish(figures, at_once=True)
+        return figures
 
     def _save(self) -> None:
         if self.worker.rank:
@@ -198,6 +201,7 @@ class TrainingRun(ABC):
                     "total_steps": self.total_steps,
                     "used_seconds": self.throughput.usage(),
                     "device": self.worker.device.type,
+                    "processor": processor_name(self.worker.device),
                     "notes": self.notes,
                 },
                 files={JOURNAL_NAME: self.journal.path} | self._kept(),

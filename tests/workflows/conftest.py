@@ -4,6 +4,7 @@ Imports stand in the fixtures: pytest may load this file before Ray's environmen
 """
 
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,25 @@ def uri(request, tmp_path, monkeypatch):
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     return bucket_address(request.getfixturevalue("server"), tmp_path.name.replace("_", "-"))
+
+
+@pytest.fixture(scope="session")
+def store_template(tmp_path_factory):
+    """A store to copy, never opened here: to close a copy's source would drop SQLite's locks."""
+    from workflows.mlflow_run import create_store
+
+    path = tmp_path_factory.mktemp("template") / "mlflow.db"
+    create_store(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def store_uri(tmp_path_factory, store_template):
+    """A SQLite store of MLflow, which has to be whole in the end."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    shutil.copy(store_template, path)
+    yield f"sqlite:///{path}"
+    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 @pytest.fixture(scope="session")

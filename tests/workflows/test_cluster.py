@@ -29,7 +29,7 @@ def test_one_signal_asks_and_a_second_abandons(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     with (
         pytest.raises(KeyboardInterrupt),
-        cluster._stop_on_signal(lambda: asked.append(True)),
+        cluster.stop_on_signal(lambda: asked.append(True)),
     ):
         os.kill(os.getpid(), signal.SIGTERM)
         assert asked == [True]
@@ -41,14 +41,14 @@ def test_one_signal_asks_and_a_second_abandons(monkeypatch):
 
 def test_a_call_in_a_thread_returns_or_raises_what_it_would():
     release = threading.Event()
-    call = cluster._InThread(lambda: release.wait(30) and "done")
+    call = cluster.InThread(lambda: release.wait(30) and "done")
     assert call.running(0.01)
     release.set()
     end = time.monotonic() + 10
     while call.running(0.05):
         assert time.monotonic() < end
     assert call.result() == "done"
-    broken = cluster._InThread(lambda: 1 // 0)
+    broken = cluster.InThread(lambda: 1 // 0)
     while broken.running(0.05):
         pass
     with pytest.raises(ZeroDivisionError):
@@ -58,7 +58,7 @@ def test_a_call_in_a_thread_returns_or_raises_what_it_would():
 @pytest.mark.ray
 def test_a_leader_that_is_lost_is_said_in_one_line(ray_cluster):
     channel = ray.remote(num_cpus=0)(cluster._Channel).remote()
-    workers = cluster.WorkersAtJobs(channel, cluster._InThread(lambda: None), ClusterSettings())
+    workers = cluster.WorkersAtJobs(channel, cluster.InThread(lambda: None), ClusterSettings())
     assert len(list(workers.news(0))) == 1
     ray.kill(channel)
     for ask in (lambda: list(workers.news(0)), lambda: workers.outcome(0)):
@@ -116,7 +116,7 @@ def test_a_job_is_followed_until_the_next_begins_and_the_last_until_the_workers_
     monkeypatch.setattr(cluster.ray, "get", lambda value: value)
     monkeypatch.setattr(cluster, "POLL_SECONDS", 0.01)
     channel, go = LocalChannel().channel, threading.Event()
-    fit = cluster._InThread(lambda: go.wait(30) and FINISHED)
+    fit = cluster.InThread(lambda: go.wait(30) and FINISHED)
     remote = LocalChannel()
     remote.channel = channel
     workers = cluster.WorkersAtJobs(remote, fit, ClusterSettings())

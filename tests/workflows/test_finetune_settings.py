@@ -1,10 +1,16 @@
 import pytest
+import yaml
 from finetuning_runs import arguments
 
 from bert_core.errors import UserError
 from bert_core.tasks.catalog import TASKS
 from workflows.finetune import parse
-from workflows.finetune_settings import FinetuneSettings, read_settings, settings_class
+from workflows.finetune_settings import (
+    FeatureSettings,
+    FinetuneSettings,
+    read_settings,
+    settings_class,
+)
 from workflows.settings import field_names
 
 
@@ -42,3 +48,22 @@ def test_an_unknown_task_names_the_nearest():
     with pytest.raises(UserError, match=r"unknown task, did you mean cola: --task colas"):
         settings_class("colas")
     assert issubclass(settings_class("rte"), FinetuneSettings)
+
+
+def test_a_settings_file_repeats_a_run(tmp_path):
+    asked = ["--task", "conll2003", "--approach", "features", "--data", "d", "--model", "m"]
+    settings = parse([*asked, "--strategy", "last", "--seed", "7", "--batch_size", "8"])
+    file = tmp_path / "settings.yaml"
+    file.write_text("# a comment\n" + yaml.safe_dump(settings.portable()))
+    again = parse(["--preset", str(file), "--data", "e", "--model", "n"])
+    assert isinstance(again, FeatureSettings)
+    assert again.recipe() == settings.recipe() and again.portable() == settings.portable()
+    other = parse([f"--preset={file}", "--data", "e", "--model", "n", "--batch_size", "16"])
+    assert (other.batch_size, other.seed) == (16, 7), "what is said besides counts"
+
+
+def test_only_a_settings_file_is_a_preset(tmp_path):
+    with pytest.raises(UserError, match=r"no settings file: .* pre-training: --preset mini"):
+        parse([*arguments(tmp_path), "--preset", "mini"])
+    with pytest.raises(UserError, match="cannot read the preset"):
+        parse([*arguments(tmp_path), "--preset", str(tmp_path / "none.yaml")])

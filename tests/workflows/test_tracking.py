@@ -9,17 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
+from tracked_runs import SHA256, described, has_ended, newest_sent, wait_until, write_steps
 
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy, free_port
 from workflows.journal import Journal
-from workflows.mlflow_run import RUN_KEY_TAG, RunSender, create_store, open_client
+from workflows.mlflow_run import RUN_KEY_TAG, RunSender, open_client
 from workflows.tracker import (
     ARTIFACTS_NAME,
     JOURNAL_NAME,
     LOG_NAME,
     STATE_NAME,
-    DatasetInput,
-    TrackedRun,
     Tracker,
     read_json,
     summarize_tracking,
@@ -28,29 +27,12 @@ from workflows.tracker import (
 from workflows.tracking_report import verify_exactly_once
 
 PROJECT = Path(__file__).parents[2]
-SHA256 = "0123456789abcdef" * 4
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    """A store to copy, never opened here: to close a copy's source would drop SQLite's locks."""
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    create_store(f"sqlite:///{path}")
-    return path
-
-
-@pytest.fixture(scope="module")
-def store_uri(tmp_path_factory, template):
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    shutil.copy(template, path)
-    yield f"sqlite:///{path}"
-    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, template):
+def server(tmp_path_factory, store_template):
     folder = tmp_path_factory.mktemp("server")
-    shutil.copy(template, folder / "server.db")
+    shutil.copy(store_template, folder / "server.db")
     server = MlflowServer(folder)
     server.start()
     yield server
@@ -70,44 +52,10 @@ def patience(monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 
 
-def described(uri, folder, **changes):
-    run = {
-        "tracking_uri": uri,
-        "experiment": "pretraining",
-        "run_name": folder.name,
-        "run_key": f"key of {folder.name}",
-        "params": {"optimizer.peak_learning_rate": "0.0001", "text": str(folder / "a.txt")},
-        "tags": {"git.dirty": "false", "folder": f"in {Path.home()}/data/wiki"},
-        "dataset": DatasetInput("train", SHA256, f"{folder}/texts"),
-    }
-    return TrackedRun(**(run | changes))
-
-
 def track(uri, folder, **changes):
     return Tracker(
         folder, described(uri, folder, **changes), interval_seconds=0.2, system_interval_seconds=0.5
     )
-
-
-def write_steps(journal, steps, seconds=0.0):
-    for step in steps:
-        journal.append(step, {"train/loss": 1 / step, "train/learning_rate": step * 1e-4})
-        if step % 10 == 0:
-            journal.append(step, {"heldout/loss": 2 / step})
-        time.sleep(seconds)
-
-
-def wait_until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("waited in vain")
-
-
-def newest_sent(folder):
-    return read_json(folder / STATE_NAME).get("confirmed", {}).get("train/loss", 0)
 
 
 def test_a_run_is_described_and_every_step_stands_there_once(tmp_path, store_uri):
@@ -198,7 +146,7 @@ def test_after_a_sigkill_of_training_the_sender_sends_the_rest_and_goes(tmp_path
     )
     assert process.returncode == -signal.SIGKILL
     sender_id = int(process.stdout)
-    wait_until(lambda: not Path(f"/proc/{sender_id}").exists() or is_zombie(sender_id))
+    wait_until(lambda: has_ended(sender_id))
     assert verify_exactly_once(tmp_path).correct
     run_id = read_json(tmp_path / STATE_NAME)["run_id"]
     assert open_client(store_uri).get_run(run_id).info.status == "KILLED"
@@ -231,11 +179,7 @@ def test_a_sender_whose_parent_dies_while_it_finishes_does_not_try_for_ever(tmp_
     assert process.returncode == -signal.SIGKILL
     sender_id = int(process.stdout)
     assert Path(f"/proc/{sender_id}").exists()
-    wait_until(lambda: not Path(f"/proc/{sender_id}").exists() or is_zombie(sender_id))
-
-
-def is_zombie(process_id):
-    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    wait_until(lambda: has_ended(sender_id))
 
 
 def test_a_killed_sender_is_replaced_at_the_end(tmp_path, store_uri):
@@ -346,8 +290,8 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_killed_and_started_again_has_every_step_once(tmp_path, template):
-    shutil.copy(template, tmp_path / "server.db")
+def test_a_server_killed_and_started_again_has_every_step_once(tmp_path, store_template):
+    shutil.copy(store_template, tmp_path / "server.db")
     server = MlflowServer(tmp_path)
     server.start()
     folder = tmp_path / "run"

@@ -1,0 +1,154 @@
+import random
+import statistics
+
+import pytest
+
+from bert_core.evaluation.sweep import (
+    MOST_VALUES,
+    PointScores,
+    axis_groups,
+    axis_values,
+    fences,
+    importances,
+    margins,
+    noise_share,
+    one_sided_critical_value,
+    ranked,
+    seed_noise,
+    two_sided_critical_value,
+    without_fallen,
+)
+
+FOUND = [
+    PointScores(
+        {"rate": rate, "epochs": epochs}, (10 * rate + epochs - 0.5, 10 * rate + epochs + 0.5)
+    )
+    for rate in (1, 2)
+    for epochs in (2, 3, 4)
+]
+
+
+def test_the_best_mean_is_first():
+    best, *rest = ranked([*FOUND, PointScores({"rate": 9, "epochs": 9}, ())])
+    assert best.point == {"rate": 2, "epochs": 4} and best.mean == 24
+    assert len(rest) == 5 and rest[-1].mean == 12
+    assert best.deviation == pytest.approx(0.5**0.5)
+    assert PointScores({}, (1.0,)).deviation is None
+
+
+def test_points_are_grouped_by_their_value():
+    found = [*FOUND, PointScores({"rate": 3, "epochs": 2}, ())]
+    groups = axis_groups(found, "rate")
+    assert [(each.low, each.high, each.mean) for each in groups] == [(1, 1, 13), (2, 2, 23)]
+    names = [PointScores({"name": name}, (1.0,)) for name in ("b", "a", None, True, "b")]
+    assert axis_values(names, "name") == ["b", "a", None, True]
+    assert [len(each.points) for each in axis_groups(names, "name")] == [2, 1, 1, 1]
+
+
+def test_neighbours_among_many_numbers_are_taken_together():
+    found = [PointScores({"rate": 1e-5 * number}, (float(number),)) for number in range(1, 23)]
+    groups = axis_groups(found, "rate")
+    assert [len(each.points) for each in groups] == [6, 5, 5, 6]
+    assert groups[0].low == 1e-5 and groups[0].high < groups[1].low
+    assert sum((each.points for each in groups), ()) == tuple(found)
+    few = found[: MOST_VALUES + 1]
+    assert [len(each.points) for each in axis_groups(few, "rate")] == [4, 5]
+
+
+def test_shares_of_a_grid_without_interaction_sum_to_one():
+    shares = importances(FOUND)
+    assert sum(each.share for each in shares.values()) == pytest.approx(1)
+    assert shares["rate"].share == pytest.approx(150 / 154)
+    assert (shares["rate"].by_chance, shares["epochs"].by_chance) == (1 / 5, 2 / 5)
+    assert not shares["rate"].is_binned
+    assert importances([]) == {}
+    single = importances([PointScores({"rate": 1}, (2.0,))])["rate"]
+    assert (single.share, single.by_chance) == (0.0, 0.0)
+
+
+def test_an_axis_without_effect_explains_what_chance_does():
+    draw = random.Random(1)
+    shares = []
+    for _ in range(200):
+        found = [
+            PointScores({"useless": draw.random(), "rate": rate}, (draw.gauss(0, 1),))
+            for rate in (1, 2, 3)
+            for _ in range(8)
+        ]
+        shares.append(importances(found))
+    for axis in ("useless", "rate"):
+        mean = statistics.fmean(each[axis].share for each in shares)
+        assert mean == pytest.approx(shares[0][axis].by_chance, abs=0.02)
+    assert shares[0]["useless"].is_binned and not shares[0]["rate"].is_binned
+
+
+def test_what_fell_apart_is_left_out():
+    good = [PointScores({"rate": number}, (0.8 + 0.01 * number,)) for number in range(8)]
+    fallen = PointScores({"rate": 9}, (0.3,))
+    assert without_fallen([*good, fallen, PointScores({"rate": 10}, ())]) == good
+    assert fences([1.0, 2.0, 9.0]) == fences([1.0] * 9) == (float("-inf"), float("inf"))
+
+
+def test_the_noise_of_seeds_is_that_of_the_better_half():
+    fallen = PointScores({"rate": 0, "epochs": 2}, (1.0, 9.0))
+    noise = seed_noise([*FOUND, fallen, fallen])
+    assert noise is not None
+    assert noise.deviation == pytest.approx(0.5**0.5) and noise.freedom == 4
+    assert seed_noise([PointScores({}, (each.mean,)) for each in FOUND]) is None
+    assert seed_noise([PointScores({}, (1.0, 1.0))] * 3) is None
+    assert seed_noise([]) is None
+
+
+def test_the_share_of_noise_is_that_of_the_means_variance():
+    means = statistics.variance([each.mean for each in FOUND])
+    assert noise_share(FOUND) == pytest.approx(0.5 / 2 / means)
+    assert noise_share(FOUND[:1]) is None
+    assert noise_share([PointScores({}, (1.0,)), PointScores({}, (2.0,))]) is None
+
+
+@pytest.mark.parametrize(
+    ("num_others", "freedom", "value"),
+    [(1, 10, 1.81), (2, 10, 2.15), (5, 10, 2.56), (1, 20, 1.72), (5, 20, 2.39), (2, 10**6, 1.92)],
+)
+def test_the_critical_values_are_dunnetts(num_others, freedom, value):
+    """Dunnett 1955, table 1a, one-sided, 95 %."""
+    assert one_sided_critical_value(num_others, freedom) == pytest.approx(value, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("num_others", "freedom", "value"),
+    [(1, 10, 2.23), (2, 6, 2.86), (3, 20, 2.54), (5, 12, 2.90), (2, 10**6, 2.21)],
+)
+def test_those_of_two_sides_are_dunnetts_too(num_others, freedom, value):
+    """Dunnett 1964, table II, two-sided, 95 %; of one other it is Student's."""
+    assert two_sided_critical_value(num_others, freedom) == pytest.approx(value, abs=0.006)
+
+
+def test_the_truly_best_is_hardly_ever_taken_for_worse():
+    draw = random.Random(0)
+    kept, dropped = 0, 0
+    for _ in range(300):
+        found = [
+            PointScores({"point": number}, tuple(draw.gauss(mean, 1) for _ in range(3)))
+            for number, mean in enumerate([0, 0, 0, 0, -9])
+        ]
+        best = ranked(found)
+        allowed = margins(found)
+        assert allowed is not None
+        level = {
+            each.point["point"]
+            for each, margin in zip(best, allowed, strict=True)
+            if best[0].mean - each.mean <= margin
+        }
+        kept += 0 in level
+        dropped += 4 not in level
+    assert kept >= 0.93 * 300
+    assert dropped == 300
+
+
+def test_of_few_seeds_a_point_may_be_further_behind():
+    found = [PointScores({}, (5.0, 5.2)), PointScores({}, (4.9, 5.1)), PointScores({}, (4.0,))]
+    first, second, single = margins(found) or []
+    assert first == second < single
+    assert margins(found[:1]) is None
+    assert margins([PointScores({}, (1.0,)), PointScores({}, (2.0,))]) is None

@@ -1,0 +1,65 @@
+"""Sweeps for tests: the made-up task of `finetuning_runs`, trials trained here without Ray."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker
+
+from workflows.planned_trial import PlannedTrial
+from workflows.tune import parse
+from workflows.tune_settings import TuneSettings
+
+AXES = ("batch_size=8,16", "optimizer.peak_learning_rate=3e-3,1e-3")
+
+
+def sweep_arguments(storage: Path, *axes: str, **changed: object) -> list[str]:
+    """The command line of a small sweep over the data and the encoder in `storage`."""
+    settings = {
+        "data": storage / "data",
+        "model": storage / "encoder",
+        "storage": storage,
+        "epochs": 2,
+        "options.max_length": 32,
+        **{name.replace("__", "."): value for name, value in changed.items()},
+    }
+    given = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+    return [*given, "--axis", *(axes or AXES)]
+
+
+def sweep_settings(storage: Path, *axes: str, **changed: object) -> TuneSettings:
+    """The same as settings."""
+    return parse(sweep_arguments(storage, *axes, **changed))
+
+
+def train_here(trial: PlannedTrial, stop_after: int = -1) -> None:
+    """Trains a trial in this process, to its end or for so many steps; writes nothing down."""
+    worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
+    worker.steps_left = stop_after
+    open_run, config = trial.job.run()
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        shared = {"task_data": trial.job.data}
+        open_run(config | shared, worker, trial.job.folder.path, None).train()
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+@dataclass
+class SweepCommand(Run):
+    """A sweep over what lies in `shards`, as a process; `settings` has `axis` as a tuple."""
+
+    program: ClassVar[Path] = REPOSITORY / "workflows" / "tune.py"
+
+    @property
+    def folder(self) -> Path:
+        return self.storage / "sweeps" / self.name
+
+    def arguments(self) -> list[str]:
+        """The command line after the program's name."""
+        settings = dict(self.settings)
+        axes = settings.pop("axis", AXES)
+        places = {"data": self.shards / "data", "model": self.shards / "encoder"}
+        return sweep_arguments(self.storage, *axes, name=self.name, **{**places, **settings})

@@ -1,0 +1,47 @@
+"""Runs as MLflow is told of them, and journals that grow, for the tests of tracking."""
+
+import time
+from pathlib import Path
+
+from workflows.tracker import STATE_NAME, DatasetInput, TrackedRun, read_json
+
+SHA256 = "0123456789abcdef" * 4
+
+
+def described(uri, folder, **changes):
+    run = {
+        "tracking_uri": uri,
+        "experiment": "pretraining",
+        "run_name": folder.name,
+        "run_key": f"key of {folder.name}",
+        "params": {"optimizer.peak_learning_rate": "0.0001", "text": str(folder / "a.txt")},
+        "tags": {"git.dirty": "false", "folder": f"in {Path.home()}/data/wiki"},
+        "dataset": DatasetInput("train", SHA256, f"{folder}/texts"),
+    }
+    return TrackedRun(**(run | changes))
+
+
+def write_steps(journal, steps, seconds=0.0):
+    for step in steps:
+        journal.append(step, {"train/loss": 1 / step, "train/learning_rate": step * 1e-4})
+        if step % 10 == 0:
+            journal.append(step, {"heldout/loss": 2 / step})
+        time.sleep(seconds)
+
+
+def wait_until(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("waited in vain")
+
+
+def newest_sent(folder):
+    return read_json(folder / STATE_NAME).get("confirmed", {}).get("train/loss", 0)
+
+
+def has_ended(process_id):
+    stat = Path(f"/proc/{process_id}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"

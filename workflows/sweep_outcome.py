@@ -1,0 +1,81 @@
+"""What became of a sweep: its trials as plain data, on disk as JSON, of which reports are made."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from workflows.run_folder import write_atomically
+
+Point = dict[str, Any]
+"""A value for each axis, by the field's dotted name."""
+
+
+@dataclass(frozen=True)
+class EpochFigures:
+    """What a trial had reached after an epoch; `train_loss` is the mean over the epoch's steps."""
+
+    epoch: int
+    score: float
+    dev_loss: float
+    train_loss: float
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """One trial: a point with a seed, and what became of it.
+
+    `name` is its run's. `score` is the task's criterion on dev at the best epoch, and `figures` are
+    all metrics there (`dev/f1`); None and empty where it has not finished. `seconds` are those of
+    its training, every start counted, and `device_hours` core-hours or, on `cuda`, GPU-hours.
+    `failure` says in a line why there is no score; None for a trial that has finished, or has not
+    had its turn. `stopped_early`: a scheduler ended it, being behind, before its last epoch.
+    """
+
+    name: str
+    point: Point
+    seed: int
+    score: float | None = None
+    best_epoch: int | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    curve: tuple[EpochFigures, ...] = ()
+    seconds: float = 0.0
+    device: str = "cpu"
+    device_hours: float = 0.0
+    num_tokens: int = 0
+    failure: str | None = None
+    stopped_early: bool = False
+
+    def write(self, path: Path) -> None:
+        """Writes it as JSON, whole or not at all."""
+        write_atomically(path, json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What `write` wrote."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        curve = tuple(EpochFigures(**each) for each in content.pop("curve"))
+        return cls(**content, curve=curve)
+
+
+@dataclass(frozen=True)
+class SweepOutcome:
+    """A sweep, finished or as far as it has come.
+
+    `criterion` is the metric that decides (higher is better), `axes` the dotted names of the fields
+    that vary, `settings` what all trials share, as a settings file has it. `wall_seconds` is the
+    time of the sweep, every start counted, in which `at_once` trials ran side by side.
+    """
+
+    name: str
+    task: str
+    criterion: str
+    model: str
+    data: str
+    num_train: int
+    num_dev: int
+    axes: tuple[str, ...]
+    trials: tuple[TrialOutcome, ...]
+    settings: dict[str, Any]
+    wall_seconds: float = 0.0
+    at_once: int = 1

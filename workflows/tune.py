@@ -1,0 +1,88 @@
+"""Tries settings of fine-tuning against each other: `python workflows/tune.py --task mrpc --help`.
+
+Labelled data, a BERT folder and axes go in; every trial is a run, a report says which settings are
+best, and the best model is registered as `challenger`. The same command goes on after any death.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from workflows.command import run_command
+from workflows.finetune_settings import task_and_approach
+from workflows.run_folder import WRITER_LOCK_NAME
+from workflows.settings import parse_command_line, several_values
+from workflows.storage import open_storage
+from workflows.sweep import Sweep, opened_sweep
+from workflows.tune_settings import TuneSettings, tune_settings_class
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code (see `run_command`)."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: tune(parse(given)))
+
+
+def parse(arguments: Sequence[str]) -> TuneSettings:
+    """The settings; which there are is decided by --task and --approach, or the preset's."""
+    settings_class = tune_settings_class(*task_and_approach(arguments))
+    return parse_command_line(settings_class, several_values(arguments, "--axis"))
+
+
+def tune(settings: TuneSettings) -> bool:
+    """Trains what is missing of a sweep and writes its report; False when it was told to stop.
+
+    Raises `UserError` for what the user can mend.
+    """
+    storage = open_storage(settings.storage)
+    print(f"storage  {storage.folder}", flush=True)
+    with opened_sweep(settings, storage) as sweep:
+        announce(sweep)
+        if sweep.folder.summary.exists() and not sweep.left():
+            print(sweep.folder.summary.read_text(encoding="utf-8"))
+            return True
+        return train(sweep)
+
+
+def train(sweep: Sweep) -> bool:
+    """Trains what is left, writes the report and registers the winner."""
+    from workflows.sweep_results import conclude, export_winner, write_report
+    from workflows.sweep_run import SweepRun, tracked_sweep
+    from workflows.sweep_tracker import SweepTracker
+    from workflows.sweep_training import TrialPlace, join_cluster_for
+
+    place = TrialPlace(sweep.settings.threads, sweep.settings.gpus)
+    at_once = join_cluster_for(place, sweep.settings.at_once)
+    (sweep.folder.path / WRITER_LOCK_NAME).touch()  # from here on it has begun
+    tracker = SweepTracker(sweep.folder.path, tracked_sweep(sweep))
+    status, patience_seconds, results = "FAILED", 5.0, None
+    try:
+        run = SweepRun(sweep, tracker, place, at_once)
+        complete = run.train()
+        status = "KILLED"
+        if complete:
+            results = export_winner(sweep, tracker)
+            status, patience_seconds = "FINISHED" if results else "FAILED", 120.0
+        lines = write_report(sweep, at_once)
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        tracking = tracker.finish(status, patience_seconds)
+    if not complete:
+        print("stopped; the same command goes on")
+        return False
+    conclude(sweep, results, lines, tracker, tracking)
+    return True
+
+
+def announce(sweep: Sweep) -> None:
+    """Prints what is about to be tried, on what, and where it will lie."""
+    settings, left = sweep.settings, len(sweep.left())
+    print(f"sweep    {sweep.folder.name}\nfolder   {sweep.folder.path}")
+    for axis in settings.axis:
+        print(f"axis     {axis}")
+    print(f"trials   {len(sweep.trials)}, {left} left", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
