@@ -84,6 +84,12 @@ bench-serving: $(STAMP)  ## serving beside its peers, which it installs under WO
 	  --model $(ENCODER) --work $(WORK)/serving --json $(RESULTS)/serving-overload-cpu.json
 	$(PYTHON) -m benchmarks.readme
 
+.PHONY: bench-tuning
+bench-tuning: $(STAMP)  ## what a sweep costs besides its trials; DATA=DIR
+	$(PYTHON) -m benchmarks.tuning --data $(DATA)/glue/MRPC --model $(ENCODER) \
+	  --json $(RESULTS)/tuning-cpu.json
+	$(PYTHON) -m benchmarks.readme
+
 .PHONY: constraints
 constraints: $(STAMP)  ## pin what .venv holds in constraints.txt
 	@{ sed -n '/^#/p' constraints.txt; \

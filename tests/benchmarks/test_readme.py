@@ -14,9 +14,7 @@ def copy(repository, tmp_path):
     """The README and all that it quotes, to be changed."""
     shutil.copy(repository / "README.md", tmp_path)
     shutil.copytree(repository / readme.RESULTS, tmp_path / readme.RESULTS)
-    (tmp_path / "docs").mkdir()
-    if (repository / readme.CURVE_PICTURE).exists():
-        shutil.copy(repository / readme.CURVE_PICTURE, tmp_path / "docs")
+    shutil.copytree(repository / "docs", tmp_path / "docs")
     assert readme.main(["--check"], tmp_path) == 0
     return tmp_path
 
