@@ -18,10 +18,10 @@ class LiveLine:
     `title` stands before each line, to tell apart runs that follow each other.
     """
 
-    def __init__(self, title: str = "", stream: TextIO = sys.stdout) -> None:
+    def __init__(self, title: str = "", stream: TextIO | None = None) -> None:
         self._title = f"{title}  " if title else ""
-        self._stream = stream
-        self._terminal = stream.isatty()
+        self._stream = stream or sys.stdout
+        self._terminal = self._stream.isatty()
         self._shown: list[str] = []
         self._last_text = ""
         self._last_time = -WAITING_LOG_SECONDS

@@ -53,7 +53,7 @@ class SweepTable:
     def __init__(
         self,
         trials: Sequence[Any],
-        stream: TextIO = sys.stdout,
+        stream: TextIO | None = None,
         *,
         row: Callable[[Any], TableRow] | None = None,
         called: str = "trials",
@@ -61,10 +61,10 @@ class SweepTable:
         self._trials = trials
         self._row = row or trial_row
         self._called = called
-        self._stream = stream
+        self._stream = stream or sys.stdout
         self._live: Live | None = None
-        if stream.isatty():
-            self._live = Live(console=Console(file=stream), refresh_per_second=2, transient=True)
+        if self._stream.isatty():
+            self._live = Live(console=Console(file=self._stream), refresh_per_second=2, transient=True)
         self._begin: tuple[float, float] | None = None
         self._logged = time.monotonic()
         self._told: dict[str, str] = {}

@@ -1,6 +1,7 @@
 """The command of a sweep: refused in one line; trained on a real cluster, killed and going on."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -85,7 +86,9 @@ def test_a_killed_sweep_does_only_what_is_missing(storage, tmp_path, ray_cluster
     finished = results(sweep)
     assert 0 < len(finished) < 4, "it was killed too late"
     printed = sweep.finish()
-    assert f"trials   4, {4 - len(finished)} left" in printed
+    # A trial may have come to its end after its driver's death: then it is found finished.
+    left = int(re.search(r"trials   4, (\d) left", printed)[1])
+    assert 0 < left <= 4 - len(finished)
     assert finished.items() <= results(sweep).items()  # none of them was written again
     outcomes = {name: json.loads(text) for name, (text, _) in results(sweep).items()}
     assert len(outcomes) == 4 and all(each["score"] > 0.6 for each in outcomes.values())

@@ -43,5 +43,10 @@ def newest_sent(folder):
 
 
 def has_ended(process_id):
-    stat = Path(f"/proc/{process_id}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    """Whether a process can be waited for: it has no thread but the first, and that is over."""
+    place = Path(f"/proc/{process_id}")
+    try:
+        is_over = (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return is_over and len(list((place / "task").iterdir())) == 1
+    except (FileNotFoundError, ProcessLookupError):
+        return True
