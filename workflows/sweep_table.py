@@ -64,7 +64,9 @@ class SweepTable:
         self._stream = stream or sys.stdout
         self._live: Live | None = None
         if self._stream.isatty():
-            self._live = Live(console=Console(file=self._stream), refresh_per_second=2, transient=True)
+            self._live = Live(
+                console=Console(file=self._stream), refresh_per_second=2, transient=True
+            )
         self._begin: tuple[float, float] | None = None
         self._logged = time.monotonic()
         self._told: dict[str, str] = {}
