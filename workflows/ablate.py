@@ -45,7 +45,7 @@ def train(ablation: Ablation) -> bool:
     from workflows.sweep_tracker import SweepTracker
     from workflows.sweep_training import TrialPlace, join_cluster_for
 
-    place = TrialPlace(ablation.settings.threads, ablation.settings.gpus)
+    place = TrialPlace.of(ablation.settings.cluster, ablation.settings.gpus_per_trial)
     at_once = join_cluster_for(place, ablation.settings.at_once)
     artifacts = ablation.folder.path / ARTIFACTS_NAME
     (ablation.folder.path / WRITER_LOCK_NAME).touch()  # from here on it has begun

@@ -104,16 +104,6 @@ class AblateSettings(PretrainSettings):
             )
         return tracking
 
-    @property
-    def threads(self) -> int:
-        """Torch threads of a run: one, where they are not set."""
-        return self.cluster.threads_per_worker or 1
-
-    @property
-    def gpus(self) -> float:
-        """GPUs of a run."""
-        return self.gpus_per_trial if self.cluster.use_gpu else 0.0
-
 
 @dataclass(frozen=True)
 class LearnedTask:

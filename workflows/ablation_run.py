@@ -14,8 +14,8 @@ from workflows.planned_trial import PlannedTrial
 from workflows.planned_variant import PlannedVariant, variant_row
 from workflows.run_folder import write_atomically
 from workflows.sweep import opened_sweep
-from workflows.sweep_run import SweepRun, counted_time, total_speed
-from workflows.sweep_table import FAILED, STOPPED, TRAINED, SweepTable, TableRow, trial_row
+from workflows.sweep_run import SweepRun, counted_time, end_unfinished, total_speed
+from workflows.sweep_table import TRAINED, SweepTable, TableRow, trial_row
 from workflows.sweep_tracker import SweepTracker
 from workflows.sweep_training import TrialPlace, TrialToTrain, train_trials
 from workflows.system_metrics import note_throughput
@@ -87,7 +87,7 @@ class AblationRun:
                         self._settle(each)
                 note_throughput(ablation.folder.path, total_speed(ablation.variants))
                 table.show()
-        return self._end()
+        return end_unfinished(self.ablation.variants, self.tracker)
 
     def _next_variant(self) -> TrialToTrain | None:
         """Writes down what the next pre-training is, and follows it from here on."""
@@ -112,22 +112,6 @@ class AblationRun:
         self.tracker.end(job.folder.path, "FINISHED")
         if job.remote is not None:
             job.remote.push_results(job.folder)
-
-    def _end(self) -> bool:
-        """Ends what is left at MLflow; whether all have come to their end or failed."""
-        complete = True
-        for each in self.ablation.variants:
-            if each.is_finished:
-                continue
-            state = each.news.get("state")
-            if state == FAILED:
-                each.failure = each.news.get("failure") or "no reason was given"
-                self.tracker.end(each.job.folder.path, "FAILED")
-            else:
-                complete = False
-                if state == STOPPED:
-                    self.tracker.end(each.job.folder.path, "KILLED")
-        return complete
 
     def _learn(self, learned: LearnedTask) -> bool:
         """Fine-tunes each encoder on a task: a sweep whose only axis is the encoder."""

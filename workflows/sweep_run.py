@@ -26,7 +26,7 @@ from workflows.sweep_tracker import SweepTracker
 from workflows.sweep_training import TrialPlace, TrialToTrain, early_stopping, train_trials
 from workflows.system_metrics import note_throughput
 from workflows.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput, TrackedRun, code_tags
-from workflows.training_job import begin, flattened, refuse_a_full_disk, tracked_run
+from workflows.training_job import TrainingJob, begin, flattened, refuse_a_full_disk, tracked_run
 
 MOST_REPEATS = 50
 """How often Optuna may propose what was tried already before there is nothing new."""
@@ -101,7 +101,7 @@ class SweepRun:
                     self._settle(trial)
             note_throughput(sweep.folder.path, total_speed(sweep.trials))
             table.show()
-        return self._end()
+        return end_unfinished(sweep.trials, self.tracker)
 
     def _settle(self, trial: PlannedTrial) -> None:
         """Writes down what a trial has come to, once it has."""
@@ -129,22 +129,6 @@ class SweepRun:
         figures = {"trial_score": score, "best_score": best.outcome.score or score}
         journal.append(max(last_step(path), 0) + 1, figures)
         journal.close()
-
-    def _end(self) -> bool:
-        """Ends what is left at MLflow; whether all trials have come to their end or failed."""
-        complete = True
-        for trial in self.sweep.trials:
-            if trial.is_finished:
-                continue
-            state = trial.news.get("state")
-            if state == FAILED:
-                trial.failure = trial.news.get("failure") or "no reason was given"
-                self.tracker.end(trial.job.folder.path, "FAILED")
-            else:
-                complete = False
-                if state == STOPPED:
-                    self.tracker.end(trial.job.folder.path, "KILLED")
-        return complete
 
     def _planned(self) -> TrialToTrain | None:
         """The longest trial that is left."""
@@ -187,12 +171,45 @@ class Told(Protocol):
     news: dict[str, Any]
 
 
+class Planned(Told, Protocol):
+    """What is to come to an end; `failure` is why it did not."""
+
+    failure: str | None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has."""
+        ...
+
+    @property
+    def job(self) -> TrainingJob:
+        """Its run."""
+        ...
+
+
 class Timed(Protocol):
     """What counts the time that it takes."""
 
     def add_seconds(self, seconds: float) -> None:
         """Counts the time of a start."""
         ...
+
+
+def end_unfinished(planned: Sequence[Planned], tracker: SweepTracker) -> bool:
+    """Ends what is left at MLflow; whether all have come to their end or failed."""
+    complete = True
+    for each in planned:
+        if each.is_finished:
+            continue
+        state = each.news.get("state")
+        if state == FAILED:
+            each.failure = each.news.get("failure") or "no reason was given"
+            tracker.end(each.job.folder.path, "FAILED")
+        else:
+            complete = False
+            if state == STOPPED:
+                tracker.end(each.job.folder.path, "KILLED")
+    return complete
 
 
 def total_speed(trials: Sequence[Told]) -> dict[str, float]:

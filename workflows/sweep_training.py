@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import ray
 from ray import tune
@@ -17,6 +17,7 @@ from ray.tune.search import Searcher
 
 from bert_core.errors import UserError
 from workflows.cluster import POLL_SECONDS, InThread, stop_on_signal
+from workflows.cluster_settings import ClusterSettings
 from workflows.ray_tasks import connect
 from workflows.sweep_trial import EPOCH, SCORE, Board, run_trial
 from workflows.training_job import TrainingJob
@@ -43,6 +44,11 @@ class TrialPlace:
 
     threads: int
     gpus: float
+
+    @classmethod
+    def of(cls, cluster: ClusterSettings, gpus_per_trial: float) -> Self:
+        """That of the settings: one thread where they say none, GPUs where they are used."""
+        return cls(cluster.threads_per_worker or 1, gpus_per_trial if cluster.use_gpu else 0.0)
 
     @property
     def resources(self) -> dict[str, float]:

@@ -50,7 +50,7 @@ def train(sweep: Sweep) -> bool:
     from workflows.sweep_tracker import SweepTracker
     from workflows.sweep_training import TrialPlace, join_cluster_for
 
-    place = TrialPlace(sweep.settings.threads, sweep.settings.gpus)
+    place = TrialPlace.of(sweep.settings.cluster, sweep.settings.gpus_per_trial)
     at_once = join_cluster_for(place, sweep.settings.at_once)
     (sweep.folder.path / WRITER_LOCK_NAME).touch()  # from here on it has begun
     tracker = SweepTracker(sweep.folder.path, tracked_sweep(sweep))

@@ -52,16 +52,6 @@ class TuneSettings(TaskRunSettings):
         default=1.0, gt=0, description="GPUs of a trial, or a share of one, where a GPU is used"
     )
 
-    @property
-    def threads(self) -> int:
-        """Torch threads of a trial: one, where they are not set."""
-        return self.cluster.threads_per_worker or 1
-
-    @property
-    def gpus(self) -> float:
-        """GPUs of a trial."""
-        return self.gpus_per_trial if self.cluster.use_gpu else 0.0
-
     def of_sweep(self) -> dict[str, Any]:
         """What decides which sweep it is; more seeds or points go on with the same one."""
         return {"axis": sorted(self.axis), "search": self.search, "stop_early": self.stop_early}

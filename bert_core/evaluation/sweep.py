@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from numbers import Real
 from typing import Any
 
@@ -102,7 +103,7 @@ def axis_groups(found: Sequence[PointScores], axis: str) -> list[Group]:
     scored.sort(key=lambda each: each.point[axis])
     num_groups = max(2, min(_BINS, len(scored) // _POINTS_PER_BIN))
     bounds = [round(index * len(scored) / num_groups) for index in range(num_groups + 1)]
-    parts = [tuple(scored[begin:end]) for begin, end in zip(bounds, bounds[1:], strict=False)]
+    parts = [tuple(scored[begin:end]) for begin, end in pairwise(bounds)]
     return [Group(part[0].point[axis], part[-1].point[axis], part) for part in parts]
 
 

@@ -43,13 +43,6 @@ def test_a_trial_has_the_settings_of_the_sweep_but_for_its_point_and_seed():
         trial_settings(settings, {RATE: 0.0}, seed=0)
 
 
-def test_what_a_trial_gets():
-    assert (parse(GIVEN).threads, parse(GIVEN).gpus) == (1, 0)
-    with_gpus = parse([*GIVEN, "--cluster.use_gpu", "--gpus_per_trial", "0.5"])
-    assert with_gpus.gpus == 0.5
-    assert parse([*GIVEN, "--cluster.threads_per_worker", "4"]).threads == 4
-
-
 def test_more_seeds_and_points_belong_to_the_same_sweep():
     first = parse([*GIVEN, "--axis", "epochs=2,3", "batch_size=16,32"])
     other = parse([*GIVEN, "--axis", "batch_size=16,32", "epochs=2,3", "--seeds", "5"])
