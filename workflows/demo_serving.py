@@ -90,8 +90,8 @@ class RunningServer:
 
     def stay(self) -> None:
         """Returns when the user has had enough of it; raises `UserError` if it ends by itself."""
-        print("serving until Ctrl-C", flush=True)
         try:
+            print("serving until Ctrl-C", flush=True)
             code = self._process.wait()
         except KeyboardInterrupt:
             print()

@@ -20,7 +20,13 @@ def crowded(small_models, start_server):
     engine = Engine.of_folders(folders, torch.device("cpu"), limits, 1)
     server = start_server(engine, small_models)
     batcher, opened = engine.models["sentiment"].batcher, threading.Event()
-    batcher.watch = lambda _: opened.wait(60)
+    held = threading.Event()
+
+    def hold(_):
+        held.set()
+        opened.wait(60)
+
+    batcher.watch = hold
     statuses = []
     threads = []
 
@@ -34,7 +40,7 @@ def crowded(small_models, start_server):
         while not wait_for():
             threads[-1].join(0.01)
 
-    ask_apart(1, lambda: not batcher.waiting_tokens and batcher.is_alive)
+    ask_apart(1, held.is_set)
     ask_apart(60, lambda: batcher.waiting_tokens > 60)
     yield server, engine, opened
     opened.set()
