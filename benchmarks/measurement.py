@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bert_core.model.linear import as_convolution
+from bert_core.processor import processor_name
 
 
 @dataclass
@@ -85,9 +86,8 @@ def surroundings(device: torch.device) -> dict[str, str | int]:
     """What the figures depend on: the device, the versions, the threads."""
     import transformers
 
-    on_cuda = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if on_cuda else _processor(),
+        "device": processor_name(device),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -109,9 +109,3 @@ def synchronize(device: torch.device) -> None:
     """Waits for what was started on a device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _processor() -> str:
-    known = getattr(torch.cpu, "get_capabilities", dict)()
-    name = known.get("cpu_name") or platform.machine()
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"

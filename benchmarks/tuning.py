@@ -22,7 +22,7 @@ import torch
 from benchmarks.measurement import surroundings, write_results
 from bert_core.errors import UserError
 from workflows.ray_tasks import connect
-from workflows.sweep_outcome import TrialOutcome
+from workflows.sweeps.outcome import TrialOutcome
 
 ROOT = Path(__file__).parent.parent
 TRIALS = ("optimizer.peak_learning_rate=5e-5,3e-5", "batch_size=16,32")

@@ -96,8 +96,11 @@ def _described(model: ServedModel) -> str:
     """What a model can be asked."""
     if model.task_name is not None:
         return model.task_name
-    has_heads = "masked_token" in model.model.heads
-    return "an encoder with its pre-training heads" if has_heads else "an encoder without heads"
+    if "masked_token" in model.model.heads:
+        return "an encoder with its pre-training heads"
+    if model.model.encoder.config.is_decoder:
+        return "an encoder that reads from left to right"
+    return "an encoder without heads"
 
 
 def _device(settings: ServerSettings) -> torch.device:

@@ -11,7 +11,7 @@ import pytest
 import source_rules as rules
 import yaml
 
-from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import LAYERS, parse_command_line
 
 REPOSITORY = Path(__file__).parent.parent
@@ -81,8 +81,8 @@ def test_a_wrong_import_is_found(module, source):
         ("bert_core.x", "if TYPE_CHECKING:\n    import pyarrow"),
         ("workflows.cluster", "import ray.train"),
         ("workflows.prepare", "import ray\nfrom ray.util import queue"),
-        ("workflows.mlflow_run", "if TYPE_CHECKING:\n    import mlflow"),
-        ("workflows.tracking_report", "def f():\n    import mlflow"),
+        ("workflows.tracking.mlflow_run", "if TYPE_CHECKING:\n    import mlflow"),
+        ("workflows.tracking.report", "def f():\n    import mlflow"),
         ("serving.deployment", "from ray import serve"),
         ("serving.registry", "def f():\n    import mlflow"),
         ("serving.watch", "from serving.registry import fetch_model"),

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from bert_core.errors import UserError
-from workflows.ablate_settings import AblateSettings, parse
-from workflows.ablation import Ablation, opened_ablation
+from workflows.ablations.ablation import Ablation, opened_ablation
+from workflows.ablations.settings import AblateSettings, parse
 from workflows.command import run_command
 from workflows.run_folder import WRITER_LOCK_NAME, write_atomically
 from workflows.storage import open_storage
-from workflows.tracker import ARTIFACTS_NAME, TrackingSummary
+from workflows.tracking.tracker import ARTIFACTS_NAME, TrackingSummary
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,10 +40,10 @@ def ablate(settings: AblateSettings) -> bool:
 
 def train(ablation: Ablation) -> bool:
     """Trains what is left, and reports after each stage."""
-    from workflows.ablation_report import summary_lines, write_ablation_report
-    from workflows.ablation_run import AblationRun, mean_figures, note_figures, tracked_ablation
-    from workflows.sweep_tracker import SweepTracker
-    from workflows.sweep_training import TrialPlace, join_cluster_for
+    from workflows.ablations.report import summary_lines, write_ablation_report
+    from workflows.ablations.run import AblationRun, mean_figures, note_figures, tracked_ablation
+    from workflows.sweeps.tracker import SweepTracker
+    from workflows.sweeps.training import TrialPlace, join_cluster_for
 
     place = TrialPlace.of(ablation.settings.cluster, ablation.settings.gpus_per_trial)
     at_once = join_cluster_for(place, ablation.settings.at_once)
@@ -95,7 +95,7 @@ def conclude(ablation: Ablation, lines: list[str], tracking: TrackingSummary) ->
 
     Raises `UserError` where no pre-training has come to its end.
     """
-    from workflows.registration import open_command
+    from workflows.versions.registration import open_command
 
     failures = ablation.failures()
     if not any(each.is_finished for each in ablation.variants):

@@ -14,12 +14,12 @@ from pathlib import Path
 from pydantic import Field
 
 from workflows.command import run_command
-from workflows.demo_questions import FILE as QUESTIONS
-from workflows.demo_questions import read_questions
-from workflows.demo_serving import Serve, serve_demo
+from workflows.demonstration.questions import FILE as QUESTIONS
+from workflows.demonstration.questions import read_questions
+from workflows.demonstration.serving import Serve, serve_demo
 from workflows.model_location import locate_model
 from workflows.pretrain import pretrain
-from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining.settings import PretrainSettings
 from workflows.run_folder import RunFolder
 from workflows.settings import (
     CommandLineSettings,
@@ -28,7 +28,7 @@ from workflows.settings import (
     settings_hash,
 )
 from workflows.storage import Storage, open_storage
-from workflows.tracker import default_tracking_uri
+from workflows.tracking.tracker import default_tracking_uri
 
 # Imports within functions load torch, which takes seconds: --help is answered before.
 
@@ -80,7 +80,7 @@ def demo(settings: DemoSettings) -> bool:
         shutil.rmtree(folder, ignore_errors=True)
     table = folder / "table.txt"
     if not (table.exists() and (folder / QUESTIONS).exists()):
-        from workflows.demo_tasks import learn_and_compare
+        from workflows.demonstration.tasks import learn_and_compare
 
         if not learn_and_compare(settings, storage, path, folder):
             return False

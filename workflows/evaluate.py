@@ -1,8 +1,8 @@
 """Evaluates a fine-tuned model: `python workflows/evaluate.py --help`.
 
 A model and labelled data go in; metrics with intervals, slices, calibration, mistakes come out.
-With --suite a folder of models, and a table of the suite (`workflows.glue_suite`); or an encoder,
-and what is trained over it (`workflows.table7_suite`) or drawn of it (`workflows.pictures_suite`).
+With --suite a folder of models, and a table of the suite (`workflows.evaluation.glue_suite`); or an
+encoder, and what is trained over it (`table7_suite`) or drawn of it (`pictures_suite`, beside it).
 """
 
 import sys
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError, nearest
 from workflows.command import run_command
-from workflows.evaluate_settings import EvaluateSettings
+from workflows.evaluation.settings import EvaluateSettings
 from workflows.settings import given_option, parse_command_line, several_values
 
 if TYPE_CHECKING:
     from bert_core.predictor import Predictor
-    from workflows.evaluation_report import EvaluationReport
+    from workflows.evaluation.report import EvaluationReport
 
 # Imports within functions load torch, which takes seconds: --help is answered before.
 
@@ -49,16 +49,16 @@ def run_models(arguments: Sequence[str]) -> bool:
 
 def run_table7(arguments: Sequence[str]) -> bool:
     """Trains and measures the rows of Table 7; True when it is done."""
-    from workflows.table7_settings import Table7Settings
-    from workflows.table7_suite import measure_table7
+    from workflows.evaluation.table7_settings import Table7Settings
+    from workflows.evaluation.table7_suite import measure_table7
 
     return measure_table7(parse_command_line(Table7Settings, arguments))
 
 
 def run_pictures(arguments: Sequence[str]) -> bool:
     """Draws what an encoder has learned; True when it is done."""
-    from workflows.pictures_settings import PicturesSettings
-    from workflows.pictures_suite import draw_pictures
+    from workflows.evaluation.pictures_settings import PicturesSettings
+    from workflows.evaluation.pictures_suite import draw_pictures
 
     for option in ("--sentences", "--words"):
         arguments = several_values(arguments, option)
@@ -73,7 +73,7 @@ def run(settings: EvaluateSettings) -> bool:
     """Measures one model, or those of a suite; True when it is done."""
     if settings.suite is None:
         return evaluate(settings)
-    from workflows.glue_suite import evaluate_glue
+    from workflows.evaluation.glue_suite import evaluate_glue
 
     return evaluate_glue(settings)
 
@@ -86,8 +86,8 @@ def evaluate(settings: EvaluateSettings) -> bool:
     from bert_core.evaluation.outcomes import is_labelled
     from bert_core.evaluation.prediction_files import prediction_records, write_predictions
     from bert_core.tasks.encoded_rows import tally_text
-    from workflows.evaluation_report import summary_lines, write_report
-    from workflows.finetuning_data import located
+    from workflows.evaluation.report import summary_lines, write_report
+    from workflows.finetuning.data import located
 
     if settings.output is not None and settings.output.suffix not in PREDICTION_SUFFIXES:
         known = " or ".join(PREDICTION_SUFFIXES)
@@ -127,9 +127,9 @@ def evaluate(settings: EvaluateSettings) -> bool:
 def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
     """The fine-tuned model, wherever the user says it is, reading data as the user says."""
     from bert_core.predictor import load_predictor
+    from workflows.evaluation.task_options import with_options
     from workflows.model_location import locate_model
-    from workflows.task_options import with_options
-    from workflows.tracker import default_tracking_uri
+    from workflows.tracking.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
@@ -148,7 +148,7 @@ def measured(
     """The report over the examples that have answers, beside the other model where one is given."""
     from bert_core.evaluation.comparison import compare
     from bert_core.evaluation.outcomes import documents
-    from workflows.evaluation_report import evaluation_report
+    from workflows.evaluation.report import evaluation_report
 
     task = predictor.task
     known = [examples[index] for index in labelled]

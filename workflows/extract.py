@@ -15,8 +15,17 @@ from bert_core.features.extractor import check_choice
 from bert_core.features.output import join_parts
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
 from workflows.command import run_command
-from workflows.extract_settings import ExtractSettings
-from workflows.finetuning_data import open_encoder
+from workflows.finetuning.data import open_encoder
+from workflows.inference.extract_settings import ExtractSettings
+from workflows.inference.text_input import (
+    TextInput,
+    find_input,
+    gathered,
+    left_out,
+    no_texts,
+    num_tokens,
+)
+from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import (
     absolute_output,
     files_hash,
@@ -25,8 +34,6 @@ from workflows.output_folder import (
 )
 from workflows.progress import duration
 from workflows.settings import parse_command_line, several_values
-from workflows.text_input import TextInput, find_input, gathered, left_out, no_texts, num_tokens
-from workflows.text_parts_settings import OF_ONE_START
 
 TEXTS = "features.parquet"
 """What texts an array `features.npy` beside it is of."""
@@ -37,7 +44,7 @@ def extract(settings: ExtractSettings) -> Path:
 
     Raises `UserError`, before anything is written, for what the user can mend.
     """
-    from workflows.tracker import default_tracking_uri
+    from workflows.tracking.tracker import default_tracking_uri
 
     start = time.monotonic()
     output = absolute_output(settings.output)
@@ -60,9 +67,9 @@ def extract(settings: ExtractSettings) -> Path:
         print("\n".join(describe(json.loads((output / INDEX_NAME).read_bytes()))))
         return output
     # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
-    from workflows.extraction import FEATURES, Extraction
+    from workflows.inference.extraction import FEATURES, Extraction
+    from workflows.inference.text_parts import do_parts, finished_parts
     from workflows.ray_tasks import connect
-    from workflows.text_parts import do_parts, finished_parts
 
     with work_folder(output, plan) as work:
         (work / FEATURES).mkdir(exist_ok=True)
@@ -127,7 +134,7 @@ def _index(
 
 def _finish(output: Path, work: Path, records: list[dict[str, Any]], index: dict[str, Any]) -> None:
     """Moves the parts to their place, all at once, or joins them; the index comes last."""
-    from workflows.extraction import FEATURES, part_path
+    from workflows.inference.extraction import FEATURES, part_path
 
     paths = [part_path(work, record["name"]) for record in records if "name" in record]
     if index["format"] == "npy" and paths:

@@ -12,26 +12,26 @@ from contextlib import contextmanager
 from bert_core.features.strategies import find_strategy
 from bert_core.tasks.encoded_rows import tally_text
 from workflows.command import run_command
-from workflows.finetune_settings import (
-    FeatureSettings,
-    TaskRunSettings,
-    settings_class,
-    task_and_approach,
-)
-from workflows.finetuning_data import (
+from workflows.finetuning.data import (
     EncoderFolder,
     TaskData,
     open_encoder,
     read_task_data,
     refuse_too_long_rows,
 )
-from workflows.finetuning_job import FinetuningJob
+from workflows.finetuning.job import FinetuningJob
+from workflows.finetuning.settings import (
+    FeatureSettings,
+    TaskRunSettings,
+    settings_class,
+    task_and_approach,
+)
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import open_run
 from workflows.settings import parse_command_line, settings_hash
 from workflows.storage import Storage, open_storage
-from workflows.tracker import default_tracking_uri
-from workflows.training_job import train_and_register
+from workflows.tracking.tracker import default_tracking_uri
+from workflows.training.job import train_and_register
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

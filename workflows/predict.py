@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
 from workflows.command import run_command
+from workflows.inference.predict_settings import PredictSettings
+from workflows.inference.text_input import (
+    TextInput,
+    find_input,
+    gathered,
+    left_out,
+    no_texts,
+    num_tokens,
+)
+from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import absolute_output, files_hash, is_finished, work_folder
-from workflows.predict_settings import PredictSettings
 from workflows.progress import duration
 from workflows.settings import parse_command_line, several_values
-from workflows.text_input import TextInput, find_input, gathered, left_out, no_texts, num_tokens
-from workflows.text_parts_settings import OF_ONE_START
 
 if TYPE_CHECKING:
     from bert_core.predictor import Predictor
@@ -37,7 +44,7 @@ def predict(settings: PredictSettings) -> Path:
     start = time.monotonic()
     output = absolute_output(settings.output)
     folder, predictor = _open(settings)
-    from workflows.prediction_request import request_of
+    from workflows.inference.prediction_request import request_of
 
     request = request_of(settings, predictor)
     given = find_input(settings, request.columns)
@@ -52,9 +59,9 @@ def predict(settings: PredictSettings) -> Path:
         print(f"complete already: {output}")
         print("\n".join(describe(json.loads((output / INDEX_NAME).read_bytes()))))
         return output
-    from workflows.prediction import PREDICTIONS, Prediction
+    from workflows.inference.prediction import PREDICTIONS, Prediction
+    from workflows.inference.text_parts import do_parts, finished_parts
     from workflows.ray_tasks import connect
-    from workflows.text_parts import do_parts, finished_parts
 
     with work_folder(output, plan) as work:
         (work / PREDICTIONS).mkdir(exist_ok=True)
@@ -99,7 +106,7 @@ def _open(settings: PredictSettings) -> "tuple[Path, Predictor]":
     """The model's folder, and what is in it."""
     from bert_core.predictor import load_predictor
     from workflows.model_location import locate_model
-    from workflows.tracker import default_tracking_uri
+    from workflows.tracking.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from bert_core.text.shards import TokenShards, open_shards
 from workflows.command import run_command
-from workflows.pretrain_settings import PretrainSettings
-from workflows.pretraining_job import PretrainingJob
-from workflows.pretraining_setup import announce, prepared_text, refuse_unfit_shards
+from workflows.pretraining.job import PretrainingJob
+from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.setup import announce, prepared_text, refuse_unfit_shards
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, open_run
 from workflows.settings import parse_command_line, settings_hash
 from workflows.storage import Storage, open_storage
-from workflows.training_job import train_and_register
+from workflows.training.job import train_and_register
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from bert_core.errors import UserError, nearest
 from workflows.command import run_command
-from workflows.promote_settings import HistorySettings, PromoteSettings, RollbackSettings
+from workflows.promotion.settings import HistorySettings, PromoteSettings, RollbackSettings
 from workflows.settings import parse_command_line
 
 ACTIONS = ("promote", "rollback", "history")
@@ -24,17 +24,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(arguments: Sequence[str]) -> bool:
     """Does what the first word says; raises `UserError` for another one."""
-    from workflows import promotion
+    from workflows.promotion import decision
 
     action, rest = "promote", list(arguments)
     if rest and not rest[0].startswith("-"):
         action = rest.pop(0)
     if action == "promote":
-        return promotion.promote(parse_command_line(PromoteSettings, rest))
+        return decision.promote(parse_command_line(PromoteSettings, rest))
     if action == "rollback":
-        return promotion.roll_back(parse_command_line(RollbackSettings, rest))
+        return decision.roll_back(parse_command_line(RollbackSettings, rest))
     if action == "history":
-        return promotion.show_history(parse_command_line(HistorySettings, rest))
+        return decision.show_history(parse_command_line(HistorySettings, rest))
     what = f"unknown action{nearest(action, ACTIONS)}"
     raise UserError(what, action, f"one of {', '.join(ACTIONS)}")
 

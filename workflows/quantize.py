@@ -10,7 +10,7 @@ from pathlib import Path
 from bert_core.errors import UserError
 from workflows.command import run_command
 from workflows.output_folder import absolute_output, check_folder
-from workflows.quantize_settings import QuantizeSettings
+from workflows.quantization.settings import QuantizeSettings
 from workflows.settings import parse_command_line
 
 # Imports within functions load torch, which takes seconds: --help is answered before.
@@ -32,9 +32,9 @@ def quantize(settings: QuantizeSettings) -> bool:
         raise UserError("the output is there already", str(output), "give a new folder")
     check_folder(output, "--output")
     from workflows.model_location import locate_model
-    from workflows.quantization_loss import measured_loss
-    from workflows.quantized_folder import write_quantized
-    from workflows.tracker import default_tracking_uri
+    from workflows.quantization.folder import write_quantized
+    from workflows.quantization.loss import measured_loss
+    from workflows.tracking.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)

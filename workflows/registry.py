@@ -22,10 +22,10 @@ import bert_core
 from bert_core.errors import UserError, nearest
 from serving.registry import FOLDER_NAME, METRIC_TAG, as_user_error, mlflow_environment
 from workflows.command import run_command
-from workflows.lineage_settings import LineageSettings
-from workflows.mlflow_run import open_client
 from workflows.settings import parse_command_line
-from workflows.tracker import default_tracking_uri, without_machine_paths
+from workflows.tracking.mlflow_run import open_client
+from workflows.tracking.tracker import default_tracking_uri, without_machine_paths
+from workflows.versions.lineage_settings import LineageSettings
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -156,7 +156,7 @@ def _save(folder: Path, temporary: Path) -> Path:
     own_code = temporary / "bert_core"
     package = Path(bert_core.__path__[0])
     shutil.copytree(package, own_code, ignore=shutil.ignore_patterns("__pycache__"))
-    code = shutil.copy(Path(__file__).with_name("model_pyfunc.py"), temporary)
+    code = shutil.copy(Path(__file__).with_name("versions") / "model_pyfunc.py", temporary)
     saved = temporary / "saved"
     mlflow.pyfunc.save_model(
         saved,
@@ -201,8 +201,8 @@ def _lineage(arguments: Sequence[str]) -> bool:
     """Prints the way from a version back to the text; True when it is done."""
     settings = parse_command_line(LineageSettings, arguments)
     # Not at the top: they load torch, and --help is answered before.
-    from workflows.lineage_text import chain_lines
-    from workflows.registry_lineage import trace
+    from workflows.versions.lineage_text import chain_lines
+    from workflows.versions.registry_lineage import trace
 
     storage = Path(settings.storage).expanduser()
     stations = trace(settings.model, settings.tracking_uri or default_tracking_uri(storage))

@@ -20,7 +20,6 @@ from bert_core.training.checkpoint_names import (
     is_checkpoint_name,
 )
 from bert_core.training.sealed_folder import MANIFEST
-from workflows.journal import last_step
 from workflows.run_folder import (
     WRITER_LOCK_NAME,
     RunFolder,
@@ -29,7 +28,8 @@ from workflows.run_folder import (
     write_atomically,
 )
 from workflows.storage import RemoteFolder
-from workflows.tracker import ARTIFACTS_NAME, JOURNAL_NAME
+from workflows.tracking.journal import last_step
+from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME
 
 if TYPE_CHECKING:
     import torch

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from workflows.mlflow_run import artifact_location, open_client
 from workflows.output_folder import check_folder
-from workflows.tracker import code_tags, without_machine_paths
+from workflows.tracking.mlflow_run import artifact_location, open_client
+from workflows.tracking.tracker import code_tags, without_machine_paths
 
 
 def _writable(folder: Path) -> Path:

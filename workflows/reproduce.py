@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError
 from workflows.command import REFUSED, run_command
-from workflows.reproduce_settings import ReproduceSettings, settings_again
+from workflows.reproduction.settings import ReproduceSettings, settings_again
 from workflows.run_folder import RunFolder
 from workflows.settings import parse_command_line
 from workflows.storage import Storage, open_storage
-from workflows.tracker import default_tracking_uri
+from workflows.tracking.tracker import default_tracking_uri
 
 if TYPE_CHECKING:
-    from workflows.finetune_settings import TaskRunSettings
-    from workflows.pretrain_settings import PretrainSettings
-    from workflows.recorded_run import RecordedRun
-    from workflows.reproduction import Finding
-    from workflows.reproduction_table import Comparison
+    from workflows.finetuning.settings import TaskRunSettings
+    from workflows.pretraining.settings import PretrainSettings
+    from workflows.reproduction.differences import Finding
+    from workflows.reproduction.recorded_run import RecordedRun
+    from workflows.reproduction.table import Comparison
 
 DIFFERENT = REFUSED
 """Exit code where the figures are other ones."""
@@ -62,8 +62,8 @@ def reproduce(settings: ReproduceSettings) -> "Comparison | None":
     """
     from bert_core.disk import file_sha256
     from bert_core.model_folder import WEIGHTS
-    from workflows.recorded_run import journal_values, read_recorded_run
-    from workflows.reproduction_table import Comparison, table_lines, verdict_line
+    from workflows.reproduction.recorded_run import journal_values, read_recorded_run
+    from workflows.reproduction.table import Comparison, table_lines, verdict_line
 
     storage = open_storage(settings.storage)
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage.folder)
@@ -88,10 +88,10 @@ def reproduce(settings: ReproduceSettings) -> "Comparison | None":
 
 def attempt_at(recorded: "RecordedRun", settings: ReproduceSettings, storage: Storage) -> Attempt:
     """What is found of everything that the run was made of, and what starts it once more."""
-    from workflows.code_files import CodeState
-    from workflows.finetune_settings import TaskRunSettings
-    from workflows.pretrain_settings import PretrainSettings
-    from workflows.reproduction import code_finding, hardware_findings, package_findings
+    from workflows.finetuning.settings import TaskRunSettings
+    from workflows.pretraining.settings import PretrainSettings
+    from workflows.reproduction.code_files import CodeState
+    from workflows.reproduction.differences import code_finding, hardware_findings, package_findings
 
     again = settings_again(recorded, settings)
     if isinstance(again, TaskRunSettings):
@@ -111,11 +111,11 @@ def finetuning_attempt(
     recorded: "RecordedRun", again: "TaskRunSettings", storage: Storage
 ) -> Attempt:
     """Of fine-tuning, or of a tagger over features."""
-    from workflows.data_description import describe_task_data
     from workflows.finetune import announce, opened_job, read_inputs
-    from workflows.finetune_settings import FeatureSettings
-    from workflows.reproduction import data_finding, encoder_finding
-    from workflows.training_job import train_and_register
+    from workflows.finetuning.settings import FeatureSettings
+    from workflows.reproduction.data_description import describe_task_data
+    from workflows.reproduction.differences import data_finding, encoder_finding
+    from workflows.training.job import train_and_register
 
     encoder, data = read_inputs(again, storage)
 
@@ -138,10 +138,10 @@ def pretraining_attempt(
     recorded: "RecordedRun", again: "PretrainSettings", storage: Storage
 ) -> Attempt:
     """Of pre-training; text is prepared here, unless its shards are there."""
-    from workflows.data_description import describe_shards
     from workflows.pretrain import pretrain
-    from workflows.pretraining_setup import prepared_text
-    from workflows.reproduction import data_finding
+    from workflows.pretraining.setup import prepared_text
+    from workflows.reproduction.data_description import describe_shards
+    from workflows.reproduction.differences import data_finding
 
     shards = again.shards or prepared_text(again, storage.folder)
     finding = data_finding(recorded, describe_shards(shards))

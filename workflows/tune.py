@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from workflows.command import run_command
-from workflows.finetune_settings import task_and_approach
+from workflows.finetuning.settings import task_and_approach
 from workflows.run_folder import WRITER_LOCK_NAME
 from workflows.settings import parse_command_line, several_values
 from workflows.storage import open_storage
-from workflows.sweep import Sweep, opened_sweep
-from workflows.tune_settings import TuneSettings, tune_settings_class
+from workflows.sweeps.settings import TuneSettings, tune_settings_class
+from workflows.sweeps.sweep import Sweep, opened_sweep
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,10 +45,10 @@ def tune(settings: TuneSettings) -> bool:
 
 def train(sweep: Sweep) -> bool:
     """Trains what is left, writes the report and registers the winner."""
-    from workflows.sweep_results import conclude, export_winner, write_report
-    from workflows.sweep_run import SweepRun, tracked_sweep
-    from workflows.sweep_tracker import SweepTracker
-    from workflows.sweep_training import TrialPlace, join_cluster_for
+    from workflows.sweeps.results import conclude, export_winner, write_report
+    from workflows.sweeps.run import SweepRun, tracked_sweep
+    from workflows.sweeps.tracker import SweepTracker
+    from workflows.sweeps.training import TrialPlace, join_cluster_for
 
     place = TrialPlace.of(sweep.settings.cluster, sweep.settings.gpus_per_trial)
     at_once = join_cluster_for(place, sweep.settings.at_once)

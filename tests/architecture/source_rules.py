@@ -16,10 +16,11 @@ OF_SERVING_IN_WORKFLOWS = "serving.registry"
 NEAR_MLFLOW_IN_SERVING = {"serving.watch", "serving.registry"}
 RAY_TRAIN_MODULES = {"workflows.cluster"}
 MLFLOW_MODULES = re.compile(
-    r"workflows\.(mlflow_run|registry\w*|report_run|model_pyfunc|tracking\w*)|serving\.registry"
+    r"workflows\.(registry|report_run|tracking\.\w+|promotion\.aliases"
+    r"|versions\.(registry_\w+|model_pyfunc))|serving\.registry"
 )
 # MLflow itself imports this file, from inside a logged model, to find the model in it.
-MLFLOW_AT_THE_TOP = {"workflows.model_pyfunc"}
+MLFLOW_AT_THE_TOP = {"workflows.versions.model_pyfunc"}
 
 UNWANTED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 PICKLES = ("pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "ray.cloudpickle")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bert_core.tasks.catalog import TASKS
-from workflows.evaluate_settings import EvaluateSettings
+from workflows.evaluation.settings import EvaluateSettings
 from workflows.finetune import parse
 from workflows.settings import parse_command_line
 

@@ -45,7 +45,7 @@ class Registry:
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory, small_models):
     """MLflow with the entities as `people@champion` and the sentiment as `mood@champion`."""
-    from workflows.mlflow_run import create_store, open_client
+    from workflows.tracking.mlflow_run import create_store, open_client
 
     uri = f"sqlite:///{tmp_path_factory.mktemp('registry') / 'mlflow.db'}"
     create_store(uri)

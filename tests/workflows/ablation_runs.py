@@ -7,7 +7,7 @@ from typing import ClassVar
 from finetuning_runs import write_task
 from pretraining_runs import REPOSITORY, Run, write_corpus
 
-from workflows.ablate_settings import AblateSettings, parse
+from workflows.ablations.settings import AblateSettings, parse
 
 
 def write_inputs(folder: Path) -> Path:

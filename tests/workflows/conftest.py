@@ -31,7 +31,7 @@ def uri(request, tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def store_template(tmp_path_factory):
     """A store to copy, never opened here: to close a copy's source would drop SQLite's locks."""
-    from workflows.mlflow_run import create_store
+    from workflows.tracking.mlflow_run import create_store
 
     path = tmp_path_factory.mktemp("template") / "mlflow.db"
     create_store(f"sqlite:///{path}")
@@ -53,7 +53,7 @@ def finished_pretraining(tmp_path_factory):
     from pretraining_runs import Run, train_here, write_corpus
 
     from bert_core.text.shards import open_shards
-    from workflows.pretrain_settings import PretrainSettings
+    from workflows.pretraining.settings import PretrainSettings
     from workflows.settings import parse_command_line
 
     storage = tmp_path_factory.mktemp("storage")
@@ -67,7 +67,7 @@ def finished_pretraining(tmp_path_factory):
 @pytest.fixture
 def pretraining_job(finished_pretraining, tmp_path):
     """The same, in a copy to change."""
-    from workflows.pretraining_job import PretrainingJob
+    from workflows.pretraining.job import PretrainingJob
     from workflows.run_folder import RunFolder
     from workflows.storage import open_storage
 
@@ -81,8 +81,8 @@ def finetuning_job(tmp_path_factory):
     """A fine-tuning run after its last step."""
     from finetuning_runs import finetune_here, write_encoder, write_task
 
-    from workflows.finetuning_data import open_encoder, read_task_data
-    from workflows.finetuning_job import FinetuningJob
+    from workflows.finetuning.data import open_encoder, read_task_data
+    from workflows.finetuning.job import FinetuningJob
     from workflows.storage import open_storage
 
     storage = tmp_path_factory.mktemp("storage")

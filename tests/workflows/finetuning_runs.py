@@ -19,12 +19,12 @@ from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.tokenizer import train_wordpiece
 from workflows.command import run_command
-from workflows.feature_worker import FeatureRun
 from workflows.finetune import opened_job, parse
-from workflows.finetune_settings import FeatureSettings
-from workflows.finetuning_worker import FinetuningRun
+from workflows.finetuning.feature_worker import FeatureRun
+from workflows.finetuning.settings import FeatureSettings
+from workflows.finetuning.worker import FinetuningRun
 from workflows.storage import open_storage
-from workflows.training_job import train_and_register
+from workflows.training.job import train_and_register
 
 WORDS = ["ba", "keli", "monu", "rashi", "to", "vuza", "bali", "shito", "noka", "rume"]
 VOCABULARY = 120

@@ -13,7 +13,7 @@ from pretraining_runs import REPOSITORY
 from running import write_models
 
 from workflows.demo import DemoSettings, demo_folder
-from workflows.demo_questions import DemoQuestions, write_questions
+from workflows.demonstration.questions import DemoQuestions, write_questions
 from workflows.settings import parse_command_line
 from workflows.storage import open_storage
 

@@ -3,15 +3,15 @@
 import random
 from dataclasses import replace
 
-from workflows.ablate_settings import parse
-from workflows.ablation_outcome import VARIANT, AblationOutcome, VariantOutcome
-from workflows.ablation_studies import (
+from workflows.ablations.outcome import VARIANT, AblationOutcome, VariantOutcome
+from workflows.ablations.settings import parse
+from workflows.ablations.studies import (
     chosen_variants,
     shape_of,
     shape_text,
     variant_settings,
 )
-from workflows.sweep_outcome import SweepOutcome, TrialOutcome
+from workflows.sweeps.outcome import SweepOutcome, TrialOutcome
 
 CRITERIA = {
     "docs_library": "accuracy",

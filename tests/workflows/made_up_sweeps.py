@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 from workflows.finetune import parse
-from workflows.sweep_outcome import EpochFigures, SweepOutcome, TrialOutcome
+from workflows.sweeps.outcome import EpochFigures, SweepOutcome, TrialOutcome
 
 RATE = "optimizer.peak_learning_rate"
 GRID = [

@@ -21,11 +21,11 @@ from bert_core.text.shard_index import TOKEN_COUNTS_NAME, ShardIndex, write_arra
 from bert_core.text.shards import write_shard
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
 from workflows.cluster import Worker
-from workflows.journal import read_records
-from workflows.pretrain_settings import PretrainSettings
-from workflows.pretraining_worker import PretrainingRun
+from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.worker import PretrainingRun
 from workflows.remote_run import RemoteRun
 from workflows.settings import parse_command_line
+from workflows.tracking.journal import read_records
 
 REPOSITORY = Path(__file__).parents[2]
 PRETRAIN = REPOSITORY / "workflows" / "pretrain.py"

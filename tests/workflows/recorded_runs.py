@@ -8,8 +8,8 @@ from pretraining_runs import Run, train_here
 
 from bert_core.text.shard_index import read_index, write_index
 from workflows import finetune, pretrain
-from workflows.code_files import note_code
-from workflows.run_origin import CODE
+from workflows.reproduction.code_files import note_code
+from workflows.reproduction.run_origin import CODE
 
 SOURCES = [
     {"text": "docs://numpy", "num_documents": 200, "num_bytes": 150_000, "sha256": "ab" * 32}

@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker
 
-from workflows.planned_trial import PlannedTrial
+from workflows.sweeps.planned_trial import PlannedTrial
+from workflows.sweeps.settings import TuneSettings
 from workflows.tune import parse
-from workflows.tune_settings import TuneSettings
 
 AXES = ("batch_size=8,16", "optimizer.peak_learning_rate=3e-3,1e-3")
 

@@ -11,7 +11,7 @@ from finished_demos import QUESTIONS
 from pretraining_runs import REPOSITORY, writer_of
 
 from workflows.demo import DemoSettings, demo_folder, main
-from workflows.demo_questions import write_questions
+from workflows.demonstration.questions import write_questions
 from workflows.settings import parse_command_line
 from workflows.storage import open_storage
 
@@ -29,7 +29,7 @@ def test_help_and_wrong_settings_are_answered_without_torch():
 
 
 def test_it_lies_where_pretraining_does():
-    from workflows.pretrain_settings import PretrainSettings
+    from workflows.pretraining.settings import PretrainSettings
 
     assert parse_command_line(DemoSettings, []).storage == PretrainSettings().storage
 

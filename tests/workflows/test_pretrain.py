@@ -28,13 +28,13 @@ from pretraining_runs import (
 from benchmarks.mlflow_server import MlflowServer
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import save_tokenizer, train_wordpiece
-from workflows.mlflow_run import open_client
 from workflows.pretrain import main
-from workflows.pretrain_settings import PretrainSettings
+from workflows.pretraining.settings import PretrainSettings
 from workflows.run_folder import open_run
 from workflows.settings import parse_command_line
-from workflows.tracker import SPECIFICATION_NAME, STATE_NAME, read_json
-from workflows.tracking_report import verify_exactly_once
+from workflows.tracking.mlflow_run import open_client
+from workflows.tracking.report import verify_exactly_once
+from workflows.tracking.tracker import SPECIFICATION_NAME, STATE_NAME, read_json
 
 STEPS = 600
 SETTINGS = {"checkpoint.every_steps": 40, "evaluation.every_steps": 200}
@@ -314,7 +314,7 @@ def test_sigterm_after_the_last_step_ends_the_tracker_too(tmp_path, corpus):
     def trackers():
         for child in psutil.Process(driver.process.pid).children():
             with suppress(psutil.Error):  # some live for moments only, such as git
-                if "workflows.tracking" in child.cmdline():
+                if "workflows.tracking.sender" in child.cmdline():
                     yield child
 
     driver.until(lambda: next(trackers(), None))

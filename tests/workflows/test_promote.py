@@ -15,9 +15,9 @@ from storage_addresses import CREDENTIALS, s3_server
 
 from benchmarks.mlflow_server import MlflowServer
 from workflows import promote
-from workflows.mlflow_run import open_client
-from workflows.registry_history import read_entries
-from workflows.registry_lock import CLAIM_TAG, Times
+from workflows.promotion.history import read_entries
+from workflows.promotion.lock import CLAIM_TAG, Times
+from workflows.tracking.mlflow_run import open_client
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import train_wordpiece
-from workflows.mlflow_run import create_store, open_client
-from workflows.model_card import model_card
 from workflows.registry import CONTENT_TAG, register_model_folder
+from workflows.tracking.mlflow_run import create_store, open_client
+from workflows.versions.model_card import model_card
 
 PROJECT = Path(__file__).parents[2]
 

@@ -19,11 +19,11 @@ from storage_addresses import CREDENTIALS, folder_address, s3_server
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
 from bert_core.training.checkpoint_names import checkpoint_name
-from workflows.journal import Journal, JournalReader
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, open_run, write_atomically
 from workflows.storage import RemoteFolder, working_copy
-from workflows.tracking_report import verify_exactly_once
+from workflows.tracking.journal import Journal, JournalReader
+from workflows.tracking.report import verify_exactly_once
 
 RECIPE = {"seed": 0}
 JOURNAL = "journal.jsonl"

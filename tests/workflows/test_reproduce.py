@@ -12,10 +12,10 @@ from finetuning_runs import FineTuning, finetune_here, write_encoder, write_tagg
 from pretraining_runs import Run, train_here, write_corpus
 from recorded_runs import copy_store, finish_finetuning, finish_pretraining
 
-from workflows.mlflow_run import open_client
 from workflows.reproduce import main
-from workflows.run_origin import CODE
-from workflows.tracker import STATE_NAME, read_json
+from workflows.reproduction.run_origin import CODE
+from workflows.tracking.mlflow_run import open_client
+from workflows.tracking.tracker import STATE_NAME, read_json
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,48 @@
+"""What a fine-tuning run leaves behind."""
+
+import json
+
+import pytest
+from finetuning_runs import finetune_here, write_encoder, write_task
+from transformers import BertModel
+
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.predictor import load_predictor
+from workflows.finetuning.data import open_encoder, read_task_data
+from workflows.finetuning.job import FinetuningJob
+from workflows.storage import open_storage
+
+
+def test_the_summary_says_what_it_came_to_and_where_it_lies(finetuning_job):
+    results = finetuning_job.write_results()
+    text = "\n".join(results.lines)
+    assert "36 steps, 270 examples" in text
+    assert f"accuracy {results.figures['dev/accuracy']:.3f} after epoch" in text
+    assert text.count("0 examples truncated") == 2, "train and dev"
+    for path in (finetuning_job.folder.model, finetuning_job.folder.settings):
+        assert str(path) in text
+    assert "left" not in results.card
+
+
+def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
+    """What it says of a text it reads at the last token: the first has seen nothing."""
+    write_task(tmp_path / "data")
+    folder = write_encoder(tmp_path / "both")
+    _, model, tokenizer = load_model_folder(folder, changes={"is_decoder": True})
+    save_model_folder(tmp_path / "encoder", model, tokenizer, card="")
+    run, _, _ = finetune_here(tmp_path)
+    (run.folder.path / "artifacts").mkdir()
+    encoder = open_encoder(run.settings.model, tmp_path, "sqlite://")
+    data = read_task_data(run.settings, encoder.tokenizer)
+    job = FinetuningJob(run.settings, open_storage(str(tmp_path)), run.folder, encoder, data)
+    results = job.write_results()
+    assert results.figures["dev/accuracy"] > 0.9
+    config = json.loads((job.folder.model / "config.json").read_text())
+    assert config["is_decoder"] is True and config["architectures"] == ["BertModel"]
+    assert "read at its last token" in results.card and "pipeline_tag" not in results.card
+    predictor = load_predictor(job.folder.model)
+    assert predictor.model.config.is_decoder
+    found, _ = predictor.predict(data.dev.examples)
+    metrics = predictor.task.metrics(found, data.dev.examples)
+    assert metrics["accuracy"] == pytest.approx(results.figures["dev/accuracy"])
+    assert BertModel.from_pretrained(job.folder.model).config.is_decoder

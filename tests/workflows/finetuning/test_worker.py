@@ -1,0 +1,91 @@
+"""The fine-tuning worker in this process, without Ray: learning, going on, the best epoch."""
+
+import json
+
+import pytest
+import torch
+from finetuning_runs import finetune_here, write_encoder, write_task
+from safetensors.torch import load_file
+
+from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+from bert_core.training.readings import NonFiniteLossError
+from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
+from workflows.tracking.journal import read_records
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory):
+    storage = tmp_path_factory.mktemp("storage")
+    write_task(storage / "data")
+    write_encoder(storage / "encoder")
+    return storage
+
+
+def records(run):
+    return [(each.step, each.metrics) for each in read_records(run.folder.path / "journal.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def whole(storage):
+    return finetune_here(storage, name="whole", checkpoint__every_steps=5)
+
+
+def test_it_learns_and_measures_after_each_epoch(whole):
+    run, outcome, _ = whole
+    assert outcome == {"step": 36, "stopped": False}
+    measured = [(step, each) for step, each in records(run) if "dev/loss" in each]
+    assert [(step, each["dev/epoch"]) for step, each in measured] == [(12, 1), (24, 2), (36, 3)]
+    assert measured[-1][1]["dev/accuracy"] > 0.9
+    assert measured[-1][1]["dev/loss"] < measured[0][1]["dev/loss"]
+    rates = [each["train/learning_rate"] for _, each in records(run) if "train/loss" in each]
+    assert max(rates) == rates[3] == pytest.approx(3e-3), "10 % of 36 steps are 4"
+
+
+@pytest.mark.parametrize("stops", [(3,), (12,), (17, 8), (30,)])
+def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole, stops):
+    name = f"parts-{'-'.join(map(str, stops))}"
+    for stop_after in stops:
+        _, outcome, _ = finetune_here(storage, stop_after, name=name, checkpoint__every_steps=5)
+        assert outcome["stopped"]
+    run, outcome, _ = finetune_here(storage, name=name, checkpoint__every_steps=5)
+    assert outcome == {"step": 36, "stopped": False}
+    assert records(run) == records(whole[0])
+    paths = [newest_checkpoint(each.folder.checkpoints)[0] for each in (run, whole[0])]
+    for file in ("model.safetensors", f"files/{BEST_WEIGHTS}", f"files/{BEST_PREDICTIONS}"):
+        assert (paths[0] / file).read_bytes() == (paths[1] / file).read_bytes(), file
+
+
+def test_what_a_later_start_finds_of_a_lost_future_is_forgotten(storage, whole):
+    """Killed after an epoch's end and before its checkpoint: the best file is of the future."""
+    finetune_here(storage, 10, name="future", checkpoint__every_steps=5)
+    folder = storage / "runs" / "future"
+    (folder / BEST_WEIGHTS).write_bytes(b"of the future")
+    run, _, _ = finetune_here(storage, name="future", checkpoint__every_steps=5)
+    ours, theirs = (load_file(each.folder.path / BEST_WEIGHTS) for each in (run, whole[0]))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_the_best_epoch_is_kept_not_the_last(storage):
+    data = write_task(storage / "inverted", inverted=True)
+    settings = {"name": "best", "data": data, "checkpoint__every_steps": 12, "checkpoint__keep": 3}
+    run, _, _ = finetune_here(storage, **settings)
+    scores = [each["dev/accuracy"] for _, each in records(run) if "dev/accuracy" in each]
+    assert scores[0] > scores[-1], "learning makes it worse"
+    last, _, first = sorted(run.folder.checkpoints.iterdir(), reverse=True)
+    assert read_checkpoint(last).extra["notes"]["best"]["epoch"] == 1
+    best = load_file(read_checkpoint(last).files[BEST_WEIGHTS])
+    of_first = load_file(first / "model.safetensors")
+    assert best.keys() == of_first.keys()
+    assert all(torch.equal(best[name], of_first[name]) for name in best)
+    predictions = [json.loads(line) for line in (run.folder.path / BEST_PREDICTIONS).open()]
+    gold = [each.answer for each in run.dev.examples]
+    right = [each["label"] == answer for each, answer in zip(predictions, gold, strict=True)]
+    assert sum(right) / len(right) == scores[0]
+
+
+def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_checkpoint(storage):
+    finetune_here(storage, 8, name="nan")
+    with pytest.raises(NonFiniteLossError, match=r"step \d+: loss nan"):
+        finetune_here(storage, name="nan", optimizer__peak_learning_rate=1e30)
+    path, damaged = newest_checkpoint(storage / "runs" / "nan" / "checkpoints")
+    assert path.name == "step-00000008" and not damaged

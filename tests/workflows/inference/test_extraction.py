@@ -1,0 +1,67 @@
+"""One part of an extraction in this process; all of them on Ray are in test_extract.py."""
+
+import gzip
+import json
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+from finetuning_runs import write_encoder
+
+from bert_core.features.extractor import FeatureChoice
+from bert_core.text.reading.sources import find_parts
+from bert_core.text.reading.texts import divide
+from workflows.inference.extraction import FEATURES, Extraction, part_path
+from workflows.inference.text_parts import write_part
+
+
+@pytest.fixture
+def plan_of(tmp_path):
+    def make(*paths, skip_bad=False):
+        found = list(find_parts(map(str, paths), "text", Counter()))
+        write_encoder(tmp_path / "encoder")
+        (tmp_path / FEATURES).mkdir()
+        return Extraction(
+            work=tmp_path,
+            parts=list(divide(found)),
+            model=tmp_path / "encoder",
+            choice=FeatureChoice(),
+            text_column="text",
+            id_column=None,
+            output_format="parquet",
+            dtype="float32",
+            skip_bad=skip_bad,
+            bfloat16=False,
+            max_tokens=64,
+            num_workers=None,
+            use_gpu=None,
+            threads_per_worker=1,
+        )
+
+    return make
+
+
+def test_a_part_is_a_file_and_then_its_record(tmp_path, plan_of):
+    path = tmp_path / "a.txt"
+    path.write_text("ba\n\nkeli monu\n")
+    plan = plan_of(path)
+    record = write_part(plan, 0)
+    assert Counter(record["counts"]) == Counter(texts=2, tokens=3, units=2, rows=2)
+    assert record["dropped"] == {"empty_lines": 1}
+    assert json.loads((tmp_path / "part-00000.json").read_text()) == record
+    assert pq.read_table(part_path(tmp_path, "part-00000")).num_rows == 2
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_a_part_that_cannot_be_read_is_tried_again_unless_left_out(tmp_path, plan_of, skip_bad):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"ba keli\n" * 9000)[:-20])
+    plan = plan_of(path, skip_bad=skip_bad)
+    record = write_part(plan, 0)
+    assert record["error"][0].startswith("cannot read to the end (")
+    assert record["error"][1] == str(path)
+    assert ("--skip_bad" in record["error"][2]) is not skip_bad
+    assert record["left_out"] is skip_bad
+    assert not any((tmp_path / FEATURES).iterdir()), "nothing half-written"
+    assert (tmp_path / "part-00000.json").exists() is skip_bad
+    assert not part_path(tmp_path, "part-00000").exists()

@@ -1,0 +1,66 @@
+"""The input found and tried, and what is said of it in the end."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert_core.text.reading.sources import CorpusError
+from workflows.inference.text_input import (
+    TextInput,
+    find_input,
+    gathered,
+    left_out,
+    no_texts,
+    num_tokens,
+)
+from workflows.inference.text_parts_settings import TextPartsSettings
+
+
+def settings(*inputs, **changed):
+    return TextPartsSettings(model="m", input=[*map(str, inputs)], output="out", **changed)
+
+
+def test_the_first_part_is_tried_and_others_are_not(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "ba"}\n' * 5)
+    (tmp_path / "b.jsonl").write_text('{"body": "ba"}\n' * 5)
+    (tmp_path / "c.png").write_bytes(b"")
+    columns = {"text_column": "text"}
+    given = find_input(settings(tmp_path, part_bytes=30), columns)
+    assert len(given.found) == 2 and len(given.parts) == 6
+    assert given.skipped == {"files_of_unknown_format": 1}
+    with pytest.raises(CorpusError, match="no column 'text'.*b.jsonl"):
+        find_input(settings(tmp_path / "b.jsonl", tmp_path / "a.jsonl"), columns)
+
+
+def test_a_file_that_is_damaged_may_be_left_out(tmp_path):
+    torn = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["ba"]}), torn)
+    torn.write_bytes(torn.read_bytes()[:-9])
+    (tmp_path / "b.txt").write_text("ba")
+    inputs = torn, tmp_path / "b.txt"
+    with pytest.raises(CorpusError, match=r"damaged .*a\.parquet .*, or --skip_bad to go on"):
+        find_input(settings(*inputs), {"text_column": "text"})
+    given = find_input(settings(*inputs, skip_bad=True), {"text_column": "text"})
+    assert len(given.parts) == 1 and len(given.unreadable) == 1
+    with pytest.raises(CorpusError, match="no file of texts"):
+        find_input(settings("docs://json"), {"text_column": "text"})
+
+
+def test_what_parts_came_to_is_added_up():
+    records = [
+        {"name": "part-00000", "counts": {"texts": 2, "tokens": 9}, "dropped": {"empty_lines": 1}},
+        {"error": ["damaged", "b.txt", "mend it"], "left_out": True},
+        {"name": "part-00002", "counts": {"texts": 1, "tokens": 4}, "dropped": {}},
+    ]
+    skipped = Counter(files_of_unknown_format=1)
+    index = gathered(records, TextInput([], [], skipped, []))
+    assert index["counts"] == {"texts": 3, "tokens": 13}
+    assert [each["name"] for each in index["parts"]] == ["part-00000", "part-00002"]
+    assert num_tokens(records) == 13
+    said = ["dropped: 1 empty lines, 1 files of unknown format"]
+    assert left_out(index) == [*said, "left out: damaged: b.txt (mend it)"]
+    assert left_out({"dropped": {}, "bad_files": []}) == ["dropped: nothing"]
+    error = str(no_texts(settings("b.txt"), index))
+    assert "no texts (1 empty lines; 1 files of unknown format; left out: damaged" in error

@@ -1,0 +1,124 @@
+import pytest
+from pydantic import ValidationError
+
+from bert_core.config import SIZES
+from workflows.pretraining.settings import ModelSettings, Phase, PretrainSettings
+from workflows.settings import parse_command_line, settings_hash
+
+HEADS = {"num_attention_heads": 12}
+
+
+def test_the_defaults_are_the_papers_base():
+    settings = PretrainSettings()
+    config = settings.model.config(30_522, 0)
+    assert config == SIZES["base"].model_copy(update={"vocab_size": 30_522, "pad_token_id": 0})
+    assert settings.total_steps == 1_000_000
+    assert settings.batch.global_batch_size == 256
+    optimizer = settings.optimizer
+    assert (optimizer.name, optimizer.peak_learning_rate) == ("adamw", 1e-4)
+    assert optimizer.warmup_steps == 10_000
+
+
+def test_a_size_with_something_else():
+    config = ModelSettings(size="tiny", num_hidden_layers=3, max_position_embeddings=64).config(
+        100, 4
+    )
+    assert (config.num_hidden_layers, config.hidden_size) == (3, SIZES["tiny"].hidden_size)
+    assert (config.max_position_embeddings, config.vocab_size, config.pad_token_id) == (64, 100, 4)
+
+
+def test_every_row_of_the_papers_table_6_can_be_said():
+    """Layers, width and heads; what is not said follows from the width, as in all sizes."""
+    table = [(3, 768, 12), (6, 768, 3), (6, 768, 12), (12, 768, 12), (12, 1024, 16), (24, 1024, 16)]
+    for layers, width, heads in table:
+        flags = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
+        arguments = [f"--model.{name}={value}" for name, value in flags.items()]
+        model = parse_command_line(PretrainSettings, ["--preset", "base", *arguments]).model
+        config = model.config(100, 0)
+        assert (config.num_hidden_layers, config.hidden_size) == (layers, width)
+        assert (config.num_attention_heads, config.intermediate_size) == (heads, 4 * width)
+    assert ModelSettings(size="mini").described == "mini"
+    wide = ModelSettings(size="mini", hidden_size=192)
+    assert wide.config(100, 0).num_attention_heads == 3
+    assert wide.described == (
+        "mini with hidden_size 192, num_attention_heads 3, intermediate_size 768"
+    )
+    assert ModelSettings(intermediate_size=64).config(100, 0).intermediate_size == 64
+    for size, config in SIZES.items():
+        own = ModelSettings(size=size).config(config.vocab_size, config.pad_token_id)
+        assert own == config, "the rule by which a width is completed is that of the sizes"
+
+
+def test_the_objective_decides_which_way_the_encoder_looks():
+    for objective, is_decoder in (("mlm_nsp", False), ("mlm", False), ("left_to_right", True)):
+        settings = parse_command_line(PretrainSettings, ["--rows.objective", objective])
+        assert settings.architecture(100, 0).is_decoder == is_decoder
+
+
+def test_every_step_lies_in_a_phase():
+    settings = PretrainSettings(
+        phases=[Phase(sequence_length=16, steps=3), Phase(sequence_length=32, steps=2)]
+    )
+    assert [settings.phase_at(step) for step in range(5)] == [(0, 0)] * 3 + [(1, 3)] * 2
+    with pytest.raises(ValueError, match="step 5 is beyond the last of 5"):
+        settings.phase_at(5)
+
+
+def test_the_recipe_is_what_decides_the_weights():
+    settings = PretrainSettings()
+    deciding = ["seed", "model", "rows", "batch", "phases", "optimizer", "precision", "compile"]
+    assert sorted(settings.recipe()) == sorted(deciding)
+    other_place = parse_command_line(
+        PretrainSettings,
+        ["--preset", "base", "--storage", "/elsewhere", "--cluster.num_workers", "8"]
+        + ["--name", "other", "--checkpoint.keep", "1", "--tracking.uri", "http://mlflow"],
+    )
+    assert (
+        other_place.recipe()
+        == parse_command_line(PretrainSettings, ["--preset", "base", "--fresh"]).recipe()
+    )
+
+
+def test_a_run_keeps_the_name_that_earlier_versions_gave_it():
+    """What came later is not in its recipe: by the old name it goes on, by another it starts over.
+
+    Whoever changes a preset or a default on purpose changes these too.
+    """
+    hashes = {"base": "1adbe6d6", "large": "08bea535", "mini": "08caad4a", "quickstart": "6535f2b3"}
+    for preset, expected in hashes.items():
+        settings = parse_command_line(PretrainSettings, ["--preset", preset])
+        assert settings_hash(settings.recipe()) == expected, preset
+
+
+def test_what_decides_the_weights_is_in_the_recipe():
+    def recipe(**rows):
+        return PretrainSettings(rows=rows).recipe()["rows"]
+
+    assert "input_format" not in recipe()
+    # Full sentences were what `mlm` had before pairs could be had without next sentences.
+    assert "input_format" not in recipe(objective="mlm", input_format="full_sentences")
+    assert recipe(objective="mlm")["input_format"] == "segment_pair"
+    full = recipe(objective="left_to_right", input_format="full_sentences")
+    assert full["input_format"] == "full_sentences"
+    assert "input_format" not in recipe(objective="left_to_right")
+    assert PretrainSettings(model={"hidden_size": 128}).recipe()["model"]["hidden_size"] == 128
+
+
+def test_what_cannot_train_is_refused():
+    def refused(message, **values):
+        with pytest.raises(ValidationError, match=message):
+            PretrainSettings(**values)
+
+    packed = {"packed": True}
+    refused("raise --model.max_position_embeddings", model={"max_position_embeddings": 256})
+    refused("lower --cluster.num_workers", cluster={"num_workers": 300})
+    refused("no attention dropout", cluster={"use_gpu": True}, batch=packed)
+    no_dropout = {"attention_probs_dropout_prob": 0}
+    refused("bfloat16", cluster={"use_gpu": True}, batch=packed, model=no_dropout)
+    refused("12 attention heads cannot share a width of 100", model={"hidden_size": 100} | HEADS)
+    refused("are more than 1 together", rows={"mask_token_share": 0.95})
+    refused("pattern", name="a/b")
+    refused("pattern", name="..")
+    # A CPU has a kernel for it, and a range of workers may begin with few.
+    PretrainSettings(batch=packed, name="wiki-2.1_a")
+    PretrainSettings(cluster={"num_workers": [2, 300]})

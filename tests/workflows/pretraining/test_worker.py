@@ -1,0 +1,169 @@
+"""The worker's loop in this process, without Ray: what a step leaves, and going on from it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pretraining_runs import Run, train_here, write_corpus
+
+from bert_core.flops import training_flops
+from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+from bert_core.training.loop import StepResult
+from bert_core.training.readings import NonFiniteLossError
+from workflows.cluster import Worker
+from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.worker import PretrainingRun
+from workflows.settings import parse_command_line
+
+HELDOUT = (
+    "next_token_loss",
+    "next_token_accuracy",
+    "next_token_perplexity",
+    "unigram_loss",
+    "num_predictions",
+    "num_rows",
+)
+PHASES = '[{"sequence_length": 16, "steps": 14}, {"sequence_length": 32, "steps": 11}]'
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def train(tmp_path, corpus):
+    """Trains in a folder of the given name, as one start of a run does."""
+
+    def start(name, stop_after=-1, **settings):
+        named = {key.replace("__", "."): value for key, value in settings.items()}
+        here = {"phases": PHASES, "checkpoint.every_steps": 6, "evaluation.every_steps": 10}
+        run = Run(tmp_path, name, corpus, steps=25, settings=here | named)
+        return run, *train_here(run, stop_after)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("objective", "perplexity"),
+    [("mlm_nsp", "heldout/perplexity"), ("left_to_right", "heldout/next_token_perplexity")],
+)
+def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(train, objective, perplexity):
+    rows = {"rows__objective": objective}
+    whole, outcome, _ = train("whole", **rows)
+    assert outcome == {"step": 25, "stopped": False}
+    for stop_after, step in ((3, 3), (11, 14), (4, 18)):
+        run, outcome, news = train("parts", stop_after, **rows)
+        assert outcome == {"step": step, "stopped": True}
+        assert news[-1]["checkpoint"] == f"step-{step:08d}"
+    run, outcome, news = train("parts", **rows)
+    assert outcome == {"step": 25, "stopped": False}
+    assert "going on from step 18" in news[-1]["messages"]
+    assert run.records() == whole.records()
+    assert [step for step, each in run.records() if perplexity in each] == [10, 20, 25]
+
+
+def test_left_to_right_its_figures_are_those_of_next_tokens(train, corpus):
+    run, _, news = train("run", rows__objective="left_to_right")
+    figures = {}
+    for _, each in run.records():
+        figures |= each
+    for name in ("train/next_token_loss", "train/next_token_accuracy"):
+        assert name in figures
+    heldout = {name: figures[f"heldout/{name}"] for name in HELDOUT}
+    assert heldout["next_token_perplexity"] == pytest.approx(math.exp(heldout["next_token_loss"]))
+    assert not [name for name in figures if "masked" in name or "next_sentence" in name]
+    assert not heldout["num_rows"], "of which nobody is asked whether they follow"
+    # Next tokens with their [SEP]s, not masked ones: all but the first of each row.
+    assert heldout["num_predictions"] > 5 * 64
+    # [SEP] stands in no text: as rare as that, its part alone would be some nats too many.
+    assert heldout["unigram_loss"] < math.log(500)
+
+
+def test_the_unigram_baseline_of_next_tokens_knows_how_often_rows_end(train):
+    run, _, _ = train("run", 1)
+    arguments = [*run.arguments(), "--rows.objective", "left_to_right"]
+    settings = parse_command_line(PretrainSettings, arguments)
+    here = PretrainingRun(settings, Worker(0, 1, torch.device("cpu"), None), run.folder, run.shards)
+    counts, separator = here._token_counts(0), here.vocabulary.sep_id
+    source = here._source(here.shards, 0)
+    labels = torch.cat([batch.masked_ids for batch in source.epoch_zero(2048)])
+    share = (labels == separator).double().mean().item()
+    assert counts[separator] / counts.sum() == pytest.approx(share, rel=1e-3)
+    text = np.load(run.shards / "token_counts.npy", allow_pickle=False)
+    assert np.array_equal(np.delete(counts, separator), np.delete(text, separator))
+    assert not text[separator]
+
+
+def test_told_to_stop_in_the_last_step_it_has_finished(train):
+    run, outcome, _ = train("run", 25)
+    assert outcome == {"step": 25, "stopped": False}
+    assert "heldout/perplexity" in run.records()[-1][1]
+
+
+def test_what_came_after_the_checkpoint_is_done_again(train):
+    whole, _, _ = train("whole")
+    path, _ = newest_checkpoint(whole.checkpoints)
+    records = whole.records()
+    for path in sorted(whole.checkpoints.iterdir())[-2:]:
+        (path / "model.safetensors").write_bytes(b"damaged")
+    _, _, news = train("whole")
+    assert whole.records() == records
+    *damaged, going_on = news[-1]["messages"]
+    assert going_on == "going on from step 18"
+    assert [message.split("/")[-1].split(" ")[0] for message in damaged] == [
+        "step-00000025",
+        "step-00000024",
+    ]
+
+
+def test_a_checkpoint_says_what_made_it_and_keeps_the_journal(train, corpus):
+    run, _, news = train("run", checkpoint__keep=2)
+    path, _ = newest_checkpoint(run.checkpoints)
+    info = read_checkpoint(path)
+    assert sorted(each.name for each in run.checkpoints.iterdir()) == [
+        "step-00000024",
+        "step-00000025",
+    ]
+    assert info.extra["settings"]["phases"][0] == {"sequence_length": 16, "steps": 14}
+    assert info.extra["device"] == "cpu" and info.extra["used_seconds"] > 0
+    assert info.files["journal.jsonl"].read_bytes() == (run.folder / "journal.jsonl").read_bytes()
+    assert {"tokens_per_second", "padding_share", "mfu", "memory_bytes"} <= news[-1].keys()
+
+
+def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_checkpoint(train):
+    run, _, _ = train("run", 8)
+    rate = {"optimizer__peak_learning_rate": 1e30}
+    with pytest.raises(NonFiniteLossError, match="step 10: loss nan") as caught:
+        train("run", **rate)
+    assert caught.value.step == 10
+    path, damaged = newest_checkpoint(run.checkpoints)
+    assert path.name == "step-00000008" and not damaged
+    assert run.step() == 9
+
+
+def test_the_flops_of_a_step_count_each_row_at_its_length(train):
+    run, _, _ = train("run", 1)
+    sums = torch.tensor([40.0, 5.0, 100.0, 6.0, 3.0, 8.0], dtype=torch.float64)
+    loss, norm, tokens = torch.tensor(1.15), torch.tensor(0.5), torch.tensor(900.0)
+    squares = 10**9  # so unequal are the lengths that attention costs more than all the rest
+    result = StepResult(3, loss, sums, norm, 1e-3, tokens, tokens, squares, stopped=False)
+    settings = parse_command_line(PretrainSettings, run.arguments())
+    here = PretrainingRun(settings, Worker(0, 1, torch.device("cpu"), None), run.folder, run.shards)
+    assert here.step_flops(result) == training_flops(
+        here.config,
+        num_tokens=900,
+        sum_of_squared_lengths=squares,
+        num_predictions=100,
+        num_rows=8,
+        num_read=108,
+    )
+
+
+def test_warm_up_and_decay_run_over_both_phases(train):
+    run, _, _ = train("run", optimizer__warmup_steps=5)
+    rates = [each["train/learning_rate"] for _, each in run.records() if "train/loss" in each]
+    peak = 2e-3
+    assert rates[:5] == pytest.approx([peak * step / 5 for step in range(1, 6)])
+    assert rates[5:] == pytest.approx([peak * (25 - step) / 20 for step in range(5, 25)])

@@ -1,0 +1,91 @@
+import re
+
+import pytest
+import yaml
+
+from bert_core.errors import UserError
+from workflows.promotion.gate import (
+    CRITERION,
+    DROP_ON_DATA,
+    CheckFile,
+    Gate,
+    MeasuredWith,
+    default_gate,
+    less_is_better,
+    read_gate,
+    require_data,
+)
+
+
+def written(tmp_path, text):
+    path = tmp_path / "gate.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_the_gate_of_the_documentation_is_read(repository, tmp_path):
+    page = (repository / "docs" / "promotion.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    gate = read_gate(written(tmp_path, text))
+    assert gate.data == str(tmp_path / "data" / "sentiment")
+    assert gate.metrics == {"accuracy": 0.85, "f1": 0.8}
+    assert gate.largest_drop == {"accuracy": 0.01}
+    assert gate.checks == [CheckFile(file=tmp_path / "behaviour.yaml", pass_rate=0.95)]
+    assert (gate.p95_latency_ms, gate.memory_mb, gate.folder_mb) == (40, 800, 300)
+    assert gate.measured_with == MeasuredWith()
+    assert set(yaml.safe_load(text)) | {"options"} == set(Gate.model_fields)
+
+
+def test_addresses_and_absolute_paths_stay_as_they_are(tmp_path):
+    assert read_gate(written(tmp_path, "data: hf://glue:sst2")).data == "hf://glue:sst2"
+    absolute = tmp_path / "elsewhere"
+    assert read_gate(written(tmp_path, f"data: {absolute}")).data == str(absolute)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("metric: {a: 1}", r"unknown key metric, did you mean metrics: .*gate\.yaml:1 \(data, "),
+        (
+            "split: dev\nmeasured_with: {thread: 2}",
+            r"unknown key thread, did you mean threads: .*gate\.yaml:2 \(requests, ",
+        ),
+        (
+            "checks:\n  - file: a.yaml\n    passrate: 1",
+            r"unknown key passrate, did you mean pass_rate: .*gate\.yaml:3 \(file, pass_rate",
+        ),
+        ("metrics: {accuracy: high}", r"metrics\.accuracy: .*number.*gate\.yaml:1"),
+        ("\nlargest_drop: {f1: -0.1}", r"largest_drop\.f1 is -0\.1: write how much may be lost"),
+        ("p95_latency_ms: 0", r"p95_latency_ms: .*greater than 0"),
+        ("checks: [{file: a, pass_rate: 95}]", r"checks\.0\.pass_rate: .*less than or equal to 1"),
+        ("- metrics", "no gate"),
+        ("metrics: {a: 1}\nmetrics: {a: 2}", "metrics stands here twice"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path, text, match):
+    with pytest.raises(UserError, match=match) as caught:
+        read_gate(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gate_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="cannot read the file"):
+        read_gate(tmp_path / "none.yaml")
+
+
+def test_without_a_gate_recorded_metrics_must_not_drop_and_measured_ones_hardly():
+    assert default_gate(None).largest_drop == {CRITERION: 0}
+    assert default_gate("data") == Gate(data="data", largest_drop={CRITERION: DROP_ON_DATA})
+
+
+def test_latency_needs_texts():
+    require_data(Gate(p95_latency_ms=5, data="data"), "gate.yaml")
+    require_data(Gate(folder_mb=5), "gate.yaml")
+    for gate in (Gate(p95_latency_ms=5), Gate(memory_mb=5)):
+        with pytest.raises(UserError, match="without texts to measure it on: gate.yaml"):
+            require_data(gate, "gate.yaml")
+
+
+def test_of_errors_and_losses_less_is_better():
+    assert less_is_better("mean_squared_error") and less_is_better("masked_token_loss")
+    assert not less_is_better("accuracy") and not less_is_better("f1")

@@ -1,0 +1,189 @@
+"""A gate is judged on real models: one that is right, one that is wrong, others of other kinds."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from registered_models import DATA_SHA256, written_models
+
+from bert_core.errors import UserError
+from bert_core.model_folder import CONFIG
+from workflows.promotion.aliases import Version
+from workflows.promotion.gate import CRITERION, CheckFile, Gate, MeasuredWith
+from workflows.promotion.gate_checks import Contender, Sampling, judge
+
+FEW = Sampling(num_resamples=200)
+CHECKS = """
+words: {up: [ba, keli, monu], down: [rume, noka]}
+checks:
+  - {name: up is up, kind: minimum functionality, templates: "{up} {up2}", label: up}
+  - {name: half and half, kind: minimum functionality, templates: ["ba", "rume"], label: up}
+"""
+
+
+@pytest.fixture(scope="module")
+def models():
+    return written_models()
+
+
+@pytest.fixture(scope="module")
+def data(models):
+    return str(models["data"])
+
+
+def contender(folder, number=2, data_sha256=DATA_SHA256, **metrics):
+    return Contender(Version(number, None, metrics, data_sha256), folder)
+
+
+def judged(gate, mine, theirs=None):
+    lines = judge(gate, mine, theirs, FEW)
+    return {each.check: each for each in lines}
+
+
+@pytest.fixture
+def right(models):
+    return contender(models["right"], 2, accuracy=0.9)
+
+
+@pytest.fixture
+def wrong(models):
+    return contender(models["wrong"], 3, accuracy=0.1)
+
+
+def test_both_are_measured_on_the_same_data(right, wrong, data, models):
+    gate = Gate(data=data, metrics={"accuracy": 0.9}, largest_drop={"accuracy": 0.01, "f1": 0.01})
+    better = judged(gate, right, wrong)
+    assert all(each.passed for each in better.values()) and len(better) == 3
+    assert better["accuracy"].values == {"accuracy": 1.0}
+    assert better["drop of accuracy"].values["gain.accuracy"] == 1.0
+    worse = judged(gate, wrong, right)
+    assert not any(each.passed for each in worse.values())
+    assert "champion 1.0000, 40 examples" in worse["drop of accuracy"].measured
+    same = judged(gate, contender(models["right"], 5), right)["drop of accuracy"]
+    assert same.passed and same.values["gain.accuracy.low"] == 0
+
+
+def test_the_first_champion_is_measured_alone(right, data):
+    gate = Gate(data=data, metrics={CRITERION: 0.9}, largest_drop={CRITERION: 0.01})
+    lines = judged(gate, right)
+    assert lines["accuracy"].passed and lines["drop of accuracy"].measured == "no champion yet"
+    assert judged(Gate(largest_drop={CRITERION: 0.0}), right)["drop of criterion"].passed
+
+
+def test_examples_without_answers_do_not_count(right, tmp_path):
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nba keli\tup\nrume\t\n")
+    assert judged(Gate(data=str(tmp_path), metrics={"accuracy": 1}), right)["accuracy"].passed
+    (tmp_path / "dev.tsv").write_text("text\nba keli\n")
+    with pytest.raises(UserError, match="no example has an answer"):
+        judged(Gate(data=str(tmp_path), metrics={"accuracy": 1}), right)
+
+
+def test_options_read_a_table_of_other_columns(right, data, tmp_path):
+    (tmp_path / "dev.tsv").write_text("title\tlabel\nba keli\tup\n")
+    options = {"text_column": "title"}
+    gate = Gate(data=str(tmp_path), options=options, metrics={"accuracy": 1})
+    assert judged(gate, right)["accuracy"].passed
+    with pytest.raises(UserError, match="title"):
+        judged(Gate(data=str(tmp_path), metrics={"accuracy": 1}), right)
+
+
+def test_recorded_metrics_are_compared_where_there_is_no_data(right, models):
+    gate = Gate(metrics={"accuracy": 0.5}, largest_drop={CRITERION: 0.05})
+    lines = judged(gate, contender(models["right"], 4, accuracy=0.86), right)
+    assert lines["accuracy"].passed
+    drop = lines["drop of accuracy"]
+    assert drop.passed and drop.measured == "-0.0400, champion 0.9000, recorded"
+    assert not judged(gate, contender(models["right"], 4, accuracy=0.84), right)[
+        "drop of accuracy"
+    ].passed
+
+
+def test_recorded_metrics_of_other_data_cannot_be_compared(right, models):
+    gate = Gate(largest_drop={CRITERION: 0.05})
+    for sha256 in (None, "cd" * 32):
+        other = contender(models["right"], 4, sha256, accuracy=0.9)
+        with pytest.raises(UserError, match="versions 4 and 2 were not measured on the same data"):
+            judged(gate, other, right)
+    with pytest.raises(UserError, match="no accuracy was recorded: champion 5"):
+        judged(gate, right, contender(models["right"], 5))
+
+
+def test_an_encoder_is_judged_by_its_loss(models):
+    def encoder(number, loss):
+        return contender(models["encoder"], number, masked_token_loss=loss)
+
+    gate = Gate(largest_drop={CRITERION: 0.1})
+    assert judged(gate, encoder(2, 2.55), encoder(1, 2.5))["drop of masked_token_loss"].passed
+    assert not judged(gate, encoder(2, 2.65), encoder(1, 2.5))["drop of masked_token_loss"].passed
+    with pytest.raises(UserError, match="a model that knows no task"):
+        judged(Gate(data="data", metrics={"accuracy": 1}), encoder(2, 2.5))
+
+
+def test_behaviour_is_checked_by_each_check_of_a_file(right, tmp_path):
+    (tmp_path / "words.yaml").write_text(CHECKS)
+    files = [CheckFile(file=tmp_path / "words.yaml", pass_rate=0.6)]
+    lines = judged(Gate(checks=files), right)
+    first, second = lines["words: up is up"], lines["words: half and half"]
+    assert first.passed and first.measured == "6 of 6 (100.0%)"
+    assert not second.passed and second.measured == "1 of 2 (50.0%)"
+    assert "“rume”: down" in second.verdict and second.values == {"pass_rate.words": 0.5}
+
+
+def test_what_the_model_costs_is_measured(right, data):
+    generous = Gate(
+        data=data,
+        p95_latency_ms=60_000,
+        memory_mb=60_000,
+        folder_mb=0.2,
+        measured_with=MeasuredWith(requests=20),
+    )
+    lines = judged(generous, right)
+    assert lines.keys() == {"p95 latency", "memory", "folder"}
+    assert all(each.passed for each in lines.values())
+    assert "batch 1, threads 1" in lines["p95 latency"].measured
+    assert 0.05 < lines["folder"].values["folder_mb"] < 0.2
+    mean = generous.model_copy(
+        update={"p95_latency_ms": 0.001, "memory_mb": 1.0, "folder_mb": 0.001}
+    )
+    assert not any(each.passed for each in judged(mean, right).values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"metrics": {"acuracy": 0.5}}, "unknown metric, did you mean accuracy: acuracy of classi"),
+        ({"largest_drop": {"fq": 0.5}}, "unknown metric, did you mean f1: fq of classification"),
+    ],
+)
+def test_a_metric_that_the_task_has_not(right, data, changes, match):
+    with pytest.raises(UserError, match=match):
+        judged(Gate(data=data, **changes), right)
+    with pytest.raises(UserError, match="unknown metric"):
+        judged(Gate(**changes), right)
+
+
+def test_another_task_never_takes_the_place_of_a_champion(right, models, data):
+    for name, kind in (("other", "mrpc"), ("encoder", "BertForPreTraining")):
+        with pytest.raises(UserError, match=f"version 7 is of another task, {kind}: champion 2 is"):
+            judged(Gate(data=data), contender(models[name], 7), right)
+
+
+def test_other_labels_are_another_question(right, models, data, tmp_path):
+    folder = tmp_path / "labels"
+    shutil.copytree(models["right"], folder)
+    config = json.loads((folder / CONFIG).read_text())
+    config["bertline_task"]["settings"]["labels"] = ["bad", "good"]
+    (folder / CONFIG).write_text(json.dumps(config))
+    (folder / "checksums").unlink()
+    with pytest.raises(UserError, match="version 2 answers with other labels: than champion 9"):
+        judged(Gate(data=data, largest_drop={"accuracy": 1}), right, contender(folder, 9))
+
+
+def test_a_folder_that_does_not_open_is_no_champion(right, tmp_path):
+    folder = tmp_path / "damaged"
+    shutil.copytree(right.folder, folder)
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"!")
+    with pytest.raises(UserError, match="model.safetensors"):
+        judged(Gate(), dataclasses.replace(right, folder=folder))

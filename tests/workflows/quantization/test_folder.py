@@ -1,0 +1,51 @@
+import pytest
+from finetuning_runs import write_encoder
+
+from bert_core.errors import UserError
+from bert_core.model_folder import ModelFolderError, load_model_folder
+from bert_core.quantization import read_precision
+from workflows.quantization.folder import with_loss, write_quantized
+from workflows.quantization.table import QuantizationLoss
+
+LOSS = QuantizationLoss("3 texts, /data/somebody/t.txt", ("", "cosine"), [("mean", "0.99")], ["X."])
+
+
+def test_the_card_keeps_what_it_said():
+    card = with_loss("# A\n\nText.\n\n## How to load\n\nSo.\n", LOSS)
+    assert card.startswith("# A\n\nText.\n\n## In int8\n") and card.endswith("\nSo.\n")
+    assert "| mean | 0.99 |" in card and "somebody" not in card
+    assert with_loss("# A\n", LOSS).startswith("# A\n\n## In int8\n")
+
+
+def test_the_copy_is_whole_and_the_source_as_it_was(tmp_path):
+    source = write_encoder(tmp_path / "encoder")
+    (source / ".cache").mkdir()
+    (source / "extra").mkdir()
+    (source / "extra" / "file").write_text("kept")
+    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    for path in before:
+        path.chmod(0o444)
+    write_quantized(source, tmp_path / "new" / "int8", LOSS)
+    assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
+    copy = tmp_path / "new" / "int8"
+    assert read_precision(copy) == "int8" and read_precision(source) == "float32"
+    assert (copy / "extra" / "file").read_text() == "kept" and not (copy / ".cache").exists()
+    load_model_folder(copy)
+    (copy / "README.md").unlink()
+    with pytest.raises(ModelFolderError, match="damaged"):
+        load_model_folder(copy)
+
+
+def test_what_is_there_is_not_written_over(tmp_path):
+    source = write_encoder(tmp_path / "encoder")
+    with pytest.raises(UserError, match="there already"):
+        write_quantized(source, source, LOSS)
+    load_model_folder(source)
+
+
+def test_a_copy_that_fails_is_no_folder(tmp_path):
+    source = write_encoder(tmp_path / "encoder")
+    (source / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="Expecting"):
+        write_quantized(source, tmp_path / "int8", LOSS)
+    assert not (tmp_path / "int8").exists()

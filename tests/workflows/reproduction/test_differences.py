@@ -1,0 +1,116 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bert_core.processor import processor_name
+from workflows.cluster_settings import ClusterSettings
+from workflows.reproduction.code_files import ROOT, CodeState
+from workflows.reproduction.differences import (
+    code_finding,
+    data_finding,
+    encoder_finding,
+    hardware_findings,
+    package_findings,
+)
+from workflows.reproduction.recorded_run import RecordedRun
+from workflows.tracking.tracker import code_tags
+
+DATA = {"sha256": "a" * 64, "source": "here", "splits": {"train": {"examples": 90}}}
+LOOP, DEMO = "bert_core/training/loop.py", "workflows/demo.py"
+
+
+@pytest.fixture(scope="module")
+def code():
+    return CodeState.now()
+
+
+@pytest.fixture
+def run(code):
+    """A run that was made just now, of this code on this machine."""
+    tags = code_tags(ROOT) | {"data.sha256": "a" * 64, "encoder.sha256": "e" * 64}
+    tags |= {"mlflow.source.git.commit": code.git_commit or "", "git.dirty": "false"}
+    outcome = {"device": "cpu", "num_threads": 2, "world_size": 1}
+    outcome["processor"] = processor_name(torch.device("cpu"))
+    return RecordedRun("run", {}, {}, tags, DATA, [code], outcome, {})
+
+
+def changed(state, name, commit=None):
+    return replace(state, files=state.files | {name: "0" * 64}, git_commit=commit)
+
+
+def test_what_is_the_same_is_said_and_refuses_nothing(run, code):
+    findings = [
+        data_finding(run, DATA | {"source": "elsewhere"}),
+        encoder_finding(run, "e" * 64),
+        code_finding(run, code),
+        *hardware_findings(run, ClusterSettings(threads_per_worker=2)),
+    ]
+    assert [each.what for each in findings] == ["data", "encoder", "code", "machine"]
+    assert all("the same" in each.text and not each.refuses for each in findings)
+    assert package_findings(run) == []
+
+
+def test_other_data_are_told_by_their_counts(run):
+    other = DATA | {"sha256": "b" * 64, "splits": {"train": {"examples": 89}}}
+    finding = data_finding(run, other)
+    assert finding.refuses
+    assert str(finding) == "data     differ, aaaaaaaaaaaa -> bbbbbbbbbbbb: " + (
+        "splits.train.examples: 90 -> 89"
+    )
+    assert "as many, but others" in data_finding(run, DATA | {"sha256": "b" * 64}).text
+    assert data_finding(replace(run, tags={}), DATA).refuses
+
+
+def test_another_encoder_is_told_by_its_name(run):
+    run = replace(run, tags=run.tags | {"encoder.name": "models:/bert/3"})
+    finding = encoder_finding(run, "f" * 64)
+    assert finding.refuses and finding.text.endswith("it was models:/bert/3")
+    assert encoder_finding(replace(run, tags={}), "f" * 64).refuses
+
+
+def test_code_counts_where_training_reads_it(run, code):
+    unread = replace(run, code=[changed(code, DEMO, "c" * 40)])
+    assert not code_finding(unread, code).refuses
+    elsewhere = replace(run, tags=run.tags | {"mlflow.source.git.commit": "c" * 40})
+    finding = code_finding(elsewhere, code)
+    assert not finding.refuses and "commit cccccccccccc, now " in finding.text
+    read = replace(elsewhere, code=[changed(code, LOOP)])
+    finding = code_finding(read, code)
+    assert finding.refuses and finding.text.startswith("differs in 1 of the ")
+    assert f": {LOOP};" in finding.text and "git diff cccccccccccc shows how" in finding.text
+    dirty = replace(read, tags=read.tags | {"git.dirty": "true"})
+    assert "git diff" not in code_finding(dirty, code).text, "the commit is not that code"
+    twice = replace(run, code=[changed(code, LOOP), code])
+    assert "started under 2 states" in code_finding(twice, code).text
+
+
+def test_without_the_files_the_commit_has_to_do(run, code):
+    bare = replace(run, code=[], tags={"mlflow.source.git.commit": "c" * 40, "git.dirty": "false"})
+    clean = replace(code, git_commit="c" * 40, git_dirty=False)
+    assert not code_finding(bare, clean).refuses
+    assert code_finding(bare, replace(clean, git_dirty=True)).refuses
+    assert code_finding(bare, replace(clean, git_commit="d" * 40)).refuses
+    dirty = replace(bare, tags=bare.tags | {"git.dirty": "true"})
+    assert "changes that are not recorded" in code_finding(dirty, clean).text
+    assert code_finding(replace(run, code=[], tags={}), clean).refuses
+
+
+def test_other_packages_and_another_machine_are_warned_of(run):
+    older = replace(run, tags=run.tags | {"version.torch": "1.13"})
+    (finding,) = package_findings(older)
+    assert finding.what == "torch" and not finding.refuses
+    assert "where it was 1.13: the last bits may differ" in finding.text
+    away = {"device": "cuda", "num_threads": 8, "world_size": 4, "processor": "NVIDIA H100"}
+    findings = hardware_findings(
+        replace(run, outcome=away), ClusterSettings(threads_per_worker=2, num_workers=2)
+    )
+    assert {each.what: each.text.split(":")[0] for each in findings} == {
+        "device": "cpu where it was cuda",
+        "gpu": f"{processor_name(torch.device('cpu'))} where it was NVIDIA H100",
+        "threads": "2 where it was 8",
+        "workers": "2 where it was 4",
+    }
+    assert not any(each.refuses for each in findings)
+    (unknown,) = hardware_findings(replace(run, outcome={}), ClusterSettings())
+    assert "not recorded which it was" in unknown.text

@@ -1,0 +1,141 @@
+import math
+import shlex
+from dataclasses import replace
+
+import pytest
+from made_up_sweeps import (
+    GRID,
+    RATE,
+    everything_failed,
+    made_up_outcome,
+    made_up_trial,
+    not_begun,
+    one_axis,
+    paper_grid,
+    random_search,
+    single_seed,
+    with_odd_names,
+    without_score,
+)
+
+from workflows.finetune import parse
+from workflows.sweeps.findings import points_text, scores_text, sweep_findings
+
+
+def test_the_points_of_a_grid_come_with_all_their_seeds():
+    outcome = paper_grid()
+    findings = sweep_findings(outcome)
+    assert len(findings.points) == 18 and not findings.unscored
+    assert [each.rank for each in findings.points] == list(range(1, 19))
+    means = [each.scores.mean for each in findings.points]
+    assert means == sorted(means, reverse=True)
+    assert all(len(each.trials) == 2 for each in findings.points)
+    assert sorted(len(each.scored) for each in findings.points) == [1, 1] + [2] * 16
+    assert len(findings.finished) == 34
+    assert [each.name for each in findings.failed] == [outcome.trials[5].name]
+    assert [each.name for each in findings.missing] == [outcome.trials[-1].name]
+    best = findings.best_trial
+    assert best is not None and findings.best is not None
+    assert best.score == max(findings.best.scores.scores)
+    assert findings.seeds == [0, 1]
+
+
+def test_the_best_is_level_with_itself_and_not_with_the_last():
+    findings = sweep_findings(paper_grid())
+    levels = [each.is_level for each in findings.points]
+    assert levels[0] is True and levels[-1] is False
+    assert all(each.is_level is None for each in sweep_findings(single_seed()).points)
+
+
+def test_points_are_the_same_whatever_the_order_of_their_axes():
+    first = made_up_trial({RATE: 3e-5, "epochs": 2}, 0)
+    second = replace(made_up_trial({"epochs": 2, RATE: 3e-5}, 1), point={"epochs": 2, RATE: 3e-5})
+    (point,) = sweep_findings(made_up_outcome([first, second])).points
+    assert point.point == {RATE: 3e-5, "epochs": 2} and len(point.scored) == 2
+
+
+def test_axes_are_called_by_what_tells_them_apart():
+    findings = sweep_findings(random_search())
+    assert list(findings.axis_titles.values()) == [
+        "peak_learning_rate", "hidden_dropout_prob", "batch_size",
+    ]  # fmt: skip
+    point = {"tagger.dropout": 0.1, "other.dropout": 0.2}
+    twins = sweep_findings(made_up_outcome([made_up_trial(point, 0)]))
+    assert list(twins.axis_titles) == list(twins.axis_titles.values()) == list(point)
+    assert twins.point_text(point) == "tagger.dropout 0.1, other.dropout 0.2"
+
+
+def test_what_fell_apart_does_not_decide_what_matters():
+    findings = sweep_findings(random_search())
+    assert findings.num_fallen == 1
+    assert findings.importances[RATE].share > 0.5
+
+
+def test_a_score_that_is_no_number_is_a_failure():
+    trials = [made_up_trial(point, 0) for point in GRID[:3]]
+    findings = sweep_findings(made_up_outcome([replace(trials[0], score=math.nan), *trials[1:]]))
+    assert len(findings.points) == 2
+    assert [each.failure for each in findings.failed] == ["its score is no number"]
+
+
+@pytest.mark.parametrize("outcome", [everything_failed, not_begun])
+def test_without_scores_there_is_no_best(outcome):
+    findings = sweep_findings(outcome())
+    assert findings.best is findings.best_trial is findings.beside_paper is None
+    assert not findings.points and findings.unscored and findings.importances == {}
+
+
+def test_paths_of_the_machine_are_cut():
+    trials = [without_score(made_up_trial(GRID[0], 0), "no space at /data/runs/x:\n full")]
+    findings = sweep_findings(made_up_outcome(trials, model="/srv/a/model", data="/data/b/MRPC"))
+    assert (findings.outcome.model, findings.outcome.data) == ("…/model", "…/MRPC")
+    assert findings.failed[0].failure == "no space at …/x: full"
+
+
+def test_the_command_is_one_that_finetune_understands(tmp_path):
+    for outcome in (one_axis(), with_odd_names()):
+        findings = sweep_findings(outcome)
+        python, program, *arguments = shlex.split(findings.command)
+        assert (python, program) == ("python", "workflows/finetune.py")
+        (tmp_path / "best.yaml").write_text("task: mrpc\n")
+        arguments[arguments.index("best.yaml")] = str(tmp_path / "best.yaml")
+        settings = parse(arguments)
+        assert (settings.task, settings.data) == ("mrpc", findings.outcome.data)
+
+
+def test_ours_beside_the_papers_are_those_of_the_best_setting():
+    findings = sweep_findings(one_axis())
+    assert findings.beside_paper is not None and findings.best is not None
+    accuracy = findings.beside_paper.rows[0].ours["accuracy"]
+    expected = [100 * each.figures["dev/accuracy"] for each in findings.best.scored]
+    assert list(accuracy) == pytest.approx(expected)
+
+
+def test_a_trial_that_was_stopped_early_has_at_least_its_score_beside_the_paper():
+    stopped = replace(made_up_trial(GRID[0], 0), figures={}, stopped_early=True)
+    table = sweep_findings(made_up_outcome([stopped])).beside_paper
+    assert table is not None and stopped.score is not None
+    assert table.rows[2].ours["F1"] == pytest.approx((100 * stopped.score,))
+    assert table.rows[0].ours["accuracy"] == ()
+
+
+def test_scores_are_written_in_points():
+    assert points_text(0.90126) == "90.13"
+    assert scores_text([0.9, 0.92]) == "91.00 ± 1.41"
+
+
+def test_what_fell_apart_does_not_hide_the_noise_of_seeds():
+    trials = [made_up_trial(point, seed) for point in GRID for seed in (0, 1)]
+    alone = sweep_findings(made_up_outcome(trials[2:])).noise_share
+    fallen = [replace(each, score=0.2 + 0.1 * each.seed) for each in trials[:2]]
+    assert alone == sweep_findings(made_up_outcome([*fallen, *trials[2:]])).noise_share
+
+
+def test_where_the_encoder_is_an_axis_the_command_names_the_best_one():
+    trials = [
+        made_up_trial({"model": name, RATE: rate}, seed)
+        for name, rate in (("small", 1e-6), ("large", 4e-5))
+        for seed in (0, 1)
+    ]
+    findings = sweep_findings(made_up_outcome(trials))
+    assert findings.command.endswith("--data glue/MRPC --model large")

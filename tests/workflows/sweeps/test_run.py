@@ -1,0 +1,43 @@
+"""What one start of a sweep counts; what it does goes through Ray in `test_tune.py`."""
+
+from types import SimpleNamespace
+
+import pytest
+from finetuning_runs import write_encoder, write_task
+from sweep_runs import sweep_settings
+
+from workflows.storage import open_storage
+from workflows.sweeps.run import counted_time, total_speed, tracked_sweep
+from workflows.sweeps.sweep import opened_sweep
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    write_task(tmp_path / "data")
+    write_encoder(tmp_path / "encoder")
+    with opened_sweep(sweep_settings(tmp_path), open_storage(str(tmp_path))) as sweep:
+        yield sweep
+
+
+def test_the_speed_is_that_of_what_runs():
+    def trial(state, speed):
+        return SimpleNamespace(news={"state": state, "tokens_per_second": speed})
+
+    trials = [trial("running", 100.0), trial("trained", 50.0), trial("running", 20.0)]
+    assert total_speed(trials) == {"tokens_per_second": 120.0}
+    assert total_speed([SimpleNamespace(news={})]) == {}
+
+
+def test_the_time_of_every_start_counts(sweep):
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), counted_time(sweep):
+            raise KeyboardInterrupt
+    assert 0 < sweep.seconds() < 1
+
+
+def test_a_sweep_keeps_its_run_at_mlflow(sweep, tmp_path):
+    first = tracked_sweep(sweep)
+    assert first == tracked_sweep(sweep) and first.experiment == "sweeps"
+    assert first.run_name == sweep.folder.name and first.params["seeds"] == "1"
+    assert first.tags["data.sha256"] == sweep.data.sha256
+    assert str(tmp_path) not in "".join(first.params.values())

@@ -1,0 +1,245 @@
+"""The settings of an ablation: those of pre-training, what is varied, and what is learned then.
+
+What is set for pre-training holds for all variants, but for what the study varies.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from bert_core.errors import UserError
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import Task
+from workflows.ablations.studies import STUDIES, chosen_variants, find_study, shape_of
+from workflows.finetuning.settings import settings_class
+from workflows.pretraining.settings import PretrainSettings
+from workflows.settings import given_option, parse_command_line, several_values, validated
+from workflows.sweeps.settings import TuneSettings, tune_settings_class
+from workflows.training.run_settings import CheckpointSettings, TrackingSettings
+
+EXPERIMENT = "ablations"
+DOCUMENTATION = "docs://"
+_WIDTHS, _RATES = (128, 768), (1e-3, 5e-5)
+"""Learning rates that are known to be good at these widths: the demo's, and the paper's (A.3)."""
+
+
+class LearningSettings(BaseModel):
+    """How every task is learned from every encoder; several seeds show what a seed alone does."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: int = Field(default=3, ge=1, description="times that every example is seen")
+    batch_size: int = Field(default=32, ge=1, description="examples per step")
+    peak_learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        description="learning rate at the end of the warm-up, per step; by default 5e-5 for an"
+        " encoder 768 wide, more for a narrower one (128: 1e-3)",
+    )
+    max_length: int | None = Field(
+        default=None, ge=8, description="longest row, in tokens; by default the task's"
+    )
+    max_examples: int = Field(
+        default=2500,
+        ge=120,
+        description="training examples of the tasks made of documentation; others have theirs",
+    )
+    feature_epochs: int = Field(
+        default=10, ge=1, description="epochs of a tagger over features (TASK:features)"
+    )
+
+
+class AblateSettings(PretrainSettings):
+    """Pre-trains the variants of a study and fine-tunes each on some tasks: tables 5, 6 and 8.
+
+    Each pre-training and each fine-tuning is a run of its own, one worker each, several side by
+    side. Without more than --study: small encoders on the documentation that is on this machine.
+    """
+
+    machine_fields = PretrainSettings.machine_fields | {"task"}
+
+    study: str = Field(description=f"what to vary: {', '.join(STUDIES)}")
+    variants: tuple[str, ...] = Field(
+        default=(),
+        description="of the study's variants these alone, and the paper's choice (objective: mlm;"
+        " masking: 100/0/0 80/20/0; masking_rate: 0.4; size: 24/1024/16)",
+    )
+    task: tuple[str, ...] = Field(
+        default=tuple(
+            f"{name}={DOCUMENTATION}"
+            for name in ("docs_library", "docs_parameters", "docs_answers")
+        ),
+        min_length=1,
+        description="what is learned from each encoder, several: TASK=DATA, or for tagging with"
+        " features of an encoder that stays as it is TASK:features=DATA; TASK and DATA as for"
+        " workflows/finetune.py",
+    )
+    seeds: int = Field(default=3, ge=1, description="fine-tunings of each, with seeds from 0 on")
+    finetuning: LearningSettings = Field(default_factory=LearningSettings)
+    at_once: int | None = Field(
+        default=None,
+        ge=1,
+        description="runs that train at once, at most; by default as many as the cluster has room"
+        " for when the ablation begins",
+    )
+    gpus_per_trial: float = Field(
+        default=1.0, gt=0, description="GPUs of a run, or a share of one, where a GPU is used"
+    )
+    tracking: TrackingSettings = Field(
+        default=TrackingSettings(experiment=EXPERIMENT, register_as=None)
+    )
+    checkpoint: CheckpointSettings = Field(default=CheckpointSettings(keep=1))
+
+    @field_validator("tracking")
+    @classmethod
+    def _nothing_is_registered(cls, tracking: TrackingSettings) -> TrackingSettings:
+        if tracking.register_as is not None:
+            raise ValueError(
+                "an ablation registers no model: leave --tracking.register_as out, and register "
+                "a variant with workflows/pretrain.py and its settings.yaml"
+            )
+        return tracking
+
+
+@dataclass(frozen=True)
+class LearnedTask:
+    """A task that is learned from every encoder, how, and from what data."""
+
+    task: str
+    approach: str
+    data: str
+
+    @property
+    def key(self) -> str:
+        """What it is called: `mrpc`, or `conll2003:features`."""
+        return self.task if self.approach == "finetune" else f"{self.task}:{self.approach}"
+
+
+def parse(arguments: Sequence[str]) -> AblateSettings:
+    """The settings; raises `UserError` for what is wrong, a field that the study varies too."""
+    written_out = list(arguments)
+    for option in ("--task", "--variants"):
+        written_out = several_values(written_out, option)
+    study = given_option(arguments, "study")
+    if study is not None:  # first: together with the others' such a value may be wrong as well
+        _refuse_varied_fields(study, arguments)
+    settings = parse_command_line(AblateSettings, written_out)
+    _refuse_varied_fields(settings.study, arguments)
+    chosen_variants(settings.study, settings, settings.variants)
+    learned_tasks(settings)
+    return settings
+
+
+def _refuse_varied_fields(study: str, arguments: Sequence[str]) -> None:
+    given = {each.partition("=")[0].removeprefix("--").replace("-", "_") for each in arguments}
+    for field in find_study(study).fields:
+        if field in given:
+            remedy = f"leave it out: --study {study} sets it for each variant"
+            raise UserError("what the study varies cannot be given", f"--{field}", remedy)
+
+
+def learned_tasks(settings: AblateSettings) -> list[LearnedTask]:
+    """The tasks, in the order given; raises `UserError` for what is none."""
+    tasks: dict[str, LearnedTask] = {}
+    for text in settings.task:
+        name, equals, data = text.partition("=")
+        if not equals or not data:
+            raise UserError("a task without data", f"--task {text}", "write TASK=DATA")
+        task, colon, approach = name.partition(":")
+        found = LearnedTask(task, approach if colon else "finetune", data)
+        settings_class(found.task)
+        if colon and (approach != "features" or not isinstance(TASKS[task], Tagging)):
+            what = "features are for tags of words" if approach == "features" else "no approach"
+            raise UserError(what, f"--task {text}", f"leave :{approach} out, or give ner:features")
+        if found.key in tasks:
+            raise UserError("a task given twice", f"--task {text}", "give each once")
+        tasks[found.key] = found
+        _refuse_long_rows(settings, found)
+    return list(tasks.values())
+
+
+def _refuse_long_rows(settings: AblateSettings, learned: LearnedTask) -> None:
+    """Fine-tuning would refuse them too, after all the pre-training."""
+    longest, positions = (
+        task_options(settings, learned).max_length,
+        settings.model.max_position_embeddings,
+    )
+    if longest > positions:
+        raise UserError(
+            f"rows of {longest} tokens, the encoders have {positions} positions",
+            f"--task {learned.key}",
+            f"give --finetuning.max_length {positions}, or --model.max_position_embeddings",
+        )
+
+
+def task_options(settings: AblateSettings, learned: LearnedTask) -> Task:
+    """The task with the options that the settings say."""
+    options, learning = TASKS[learned.task], settings.finetuning
+    changed: dict[str, Any] = {}
+    if learning.max_length is not None:
+        changed["max_length"] = learning.max_length
+    if "max_examples" in type(options).model_fields:
+        changed["max_examples"] = learning.max_examples
+    return options.model_copy(update=changed)
+
+
+def tune_settings(
+    settings: AblateSettings,
+    learned: LearnedTask,
+    models: Sequence[str],
+    reference: str,
+    *,
+    fewest_layers: int,
+) -> TuneSettings:
+    """The sweep over the encoders, names of runs, by which a task is learned from each.
+
+    What depends on the shape is made for that of the settings, the `reference`'s, so that all learn
+    alike; features are of layers that all have. Raises `UserError` for what is no setting of a
+    fine-tuning.
+    """
+    learning = settings.finetuning
+    values: dict[str, Any] = {
+        "task": learned.task,
+        "approach": learned.approach,
+        "data": learned.data,
+        "model": reference,
+        "axis": (f"model={','.join(models)}",),
+        "seeds": settings.seeds,
+        "batch_size": learning.batch_size,
+        "options": task_options(settings, learned),
+        "tracking": {"uri": settings.tracking.uri, "experiment": settings.tracking.experiment},
+        "checkpoint": {"keep": 1},
+        "cluster": settings.cluster,
+        **{
+            name: getattr(settings, name)
+            for name in ("profile", "storage", "fresh", "precision", "at_once", "gpus_per_trial")
+        },
+    }
+    if learned.approach == "features":
+        values |= {"epochs": learning.feature_epochs}
+        values["strategy"] = "concat_last_four" if fewest_layers >= 4 else "last"
+        values["tagger"] = {"lstm_size": shape_of(settings)[1]}  # the paper: 768 beside 768
+    else:
+        rate = finetuning_rate(settings)
+        values |= {"epochs": learning.epochs, "optimizer": {"peak_learning_rate": rate}}
+    kind = tune_settings_class(learned.task, learned.approach)
+    return validated(kind, values, f"--task {learned.key}")
+
+
+def finetuning_rate(settings: AblateSettings) -> float:
+    """The peak learning rate of fine-tuning, the same for all encoders."""
+    return settings.finetuning.peak_learning_rate or rate_for(shape_of(settings)[1])
+
+
+def rate_for(width: int) -> float:
+    """A learning rate of fine-tuning for an encoder so wide: the narrower the larger.
+
+    On the line through two known ones, both axes logarithmic, to one digit; beyond them constant.
+    """
+    (narrow, wide), (high, low) = _WIDTHS, _RATES
+    share = math.log(min(max(width, narrow), wide) / narrow) / math.log(wide / narrow)
+    return float(f"{high * (low / high) ** share:.0e}")

@@ -1,0 +1,206 @@
+"""What an ablation varies: settings of pre-training go in, the variants of a study come out.
+
+The studies are those of Devlin et al. 2018, tables 5, 6 and 8, and one of the masking rate.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bert_core.errors import UserError, nearest
+from bert_core.evaluation.paper_ablations import (
+    NO_TABLE,
+    TABLE_5,
+    TABLE_6,
+    TABLE_8,
+    PaperAblation,
+)
+from workflows.pretraining.settings import PretrainSettings
+from workflows.settings import validated
+from workflows.sweeps.axes import with_point
+from workflows.sweeps.outcome import Point
+
+Shape = tuple[int, int, int]
+"""Layers, width and attention heads: L, H and A in the paper."""
+
+_ATTENTION_HEAD = 64  # the width of one in all published sizes
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to pre-train: its name, what it is called, and what it sets.
+
+    `paper_row` is the row of the paper's table that it stands beside, "" for none. All others are
+    compared with the `is_reference` one, the paper's own choice.
+    """
+
+    name: str
+    title: str
+    changes: Point
+    paper_row: str = ""
+    is_reference: bool = False
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question to pre-training: the fields that it varies, and the paper's answer."""
+
+    question: str
+    fields: tuple[str, ...]
+    paper: PaperAblation
+    variants: Callable[[PretrainSettings], Sequence[Variant]]
+
+
+def _objectives(settings: PretrainSettings) -> list[Variant]:
+    del settings
+    said = {
+        "mlm_nsp": ("MLM + NSP", "BERT base"),
+        "mlm": ("MLM only", "No NSP"),
+        "left_to_right": ("left to right", "LTR & No NSP"),
+    }
+    return [
+        Variant(name, title, {"rows.objective": name}, row, is_reference=name == "mlm_nsp")
+        for name, (title, row) in said.items()
+    ]
+
+
+def _masking_shares(settings: PretrainSettings) -> list[Variant]:
+    del settings
+    variants = []
+    for name in TABLE_8.rows:
+        masked, _, random = (int(each) / 100 for each in name.split("/"))
+        changes = {"rows.mask_token_share": masked, "rows.random_token_share": random}
+        variants.append(Variant(name, name, changes, name, is_reference=name == "80/10/10"))
+    return variants
+
+
+def _masking_rates(settings: PretrainSettings) -> list[Variant]:
+    del settings
+    return [
+        Variant(
+            f"{rate:g}",
+            f"{rate:.0%} predicted",
+            {"rows.masked_share": rate},
+            is_reference=rate == 0.15,
+        )
+        for rate in (0.1, 0.15, 0.2, 0.3, 0.4)
+    ]
+
+
+def _sizes(settings: PretrainSettings) -> list[Variant]:
+    own = shape_of(settings)
+    fields = STUDIES["size"].fields
+    variants = []
+    for shape, row in shapes_around(own).items():
+        # What is as in the settings is left out: so the run has the name that it has elsewhere.
+        changes = {
+            name: value
+            for name, value, before in zip(fields, shape, own, strict=False)
+            if value != before
+        }
+        name = shape_text(shape)
+        variants.append(Variant(name, name, changes, row, is_reference=shape == own))
+    return variants
+
+
+def shape_of(settings: PretrainSettings) -> Shape:
+    """The shape that settings of pre-training have."""
+    config = settings.model.config(vocab_size=30_000, pad_token_id=0)
+    return config.num_hidden_layers, config.hidden_size, config.num_attention_heads
+
+
+def shape_text(shape: Shape) -> str:
+    """As the paper's table 6 writes it: 12/768/12."""
+    return "/".join(map(str, shape))
+
+
+def shapes_around(own: Shape) -> dict[Shape, str]:
+    """The shapes of table 6, or, for an encoder that is not in it, as many times its own.
+
+    Each with the row of the paper that it stands for. Widths are rounded to whole attention heads
+    of 64, layers and heads to at least one; shapes that become the same are one.
+    """
+    papers: dict[str, Shape] = {
+        row: (int(each[0]), int(each[1]), int(each[2]))
+        for row in TABLE_6.rows
+        for each in [row.split("/")]
+    }
+    if own in papers.values():
+        return {shape: row for row, shape in papers.items()}
+    layers, width, heads = own
+    found: dict[Shape, str] = {}
+    for row, paper in papers.items():
+        wide = max(1, round(width * paper[1] / 768 / _ATTENTION_HEAD)) * _ATTENTION_HEAD
+        shape = (
+            max(1, round(layers * paper[0] / 12)),
+            width if paper[1] == 768 else wide,
+            max(1, round(heads * paper[2] / 12)),
+        )
+        found[shape] = row  # the later row is the one that was rounded less
+    return found
+
+
+STUDIES: dict[str, Study] = {
+    "objective": Study(
+        "What do next sentences buy, and what bidirectionality?",
+        ("rows.objective",),
+        TABLE_5,
+        _objectives,
+    ),
+    "masking": Study(
+        "What should stand in the place of a predicted token?",
+        ("rows.mask_token_share", "rows.random_token_share"),
+        TABLE_8,
+        _masking_shares,
+    ),
+    "masking_rate": Study(
+        "How many tokens should be predicted?", ("rows.masked_share",), NO_TABLE, _masking_rates
+    ),
+    "size": Study(
+        "How large should the encoder be?",
+        (
+            "model.num_hidden_layers",
+            "model.hidden_size",
+            "model.num_attention_heads",
+            "model.intermediate_size",  # follows the width
+        ),
+        TABLE_6,
+        _sizes,
+    ),
+}
+"""A study is its variants, and a line here."""
+
+
+def find_study(name: str) -> Study:
+    """The study of a name; raises `UserError` for an unknown one."""
+    if name not in STUDIES:
+        remedy = f"one of {', '.join(STUDIES)}"
+        raise UserError(f"unknown study{nearest(name, STUDIES)}", f"--study {name}", remedy)
+    return STUDIES[name]
+
+
+def chosen_variants(name: str, settings: PretrainSettings, wanted: Sequence[str]) -> list[Variant]:
+    """The variants of a study that are wanted, all where none are named, and its reference.
+
+    In the study's order. Raises `UserError` for a name that is none of them.
+    """
+    variants = {each.name: each for each in find_study(name).variants(settings)}
+    for each in wanted:
+        if each not in variants:
+            near, remedy = nearest(each, variants), f"one of {', '.join(variants)}"
+            raise UserError(f"unknown variant{near}", f"--variants {each}", remedy)
+    return [
+        each for each in variants.values() if not wanted or each.name in wanted or each.is_reference
+    ]
+
+
+def variant_settings(settings: PretrainSettings, variant: Variant) -> PretrainSettings:
+    """The settings of a variant's pre-training: those given, with what the variant sets.
+
+    Raises `UserError` where the two do not go together.
+    """
+    values = settings.model_dump(mode="json", include=set(PretrainSettings.model_fields))
+    values = with_point(values, variant.changes) | {"name": None}
+    try:
+        return validated(PretrainSettings, values, "the settings")
+    except UserError as error:
+        raise UserError(f"{variant.title}: {error.what}", error.where, error.remedy) from error

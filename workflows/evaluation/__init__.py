@@ -1,0 +1,1 @@
+"""Models and data to figures, reports and pictures."""

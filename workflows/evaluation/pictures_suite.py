@@ -1,0 +1,308 @@
+"""The suite of pictures: an encoder and labelled examples go in; what it has learned comes out.
+
+Attention of sentences by layer and head, a map of words (or texts) by label, and the neighbours of
+words in different contexts.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_core.errors import UserError, nearest
+from bert_core.evaluation.table_text import markdown_line
+from bert_core.features.attention_maps import AttentionMaps, attention_maps
+from bert_core.features.contexts import (
+    WordsInContext,
+    ambiguous_words,
+    different_contexts,
+    evenly_drawn,
+    nearest_words,
+    read_words,
+)
+from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
+from bert_core.features.strategies import Strategy
+from bert_core.features.units import Unit
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.classification import Classification
+from bert_core.tasks.tag_schemes import OUTSIDE, split_tag
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import FloatArray
+from workflows.evaluation.encoder_plots import plot_attention, plot_map
+from workflows.evaluation.pictures_settings import PicturesSettings
+from workflows.evaluation.task_options import with_options
+from workflows.finetuning.data import EncoderFolder, located, open_encoder
+from workflows.model_location import model_name
+from workflows.report_run import log_report
+from workflows.run_folder import write_atomically
+from workflows.tracking.tracker import default_tracking_uri
+
+MAP, REPORT, RESULT = "map.png", "pictures.md", "pictures.json"
+MOST_TOKENS = 48
+"""Of a sentence whose attention is drawn: pictures of more cannot be read."""
+_SHARE_OF_PLAIN_WORDS = 0.8
+_OWN_SENTENCES, _OWN_WORDS, _CONTEXTS_OF_A_WORD, _WORDS_AROUND = 3, 5, 3, 6
+
+
+@dataclass(frozen=True)
+class TaggedTexts:
+    """Texts as lists of words, and a label of each word."""
+
+    texts: list[list[str]]
+    labels: list[list[str]]
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Texts as strings, and a label of each."""
+
+    texts: list[str]
+    labels: list[str]
+
+
+@dataclass(frozen=True)
+class WordNeighbours:
+    """A word in a text, and what lies near it: cosine, text, label; the word between bars."""
+
+    word: str
+    text: str
+    label: str | None
+    near: list[tuple[float, str, str | None]]
+
+
+def draw_pictures(settings: PicturesSettings) -> bool:
+    """Writes the pictures and the report, and logs them at MLflow; True when it is done.
+
+    Raises `UserError` for what the user can mend, before anything is written.
+    """
+    storage = Path(settings.storage).expanduser()
+    tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
+    encoder = open_encoder(settings.model, storage, tracking_uri)
+    layers = layers_of_map(settings, encoder.config.num_hidden_layers)
+    examples = read_examples(settings)
+    extractor = opened(settings, encoder, layers, "word")
+    sentences = settings.sentences or short_sentences(examples, extractor)
+    maps = [short_enough(extractor, each) for each in sentences]
+    print(f"encoder  {encoder.path}")
+    print(f"data     {len(examples.texts):,} examples", flush=True)
+
+    tags = examples.labels if isinstance(examples, TaggedTexts) else None
+    words = read_words(extractor, examples.texts, tags)
+    states = layered(words.states, len(layers))
+    found = neighbours(settings, replace(words, states=states[-1]))
+    labels = words.labels
+    if isinstance(examples, LabelledTexts):
+        of_texts = opened(settings, encoder, layers, "text").of_texts(examples.texts)
+        labels, states = examples.labels, layered(of_texts, len(layers))
+    assert labels is not None
+    chosen = evenly_drawn(labels, settings.points, settings.seed)
+
+    settings.report.mkdir(parents=True, exist_ok=True)
+    name = model_name(encoder.path)
+    pictures = draw_attention(maps, sentences, settings.report, name)
+    print(f"drawing  {MAP}: {len(chosen):,} points of {len(layers)} layers", flush=True)
+    plot_map(
+        dict(zip(layers, states[:, chosen], strict=True)),
+        [labels[index] for index in chosen],
+        settings.report / MAP,
+        projection=settings.projection,
+        title=f"{name}: {'texts' if tags is None else 'words'} by label",
+    )
+    title = f"What {name} has learned"
+    report = markdown_report(title, pictures, found, layers[-1], settings)
+    write_atomically(settings.report / REPORT, report)
+    content = {
+        "sentences": sentences,
+        "layers": layers,
+        "projection": settings.projection,
+        "labels": sorted({labels[index] for index in chosen}),
+        "neighbours": [vars(each) for each in found],
+    }
+    write_atomically(settings.report / RESULT, json.dumps(content, indent=1, ensure_ascii=False))
+    print(f"report   {settings.report / REPORT}, {len(pictures) + 1} pictures")
+    log_report(
+        [settings.report / each for each in (REPORT, RESULT, MAP, *pictures)],
+        tracking_uri=tracking_uri,
+        experiment=settings.experiment,
+        run_name=name,
+        params={"model": settings.model, "data": settings.data, "split": settings.split}
+        | {"encoder.sha256": encoder.sha256, "projection": settings.projection},
+        metrics={},
+    )
+    return True
+
+
+def layers_of_map(settings: PicturesSettings, num_hidden_layers: int) -> list[int]:
+    """The layers of the map; raises `UserError` for one that the encoder lacks."""
+    if not settings.layers:
+        return sorted({0, num_hidden_layers // 2, num_hidden_layers})
+    chosen = Strategy("--layers", tuple(settings.layers)).layers_of(num_hidden_layers)
+    return list(dict.fromkeys(chosen))
+
+
+def opened(
+    settings: PicturesSettings, encoder: EncoderFolder, layers: Sequence[int], unit: Unit
+) -> Extractor:
+    """An extractor of the states of these layers, end to end."""
+    choice = FeatureChoice(Strategy("layers", tuple(layers)), unit)
+    return load_extractor(encoder.path, choice, max_tokens=settings.max_tokens)
+
+
+def layered(states: FloatArray, num_layers: int) -> FloatArray:
+    """States of several layers end to end, [U, K * H], apart: [K, U, H]."""
+    return states.reshape(len(states), num_layers, -1).swapaxes(0, 1)
+
+
+def read_examples(settings: PicturesSettings) -> TaggedTexts | LabelledTexts:
+    """Some labelled examples of the data, each text once.
+
+    Raises `UserError` for what has no labels.
+    """
+    task = TASKS.get(settings.task)
+    if task is None:
+        hint = nearest(settings.task, TASKS)
+        raise UserError(
+            f"unknown task{hint}", f"--task {settings.task}", f"one of {', '.join(TASKS)}"
+        )
+    task = with_options(task, settings.options)
+    if not isinstance(task, Tagging | Classification):
+        remedy = "take a tagging task, or one of single texts"
+        raise UserError("no labels of words or texts", f"--task {settings.task}", remedy)
+    found = task.examples(located(settings.data), settings.split)
+    draw = np.random.default_rng(settings.seed)
+    drawn = [found[index] for index in draw.permutation(len(found))]
+    if isinstance(task, Tagging):
+        tagged = [each for each in drawn if each.tags is not None and len(each.words)]
+        tagged = list({tuple(each.words): each for each in tagged}.values())
+        _refuse_nothing(tagged, settings)
+        some = tagged[: settings.examples]
+        kinds = [[split_tag(tag)[1] or OUTSIDE for tag in each.tags] for each in some]
+        return TaggedTexts([list(each.words) for each in some], kinds)
+    single = [each for each in drawn if each.second is None and isinstance(each.answer, str)]
+    single = list({each.first: each for each in single}.values())
+    _refuse_nothing(single, settings)
+    some = single[: settings.examples]
+    return LabelledTexts([each.first for each in some], [str(each.answer) for each in some])
+
+
+def _refuse_nothing(found: Sequence[Any], settings: PicturesSettings) -> None:
+    if len(found) < 2:
+        where = f"{settings.split} of {settings.data}"
+        raise UserError(
+            "fewer than two labelled examples", where, "give others, or another --split"
+        )
+
+
+def short_sentences(examples: TaggedTexts | LabelledTexts, extractor: Extractor) -> list[str]:
+    """Some of the texts that can be looked at with ease: of 8 to 16 tokens, mostly plain words."""
+    found: list[str] = []
+    for each in examples.texts:
+        words = each.split() if isinstance(each, str) else each
+        text = each if isinstance(each, str) else " ".join(each)
+        plain = {word for word in words if word.isalpha()}
+        if (
+            len(plain) >= _SHARE_OF_PLAIN_WORDS * len(words)
+            and 8 <= len(extractor.tokenizer.encode(text).ids) <= 16
+        ):
+            found.append(text)
+            if len(found) == _OWN_SENTENCES:
+                break
+    return found
+
+
+def short_enough(extractor: Extractor, sentence: str) -> AttentionMaps:
+    """The attention to a sentence; raises `UserError` for one that is empty or too long to read."""
+    if not sentence.strip():
+        raise UserError("an empty sentence", "--sentences", "give a text")
+    num_tokens = len(extractor.tokenizer.encode(sentence).ids)
+    if num_tokens > MOST_TOKENS:
+        raise UserError(
+            f"a sentence of {num_tokens} tokens",
+            f"--sentences {sentence[:40]}…",
+            f"give one of {MOST_TOKENS} at most, for more cannot be read in a picture",
+        )
+    return attention_maps(extractor.encoder, extractor.tokenizer, sentence)
+
+
+def draw_attention(
+    maps: Sequence[AttentionMaps], sentences: Sequence[str], folder: Path, name: str
+) -> list[str]:
+    """Draws a picture of each sentence; returns their names."""
+    pictures = [f"attention-{number}.png" for number in range(1, len(maps) + 1)]
+    for picture, each, sentence in zip(pictures, maps, sentences, strict=True):
+        print(f"drawing  {picture}: {sentence}", flush=True)
+        plot_attention(each, folder / picture, title=f"{name}: {sentence}")
+    return pictures
+
+
+def neighbours(settings: PicturesSettings, words: WordsInContext) -> list[WordNeighbours]:
+    """What lies near each word in its different contexts."""
+    found = []
+    for word in settings.words or ambiguous_words(words, _OWN_WORDS):
+        places = different_contexts(words, word, _CONTEXTS_OF_A_WORD)
+        if not places:
+            print(f"words    {word} is not in the data: left out")
+        for index in places:
+            near = [
+                (each.cosine, in_its_text(words, each.index), label_of(words, each.index))
+                for each in nearest_words(words, index, settings.neighbours)
+            ]
+            text, label = in_its_text(words, index), label_of(words, index)
+            found.append(WordNeighbours(words.words[index], text, label, near))
+    if settings.words and not found:
+        where = f"--words {' '.join(settings.words)}"
+        raise UserError(
+            "none of the words is in the data", where, "give others, or more --examples"
+        )
+    return found
+
+
+def in_its_text(words: WordsInContext, index: int) -> str:
+    """A word, marked, with those around it."""
+    before, after = words.around(index, _WORDS_AROUND)
+    return f"{before} **{words.words[index]}** {after}".strip()
+
+
+def label_of(words: WordsInContext, index: int) -> str | None:
+    """The label of a word, where it is known."""
+    return None if words.labels is None else words.labels[index]
+
+
+def markdown_report(
+    title: str,
+    pictures: Sequence[str],
+    found: Sequence[WordNeighbours],
+    layer: int,
+    settings: PicturesSettings,
+) -> str:
+    """The report: the pictures by their file names, and a table for each word in a text."""
+    kind = "t-SNE" if settings.projection == "tsne" else "the first two principal components"
+    lines = [
+        f"# {title}\n",
+        f"## A map by label\n\n![map]({MAP})\n",
+        f"By {kind}, each layer on its own; of each label as many points as of any other, where it"
+        " has them. The axes mean nothing, only what lies together does.\n",
+        "## Neighbours of words in different texts\n",
+        f"The words of other texts whose states after layer {layer} point most in the same"
+        " direction, with the cosine.\n",
+    ]
+    for each in found:
+        label = "" if each.label is None else f" ({each.label})"
+        lines += [f"### {each.word}{label}\n", f"{each.text}\n"]
+        labels = [] if each.label is None else ["label"]
+        lines += [
+            markdown_line(["cosine", "in its text", *labels]),
+            "|--:|---" + "|---" * len(labels) + "|",
+        ]
+        lines += [
+            markdown_line([f"{cosine:.2f}", text, *([] if label is None else [label])])
+            for cosine, text, label in each.near
+        ]
+        lines.append("")
+    lines.append("## Attention by layer and head\n")
+    lines.append("Rows look at columns; dark is much.\n")
+    lines += [f"![{name.removesuffix('.png')}]({name})\n" for name in pictures]
+    return "\n".join(lines)

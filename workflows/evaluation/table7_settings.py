@@ -1,0 +1,61 @@
+"""The settings of the suite of Table 7, each with its unit; the defaults are the paper's."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from workflows.cluster_settings import ClusterSettings
+from workflows.finetuning.settings import TaggerSettings
+from workflows.report_run import ReportFolder
+from workflows.settings import CommandLineSettings, default_storage
+
+
+class Table7Settings(CommandLineSettings):
+    """Table 7 of Devlin et al.: fine-tuning and six strategies of features, on NER, seed by seed.
+
+    Each seed of each row is a run of its own under the storage folder; killed at any moment, the
+    same command goes on, and finished runs are not repeated.
+    """
+
+    suite: Literal["table7"] = Field(default="table7", description="this suite")
+    profile: str = Field(
+        default="local", description="where to train: a profile's name, or a YAML file"
+    )
+    model: str = Field(
+        description="encoder: a model folder, models:/NAME@ALIAS, or the name of a run"
+    )
+    data: str = Field(description="folder with train, dev and, for the paper's test column, test")
+    task: str = Field(default="conll2003", description="a tagging task")
+    report: ReportFolder | None = Field(
+        default=None, description="folder for table7.md, table7.json and the pictures"
+    )
+    seeds: int = Field(default=5, ge=1, description="runs of each row, with seeds from 0 on")
+    by_layer: bool = Field(
+        default=True, description="measure each layer alone too, for the picture of F1 by layer"
+    )
+    finetune: bool = Field(default=True, description="measure the row of fine-tuning too")
+    document_context: bool = Field(
+        default=False, description="show the encoder as much of the document as max_length takes"
+    )
+    max_length: int = Field(default=128, ge=8, description="longest row, in tokens")
+    batch_size: int = Field(default=32, ge=1, description="examples per step")
+    finetuning_epochs: int = Field(default=3, ge=1, description="epochs of fine-tuning")
+    finetuning_learning_rate: float = Field(
+        default=5e-5, gt=0, description="peak learning rate of fine-tuning, per step"
+    )
+    feature_epochs: int = Field(default=10, ge=1, description="epochs of a tagger over features")
+    feature_learning_rate: float = Field(
+        default=1e-3, gt=0, description="peak learning rate of a tagger over features, per step"
+    )
+    tagger: TaggerSettings = Field(default_factory=TaggerSettings)
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="type of matrix products"
+    )
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings)
+    storage: str = Field(
+        default_factory=default_storage,
+        description="folder of runs, features and the MLflow store; by default ~/.bertline",
+    )
+    tracking_uri: str | None = Field(
+        default=None, description="MLflow tracking URI; by default the store under the storage"
+    )

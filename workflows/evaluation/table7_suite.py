@@ -1,0 +1,271 @@
+"""The suite of Table 7: an encoder and tagged sentences go in; runs, table and pictures come out.
+
+Every seed of every row is a run of `workflows/finetune.py`; those of a seed share their workers.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from safetensors.torch import load_file
+
+from bert_core.errors import UserError
+from bert_core.evaluation.table7 import (
+    FINETUNING,
+    TITLES,
+    SeedScores,
+    Table7,
+    json_table,
+    markdown_table,
+    text_table,
+)
+from bert_core.features.strategies import STRATEGIES, find_strategy, single_layer
+from bert_core.predictor import load_predictor
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.tagging import Tagging
+from bert_core.training.settings import FinetuningOptimizerSettings
+from workflows.evaluation.table7_plots import (
+    F1_BY_LAYER,
+    LAYER_WEIGHTS,
+    plot_f1_by_layer,
+    plot_layer_weights,
+)
+from workflows.evaluation.table7_settings import Table7Settings
+from workflows.finetune import opened_job
+from workflows.finetuning.data import EncoderFolder, located, open_encoder
+from workflows.finetuning.job import FinetuningJob
+from workflows.finetuning.settings import (
+    FeatureOptimizerSettings,
+    FinetuneTrackingSettings,
+    TaskRunSettings,
+    settings_class,
+)
+from workflows.finetuning.worker import BEST_WEIGHTS
+from workflows.model_location import model_name
+from workflows.report_run import log_report
+from workflows.run_folder import write_atomically
+from workflows.storage import Storage, open_storage
+from workflows.tracking.tracker import default_tracking_uri
+from workflows.training.job import train_and_register
+from workflows.training.run_settings import CheckpointSettings
+
+EXPERIMENT = "table7"
+"""At MLflow: of the runs, and of the table with its pictures."""
+REPORT = "table7.md"
+RESULT = "table7.json"
+"""In the folder of each run: what it came to, so that a finished run is not opened again."""
+_NOT_OF_THE_TABLE = {"suite", "report", "cluster", "storage", "tracking_uri", "profile"}
+
+
+def measure_table7(settings: Table7Settings) -> bool:
+    """Trains what is missing, prints the table and writes it; False when it was told to stop.
+
+    Raises `UserError` for what the user can mend.
+    """
+    storage = open_storage(settings.storage)
+    tracking_uri = settings.tracking_uri or default_tracking_uri(storage.folder)
+    encoder = open_encoder(settings.model, storage.folder, tracking_uri)
+    names = rows_to_measure(settings, encoder.config.num_hidden_layers)
+    print(f"encoder  {encoder.path}")
+    print(f"runs     {len(names)} rows and layers of {settings.seeds} seeds: {', '.join(names)}")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for seed in range(settings.seeds):
+        results = measure_seed(settings, storage, names, seed)
+        if results is None:
+            return False
+        for name, result in results.items():
+            found[name].append(result)
+        print(text_table(table_of(settings, encoder, found)), flush=True)
+    with ExitStack() as opened:
+        folder = settings.report or Path(opened.enter_context(TemporaryDirectory()))
+        table = write_report(settings, encoder, found, folder)
+        if settings.report is not None:
+            print(f"report   {folder / REPORT}, {RESULT}")
+        log_report(
+            [folder / each for each in (REPORT, RESULT, F1_BY_LAYER, LAYER_WEIGHTS)],
+            tracking_uri=tracking_uri,
+            experiment=EXPERIMENT,
+            run_name=f"table7-{model_name(encoder.path)}",
+            params=settings.model_dump(mode="json", exclude=_NOT_OF_THE_TABLE)
+            | {"encoder.sha256": encoder.sha256},
+            metrics={f"dev_f1.{name}": mean(scores.dev) for name, scores in table.rows.items()},
+        )
+    return True
+
+
+def rows_to_measure(settings: Table7Settings, num_hidden_layers: int) -> list[str]:
+    """The rows of the table, and single layers beyond them; raises `UserError` for a small model.
+
+    `embeddings`, `second_to_last` and `last` are single layers already.
+    """
+    strategies = [find_strategy(name) for name in TITLES if name != FINETUNING]
+    for strategy in strategies:
+        strategy.layers_of(num_hidden_layers)
+    if not isinstance(TASKS.get(settings.task), Tagging):
+        raise UserError("Table 7 is about tagging", f"--task {settings.task}", "leave it out")
+    names = [FINETUNING] if settings.finetune else []
+    names += [strategy.name for strategy in strategies]
+    if settings.by_layer:
+        names += [single_layer(layer).name for layer in range(1, num_hidden_layers - 1)]
+    return names
+
+
+def measure_seed(
+    settings: Table7Settings, storage: Storage, names: Sequence[str], seed: int
+) -> dict[str, dict[str, Any]] | None:
+    """What each row came to with a seed; None when it was told to stop."""
+    with ExitStack() as opened:
+        jobs: dict[str, FinetuningJob] = {}
+        for number, name in enumerate(names, start=1):
+            job_settings = run_settings(settings, name, seed)
+            job = opened.enter_context(opened_job(job_settings, storage, f"{name}-seed{seed}"))
+            job.title = f"seed {seed}, {number} of {len(names)} {name}"
+            jobs[name] = job
+        left = [job for job in jobs.values() if not job.folder.summary.exists()]
+        if left and not train_and_register(left):
+            return None
+        return {name: result_of(settings, job) for name, job in jobs.items()}
+
+
+def run_settings(settings: Table7Settings, name: str, seed: int) -> TaskRunSettings:
+    """The settings of one run."""
+    approach = FINETUNING if name == FINETUNING else "features"
+    options = TASKS[settings.task].model_copy(
+        update={
+            "max_length": settings.max_length,
+            "document_context": settings.document_context,
+        }
+    )
+    own: dict[str, Any]
+    if name == FINETUNING:
+        rate = settings.finetuning_learning_rate
+        optimizer = FinetuningOptimizerSettings(peak_learning_rate=rate)
+        own = {"epochs": settings.finetuning_epochs, "optimizer": optimizer}
+    else:
+        rate = settings.feature_learning_rate
+        own = {
+            "epochs": settings.feature_epochs,
+            "optimizer": FeatureOptimizerSettings(peak_learning_rate=rate),
+            "strategy": name,
+            "tagger": settings.tagger,
+        }
+    return settings_class(settings.task, approach)(
+        profile=settings.profile,
+        data=settings.data,
+        model=settings.model,
+        storage=settings.storage,
+        seed=seed,
+        batch_size=settings.batch_size,
+        precision=settings.precision,
+        cluster=settings.cluster,
+        tracking=FinetuneTrackingSettings(uri=settings.tracking_uri, experiment=EXPERIMENT),
+        checkpoint=CheckpointSettings(every_steps=1000, keep=1),
+        options=options,
+        **own,
+    )
+
+
+def result_of(settings: Table7Settings, job: FinetuningJob) -> dict[str, Any]:
+    """F1 (points) of a finished run on dev and, of fine-tuning, on test; learned shares of layers.
+
+    Written beside the run, so that it is computed once.
+    """
+    path = job.folder.path / RESULT
+    if path.is_file():
+        return json.loads(path.read_text(encoding="utf-8"))
+    checkpoint = job.last_checkpoint()
+    best = checkpoint.extra["notes"]["best"]
+    result: dict[str, Any] = {"dev": 100 * best["score"], "epoch": best["epoch"]}
+    test = examples_of(settings, "test") if job.settings.approach == FINETUNING else None
+    if test is not None:
+        predictor = load_predictor(job.folder.model)
+        predictions, _ = predictor.predict(test, max_tokens=job.settings.max_tokens)
+        result["test"] = 100 * predictor.task.metrics(predictions, test)[predictor.task.criterion]
+    weights = load_file(checkpoint.files[BEST_WEIGHTS])
+    if "mix.logits" in weights:
+        shares = weights["mix.logits"].softmax(0).tolist()
+        layers = [int(layer) for layer in weights["layers"].tolist()]
+        result["shares"] = dict(zip(map(str, layers), shares, strict=True))
+    write_atomically(path, json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def examples_of(settings: Table7Settings, split: str) -> Sequence[Any] | None:
+    """The examples of a split; None where there is no such file."""
+    try:
+        return TASKS[settings.task].examples(located(settings.data), split)
+    except TaskDataError as error:
+        if error.what.startswith("no file of the"):
+            return None
+        raise
+
+
+def table_of(
+    settings: Table7Settings, encoder: EncoderFolder, found: Mapping[str, Sequence[dict[str, Any]]]
+) -> Table7:
+    """The table of what has been measured so far."""
+    config, tagger = encoder.config, settings.tagger
+    normalizer = json.loads(encoder.tokenizer.to_str())["normalizer"] or {}
+    cased = "uncased" if normalizer.get("lowercase") else "cased"
+    context = "as much of the document as fits" if settings.document_context else "single sentences"
+    return Table7(
+        encoder=f"Encoder: {model_name(encoder.path)}, {cased}, {config.num_hidden_layers} layers,"
+        f" {config.hidden_size} wide.",
+        recipe=f"Features: {tagger.lstm_layers} layers of BiLSTM, {tagger.lstm_size} wide in each"
+        f" direction, dropout {tagger.dropout:g}, {settings.feature_epochs} epochs,"
+        f" {settings.feature_learning_rate:g}. Fine-tuning: {settings.finetuning_epochs} epochs,"
+        f" {settings.finetuning_learning_rate:g}. Batches of {settings.batch_size}, {context}.",
+        rows={
+            name: SeedScores(
+                [each["dev"] for each in results],
+                [each["test"] for each in results if "test" in each],
+            )
+            for name, results in found.items()
+            if name in TITLES and results
+        },
+    )
+
+
+def write_report(
+    settings: Table7Settings,
+    encoder: EncoderFolder,
+    found: Mapping[str, Sequence[dict[str, Any]]],
+    folder: Path,
+) -> Table7:
+    """Writes table7.md, table7.json and the pictures, each whole or not at all; gives the table."""
+    table = table_of(settings, encoder, found)
+    num_layers = encoder.config.num_hidden_layers
+    by_layer = {
+        strategy.layers_of(num_layers)[0]: [each["dev"] for each in found[name]]
+        for name in found
+        if name != FINETUNING
+        for strategy in [find_strategy(name)]
+        if len(strategy.layers_of(num_layers)) == 1
+    }
+    weights = {
+        name: {
+            int(layer): [each["shares"][layer] for each in results]
+            for layer in results[0]["shares"]
+        }
+        for name, results in found.items()
+        if name in STRATEGIES and STRATEGIES[name].is_learned
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = {
+        TITLES[name]: sum(table.rows[name].dev) / len(table.rows[name].dev)
+        for name in (FINETUNING, "concat_last_four")
+        if name in table.rows
+    }
+    title = model_name(encoder.path)
+    plot_f1_by_layer(by_layer, lines, folder / F1_BY_LAYER, title=f"{title}: F1 by layer")
+    plot_layer_weights(weights, folder / LAYER_WEIGHTS, title=f"{title}: learned shares")
+    pictures = [F1_BY_LAYER, LAYER_WEIGHTS]
+    write_atomically(folder / REPORT, markdown_table(table, pictures))
+    more = {"by_layer": by_layer, "layer_shares": weights}
+    write_atomically(folder / RESULT, json_table(table, more))
+    return table

@@ -1,0 +1,104 @@
+"""Fine-tuning seen from its driver: the workers' config, and what follows from the last step.
+
+In: a run folder with its last checkpoint and journal. Out: `model/` and `artifacts/`.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workflows.finetuning.data import EncoderFolder, TaskData, located
+from workflows.finetuning.settings import FeatureSettings, TaskRunSettings
+from workflows.remote_run import RemoteRun
+from workflows.reproduction.data_description import data_name, describe_task_data
+from workflows.reproduction.run_origin import encoder_tags
+from workflows.run_folder import RunFolder, write_atomically
+from workflows.storage import Storage
+from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
+from workflows.training.job import JobResults, TrainingJob
+
+if TYPE_CHECKING:
+    from workflows.training.turns import OpenRun
+
+
+class FinetuningJob(TrainingJob):
+    """One fine-tuning run."""
+
+    settings_comment = "the settings of a run of workflows/finetune.py"
+
+    def __init__(
+        self,
+        settings: TaskRunSettings,
+        storage: Storage,
+        folder: RunFolder,
+        encoder: EncoderFolder,
+        data: TaskData,
+        remote: RemoteRun | None = None,
+    ) -> None:
+        super().__init__(settings, storage, folder, remote)
+        self.settings = settings
+        self.encoder = encoder
+        self.data = data
+
+    def checkpoint_bytes(self) -> int:
+        """Weights and moments, and the best epoch's weights beside them."""
+        from bert_core.model_folder import WEIGHTS
+        from bert_core.training.state_tensors import MOMENTS_PER_WEIGHT
+
+        copies = 2 + MOMENTS_PER_WEIGHT[self.settings.optimizer.name]
+        return copies * (self.encoder.path / WEIGHTS).stat().st_size
+
+    def run(self) -> tuple["OpenRun", dict[str, Any]]:
+        """See `workflows.finetuning.worker.open_finetuning` and `feature_worker.open_features`."""
+        from workflows.finetuning.feature_worker import open_features
+        from workflows.finetuning.worker import open_finetuning
+
+        is_features = isinstance(self.settings, FeatureSettings)
+        return open_features if is_features else open_finetuning, {
+            "settings": self.settings.model_dump(mode="json"),
+            "run_folder": str(self.folder.path),
+            "encoder": str(self.encoder.path.absolute()),
+            "data": str(located(self.settings.data)),
+            "data_sha256": self.data.sha256,
+            "features": str(self.features),
+        }
+
+    @property
+    def features(self) -> Path:
+        """The folder of hidden states: that of this data under this encoder."""
+        parts = (self.encoder.sha256[:12], self.data.sha256[:12], self.settings.precision)
+        return self.storage.folder.absolute() / "features" / "-".join(parts)
+
+    def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
+        """Task and profile, the hashes of data and encoder, the data."""
+        params = {
+            "profile": Path(self.settings.profile).stem,
+            "examples.train": str(len(self.data.train.examples)),
+            "examples.dev": str(len(self.data.dev.examples)),
+            "labels": ", ".join(self.data.task.labels),
+        }
+        tags = {"data.sha256": self.data.sha256} | encoder_tags(self.encoder)
+        source = data_name(self.settings.data)
+        return params, tags, DatasetInput(self.settings.task, self.data.sha256, source)
+
+    def data_description(self) -> dict[str, Any]:
+        """Counts, labels and hashes of the examples."""
+        settings, tokenizer = self.settings, self.encoder.tokenizer
+        return describe_task_data(settings.task, settings.data, self.data, tokenizer)
+
+    def write_results(self) -> JobResults:
+        """Writes plots, card and the best epoch's model and report on dev from the checkpoint."""
+        from workflows.finetuning.artifacts import write_dev_report
+        from workflows.finetuning.report import export, finetuning_card, summary_lines
+        from workflows.training.loss_plot import FINETUNING, plot_losses
+
+        folder = self.folder
+        checkpoint = self.last_checkpoint()
+        artifacts = folder.path / ARTIFACTS_NAME
+        plot = artifacts / "loss.png"
+        plot_losses(folder.path / JOURNAL_NAME, plot, title=folder.name, curves=FINETUNING)
+        card = finetuning_card(self, checkpoint)
+        write_atomically(artifacts / "model_card.md", card)
+        export(self, checkpoint, card)
+        write_dev_report(self, checkpoint)
+        figures = checkpoint.extra["notes"]["best"]["figures"]
+        return JobResults(summary_lines(self, checkpoint, plot), card, figures)

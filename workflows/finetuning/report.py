@@ -1,0 +1,159 @@
+"""What a fine-tuning run leaves behind: the model folder, its card, the lines of its summary."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import load_file
+
+from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.bert import Bert
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tasks.catalog import task_config
+from bert_core.tasks.encoded_rows import tally_text
+from bert_core.tasks.task import add_task_head
+from bert_core.training.checkpoint import CheckpointInfo
+from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
+from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
+from workflows.versions.lineage import lineage_of
+from workflows.versions.model_card import finetuned_model_card
+from workflows.versions.registration import Usage
+
+if TYPE_CHECKING:
+    from workflows.finetuning.job import FinetuningJob
+
+PIPELINES = {
+    "BertForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "BertForQuestionAnswering": "question-answering",
+}
+"""What `transformers` calls the tasks that it has a pipeline for."""
+
+
+def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
+    """The model card of a finished run."""
+    settings, data = job.settings, job.data
+    best = checkpoint.extra["notes"]["best"]
+    return finetuned_model_card(
+        name=settings.tracking.register_as or job.folder.name,
+        summary=_summary(settings) + _direction(job),
+        data={
+            "Data": Path(settings.data).name,
+            "Training examples": len(data.train.examples),
+            "Dev examples": len(data.dev.examples),
+            "Of the training examples": tally_text(data.train.rows.tally),
+            "Of the dev examples": tally_text(data.dev.rows.tally),
+            "Labels": ", ".join(data.task.labels) or "none",
+            "SHA-256 of the encoded examples": data.sha256,
+        },
+        recipe={
+            "Epochs": settings.epochs,
+            "Best epoch": best["epoch"],
+            "Examples per step": settings.batch_size,
+            "Longest row (tokens)": data.task.max_length,
+            "Optimizer": settings.optimizer.name,
+            "Peak learning rate": settings.optimizer.peak_learning_rate,
+            "Warm-up (share of steps)": settings.optimizer.warmup_share,
+            **_approach(settings),
+            "Used": Usage.of(checkpoint),
+            "Seed": settings.seed,
+        },
+        figures={name.removeprefix("dev/"): value for name, value in best["figures"].items()},
+        lineage={
+            "Run": job.folder.name,
+            "Encoder": settings.model if "/" not in settings.model else Path(settings.model).name,
+            "Encoder SHA-256": job.encoder.sha256,
+        },
+        pipeline=PIPELINES.get(_architecture(job)),
+    )
+
+
+def _summary(settings: TaskRunSettings) -> str:
+    if isinstance(settings, FeatureSettings):
+        return (
+            f"A BERT encoder as it was, and a BiLSTM over its hidden states ({settings.strategy})"
+            f" trained for the task {settings.task} with Bertline."
+        )
+    return f"A BERT encoder fine-tuned for the task {settings.task} with Bertline."
+
+
+def _direction(job: "FinetuningJob") -> str:
+    """What the card adds of an encoder that attends to the left only."""
+    if not job.encoder.config.is_decoder:
+        return ""
+    said = " The encoder attends to the left only (`is_decoder`)"
+    if not job.data.task.head.pooled:
+        return f"{said}."
+    return f"{said}, and a text is read at its last token: `transformers` loads the encoder alone."
+
+
+def _approach(settings: TaskRunSettings) -> dict[str, Any]:
+    """What only one approach has, for the card."""
+    if isinstance(settings, FeatureSettings):
+        tagger = settings.tagger
+        return {
+            "Features": settings.strategy,
+            "BiLSTM": f"{tagger.lstm_layers} layers, {tagger.lstm_size} wide in each direction",
+            "Dropout": tagger.dropout,
+        }
+    assert isinstance(settings, FinetuneSettings)
+    return {"Dropout": settings.dropout.hidden_dropout_prob}
+
+
+def _architecture(job: "FinetuningJob") -> str:
+    """The class of `transformers` that loads the folder: the encoder's, where it lacks the head.
+
+    That is of a tagger over features, and of a text's last token.
+    """
+    is_features = isinstance(job.settings, FeatureSettings)
+    reads_last = job.encoder.config.is_decoder and job.data.task.head.pooled
+    return "BertModel" if is_features or reads_last else job.data.task.architecture
+
+
+def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:
+    """What the best epoch predicted for the dev examples, in their order."""
+    with checkpoint.files[BEST_PREDICTIONS].open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
+    """Writes the best epoch's weights as a model folder that knows its task."""
+    weights = load_file(checkpoint.files[BEST_WEIGHTS])
+    changes = job.settings.encoder_changes()
+    _, model, tokenizer = load_model_folder(job.encoder.path, changes=changes)
+    if isinstance(job.settings, FeatureSettings):
+        tagger = FeatureTagger.from_weights(weights, model.config)
+        tagger.load_state_dict(weights)
+        model = Bert(model.encoder, {FEATURE_TAGGER: tagger})
+    else:
+        add_task_head(model, job.data.task)
+        model.load_state_dict(weights)
+    task = job.data.task.tuned(best_predictions(checkpoint), job.data.dev.examples)
+    config = task_config(job.settings.task, task) | {"architectures": [_architecture(job)]}
+    lineage = lineage_of(job, checkpoint.extra["notes"]["best"]["figures"])
+    save_model_folder(
+        job.folder.model, model, tokenizer, card, extra_config=config, lineage=lineage
+    )
+
+
+def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) -> list[str]:
+    """What the run came to and where everything lies."""
+    data, best = job.data, checkpoint.extra["notes"]["best"]
+    criterion = data.task.criterion
+    others = [
+        f"{name.removeprefix('dev/')} {value:.3f}"
+        for name, value in best["figures"].items()
+        if name != f"dev/{criterion}"
+    ]
+    return [
+        f"finished     {checkpoint.step:,} steps, {checkpoint.num_rows_seen:,} examples, "
+        f"{checkpoint.num_tokens_seen:,} tokens",
+        f"rows         of train {tally_text(data.train.rows.tally)}; "
+        f"of dev {tally_text(data.dev.rows.tally)}",
+        f"dev          {criterion} {best['score']:.3f} after epoch {best['epoch']} of "
+        f"{job.settings.epochs}; {', '.join(others)}",
+        f"used         {Usage.of(checkpoint)}",
+        f"model        {job.folder.model}",
+        f"plot         {plot}",
+        f"settings     {job.folder.settings}",
+    ]

@@ -1,0 +1,210 @@
+"""The settings of a fine-tuning run, each with its unit; the defaults are the paper's (A.3).
+
+The options of the task stand in a section of their own, whose fields are those of the task.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from bert_core.errors import UserError, nearest
+from bert_core.features.strategies import STRATEGIES
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import Task
+from bert_core.training.settings import FinetuningOptimizerSettings
+from workflows.settings import LAYERS, given_option, read_layer
+from workflows.training.run_settings import RunSettings, TrackingSettings
+
+Approach = Literal["finetune", "features"]
+
+
+class DropoutSettings(BaseModel):
+    """Dropout while fine-tuning; the paper keeps what it pre-trained with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hidden_dropout_prob: float = Field(
+        default=0.1, ge=0, lt=1, description="dropout on hidden states, and before the classifier"
+    )
+    attention_probs_dropout_prob: float = Field(
+        default=0.1, ge=0, lt=1, description="dropout on attention probabilities"
+    )
+
+
+class FinetuneTrackingSettings(TrackingSettings):
+    """Where MLflow is and what a run is called there."""
+
+    experiment: str = Field(default="fine-tuning", description="MLflow experiment")
+    register_as: str | None = Field(
+        default=None,
+        description="name under which the model is registered, also --register NAME; by default it"
+        " is not",
+    )
+
+
+class TaskRunSettings(RunSettings):
+    """What a run that learns a task has, whichever weights it trains."""
+
+    machine_fields = RunSettings.machine_fields | {"preset", "data", "model"}
+
+    preset: str | None = Field(
+        default=None,
+        description="a settings file to start from: settings.yaml of a run, best.yaml of a sweep",
+    )
+
+    task: str = Field(default="classification", description=f"one of {', '.join(TASKS)}")
+    data: str = Field(
+        description="folder with the files of train and dev, as the task has them, or a data set of"
+        " the Hugging Face Hub, hf://OWNER/NAME[:CONFIG]; docs:// for tasks made of documentation"
+    )
+    approach: Approach = Field(
+        default="finetune",
+        description="finetune (all weights) or features (a BiLSTM over hidden states of an encoder"
+        " that stays as it is, for tagging; section 5.3 of the paper)",
+    )
+    model: str = Field(
+        description="encoder: a model folder, models:/NAME@ALIAS, or the name of an earlier run"
+    )
+    batch_size: int = Field(default=32, ge=1, description="examples per step, all workers")
+    epochs: int = Field(default=3, ge=1, description="times that every example is seen")
+    max_tokens: int = Field(
+        default=4096,
+        ge=8,
+        description="tokens of one forward pass of a worker, at most; changes memory, not results",
+    )
+    optimizer: FinetuningOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
+        default_factory=FinetuningOptimizerSettings
+    )
+    tracking: FinetuneTrackingSettings = Field(  # pyright: ignore - frozen, so it may narrow
+        default_factory=FinetuneTrackingSettings
+    )
+    options: Task
+
+    def recipe(self) -> dict[str, Any]:
+        """What decides the weights that come out: a run may only go on under the same.
+
+        The approach is told by the fields that only one of them has.
+        """
+        changeable = {"preset", "profile", "name", "storage", "fresh", "data", "model", "approach"}
+        return self.model_dump(
+            mode="json", exclude=changeable | {"tracking", "cluster", "checkpoint", "max_tokens"}
+        )
+
+    def encoder_changes(self) -> dict[str, Any]:
+        """Fields of the encoder's `ModelConfig` that are other than in its folder."""
+        return {}
+
+
+class FinetuneSettings(TaskRunSettings):
+    """Fine-tunes an encoder, any BERT model folder, on a task."""
+
+    dropout: DropoutSettings = Field(default_factory=DropoutSettings)
+
+    def encoder_changes(self) -> dict[str, Any]:
+        """The dropout."""
+        return self.dropout.model_dump()
+
+
+class TaggerSettings(BaseModel):
+    """The tagger over features; the sizes are the paper's (section 5.3)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lstm_size: int = Field(default=768, ge=1, description="width of the LSTM in each direction")
+    lstm_layers: int = Field(default=2, ge=1, description="layers of the LSTM")
+    dropout: float = Field(
+        default=0.5, ge=0, lt=1, description="dropout on features, and before the classifier"
+    )
+
+
+class FeatureOptimizerSettings(FinetuningOptimizerSettings):
+    """The optimizer of a tagger that starts from nothing."""
+
+    peak_learning_rate: float = Field(
+        default=1e-3, gt=0, description="learning rate at the end of the warm-up, per step"
+    )
+
+
+class FeatureSettings(TaskRunSettings):
+    """Trains a tagger on hidden states of an encoder, any BERT model folder, that stays as it is.
+
+    The states are computed once, and kept under the storage folder for other seeds and strategies.
+    """
+
+    epochs: int = Field(default=10, ge=1, description="times that every example is seen")
+    strategy: str = Field(
+        default="concat_last_four",
+        description=f"the layers read: {', '.join(STRATEGIES)}, or layer_N",
+    )
+    tagger: TaggerSettings = Field(default_factory=TaggerSettings)
+    optimizer: FeatureOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
+        default_factory=FeatureOptimizerSettings
+    )
+
+
+APPROACHES: dict[str, type[TaskRunSettings]] = {
+    "finetune": FinetuneSettings,
+    "features": FeatureSettings,
+}
+"""The settings of each approach."""
+
+
+@cache
+def settings_class(task: str, approach: str = "finetune") -> type[TaskRunSettings]:
+    """The settings of a run that learns this task by this approach, with the task's options.
+
+    Raises `UserError` for a task that is not in TASKS, and an approach that is not for it.
+    """
+    if task not in TASKS:
+        raise UserError(
+            f"unknown task{nearest(task, TASKS)}",
+            f"--task {task}",
+            f"one of {', '.join(TASKS)}",
+        )
+    if approach not in APPROACHES:
+        near = nearest(approach, APPROACHES)
+        remedy = f"one of {', '.join(APPROACHES)}"
+        raise UserError(f"unknown approach{near}", f"--approach {approach}", remedy)
+    options = TASKS[task]
+    if approach == "features" and not isinstance(options, Tagging):
+        what = f"features are for tags of words, not for --task {task}"
+        raise UserError(what, "--approach features", "add --task ner, or leave --approach out")
+    base = APPROACHES[approach]
+    described = f"options of the task {task}"
+    fields = base.model_fields
+    return create_model(
+        f"{approach.capitalize()}_{task}",
+        __base__=base,
+        __doc__=f"{base.__doc__}\n\nThe options are those of --task {task}.",
+        task=(str, Field(default=task, description=fields["task"].description)),
+        approach=(Approach, Field(default=approach, description=fields["approach"].description)),
+        options=(type(options), Field(default=options, description=described)),
+    )
+
+
+def task_and_approach(arguments: Sequence[str]) -> tuple[str, str]:
+    """What decides which settings there are: as options say it, or else the file of --preset.
+
+    Raises `UserError` for a preset that is no settings file.
+    """
+    preset, content = given_option(arguments, "preset"), {}
+    if preset is not None:
+        if not preset.endswith((".yaml", ".yml")):
+            what = "no settings file: presets with names are those of pre-training"
+            remedy = "give settings.yaml of a run, or best.yaml of a sweep"
+            raise UserError(what, f"--preset {preset}", remedy)
+        content = read_layer("preset", preset, LAYERS["preset"])
+    task, approach = (
+        given_option(arguments, name)
+        or str(content.get(name) or TaskRunSettings.model_fields[name].default)
+        for name in ("task", "approach")
+    )
+    return task, approach
+
+
+def read_settings(values: dict[str, Any]) -> TaskRunSettings:
+    """The settings of `model_dump`, as a worker gets them."""
+    return settings_class(values["task"], values["approach"]).model_validate(values)

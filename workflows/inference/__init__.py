@@ -1,0 +1,1 @@
+"""Files of texts to features or predictions, part by part on Ray Data."""

@@ -1,0 +1,107 @@
+"""What a user types after --input goes in; the parts of the texts in it come out, tried.
+
+And at the end: what was done to each part goes in, what is said of them all comes out.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from bert_core.errors import UserError
+from bert_core.text.reading.sources import (
+    CorpusError,
+    CorpusPart,
+    UnreadableFileError,
+    find_parts,
+)
+from bert_core.text.reading.texts import TextPart, divide, read_records
+from workflows.inference.text_parts_settings import TextPartsSettings
+
+OR_SKIP = "or --skip_bad to go on without it"
+
+
+@dataclass(frozen=True)
+class TextInput:
+    """The parts of the files that were found, the same divided, and what is known to be left out.
+
+    `skipped` counts by reason; `unreadable` are the files that cannot be read.
+    """
+
+    found: Sequence[CorpusPart]
+    parts: list[TextPart]
+    skipped: Counter[str]
+    unreadable: Sequence[UnreadableFileError]
+
+
+def find_input(settings: TextPartsSettings, columns: Mapping[str, str]) -> TextInput:
+    """The input in parts, of which the first is read, so that what is wrong is said at once.
+
+    `columns` are those of the texts by the option that names each, the longest texts first. Raises
+    `CorpusError` for what is not there, cannot be read, lacks a column, or is not made of texts.
+    """
+    skipped: Counter[str] = Counter()
+    unreadable: list[UnreadableFileError] = []
+    option, column = next(iter(columns.items()))
+    where = unreadable if settings.skip_bad else None
+    try:
+        found = list(find_parts(settings.input, column, skipped, unreadable=where, option=option))
+    except UnreadableFileError as error:
+        raise CorpusError(error.what, error.where, f"{error.remedy}, {OR_SKIP}") from error
+    for part in found:
+        if part.kind in ("documentation", "hugging_face"):
+            raise CorpusError("no file of texts", part.typed, "give .txt, .jsonl or .parquet files")
+    parts = list(divide(found, settings.part_bytes))
+    for part in parts[:1]:
+        texts = read_records(part, Counter(), columns, id_column=settings.id_column)
+        try:
+            deque(islice(texts, 1) if part.part.compression else texts, maxlen=0)
+        except UnreadableFileError:
+            continue  # said, or left out, in its turn
+    return TextInput(found, parts, skipped, unreadable)
+
+
+def gathered(records: Iterable[Mapping[str, Any]], given: TextInput) -> dict[str, Any]:
+    """What index.json says of any work on parts: `counts`, `dropped`, `bad_files` and `parts`."""
+    counts: Counter[str] = Counter()
+    dropped = Counter(given.skipped)
+    bad = [str(error) for error in given.unreadable]
+    parts = []
+    for record in records:
+        if "error" in record:
+            bad.append("{}: {} ({})".format(*record["error"]))
+            continue
+        counts += Counter(record["counts"])
+        dropped += Counter(record["dropped"])
+        parts.append({"name": record["name"], **record["counts"]})
+    return {
+        "counts": dict(counts),
+        "dropped": dict(+dropped),
+        "bad_files": sorted(set(bad)),
+        "parts": parts,
+    }
+
+
+def left_out(index: Mapping[str, Any]) -> list[str]:
+    """The lines of a summary that say what is not in the result, and why."""
+    bad = [f"left out: {each}" for each in index["bad_files"]]
+    return [f"dropped: {', '.join(_dropped(index)) or 'nothing'}", *bad]
+
+
+def no_texts(settings: TextPartsSettings, index: Mapping[str, Any]) -> UserError:
+    """The error for an input of which nothing is left, with the reasons."""
+    reasons = [*_dropped(index), *(f"left out: {each}" for each in index["bad_files"])]
+    what = f"no texts ({'; '.join(reasons) or 'the input is empty'})"
+    return UserError(what, f"--input {' '.join(settings.input)}", "give files with texts")
+
+
+def num_tokens(records: Iterable[Mapping[str, Any]]) -> int:
+    """The tokens of the parts with these records."""
+    return sum(record.get("counts", {}).get("tokens", 0) for record in records)
+
+
+def _dropped(index: Mapping[str, Any]) -> list[str]:
+    """What was dropped, and how often."""
+    counted = sorted(index["dropped"].items())
+    return [f"{number:,} {name.replace('_', ' ')}" for name, number in counted if number]

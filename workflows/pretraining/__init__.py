@@ -1,0 +1,1 @@
+"""Shards to an encoder: what pre-training adds to a training run."""

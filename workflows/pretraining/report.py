@@ -1,0 +1,126 @@
+"""What a pre-training run leaves behind: the model folder, its card, the lines of its summary."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from bert_core.lineage import Lineage
+from bert_core.model.bert import Bert
+from bert_core.model_folder import save_model_folder
+from bert_core.text.rows.masking import Vocabulary
+from bert_core.training.checkpoint import MODEL, CheckpointInfo
+from workflows.pretraining.metrics import (
+    described_rows,
+    is_as_in_the_paper,
+    metric_name,
+    predicted,
+)
+from workflows.pretraining.settings import PretrainSettings
+from workflows.versions.model_card import model_card
+from workflows.versions.registration import Usage
+
+if TYPE_CHECKING:
+    from workflows.pretraining.job import PretrainingJob
+
+
+def pretraining_card(
+    job: "PretrainingJob", checkpoint: CheckpointInfo, figures: dict[str, float]
+) -> str:
+    """The model card of a finished run."""
+    settings, shards = job.settings, job.shards
+    objective = settings.rows.objective
+    loss, accuracy, perplexity = (
+        figures[f"heldout/{metric_name(objective, name)}"]
+        for name in ("masked_token_loss", "masked_token_accuracy", "perplexity")
+    )
+    words = predicted(objective).capitalize()
+    heldout = {
+        f"{words} loss (nats)": loss,
+        "Perplexity": perplexity,
+        f"{words} accuracy": accuracy,
+    }
+    if "heldout/next_sentence_accuracy" in figures:
+        heldout["Next-sentence accuracy"] = figures["heldout/next_sentence_accuracy"]
+    phases = ", ".join(f"{phase.steps:,} x {phase.sequence_length}" for phase in settings.phases)
+    return model_card(
+        name=settings.tracking.register_as or job.folder.name,
+        summary=_summary(settings),
+        data={
+            "Text": job.source,
+            "Documents": shards.num_documents,
+            "Tokens": shards.num_tokens,
+            "SHA-256 of the shards' index": shards.data_hash,
+            "Vocabulary": shards.vocab_size,
+        },
+        recipe={
+            "Objective": described_rows(settings.rows),
+            "Steps x length": phases,
+            "Rows per step": settings.batch.global_batch_size,
+            "Optimizer": settings.optimizer.name,
+            "Peak learning rate": settings.optimizer.peak_learning_rate,
+            "Warm-up steps": settings.optimizer.warmup_steps,
+            "Rows seen": checkpoint.num_rows_seen,
+            "Tokens seen": checkpoint.num_tokens_seen,
+            "Used": Usage.of(checkpoint),
+            "Seed": settings.seed,
+        },
+        figures=heldout,
+        baseline={f"{words} loss (nats)": figures["heldout/unigram_loss"]},
+        lineage={"Run": job.folder.name, "Tokenizer SHA-256": shards.tokenizer_hash},
+        predicts_next=objective == "left_to_right",
+    )
+
+
+def _summary(settings: PretrainSettings) -> str:
+    size = settings.model.described
+    if settings.rows.objective != "left_to_right":
+        return f"A BERT encoder ({size}) pre-trained from scratch with Bertline."
+    return (
+        f"A left-to-right language model of BERT's shape ({size}) pre-trained from scratch with"
+        " Bertline: each token attends to itself and those before it (`is_decoder`), also in what"
+        " is fine-tuned from it."
+    )
+
+
+def export(
+    job: "PretrainingJob", tokenizer: Tokenizer, checkpoint: Path, card: str, lineage: Lineage
+) -> None:
+    """Writes the checkpoint's weights as a model folder."""
+    settings = job.settings
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    config = settings.architecture(vocabulary.size, vocabulary.pad_id)
+    model = Bert.for_pretraining(config, next_sentence=settings.rows.objective == "mlm_nsp")
+    model.load_state_dict(load_file(checkpoint / MODEL))
+    save_model_folder(job.folder.model, model, tokenizer, card=card, lineage=lineage)
+
+
+def summary_lines(
+    job: "PretrainingJob", checkpoint: CheckpointInfo, figures: dict[str, float], plot: Path
+) -> list[str]:
+    """What the run came to and where everything lies."""
+    folder, rows = job.folder, job.settings.rows
+    loss, accuracy = (
+        figures[f"heldout/{metric_name(rows.objective, name)}"]
+        for name in ("masked_token_loss", "masked_token_accuracy")
+    )
+    unigram = figures["heldout/unigram_loss"]
+    side = "under" if loss < unigram else "over"
+    lines = [
+        f"finished     {checkpoint.step:,} steps, {checkpoint.num_rows_seen:,} rows, "
+        f"{checkpoint.num_tokens_seen:,} tokens",
+        *([] if is_as_in_the_paper(rows) else [f"objective    {described_rows(rows)}"]),
+        f"held out     {predicted(rows.objective)} loss {loss:.3f} ({abs(unigram - loss):.3f} "
+        f"{side} the unigram baseline's {unigram:.3f}), accuracy {accuracy:.1%}",
+    ]
+    if "heldout/next_sentence_accuracy" in figures:
+        accuracy = figures["heldout/next_sentence_accuracy"]
+        lines.append(f"             next-sentence accuracy {accuracy:.1%}")
+    return [
+        *lines,
+        f"used         {Usage.of(checkpoint)}",
+        f"model        {folder.model}",
+        f"plot         {plot}",
+        f"settings     {folder.settings}",
+    ]

@@ -1,0 +1,238 @@
+"""The settings of a pre-training run, each with its unit; the defaults are the paper's base."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from bert_core.config import SIZES, ModelConfig
+from bert_core.text.rows.settings import BatchSettings, RowSettings
+from bert_core.training.settings import PretrainingOptimizerSettings
+from workflows.training.run_settings import RunSettings
+
+
+class ModelSettings(BaseModel):
+    """The encoder: a published size, and what may differ from it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field(
+        default="base", description="layers and width (2/128, 4/256, 4/512, 8/512, 12/768, 24/1024)"
+    )
+    num_hidden_layers: int | None = Field(
+        default=None, ge=1, description="layers, if not the size's"
+    )
+    hidden_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="width of the hidden states, if not the size's; heads and intermediate_size"
+        " follow it, as in all sizes",
+    )
+    num_attention_heads: int | None = Field(
+        default=None, ge=1, description="attention heads, if not one for 64 of the width"
+    )
+    intermediate_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="width of the feed-forward layer, if not 4 times the hidden states'",
+    )
+    hidden_dropout_prob: float = Field(
+        default=0.1, ge=0, lt=1, description="dropout on hidden states"
+    )
+    attention_probs_dropout_prob: float = Field(
+        default=0.1, ge=0, lt=1, description="dropout on attention probabilities"
+    )
+    max_position_embeddings: int = Field(
+        default=512, ge=4, description="longest sequence, in tokens"
+    )
+    position_embedding: Literal["learned", "sinusoidal"] = Field(
+        default="learned", description="learned (the paper) or sinusoidal"
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        shape = self._shape()
+        width, heads = shape["hidden_size"], shape["num_attention_heads"]
+        if width % heads:
+            raise ValueError(
+                f"{heads} attention heads cannot share a width of {width}: set "
+                "--model.num_attention_heads to a divisor of --model.hidden_size"
+            )
+        return self
+
+    @property
+    def described(self) -> str:
+        """The size, and what of its shape is other than that."""
+        own = SIZES[self.size].model_dump()
+        shape = self._shape().items()
+        other = [f"{name} {value}" for name, value in shape if value != own[name]]
+        return f"{self.size} with {', '.join(other)}" if other else self.size
+
+    def config(
+        self, vocab_size: int, pad_token_id: int, *, is_decoder: bool = False
+    ) -> ModelConfig:
+        """The architecture for a vocabulary."""
+        values = SIZES[self.size].model_dump()
+        values |= self.model_dump(exclude={"size"}, exclude_none=True) | self._shape()
+        values |= {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
+        return ModelConfig.model_validate(values | {"is_decoder": is_decoder})
+
+    def _shape(self) -> dict[str, int]:
+        """Layers, width, heads and intermediate size."""
+        size = SIZES[self.size]
+        width = self.hidden_size or size.hidden_size
+        return {
+            "num_hidden_layers": self.num_hidden_layers or size.num_hidden_layers,
+            "hidden_size": width,
+            "num_attention_heads": self.num_attention_heads or max(1, width // 64),
+            "intermediate_size": self.intermediate_size or 4 * width,
+        }
+
+
+class Phase(BaseModel):
+    """A stretch of training at one sequence length."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sequence_length: int = Field(ge=8, description="longest row, in tokens")
+    steps: int = Field(ge=1, description="optimizer steps")
+
+
+class EvaluationSettings(BaseModel):
+    """When and on how much the model is measured on held-out documents."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every_steps: int = Field(
+        default=10_000, ge=1, description="steps between evaluations; also at the end"
+    )
+    num_rows: int = Field(
+        default=2048, ge=1, description="held-out rows an evaluation reads, at most"
+    )
+
+
+class PretrainSettings(RunSettings):
+    """Pre-trains a BERT encoder on token shards and registers it in MLflow.
+
+    Without arguments: the quickstart, on the documentation that is on this machine.
+    """
+
+    machine_fields = RunSettings.machine_fields | {"preset", "shards"}
+
+    preset: str = Field(
+        default="quickstart", description="what to train: a preset's name, or a YAML file"
+    )
+    shards: Path | None = Field(
+        default=None,
+        description="folder of token shards from workflows/prepare.py; without it `text` is"
+        " prepared first",
+    )
+    text: list[str] = Field(
+        default=["docs://"], description="text to prepare when no shards are given (see prepare.py)"
+    )
+    vocabulary_size: int = Field(
+        default=30_000, ge=100, description="word pieces to train when no shards are given"
+    )
+    heldout_share: float = Field(
+        default=0.01, gt=0, lt=1, description="share of the documents of `text` kept for evaluation"
+    )
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    rows: RowSettings = Field(default_factory=RowSettings)
+    batch: BatchSettings = Field(default_factory=BatchSettings)
+    phases: list[Phase] = Field(
+        default=[
+            Phase(sequence_length=128, steps=900_000),
+            Phase(sequence_length=512, steps=100_000),
+        ],
+        description="stretches of training, one schedule over all: a JSON list",
+    )
+    optimizer: PretrainingOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
+        default_factory=PretrainingOptimizerSettings
+    )
+    compile: bool = Field(default=False, description="torch.compile the forward pass (GPU)")
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
+
+    @model_validator(mode="after")
+    def _rows_fit_the_positions(self) -> Self:
+        longest = max(phase.sequence_length for phase in self.phases)
+        if longest > self.model.max_position_embeddings:
+            raise ValueError(
+                f"a phase of {longest} tokens is longer than the position table: raise "
+                f"--model.max_position_embeddings from {self.model.max_position_embeddings}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _every_worker_has_rows(self) -> Self:
+        workers, rows = self.cluster.fewest_workers, self.batch.global_batch_size
+        if workers > rows:
+            raise ValueError(
+                f"{workers} workers cannot share {rows} rows a step: raise "
+                "--batch.global_batch_size or lower --cluster.num_workers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _packed_attention_exists(self) -> Self:
+        """The kernel for packed rows on GPU works in 16 bits and has no dropout."""
+        if self.batch.packed and self.cluster.use_gpu:
+            if self.model.attention_probs_dropout_prob:
+                raise ValueError(
+                    "packed rows have no attention dropout on GPU: set "
+                    "--model.attention_probs_dropout_prob 0 or --batch.packed false"
+                )
+            if self.precision == "float32":
+                raise ValueError(
+                    "packed rows need 16 bits on GPU: set --precision bfloat16 or "
+                    "--batch.packed false"
+                )
+        return self
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    def phase_at(self, step: int) -> tuple[int, int]:
+        """The number of the phase that step (from 0) falls into, and its first step."""
+        first = 0
+        for number, phase in enumerate(self.phases):
+            if step < first + phase.steps:
+                return number, first
+            first += phase.steps
+        raise ValueError(f"step {step} is beyond the last of {first}")
+
+    def architecture(self, vocab_size: int, pad_token_id: int) -> ModelConfig:
+        """The encoder for a vocabulary; it attends to the left only where the objective does."""
+        is_decoder = self.rows.objective == "left_to_right"
+        return self.model.config(vocab_size, pad_token_id, is_decoder=is_decoder)
+
+    def recipe(self) -> dict[str, object]:
+        """What decides the weights that come out: a run may only go on under the same.
+
+        Fields that came later are left out where they say what was so before there were any: a
+        default run keeps its name, and an older one may go on.
+        """
+        changeable = {"preset", "profile", "name", "storage", "fresh", "shards", "text"}
+        changeable |= {
+            "vocabulary_size",
+            "heldout_share",
+            "tracking",
+            "cluster",
+            "checkpoint",
+            "evaluation",
+        }
+        values = self.model_dump(mode="json", exclude=changeable)
+        for section, fields in self._as_before().items():
+            for name, value in fields.items():
+                if values[section][name] == value:
+                    del values[section][name]
+        return values
+
+    def _as_before(self) -> dict[str, dict[str, object]]:
+        """What older runs did, by the fields that they did not have."""
+        alone = self.rows.objective == "mlm"  # it had full sentences
+        return {
+            "rows": {"input_format": "full_sentences" if alone else "segment_pair"},
+            "model": {"hidden_size": None, "num_attention_heads": None, "intermediate_size": None},
+        }

@@ -1,0 +1,71 @@
+"""What happens before the first step of pre-training: what a run reads, and what is said of it."""
+
+from pathlib import Path
+
+from bert_core.errors import UserError
+from bert_core.text.rows.settings import RowSettings
+from bert_core.text.shard_index import TOKENIZER_NAME
+from bert_core.text.shards import TokenShards, open_shards
+from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from workflows.pretraining.metrics import described_rows, is_as_in_the_paper
+from workflows.pretraining.settings import PretrainSettings
+from workflows.run_folder import RunFolder
+
+
+def prepared_text(settings: PretrainSettings, storage: Path) -> Path:
+    """Prepares `settings.text` under the storage folder and returns the shards' folder.
+
+    The folder is named after the text's files too: text that changed is prepared anew.
+    """
+    from workflows.prepare import PrepareSettings, plan_hash, prepare
+
+    wanted = PrepareSettings(
+        text=settings.text,
+        output=storage / "shards",
+        vocabulary_size=settings.vocabulary_size,
+        heldout_share=settings.heldout_share,
+    )
+    return prepare(wanted.model_copy(update={"output": wanted.output / plan_hash(wanted)}))
+
+
+def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
+    """Raises `UserError` where the tokenizer is not that of the shards, or documents are too few.
+
+    A run would find out after its start-up, or at its first evaluation.
+    """
+    if tokenizer_hash(load_tokenizer(shards.folder)) != shards.tokenizer_hash:
+        raise UserError(
+            "the tokenizer is not the one that the shards were made with",
+            str(shards.folder / TOKENIZER_NAME),
+            "put the right one back, or prepare the text again with workflows/prepare.py --fresh",
+        )
+    needed = 2 if rows.input_format == "segment_pair" else 1
+    for each in (shards, open_shards(shards.folder, "heldout")):
+        if each.num_documents < needed:
+            remedy = "prepare more documents, or more held-out ones with --heldout_share"
+            if each.num_documents:  # one: enough where no second segment comes from another
+                remedy += ", or set --rows.input_format full_sentences and --rows.objective mlm"
+            raise UserError(
+                f"{each.num_documents} documents in the {each.split} split, {needed} are needed",
+                str(shards.folder),
+                remedy,
+            )
+
+
+def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards) -> None:
+    """Prints what is about to be trained, on what, and where it will lie."""
+    phases = ", ".join(f"{phase.steps:,} at {phase.sequence_length}" for phase in settings.phases)
+    lines = [
+        f"run      {folder.name}",
+        f"folder   {folder.path}",
+        f"data     {shards.num_tokens:,} tokens in {shards.num_documents:,} documents, "
+        f"{shards.data_hash[:12]}",
+        f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
+        *(
+            []
+            if is_as_in_the_paper(settings.rows)
+            else [f"rows     {described_rows(settings.rows)}"]
+        ),
+        f"steps    {phases}, {settings.batch.global_batch_size:,} rows each",
+    ]
+    print("\n".join(lines), flush=True)

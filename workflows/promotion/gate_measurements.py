@@ -1,0 +1,111 @@
+"""What a model costs on this machine: latency and memory, measured in a fresh process.
+
+A model folder and examples go in; milliseconds of a request and megabytes come out.
+"""
+
+import multiprocessing
+import platform
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from bert_core.errors import UserError
+from bert_core.tasks.task import Task
+from workflows.promotion.gate import MEGABYTE, MeasuredWith
+
+WARM_UP = 5
+"""Requests before those that are measured."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Latency of a request, and the most resident memory of the process, libraries included.
+
+    A request is a call of `Predictor.predict`: from texts to predictions.
+    """
+
+    p50_ms: float
+    p95_ms: float
+    memory_mb: float
+
+
+def measure_footprint(
+    folder: Path, task_name: str, task: Task, examples: Sequence[Any], how: MeasuredWith
+) -> Footprint:
+    """Loads the model in a process of its own and asks it, one request after the other.
+
+    The examples are spread over all that there are, and come again where they are too few. Raises
+    `UserError` where the process dies.
+    """
+    wanted = how.requests * how.batch_size
+    spread = [examples[index * len(examples) // wanted] for index in range(wanted)]
+    requests = [spread[at : at + how.batch_size] for at in range(0, wanted, how.batch_size)]
+    # Spawned, not forked: what this process has loaded must not count.
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    arguments = (sender, folder, task_name, task, requests, how.threads)
+    process = context.Process(target=_measure, args=arguments, daemon=True)
+    process.start()
+    sender.close()
+    try:
+        return Footprint(*receiver.recv())
+    except EOFError as error:
+        process.join()
+        what = f"the process that measures ended with {process.exitcode}"
+        raise UserError(what, folder.name, "is there memory for the model?") from error
+    finally:
+        process.kill()
+        process.join()
+
+
+def machine() -> str:
+    """The processor, and how many cores there are, for the record of a measurement."""
+    name = platform.processor() or platform.machine()
+    path = Path("/proc/cpuinfo")
+    if path.is_file():
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        name = named[0] if named else name
+    return f"{name}, {multiprocessing.cpu_count()} cores"
+
+
+def _measure(
+    sender: Connection,
+    folder: Path,
+    task_name: str,
+    task: Task,
+    requests: Sequence[Sequence[Any]],
+    threads: int,
+) -> None:
+    """In the process of its own: sends the numbers of a `Footprint`."""
+    from dataclasses import replace
+
+    import numpy as np
+    import torch
+
+    from bert_core.predictor import load_predictor
+
+    torch.set_num_threads(threads)
+    predictor = replace(load_predictor(folder, task_name=task_name), task=task)
+    seconds = []
+    for request in (*requests[:WARM_UP], *requests):
+        began = time.perf_counter()
+        predictor.predict(request)
+        seconds.append(time.perf_counter() - began)
+    p50, p95 = np.percentile(seconds[-len(requests) :], [50, 95]) * 1000
+    sender.send((float(p50), float(p95), peak_memory_bytes() / MEGABYTE))
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has had resident, since it began."""
+    path = Path("/proc/self/status")
+    if path.is_file():  # what getrusage says on Linux includes the process that started this one
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,56 @@
+"""A model folder in float32 and what int8 loses go in; the folder to compute in int8 comes out."""
+
+import json
+import shutil
+from pathlib import Path
+
+from bert_core.errors import UserError
+from bert_core.model_folder import CONFIG, publish_folder
+from bert_core.quantization import PRECISION_FIELD
+from workflows.quantization.table import QuantizationLoss
+from workflows.tracking.tracker import without_machine_paths
+
+CARD = "README.md"
+_TITLE = "## In int8"
+_BEFORE = "## How to load"
+
+
+def write_quantized(source: Path, output: Path, loss: QuantizationLoss) -> None:
+    """Writes a copy of a model folder that is computed in int8 and says so, whole or not at all.
+
+    The weights stay those of float32, from which int8 is made whenever the folder is opened: so
+    `transformers` reads it too. Raises `UserError` where there is something already.
+    """
+    if output.exists():
+        raise UserError("the output is there already", str(output), "give a new folder")
+    written = output.with_name(f".{output.name}.written")
+    shutil.rmtree(written, ignore_errors=True)
+    written.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(source, written, ignore=shutil.ignore_patterns(".*"))
+    config = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    config |= {PRECISION_FIELD: "int8"}
+    _replace(written / CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n")
+    card = source / CARD
+    text = card.read_text(encoding="utf-8") if card.is_file() else f"# {source.resolve().name}\n"
+    _replace(written / CARD, with_loss(text, loss))
+    publish_folder(written, output)
+
+
+def with_loss(card: str, loss: QuantizationLoss) -> str:
+    """A model card with what int8 loses in it, before it says how the model is loaded."""
+    section = f"{_TITLE}\n\n{_EXPLANATION}\n\n{without_machine_paths(loss.text)}\n"
+    before, title, after = card.partition(f"\n{_BEFORE}\n")
+    if not title:
+        return f"{card.rstrip()}\n\n{section}"
+    return f"{before.rstrip()}\n\n{section}{title}{after}"
+
+
+def _replace(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)  # a copy may be read-only, as its source is
+    path.write_text(text, encoding="utf-8")
+
+
+_EXPLANATION = (
+    "Bertline computes the encoder's linear maps of this folder in whole numbers of 8 bits, on the"
+    " CPU. The weights in it are those of float32, and with `transformers` so is what is computed."
+)

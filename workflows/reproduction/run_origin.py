@@ -1,0 +1,106 @@
+"""What a run leaves for whoever looks back from its model, or makes it again.
+
+Beside settings.yaml, among its artifacts: the states of the code, the data, and what it ended with;
+and tags with their hashes, which its versions carry too.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_core.disk import file_sha256
+from bert_core.lineage import read_lineage
+from bert_core.model_folder import WEIGHTS
+from bert_core.tokenizer import tokenizer_hash
+from bert_core.training.checkpoint import CheckpointInfo
+from workflows.finetuning.data import EncoderFolder
+from workflows.model_location import model_name
+from workflows.registry import (
+    IDENTITY_NAMES,
+    PARENT_CONTENT_TAG,
+    PARENT_RUN_ID_TAG,
+    PARENT_TAG,
+    content_hash,
+)
+from workflows.reproduction.code_files import note_code, read_code
+from workflows.run_folder import RunFolder, write_atomically
+from workflows.tracking.tracker import ARTIFACTS_NAME
+
+if TYPE_CHECKING:
+    from workflows.training.job import TrainingJob
+
+SETTINGS, CODE, DATA, OUTCOME = "settings.yaml", "code.json", "data.json", "outcome.json"
+"""Artifacts: the settings, and what `note_code`, `describe_…` and `write_outcome` write."""
+SETTINGS_TAG, CODE_TAG, TOKENIZER_TAG = "settings.sha256", "code.sha256", "tokenizer.sha256"
+ENCODER_NAME, ENCODER_SHA256, ENCODER_RUN = "encoder.name", "encoder.sha256", "encoder.run"
+
+
+def write_origin(job: "TrainingJob", *, trains: bool) -> None:
+    """Writes down what the run is made of; the code only where it is about to train."""
+    artifacts = job.folder.path / ARTIFACTS_NAME
+    artifacts.mkdir(exist_ok=True)
+    if trains:
+        note_code(artifacts / CODE)
+    described = job.data_description()
+    if described:
+        write_atomically(artifacts / DATA, json.dumps(described, indent=1))
+
+
+def origin_tags(folder: RunFolder) -> dict[str, str]:
+    """The hashes of settings.yaml and of the code, as far as they have been written down."""
+    tags = {}
+    if folder.settings.exists():
+        tags[SETTINGS_TAG] = file_sha256(folder.settings)
+    states = read_code(folder.path / ARTIFACTS_NAME / CODE)
+    if states:
+        tags[CODE_TAG] = states[-1].sha256
+    return tags
+
+
+def encoder_tags(encoder: EncoderFolder) -> dict[str, str]:
+    """Which encoder a run starts from: hashes, its version if it has one, the run that made it.
+
+    By the hash of its content a version is found that is registered later or elsewhere.
+    """
+    tags = {
+        ENCODER_NAME: encoder.version or model_name(encoder.path),
+        ENCODER_SHA256: encoder.sha256,
+        TOKENIZER_TAG: tokenizer_hash(encoder.tokenizer),
+    }
+    if all((encoder.path / name).is_file() for name in IDENTITY_NAMES):
+        weights = (encoder.path / WEIGHTS).stat()
+        tags[PARENT_CONTENT_TAG] = _content(encoder.path, weights.st_mtime_ns)
+    lineage = read_lineage(encoder.path)
+    known = {
+        PARENT_TAG: encoder.version,
+        ENCODER_RUN: lineage and lineage.run,
+        PARENT_RUN_ID_TAG: lineage and lineage.run_id,
+    }
+    return tags | {name: value for name, value in known.items() if value}
+
+
+@cache
+def _content(folder: Path, modified_ns: int) -> str:
+    """The content of a folder that many runs start from, the trials of a sweep, read once."""
+    del modified_ns
+    return content_hash(folder)
+
+
+def write_outcome(job: "TrainingJob") -> None:
+    """Writes down what the run came to and what it was computed by: the bits depend on both."""
+    outcome = outcome_of(job.folder, job.last_checkpoint())
+    write_atomically(job.folder.path / ARTIFACTS_NAME / OUTCOME, json.dumps(outcome, indent=1))
+
+
+def outcome_of(folder: RunFolder, checkpoint: CheckpointInfo) -> dict[str, Any]:
+    """The weights of the model folder by their hash, and what has computed them."""
+    weights = folder.model / WEIGHTS
+    return {
+        "steps": checkpoint.step,
+        "weights_sha256": file_sha256(weights) if weights.is_file() else None,
+        "device": checkpoint.extra["device"],
+        "processor": checkpoint.extra.get("processor"),
+        "num_threads": checkpoint.num_threads,
+        "world_size": checkpoint.world_size,
+    }

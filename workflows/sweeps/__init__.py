@@ -1,0 +1,1 @@
+"""Settings with axes to trials, a report, and a winner."""

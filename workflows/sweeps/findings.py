@@ -1,0 +1,227 @@
+"""What a sweep's outcome says, worked out: its points in order, what tells them apart, their cost.
+
+Scores stay in 0..1, as tasks have them; `points_text` and its like write them in points (0..100).
+"""
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+
+from bert_core.evaluation.paper_table import PaperTable
+from bert_core.evaluation.published import beside_published, metric_title
+from bert_core.evaluation.sweep import (
+    Importance,
+    PointScores,
+    SeedNoise,
+    importances,
+    margins,
+    noise_share,
+    ranked,
+    seed_noise,
+    without_fallen,
+)
+from bert_core.evaluation.table7 import score_text
+from workflows.sweeps.outcome import Point, SweepOutcome, TrialOutcome
+from workflows.tracking.tracker import without_machine_paths
+from workflows.vector_charts import value_text
+
+BEST = "best.yaml"
+
+
+@dataclass(frozen=True)
+class PointFound:
+    """A point with its trials; `margin` is how far below the best it may be and still be level."""
+
+    rank: int
+    scores: PointScores
+    trials: tuple[TrialOutcome, ...]
+    behind: float = 0.0
+    margin: float | None = None
+
+    @property
+    def point(self) -> Point:
+        """The values of the axes."""
+        return self.scores.point
+
+    @property
+    def is_level(self) -> bool | None:
+        """Whether these seeds leave it open that it is the best; None where nothing says so."""
+        return None if self.margin is None else self.behind <= self.margin
+
+    @property
+    def scored(self) -> list[TrialOutcome]:
+        """The trials that have a score."""
+        return [each for each in self.trials if each.score is not None]
+
+    @property
+    def seconds(self) -> float:
+        """The mean time of a trial."""
+        return fmean(each.seconds for each in self.scored)
+
+
+@dataclass(frozen=True)
+class SweepFindings:
+    """A sweep with what follows from it; `points` are those with a score, the best first."""
+
+    outcome: SweepOutcome
+    points: tuple[PointFound, ...]
+    unscored: tuple[PointFound, ...]
+    noise: SeedNoise | None
+    noise_share: float | None
+    importances: dict[str, Importance]
+    beside_paper: PaperTable | None
+
+    @property
+    def num_fallen(self) -> int:
+        """How many points are so far below the others that importances leave them out."""
+        return len(self.points) - len(without_fallen([each.scores for each in self.points]))
+
+    @property
+    def has_importances(self) -> bool:
+        """Whether there are axes to divide what varies among."""
+        return len(self.points) > 1 and len(self.outcome.axes) > 1
+
+    @property
+    def best(self) -> PointFound | None:
+        """The point with the best mean."""
+        return self.points[0] if self.points else None
+
+    @cached_property
+    def best_trial(self) -> TrialOutcome | None:
+        """Of the best point the trial with the best score."""
+        return max(self.best.scored, key=_score) if self.best else None
+
+    @cached_property
+    def axis_titles(self) -> dict[str, str]:
+        """What the axes are called for short: the last part of the name, where it is the only."""
+        lasts = [axis.rpartition(".")[2] for axis in self.outcome.axes]
+        return {
+            axis: last if lasts.count(last) == 1 else axis
+            for axis, last in zip(self.outcome.axes, lasts, strict=True)
+        }
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides, as people write it."""
+        return metric_title(self.outcome.criterion)
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds that occur."""
+        return sorted({each.seed for each in self.outcome.trials})
+
+    @property
+    def failed(self) -> list[TrialOutcome]:
+        """Trials that came to nothing."""
+        return [each for each in self.outcome.trials if each.failure is not None]
+
+    @property
+    def missing(self) -> list[TrialOutcome]:
+        """Trials that have not finished, and not failed."""
+        trials = self.outcome.trials
+        return [each for each in trials if each.score is None and each.failure is None]
+
+    @property
+    def finished(self) -> list[TrialOutcome]:
+        """Trials with a score."""
+        return [each for each in self.outcome.trials if each.score is not None]
+
+    def point_text(self, point: Point) -> str:
+        """The values of a point by the axes' short names."""
+        return ", ".join(
+            f"{title} {value_text(point[axis])}" for axis, title in self.axis_titles.items()
+        )
+
+    @property
+    def command(self) -> str:
+        """What trains the best setting again, typed where best.yaml lies."""
+        best = self.best.point if self.best else {}  # where the model is an axis, a file has none
+        places = {name: best.get(name, getattr(self.outcome, name)) for name in ("data", "model")}
+        options = [text for name, value in places.items() for text in (f"--{name}", str(value))]
+        return shlex.join(["python", "workflows/finetune.py", "--preset", BEST, *options])
+
+
+def sweep_findings(outcome: SweepOutcome) -> SweepFindings:
+    """Works out what a sweep says; nothing in it names a path of this machine."""
+    outcome = _cleaned(outcome)
+    trials: dict[tuple[str, ...], list[TrialOutcome]] = {}
+    for each in outcome.trials:
+        trials.setdefault(_key(each.point, outcome.axes), []).append(each)
+    found = [
+        PointScores(
+            {axis: some[0].point[axis] for axis in outcome.axes},
+            tuple(each.score for each in some if each.score is not None),
+        )
+        for some in trials.values()
+    ]
+    best, steady = ranked(found), without_fallen(found)
+    allowed = margins(found) or [None] * len(best)
+
+    def as_found(scores: PointScores, rank: int, margin: float | None) -> PointFound:
+        behind = best[0].mean - scores.mean if scores.scores else 0.0
+        own = trials[_key(scores.point, outcome.axes)]
+        ordered = tuple(sorted(own, key=lambda each: each.seed))
+        return PointFound(rank, scores, ordered, behind, margin)
+
+    points = tuple(
+        as_found(scores, rank, margin)
+        for rank, (scores, margin) in enumerate(zip(best, allowed, strict=True), start=1)
+    )
+    rest = tuple(as_found(each, len(found), None) for each in found if not each.scores)
+    return SweepFindings(
+        outcome=outcome,
+        points=points,
+        unscored=rest,
+        noise=seed_noise(found),
+        noise_share=noise_share(steady),
+        importances=importances(steady),
+        beside_paper=_beside_paper(outcome, points),
+    )
+
+
+def points_text(value: float) -> str:
+    """A score in points, two digits."""
+    return f"{100 * value:.2f}"
+
+
+def scores_text(scores: Sequence[float]) -> str:
+    """Mean and standard deviation of scores, in points."""
+    return score_text([100 * each for each in scores])
+
+
+def _beside_paper(outcome: SweepOutcome, points: Sequence[PointFound]) -> PaperTable | None:
+    if not points:
+        return None
+    figures: dict[str, list[float]] = {}
+    for each in points[0].scored:
+        for name, value in (each.figures or {outcome.criterion: _score(each)}).items():
+            figures.setdefault(name.removeprefix("dev/"), []).append(value)
+    return beside_published(
+        outcome.task, figures, criterion=outcome.criterion, num_dev=outcome.num_dev
+    )
+
+
+def _cleaned(outcome: SweepOutcome) -> SweepOutcome:
+    """Without machine paths; a score that is no number is a failure."""
+    trials = []
+    for each in outcome.trials:
+        if each.score is not None and not math.isfinite(each.score):
+            each = replace(each, score=None, failure=each.failure or "its score is no number")
+        if each.failure is not None:
+            said = without_machine_paths(" ".join(each.failure.split()))
+            each = replace(each, failure=said, score=None)
+        trials.append(each)
+    model, data = (without_machine_paths(each) for each in (outcome.model, outcome.data))
+    return replace(outcome, trials=tuple(trials), model=model, data=data)
+
+
+def _key(point: Point, axes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(repr(point[axis]) for axis in axes)
+
+
+def _score(trial: TrialOutcome) -> float:
+    assert trial.score is not None  # the caller has chosen
+    return trial.score

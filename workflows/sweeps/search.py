@@ -1,0 +1,137 @@
+"""Which points a sweep tries: axes go in; a grid, a draw, or proposals of Optuna come out."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bert_core.errors import UserError
+from workflows.sweeps.axes import Axis, Choice, Range
+from workflows.sweeps.outcome import Point
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+SIGNIFICANT_DIGITS = 3
+"""Of drawn and proposed numbers: what is tried should be readable, and reads the same again."""
+
+
+def grid(axes: Sequence[Axis]) -> Iterator[Point]:
+    """Every combination of the choices; raises `UserError` where an axis is a range."""
+    for axis in axes:
+        if isinstance(axis, Range):
+            raise UserError(
+                "a grid of a range, which has no end",
+                f"--axis {axis.field}",
+                "give values (FIELD=1e-5,3e-5), or draw from it with --search random or optuna",
+            )
+    choices = [axis for axis in axes if isinstance(axis, Choice)]
+    names = [axis.field for axis in choices]
+    for values in product(*(axis.values for axis in choices)):
+        yield dict(zip(names, values, strict=True))
+
+
+def drawn_points(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
+    """So many different points at random; the first of them do not depend on how many.
+
+    Raises `UserError` where there are not so many.
+    """
+    random = np.random.default_rng(seed)
+    points: list[Point] = []
+    tries = 0
+    while len(points) < count:
+        point = {axis.field: _drawn(axis, random) for axis in axes}
+        if point not in points:
+            points.append(point)
+        tries += 1
+        if tries > 100 * count:
+            raise UserError(
+                f"no more than {len(points)} different points in these axes",
+                f"--points {count}",
+                "lower it, or try all with --search grid",
+            )
+    return points
+
+
+def _drawn(axis: Axis, random: np.random.Generator) -> Any:  # noqa: ANN401 - a setting's value
+    if isinstance(axis, Choice):
+        return axis.values[int(random.integers(len(axis.values)))]
+    if axis.is_integer and not axis.is_log:
+        return int(random.integers(int(axis.low), int(axis.high) + 1))
+    low, high = map(math.log, (axis.low, axis.high)) if axis.is_log else (axis.low, axis.high)
+    value = float(random.uniform(low, high))
+    return readable(math.exp(value) if axis.is_log else value, axis)
+
+
+def readable(value: float, axis: Range) -> float | int:
+    """The number with a few digits, within the range."""
+    if axis.is_integer:
+        return round(value)
+    return min(max(float(f"{value:.{SIGNIFICANT_DIGITS}g}"), axis.low), axis.high)
+
+
+class Proposals:
+    """Optuna's proposals (tree-structured Parzen estimators), from what earlier points reached."""
+
+    def __init__(self, axes: Sequence[Axis], seed: int, num_earlier: int) -> None:
+        try:
+            import optuna
+        except ImportError as error:
+            raise UserError(
+                "Optuna is not installed", "--search optuna", "pip install 'bertline[optuna]'"
+            ) from error
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        # A sampler of the same seed would propose again what it did before the sweep was killed.
+        sampler = optuna.samplers.TPESampler(seed=seed + num_earlier)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._axes = {axis.field: axis for axis in axes}
+        self._space = {axis.field: _distribution(axis) for axis in axes}
+        self._asked: dict[str, Any] = {}
+
+    def learn(self, found: Iterable[tuple[Point, float]]) -> None:
+        """Takes in what points have reached."""
+        from optuna.trial import create_trial
+
+        for point, score in found:
+            asked = self._asked.pop(_key(point), None)
+            if asked is None:
+                params = {name: self._as_optuna(name, value) for name, value in point.items()}
+                trial = create_trial(params=params, distributions=self._space, value=score)
+                self._study.add_trial(trial)
+            else:
+                self._study.tell(asked, score)
+
+    def propose(self) -> Point:
+        """The next point."""
+        asked = self._study.ask(self._space)
+        point = {name: self._as_value(name, value) for name, value in asked.params.items()}
+        self._asked[_key(point)] = asked
+        return point
+
+    def _as_value(self, name: str, value: Any) -> Any:  # noqa: ANN401
+        axis = self._axes[name]
+        return axis.values[value] if isinstance(axis, Choice) else readable(value, axis)
+
+    def _as_optuna(self, name: str, value: Any) -> Any:  # noqa: ANN401
+        axis = self._axes[name]
+        return axis.values.index(value) if isinstance(axis, Choice) else value
+
+
+def _key(point: Point) -> str:
+    return repr(sorted(point.items()))
+
+
+def _distribution(axis: Axis) -> "BaseDistribution":
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    if isinstance(axis, Choice):  # Optuna knows a choice by its place: values may be anything
+        return CategoricalDistribution(tuple(range(len(axis.values))))
+    if axis.is_integer:
+        return IntDistribution(int(axis.low), int(axis.high), log=axis.is_log)
+    return FloatDistribution(axis.low, axis.high, log=axis.is_log)

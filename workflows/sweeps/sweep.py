@@ -1,0 +1,239 @@
+"""A sweep: settings with axes go in; its trials come out, each a run, planned, trained or finished.
+
+What a trial has reached lies in its run's folder, so the same command does only what is missing.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import yaml
+
+from bert_core.errors import UserError
+from bert_core.evaluation.sweep import PointScores, ranked
+from workflows.finetune import opened_job, read_inputs
+from workflows.finetuning.data import EncoderFolder, TaskData
+from workflows.finetuning.settings import TaskRunSettings
+from workflows.model_location import model_name
+from workflows.run_folder import RunFolder, open_run, write_atomically
+from workflows.settings import settings_hash
+from workflows.storage import Storage
+from workflows.sweeps.axes import Axis, read_axis
+from workflows.sweeps.outcome import Point, SweepOutcome
+from workflows.sweeps.planned_trial import PlannedTrial
+from workflows.sweeps.search import drawn_points, grid
+from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings, trial_settings
+from workflows.tracking.tracker import default_tracking_uri
+
+POINTS, CLOCK = "points.json", "clock.json"
+"""In the sweep's folder: the points that were proposed, and the seconds that it has taken."""
+
+
+class Sweep:
+    """A sweep and its trials so far, each taken for this process alone while the sweep is open."""
+
+    def __init__(
+        self,
+        settings: TuneSettings,
+        storage: Storage,
+        folder: RunFolder,
+        inputs: tuple[EncoderFolder, TaskData],
+        opened: ExitStack,
+    ) -> None:
+        self.settings, self.storage, self.folder = settings, storage, folder
+        self.axes = read_axes(settings)
+        self.trials: list[PlannedTrial] = []
+        self.data = inputs[1]
+        """As the settings have them; where options of the task are axes, trials have others."""
+        self._opened = opened
+        self._inputs = {_what_is_read(settings): inputs}
+
+    @property
+    def tracking_uri(self) -> str:
+        """Where MLflow is."""
+        return self.settings.tracking.uri or default_tracking_uri(self.storage.folder)
+
+    @property
+    def shared(self) -> dict[str, TaskData]:
+        """All data that trials read, by their hashes."""
+        return {data.sha256: data for _, data in self._inputs.values()}
+
+    def plan(self, point: Point) -> list[PlannedTrial]:
+        """Adds the trials of a point, one for each seed. Raises `UserError` for a wrong value."""
+        seeds = range(self.settings.seed, self.settings.seed + self.settings.seeds)
+        planned = [self._planned(point, seed) for seed in seeds]
+        self.trials += planned
+        return planned
+
+    def _planned(self, point: Point, seed: int) -> PlannedTrial:
+        own = trial_settings(self.settings, point, seed)
+        read = _what_is_read(own)
+        if read not in self._inputs:
+            encoder, data = read_inputs(own, self.storage)
+            # Encoders with one tokenizer read the same: it is held once.
+            self._inputs[read] = encoder, self.shared.get(data.sha256, data)
+        opening = opened_job(own, self.storage, "", self._inputs[read])
+        trial = PlannedTrial(point, seed, self._opened.enter_context(opening))
+        remote = trial.job.remote
+        if remote is not None and not trial.is_finished and not own.fresh:
+            remote.catch_up(trial.job.folder)
+        if not trial.is_finished and trial.job.folder.is_trained():
+            trial.finish()
+        return trial
+
+    def left(self) -> list[PlannedTrial]:
+        """The trials without an end, the longest first."""
+        return sorted((each for each in self.trials if not each.is_finished), key=lambda t: -t.cost)
+
+    def scores(self) -> list[PointScores]:
+        """The points, and what their finished trials have reached."""
+        by_point: dict[str, tuple[Point, list[float]]] = {}
+        for trial in self.trials:
+            _, found = by_point.setdefault(json.dumps(trial.point), (trial.point, []))
+            score = trial.outcome.score
+            found += [] if score is None else [score]
+        return [PointScores(point, tuple(found)) for point, found in by_point.values()]
+
+    def best(self) -> PlannedTrial | None:
+        """The best trial of the point with the best mean; None before any has finished."""
+        order = ranked(self.scores())
+        return self._best_of(order[0].point) if order else None
+
+    def _best_of(self, point: Point) -> PlannedTrial | None:
+        finished = [each for each in self.trials if each.point == point and each.is_finished]
+        return max(finished, key=lambda each: each.outcome.score or 0.0, default=None)
+
+    def drop_losers(self) -> None:
+        """Removes the weights of finished trials that cannot be the best any more.
+
+        Of each point its best trial may be; of the points that are done, those of the best point.
+        """
+        complete = [each for each in self.scores() if len(each.scores) == self.settings.seeds]
+        losing = [each.point for each in ranked(complete)[1:]]
+        for trial in self.trials:
+            if not trial.is_finished:
+                continue
+            if trial.point in losing or trial is not self._best_of(trial.point):
+                trial.drop_weights()
+
+    def add_seconds(self, seconds: float) -> None:
+        """Counts the time of a start."""
+        write_atomically(self.folder.path / CLOCK, json.dumps(self.seconds() + seconds))
+
+    def seconds(self) -> float:
+        """The time that the sweep has taken, all starts together."""
+        path = self.folder.path / CLOCK
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else 0.0
+
+    def outcome(self, at_once: int) -> SweepOutcome:
+        """The sweep as far as it has come."""
+        settings, data = self.settings, self.data
+        portable = settings.portable()
+        shared = {name: value for name, value in portable.items() if name not in SWEEP_FIELDS}
+        return SweepOutcome(
+            name=self.folder.name,
+            task=settings.task,
+            criterion=data.task.criterion,
+            model=_name_of_encoder(settings.model),
+            data=settings.data if "://" in settings.data else Path(settings.data).name,
+            num_train=len(data.train.examples),
+            num_dev=len(data.dev.examples),
+            axes=tuple(axis.field for axis in self.axes),
+            trials=tuple(trial.outcome for trial in self.trials),
+            settings=shared,
+            wall_seconds=self.seconds(),
+            at_once=at_once,
+        )
+
+
+def _name_of_encoder(model: str) -> str:
+    """The encoder as a report calls it: an address or a run as it is, a folder by its name."""
+    return model if model.startswith("models:/") or "/" not in model else model_name(Path(model))
+
+
+def _what_is_read(settings: TaskRunSettings) -> str:
+    """What decides what `read_inputs` gives."""
+    return json.dumps([settings.model, settings.data, settings.options.model_dump(mode="json")])
+
+
+def read_axes(settings: TuneSettings) -> list[Axis]:
+    """The axes of a sweep, each checked against the settings of its trials."""
+    names = [each.partition("=")[0] for each in settings.axis]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError("an axis given twice", f"--axis {name}", "give all its values at once")
+        if {name, name.partition(".")[0]} & _FIXED:
+            remedy = "say it once, for all trials"
+            raise UserError("no axis of a sweep", f"--axis {name}", remedy)
+    return [read_axis(each, type(settings)) for each in settings.axis]
+
+
+_FIXED = SWEEP_FIELDS | {"profile", "name", "storage", "fresh", "seed", "task", "approach"}
+_FIXED |= {"cluster", "tracking", "checkpoint", "options.metric"}
+
+
+@contextmanager
+def opened_sweep(settings: TuneSettings, storage: Storage) -> Iterator[Sweep]:
+    """The sweep of these settings, taken for this process alone, with the trials that are known.
+
+    Raises `UserError` for what the user can mend.
+    """
+    refuse_contradictions(settings)
+    with ExitStack() as opened:
+        inputs = read_inputs(settings, storage)
+        encoder, data = inputs
+        recipe = settings.recipe() | settings.of_sweep()
+        recipe |= {"data": data.sha256, "encoder": encoder.sha256}
+        for own in ("seed", "seeds", "points", "at_once", "gpus_per_trial"):
+            recipe.pop(own, None)
+        name = settings.name or f"{settings.task}-{settings_hash(recipe)}"
+        opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind="sweeps")
+        sweep = Sweep(settings, storage, opened.enter_context(opening), inputs, opened)
+        for point in known_points(sweep):
+            sweep.plan(point)
+        write_atomically(sweep.folder.settings, _settings_text(settings))
+        yield sweep
+
+
+def known_points(sweep: Sweep) -> Sequence[Point]:
+    """All points of a grid or a draw; of a search by proposals those that were proposed so far."""
+    settings = sweep.settings
+    if settings.search == "grid":
+        return list(grid(sweep.axes))
+    if settings.search == "random":
+        return drawn_points(sweep.axes, settings.points or 0, settings.seed)
+    path = sweep.folder.path / POINTS
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def keep_points(sweep: Sweep) -> None:
+    """Writes down which points were proposed."""
+    points = [trial.point for trial in sweep.trials]
+    write_atomically(sweep.folder.path / POINTS, json.dumps(points))
+
+
+def refuse_contradictions(settings: TuneSettings) -> None:
+    """Raises `UserError` for settings of a sweep that do not go together."""
+    epochs_vary = any(each.partition("=")[0] == "epochs" for each in settings.axis)
+    if settings.stop_early and epochs_vary:
+        raise UserError(
+            "early stopping compares trials after equal epochs, and epochs is an axis",
+            "--stop_early",
+            "leave it out, or give axes without epochs",
+        )
+    if settings.search == "grid" and settings.points is not None:
+        raise UserError("a grid has all its points", "--points", "add --search random or optuna")
+    if settings.search != "grid" and settings.points is None:
+        raise UserError("how many points?", f"--search {settings.search}", "add --points 20")
+    if settings.search == "optuna" and settings.seeds > 1:
+        raise UserError(
+            "Optuna proposes from single trials",
+            f"--seeds {settings.seeds}",
+            "leave it out, and try the best with more seeds in a grid",
+        )
+
+
+def _settings_text(settings: TuneSettings) -> str:
+    head = "# the settings of a sweep of workflows/tune.py\n"
+    return head + yaml.safe_dump(settings.portable(), sort_keys=False)

@@ -1,0 +1,1 @@
+"""Metrics to MLflow, sent by a process of its own."""

@@ -1,0 +1,308 @@
+"""A run at MLflow, and the store it lies in: the place where tracking meets MLflow's client.
+
+In: a run folder (`workflows.tracking.tracker` says what is in it). Out: one MLflow run per run key
+that holds each (step, name) once. MLflow is imported when it is first needed, in the sender's
+process.
+"""
+
+import fcntl
+import hashlib
+import json
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_core.errors import UserError
+from serving.registry import SQLITE_PREFIX
+from workflows.tracking.journal import JournalReader, Record
+from workflows.tracking.tracker import (
+    ARTIFACTS_NAME,
+    JOURNAL_NAME,
+    SPECIFICATION_NAME,
+    STATE_NAME,
+    SYSTEM_JOURNAL_NAME,
+    DatasetInput,
+    TrackedRun,
+    read_json,
+    summarize_tracking,
+    without_machine_paths,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+RUN_KEY_TAG = "bertline.run_key"
+MAX_METRICS_PER_CALL = 1000  # MLflow's limit
+MAX_PARAMS_PER_CALL = 100  # MLflow's limit, for tags too
+MAX_PAUSE_SECONDS = 30.0  # between attempts, while MLflow is away
+
+
+def create_store(tracking_uri: str) -> None:
+    """Creates a SQLite store in write-ahead mode if there is none; a server's store is its own.
+
+    Two processes that open a missing store break it for good, so it is made under a lock, beside
+    its name, and renamed when it is whole. Takes about ten seconds once, nothing afterwards.
+    """
+    if not tracking_uri.startswith(SQLITE_PREFIX):
+        return
+    path = Path(tracking_uri.removeprefix(SQLITE_PREFIX))
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(path.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        beside = path.with_name(path.name + ".new")
+        beside.unlink(missing_ok=True)
+        store = SqlAlchemyStore(f"{SQLITE_PREFIX}{beside}", str(path.parent / "artifacts"))
+        store.engine.dispose()
+        connection = sqlite3.connect(beside)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.close()
+        beside.replace(path)
+
+
+def open_client(tracking_uri: str) -> "MlflowClient":
+    """MLflow's client for a store that exists or is created here."""
+    create_store(tracking_uri)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri, tracking_uri)
+
+
+def artifact_location(tracking_uri: str) -> str | None:
+    """The artifact folder beside a SQLite store, as URI; None where the server has its own."""
+    if not tracking_uri.startswith(SQLITE_PREFIX):
+        return None
+    path = Path(tracking_uri.removeprefix(SQLITE_PREFIX))
+    return (path.absolute().parent / "artifacts").as_uri()
+
+
+class RunSender:
+    """Sends what one run's journals hold and MLflow does not, in order, each (step, name) once.
+
+    A record's time is part of what is sent, and MLflow's store keeps (name, time, step, value)
+    once, so a request that is committed after its client gave up does no harm when it is sent
+    again. Other stores are asked: at the start and after every failed call, for the newest step
+    of each name. As a batch is sent only when the one before is confirmed, all older steps are
+    there too.
+
+    `tags` are set beside those that the run's own process has written down.
+    """
+
+    def __init__(self, run_folder: Path, tags: Mapping[str, str] | None = None) -> None:
+        specification = read_json(run_folder / SPECIFICATION_NAME)
+        if not specification:
+            raise UserError("no tracked run", str(run_folder), "name the folder of a run")
+        dataset = specification.pop("dataset")
+        run = TrackedRun(**specification, dataset=DatasetInput(**dataset) if dataset else None)
+        self.run = replace(run, tags=run.tags | dict(tags or {}))
+        self.run_folder = run_folder
+        earlier = read_json(run_folder / STATE_NAME)
+        self._ended_before = earlier.get("status"), earlier.get("description")
+        self.state: dict[str, Any] = earlier | {"error": None, "status": None}
+        self._uploaded: dict[str, list[int]] = self.state.setdefault("uploaded", {})
+        self._readers = [
+            JournalReader(run_folder / JOURNAL_NAME),
+            JournalReader(run_folder / SYSTEM_JOURNAL_NAME),
+        ]
+        self._confirmed: dict[str, int] = {}
+        self._client: MlflowClient | None = None
+        self._certain = False  # that `_confirmed` is what the store has
+        self._described = False
+
+    def send_batch(self) -> bool:
+        """Sends the next records, at most one call's worth; False when nothing is left.
+
+        Raises whatever MLflow raises; the next call asks the store what arrived.
+        """
+        client = self._connect()
+        for reader in self._readers:
+            records = reader.peek(MAX_METRICS_PER_CALL)
+            if records:
+                self._send_records(client, records)
+                reader.advance()
+                self._save()
+                return True
+        return False
+
+    def finish(self, status: str) -> None:
+        """Uploads the artifacts and ends the run; its journal has to be sent before."""
+        client = self._connect()
+        self._upload(client)
+        self._delete_empty_twins(client)
+        client.set_terminated(self.run_id, status)
+        self._save(status=status, description=self._description())
+
+    def was_ended(self, status: str) -> bool:
+        """Whether an earlier sender ended the run so and nothing is new since; asks files only."""
+        return (
+            self._ended_before == (status, self._description())
+            and summarize_tracking(self.run_folder).unsent_records == 0
+            and not any(self._new_artifacts())
+        )
+
+    def check(self) -> None:
+        """Raises what MLflow raises when it is asked for the run."""
+        self._certain = False
+        self._connect()
+
+    def note(self, error: BaseException) -> None:
+        """Keeps the message of a failed call for the summary, and doubts what has arrived."""
+        self._certain = False
+        message = f"{type(error).__name__}: {error}"
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), message, file=sys.stderr)
+        self._save(error=message[:500])
+
+    def close(self) -> None:
+        """Closes the journals, for a process that sends other runs after this one."""
+        for reader in self._readers:
+            reader.close()
+
+    @property
+    def run_id(self) -> str:
+        """MLflow's id of the run, once connected."""
+        return self.state["run_id"]
+
+    def _connect(self) -> "MlflowClient":
+        if self._client is None:
+            self._client = open_client(self.run.tracking_uri)
+        client = self._client
+        if not self._certain:
+            run = self._find_run(client) or self._create_run(client)
+            self._save(run_id=run.info.run_id, experiment_id=run.info.experiment_id)
+            newest = {metric.key: metric.step for metric in run.data.to_proto().metrics}
+            if newest != self._confirmed:
+                self._confirmed = newest
+                for reader in self._readers:
+                    reader.rewind()
+            self._certain = True
+        if not self._described:
+            self._describe(client)
+            self._described = True
+        return client
+
+    def _find_run(self, client: "MlflowClient") -> "Run | None":
+        from mlflow.exceptions import MlflowException
+
+        if "run_id" in self.state:
+            try:
+                run = client.get_run(self.run_id)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+            else:
+                if run.info.lifecycle_stage == "active":
+                    return run
+        return next(iter(self._runs_of_this_key(client)), None)
+
+    def _runs_of_this_key(self, client: "MlflowClient") -> "list[Run]":
+        experiment = client.get_experiment_by_name(self.run.experiment)
+        if experiment is None:
+            return []
+        condition = f"tags.`{RUN_KEY_TAG}` = '{self.run.run_key}'"
+        order = ["attributes.start_time ASC", "attributes.run_id ASC"]
+        return list(client.search_runs([experiment.experiment_id], condition, order_by=order))
+
+    def _create_run(self, client: "MlflowClient") -> "Run":
+        experiment = client.get_experiment_by_name(self.run.experiment)
+        if experiment is None:
+            location = artifact_location(self.run.tracking_uri)
+            experiment_id = client.create_experiment(self.run.experiment, location)
+        else:
+            experiment_id = experiment.experiment_id
+        tags = {RUN_KEY_TAG: self.run.run_key}
+        return client.create_run(experiment_id, tags=tags, run_name=self.run.run_name)
+
+    def _describe(self, client: "MlflowClient") -> None:
+        from mlflow.entities import Param, RunTag
+
+        run = client.get_run(self.run_id)
+        client.update_run(self.run_id, status="RUNNING")
+        here = {name: without_machine_paths(str(value)) for name, value in self.run.params.items()}
+        there = run.data.params
+        params = [Param(name, value) for name, value in here.items() if name not in there]
+        # A param cannot change in MLflow; what a resumed run has otherwise, a tag says.
+        tags = self.run.tags | {
+            f"resumed.{name}": value
+            for name, value in here.items()
+            if there.get(name, value[:6000]) != value[:6000]
+        }
+        if self.run.dataset is not None:
+            tags = tags | {"data.sha256": self.run.dataset.sha256}
+        for start in range(0, len(params), MAX_PARAMS_PER_CALL):
+            client.log_batch(self.run_id, params=params[start : start + MAX_PARAMS_PER_CALL])
+        entries = [RunTag(name, without_machine_paths(str(value))) for name, value in tags.items()]
+        for start in range(0, len(entries), MAX_PARAMS_PER_CALL):
+            client.log_batch(self.run_id, tags=entries[start : start + MAX_PARAMS_PER_CALL])
+        self._log_dataset(client, run)
+        self._upload(client)
+
+    def _log_dataset(self, client: "MlflowClient", run: "Run") -> None:
+        from mlflow.data.code_dataset_source import CodeDatasetSource
+        from mlflow.data.meta_dataset import MetaDataset
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        described = self.run.dataset
+        if described is None or (run.inputs and run.inputs.dataset_inputs):
+            return
+        source = CodeDatasetSource({"source": without_machine_paths(described.source)})
+        dataset = MetaDataset(source, described.name, described.sha256[:8]).to_dict()
+        context = [InputTag("mlflow.data.context", "training")]
+        client.log_inputs(self.run_id, [DatasetInput(Dataset(**dataset), context)])
+
+    def _description(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self.run), sort_keys=True).encode()).hexdigest()
+
+    def _upload(self, client: "MlflowClient") -> None:
+        for path, name, stamp in self._new_artifacts():
+            parent = None if name.parent == Path() else str(name.parent)
+            client.log_artifact(self.run_id, str(path), parent)
+            self._uploaded[str(name)] = stamp
+            self._save()
+
+    def _new_artifacts(self) -> Iterator[tuple[Path, Path, list[int]]]:
+        folder = self.run_folder / ARTIFACTS_NAME
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder)
+            stamp = [path.stat().st_mtime_ns, path.stat().st_size]
+            if path.is_file() and self._uploaded.get(str(name)) != stamp:
+                yield path, name, stamp
+
+    def _send_records(self, client: "MlflowClient", records: list[Record]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(name, value, round(record.time * 1000), record.step)
+            for record in records
+            for name, value in record.metrics.items()
+            if record.step > self._confirmed.get(name, -1)
+        ]
+        for start in range(0, len(metrics), MAX_METRICS_PER_CALL):
+            batch = metrics[start : start + MAX_METRICS_PER_CALL]
+            client.log_batch(self.run_id, metrics=batch)
+            self._confirmed.update({metric.key: metric.step for metric in batch})
+
+    def _delete_empty_twins(self, client: "MlflowClient") -> None:
+        """Removes what a creation left that was answered too late to be noticed."""
+        for run in self._runs_of_this_key(client):
+            if run.info.run_id != self.run_id and not run.data.metrics:
+                client.delete_run(run.info.run_id)
+
+    def _save(self, **changes: object) -> None:
+        self.state |= changes
+        if self._certain:
+            self.state["confirmed"] = self._confirmed
+        try:
+            write_json(self.run_folder / STATE_NAME, self.state)
+        except OSError as error:  # it holds nothing that the store does not know
+            print(f"cannot write {STATE_NAME}: {error}", file=sys.stderr)

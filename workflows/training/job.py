@@ -1,0 +1,258 @@
+"""Trainings seen from their driver: set up, trained by workers, tracked, written out, registered.
+
+What pre-training and fine-tuning share; what differs is in the abstract methods of `TrainingJob`.
+Several jobs share one group of workers, whose start costs more than a small training.
+"""
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import yaml
+
+from bert_core.errors import UserError
+from workflows.remote_run import RemoteRun
+from workflows.run_folder import RunFolder, write_atomically
+from workflows.storage import Storage
+from workflows.tracking.tracker import (
+    ARTIFACTS_NAME,
+    DatasetInput,
+    TrackedRun,
+    Tracker,
+    code_tags,
+    default_tracking_uri,
+)
+from workflows.training.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from bert_core.training.checkpoint import CheckpointInfo
+    from workflows.cluster import WorkersAtJobs
+    from workflows.training.turns import OpenRun
+
+# Imports within functions load torch, Ray and MLflow, which takes seconds: what is wrong with
+# settings, storage or data is answered before.
+
+
+@dataclass(frozen=True)
+class JobResults:
+    """What a finished run ended with: the lines of its summary, its card, its figures."""
+
+    lines: list[str]
+    card: str
+    figures: dict[str, float]
+
+
+class TrainingJob(ABC):
+    """One run: its settings and its place, and what its kind of training does."""
+
+    settings_comment: str
+    """The first line of settings.yaml: how to repeat the run with it."""
+    title: str = ""
+    """What the run is called on the screen, where it is one of several."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        storage: Storage,
+        folder: RunFolder,
+        remote: RemoteRun | None,
+    ) -> None:
+        self.run_settings = settings
+        self.storage = storage
+        self.folder = folder
+        self.remote = remote
+
+    @property
+    def tracking_uri(self) -> str:
+        """Where MLflow is."""
+        return self.run_settings.tracking.uri or default_tracking_uri(self.storage.folder)
+
+    def last_checkpoint(self) -> "CheckpointInfo":
+        """What the newest whole checkpoint says; raises `UserError` where there is none."""
+        from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+
+        path, _ = newest_checkpoint(self.folder.checkpoints)
+        if path is None:
+            raise UserError("no whole checkpoint", str(self.folder.checkpoints), "give --fresh")
+        return read_checkpoint(path)
+
+    @abstractmethod
+    def checkpoint_bytes(self) -> int:
+        """About how large one checkpoint is."""
+
+    @abstractmethod
+    def run(self) -> tuple["OpenRun", dict[str, Any]]:
+        """What opens the run in a worker, and its `config`."""
+
+    @abstractmethod
+    def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
+        """Parameters, tags and the data, for MLflow: no path of this machine."""
+
+    def data_description(self) -> dict[str, Any]:
+        """The data for whoever looks back, no path of this machine; {} where there is no more."""
+        return {}
+
+    @abstractmethod
+    def write_results(self) -> JobResults:
+        """Writes pictures, card and model folder from the last checkpoint and the journal."""
+
+
+def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
+    """What is left of the runs, in turn, each with a tracker beside it; False when told to stop.
+
+    One group of workers goes through all, with the cluster settings of the first. The results of a
+    run are written and registered while the next one trains.
+    """
+    refuse_a_full_disk(jobs)
+    for job in jobs:
+        if job.remote is not None and not job.run_settings.fresh:
+            job.remote.catch_up(job.folder)
+    untrained = [job for job in jobs if not job.folder.is_trained()]
+    if untrained:
+        from workflows.cluster_capacity import join_cluster_with_room
+
+        join_cluster_with_room(untrained[0].run_settings.cluster)
+    tracked = [begin(job, trains=job in untrained) for job in jobs]
+    with training(untrained) as follow:
+        return all(complete(job, run, follow) for job, run in zip(jobs, tracked, strict=True))
+
+
+def begin(job: TrainingJob, *, trains: bool = True) -> TrackedRun:
+    """Writes down what the run is and is made of, where it lies and for MLflow.
+
+    A run that `trains` no more keeps the code that it was trained by.
+    """
+    from workflows.reproduction.run_origin import write_origin
+
+    write_settings(job.run_settings, job.folder, job.settings_comment)
+    write_origin(job, trains=trains)
+    tracked = tracked_run(job)
+    if job.remote is not None:
+        job.remote.begin(job.folder, fresh=job.run_settings.fresh)
+    return tracked
+
+
+@contextmanager
+def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], str]]:
+    """Lets one group of workers train the jobs; gives what follows one of them to its end.
+
+    That returns in words where the job was stopped, nothing when it is trained.
+    """
+    if not jobs:
+        yield lambda job: ""  # noqa: ARG005 - it is trained
+        return
+    from workflows.cluster import workers_at
+    from workflows.training.turns import train_worker
+
+    config = {"jobs": [job.run() for job in jobs]}
+    cluster, folder = jobs[0].run_settings.cluster, jobs[0].folder.ray
+    with workers_at(train_worker, config, settings=cluster, folder=folder) as workers:
+        yield lambda job: follow(job, workers, jobs.index(job)) if job in jobs else ""
+
+
+def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
+    """Shows a job's training until its end; says where it was stopped, if it was."""
+    from workflows.tracking.system_metrics import note_throughput
+    from workflows.training.live_line import LiveLine
+
+    with closing(LiveLine(job.title)) as line:
+        for news in workers.news(number):
+            line(news)
+            note_throughput(job.folder.path, news)
+            if job.remote is not None:
+                job.remote.follow(job.folder, news.get("checkpoint"))
+    outcome = workers.outcome(number)
+    if outcome is None:
+        return "stopped before it began"
+    if job.remote is not None:
+        job.remote.settle(job.folder, outcome["step"], job.run_settings.checkpoint.keep)
+    return f"stopped after step {outcome['step']:,}" if outcome["stopped"] else ""
+
+
+def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], str]) -> bool:
+    """One run from its training to its registration; False when it was stopped."""
+    from workflows.reproduction.run_origin import write_outcome
+    from workflows.versions.registration import register
+
+    tracker = Tracker(job.folder.path, run)
+    status, patience_seconds = "FAILED", 5.0
+    stopped, results = "", None
+    try:
+        stopped = follow(job)
+        if stopped:
+            status = "KILLED"
+        else:
+            results = job.write_results()
+            write_outcome(job)
+            status, patience_seconds = "FINISHED", 120.0
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        tracking = tracker.finish(status, patience_seconds)
+    if results is None:
+        print(f"{stopped}; the same command goes on from there")
+        return False
+    register(job, results, tracking)
+    if job.remote is not None:
+        job.remote.push_results(job.folder)
+    return True
+
+
+def refuse_a_full_disk(jobs: Sequence[TrainingJob]) -> None:
+    """Raises `UserError` where the checkpoints of the runs will not fit."""
+    # One more while the newest is written, and the exported model.
+    counts = [job.run_settings.checkpoint.keep + 2 for job in jobs]
+    needed = sum(count * job.checkpoint_bytes() for job, count in zip(jobs, counts, strict=True))
+    folder = jobs[0].folder.path
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f"{sum(counts)} checkpoints need {needed / 2**30:.1f} GiB",
+            f"{folder} has {free / 2**30:.1f} GiB free",
+            "free some, lower --checkpoint.keep, or choose another --storage",
+        )
+
+
+def write_settings(settings: RunSettings, folder: RunFolder, comment: str) -> None:
+    """Writes the resolved settings, to repeat the run with, into the run folder and for MLflow."""
+    text = f"# {comment}\n" + yaml.safe_dump(settings.portable(), sort_keys=False)
+    artifacts = folder.path / ARTIFACTS_NAME
+    artifacts.mkdir(exist_ok=True)
+    write_atomically(folder.settings, text)
+    write_atomically(artifacts / folder.settings.name, text)
+
+
+def tracked_run(job: TrainingJob) -> TrackedRun:
+    """What MLflow is told of the run besides its metrics."""
+    from workflows.reproduction.run_origin import origin_tags
+
+    folder, settings = job.folder, job.run_settings
+    if not folder.run_key.exists():
+        write_atomically(folder.run_key, uuid4().hex)
+    params, tags, dataset = job.described()
+    return TrackedRun(
+        tracking_uri=job.tracking_uri,
+        experiment=settings.tracking.experiment,
+        run_name=folder.name,
+        run_key=folder.run_key.read_text(),
+        params=params | flattened(settings.portable()),
+        tags=code_tags(Path(__file__).parent) | origin_tags(folder) | tags,
+        dataset=dataset,
+    )
+
+
+def flattened(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as `section.field: value`."""
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= flattened(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = str(value)
+    return flat

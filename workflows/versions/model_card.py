@@ -1,0 +1,142 @@
+"""The model card: what a model learned from, how, how well, and how to load it.
+
+In: plain mappings of what is known at the end of a run. Out: Markdown with Hugging Face's header.
+"""
+
+from collections.abc import Mapping
+
+import yaml
+
+from workflows.tracking.tracker import without_machine_paths
+
+LICENCE_NOTE = (
+    "The code that made this model is licensed under Apache-2.0. The weights carry no licence of "
+    "their own: whether they may be passed on depends on the texts they were trained on."
+)
+
+
+def model_card(
+    *,
+    name: str,
+    summary: str,
+    data: Mapping[str, object],
+    recipe: Mapping[str, object],
+    figures: Mapping[str, float],
+    baseline: Mapping[str, float],
+    lineage: Mapping[str, object],
+    language: str | None = None,
+    predicts_next: bool = False,
+) -> str:
+    """A pre-trained encoder's card, without paths of the machine it was made on.
+
+    `summary` is a sentence or two. Of `data`, `recipe` and `lineage` each entry becomes a row of
+    its table, `{"Tokens": 1_234_567}`. `figures` are measured on held-out documents; `baseline`
+    holds the unigram model's value of those figures it has. `predicts_next` says that the model
+    goes from left to right, where others fill [MASK].
+    """
+    pipeline, kind = ("text-generation", "next") if predicts_next else ("fill-mask", "masked")
+    sections = [
+        _header(pipeline, language),
+        f"# {name}\n\n{summary}",
+        f"## Data\n\n{_table(('', 'Value'), data)}",
+        f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
+        f"## Figures on held-out documents\n\n{_figures(figures, baseline, kind)}",
+        _loading(pipeline, None if predicts_next else "The capital of France is [MASK]."),
+    ]
+    return _finished(sections, lineage)
+
+
+def finetuned_model_card(
+    *,
+    name: str,
+    summary: str,
+    data: Mapping[str, object],
+    recipe: Mapping[str, object],
+    figures: Mapping[str, float],
+    lineage: Mapping[str, object],
+    pipeline: str | None,
+) -> str:
+    """A fine-tuned model's card, as `model_card`; `figures` are measured on the dev examples.
+
+    `pipeline` is what `transformers` calls the task; None where it has no pipeline for it.
+    """
+    sections = [
+        _header(pipeline, None),
+        f"# {name}\n\n{summary}",
+        f"## Data\n\n{_table(('', 'Value'), data)}",
+        f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
+        f"## Figures on the dev examples\n\n{_table(('', 'Value'), figures)}",
+        _loading(pipeline, None),
+    ]
+    return _finished(sections, lineage)
+
+
+def _header(pipeline: str | None, language: str | None) -> str:
+    header: dict[str, object] = {"library_name": "transformers"}
+    if pipeline is not None:
+        header["pipeline_tag"] = pipeline
+    header["tags"] = ["bert", "bertline"]
+    if language is not None:
+        header["language"] = language
+    return f"---\n{yaml.safe_dump(header, sort_keys=False)}---"
+
+
+def _finished(sections: list[str], lineage: Mapping[str, object]) -> str:
+    ends = [
+        f"## Where it comes from\n\n{_table(('', 'Value'), lineage)}",
+        f"## Licence\n\n{LICENCE_NOTE}",
+    ]
+    return without_machine_paths("\n\n".join([*sections, *ends]) + "\n")
+
+
+def _figures(figures: Mapping[str, float], baseline: Mapping[str, float], kind: str) -> str:
+    rows = [
+        (name, _written(value), _written(baseline[name]) if name in baseline else "")
+        for name, value in figures.items()
+    ]
+    explanation = (
+        f"The unigram baseline predicts every {kind} token by its frequency in the training text: "
+        "what a model must beat to have learned anything from context."
+    )
+    return f"{_rows(('', 'This model', 'Unigram baseline'), rows)}\n\n{explanation}"
+
+
+def _table(titles: tuple[str, str], entries: Mapping[str, object]) -> str:
+    return _rows(titles, [(name, _written(value)) for name, value in entries.items()])
+
+
+def _rows(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    separator = ("---",) + ("---:",) * (len(titles) - 1) if len(titles) > 2 else ("---", "---")
+    lines = [f"| {' | '.join(cells)} |" for cells in (titles, separator, *rows)]
+    return "\n".join(lines)
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _loading(pipeline: str | None, sentence: str | None) -> str:
+    if pipeline is None:
+        return _LOADING
+    call = f'{pipeline.replace("-", "_")} = pipeline("{pipeline}", model="MODEL_FOLDER")'
+    example = f'\n{pipeline.replace("-", "_")}("{sentence}")' if sentence else ""
+    snippet = f"```python\nfrom transformers import pipeline\n\n{call}{example}\n```"
+    return f"{_LOADING}\n\nWith `transformers`:\n\n{snippet}"
+
+
+_LOADING = """## How to load
+
+The folder is in Hugging Face's layout. With Bertline's core, which needs PyTorch and no
+`transformers`:
+
+```python
+from bert_core.model_folder import load_model_folder
+
+config, model, tokenizer = load_model_folder("MODEL_FOLDER")
+```"""
