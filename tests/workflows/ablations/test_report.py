@@ -3,7 +3,7 @@ import re
 
 import pytest
 from made_up_ablations import OUTCOMES, half_way, not_begun, objective
-from test_sweep_page import Page
+from read_pages import Page
 
 from workflows.ablations.findings import ablation_findings
 from workflows.ablations.report import (
