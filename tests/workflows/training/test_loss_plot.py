@@ -33,6 +33,7 @@ def test_a_picture_of_fine_tuning_speaks_of_its_own_loss(tmp_path):
     journal = Journal(tmp_path / "journal.jsonl")
     for step in range(1, 5):
         journal.append(step, {"train/loss": 1 / step, "dev/loss": 2 / step})
+    journal.close()
     plot_losses(journal.path, tmp_path / "loss.svg", title="a run", curves=FINETUNING)
     text = (tmp_path / "loss.svg").read_text()
     assert "<!-- dev examples -->" in text and "<!-- loss -->" in text
@@ -44,6 +45,7 @@ def test_a_picture_of_next_tokens_does_not_speak_of_masks(tmp_path):
     for step in range(1, 5):
         figures = {"train/next_token_loss": 4 / step, "heldout/next_token_loss": 8 / step}
         journal.append(step, figures)
+    journal.close()
     output = tmp_path / "loss.svg"
     plot_losses(journal.path, output, title="a run", curves=NEXT_TOKENS, unigram_loss=6.0)
     text = output.read_text()
@@ -52,7 +54,7 @@ def test_a_picture_of_next_tokens_does_not_speak_of_masks(tmp_path):
 
 
 def test_a_run_without_losses_gives_a_picture(tmp_path):
-    Journal(tmp_path / "journal.jsonl")
+    Journal(tmp_path / "journal.jsonl").close()
     plot_losses(tmp_path / "journal.jsonl", tmp_path / "loss.png", title="nothing yet")
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
