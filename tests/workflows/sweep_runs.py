@@ -14,12 +14,12 @@ from workflows.tune import parse
 AXES = ("batch_size=8,16", "optimizer.peak_learning_rate=3e-3,1e-3")
 
 
-def sweep_arguments(storage: Path, *axes: str, **changed: object) -> list[str]:
-    """The command line of a small sweep over the data and the encoder in `storage`."""
+def sweep_arguments(place: Path, *axes: str, **changed: object) -> list[str]:
+    """The command line of a small sweep over data and encoder of a place, by default its storage."""
     settings = {
-        "data": storage / "data",
-        "model": storage / "encoder",
-        "storage": storage,
+        "data": place / "data",
+        "model": place / "encoder",
+        "storage": place,
         "epochs": 2,
         "options.max_length": 32,
         **{name.replace("__", "."): value for name, value in changed.items()},
@@ -59,7 +59,6 @@ class SweepCommand(Run):
 
     def arguments(self) -> list[str]:
         """The command line after the program's name."""
-        settings = dict(self.settings)
+        settings = {"name": self.name, "storage": self.storage, **self.settings}
         axes = settings.pop("axis", AXES)
-        places = {"data": self.shards / "data", "model": self.shards / "encoder"}
-        return sweep_arguments(self.storage, *axes, name=self.name, **{**places, **settings})
+        return sweep_arguments(self.shards, *axes, **settings)
