@@ -15,7 +15,7 @@ AXES = ("batch_size=8,16", "optimizer.peak_learning_rate=3e-3,1e-3")
 
 
 def sweep_arguments(place: Path, *axes: str, **changed: object) -> list[str]:
-    """The command line of a small sweep over data and encoder of a place, by default its storage."""
+    """The command line of a small sweep over the data and the encoder in a folder, its storage."""
     settings = {
         "data": place / "data",
         "model": place / "encoder",
