@@ -98,7 +98,7 @@ def _described(model: ServedModel) -> str:
         return model.task_name
     if "masked_token" in model.model.heads:
         return "an encoder with its pre-training heads"
-    if model.model.encoder.config.is_decoder:
+    if model.config.is_decoder:
         return "an encoder that reads from left to right"
     return "an encoder without heads"
 
