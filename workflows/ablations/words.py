@@ -226,9 +226,9 @@ def pretraining_words(findings: AblationFindings) -> list[str]:
         )
     if len({is_next_token(each) for each in findings.pretrained}) > 1:
         said.append(
-            "Next tokens are learned from at every place, masked ones at their share of them: in as "
-            "many steps left to right is taught more. The paper (C.1) finds MLM a little slower to "
-            "converge and soon ahead, at its size and with its amount of text."
+            "Next tokens are learned from at every place, masked ones at their share of them: in "
+            "as many steps left to right is taught more. The paper (C.1) finds MLM a little "
+            "slower to converge and soon ahead, at its size and with its amount of text."
         )
     for some in groups.values():
         if len(some) > 1:
