@@ -91,7 +91,7 @@ class PretrainingRun(TrainingRun):
         )
 
     def step_metrics(self, result: StepResult) -> dict[str, float]:
-        """See `pretraining_metrics`."""
+        """See `workflows.pretraining.metrics`."""
         return step_metrics(result, self.settings.rows.objective)
 
     def step_flops(self, result: StepResult) -> float:

@@ -16,6 +16,7 @@ def journal(tmp_path):
         journal.append(step, metrics)
         if step % 20 == 0:
             journal.append(step, {"heldout/masked_token_loss": loss + 0.1})
+    journal.close()
     return journal
 
 
