@@ -19,12 +19,14 @@ from torch import Tensor
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256, flush_to_disk
 from bert_core.errors import UserError
+from bert_core.example import EXAMPLE, ModelExample
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.hugging_face import from_hugging_face, to_hugging_face
 from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.tokenizer import load_tokenizer, save_tokenizer
+from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
 
@@ -52,11 +54,14 @@ def save_model_folder(
     *,
     extra_config: Mapping[str, Any] | None = None,
     lineage: Lineage | None = None,
+    example: ModelExample | None = None,
+    statistics: TrainingStatistics | None = None,
 ) -> None:
     """Writes the folder whole or not at all; one that stands there is replaced.
 
     `card` becomes README.md, `extra_config` is added to config.json, `lineage` becomes
-    lineage.json. `transformers` loads the folder with no missing or unexpected key.
+    lineage.json, `example` example.json, `statistics` training_statistics.json. `transformers`
+    loads the folder with no missing or unexpected key.
     """
     folder = Path(folder).absolute()
     written = folder.with_name(f".{folder.name}.written")
@@ -68,8 +73,10 @@ def save_model_folder(
     (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
     _write_tokenizer(written, tokenizer, model.config.max_position_embeddings)
     (written / "README.md").write_text(card, encoding="utf-8")
-    if lineage is not None:
-        _write_json(written / LINEAGE, lineage.model_dump())
+    beside = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
+    for name, content in beside.items():
+        if content is not None:
+            _write_json(written / name, content.model_dump(mode="json"))
     publish_folder(written, folder)
 
 

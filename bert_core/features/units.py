@@ -7,9 +7,9 @@ Shapes: N texts, W tokens of all texts end to end, R rows (windows), P places, U
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -208,9 +208,19 @@ def unit_rows(
     return UnitRows(rows, units[is_place], counts[unit], pooling)
 
 
-@lru_cache(maxsize=16)  # reading a vocabulary takes longer than cutting a short text up
 def _continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
     """Which ids of the vocabulary are of tokens inside a word, [vocabulary]."""
+    known = _KNOWN_CONTINUING.get(tokenizer)
+    if known is None:
+        known = _KNOWN_CONTINUING[tokenizer] = _read_continuing(tokenizer)
+    return known
+
+
+# Reading a vocabulary takes longer than cutting a short text up. It goes with its tokenizer.
+_KNOWN_CONTINUING: WeakKeyDictionary[Tokenizer, npt.NDArray[np.bool_]] = WeakKeyDictionary()
+
+
+def _read_continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     continues = np.zeros(1 + max(vocabulary.values(), default=0), dtype=np.bool_)
     continues[[number for word, number in vocabulary.items() if word.startswith(_CONTINUES)]] = True

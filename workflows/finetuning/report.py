@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 
+from bert_core.example_choice import example_of_task
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import tally_text
+from bert_core.tasks.example_statistics import statistics_of_examples
 from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
@@ -128,11 +130,17 @@ def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
     else:
         add_task_head(model, job.data.task)
         model.load_state_dict(weights)
-    task = job.data.task.tuned(best_predictions(checkpoint), job.data.dev.examples)
-    config = task_config(job.settings.task, task) | {"architectures": [_architecture(job)]}
-    lineage = lineage_of(job, checkpoint.extra["notes"]["best"]["figures"])
+    train, dev = job.data.train, job.data.dev
+    task = job.data.task.tuned(best_predictions(checkpoint), dev.examples)
     save_model_folder(
-        job.folder.model, model, tokenizer, card, extra_config=config, lineage=lineage
+        job.folder.model,
+        model,
+        tokenizer,
+        card,
+        extra_config=task_config(job.settings.task, task) | {"architectures": [_architecture(job)]},
+        lineage=lineage_of(job, checkpoint.extra["notes"]["best"]["figures"]),
+        example=example_of_task(model, tokenizer, task, dev.examples),
+        statistics=statistics_of_examples(task, train.examples, train.rows, tokenizer),
     )
 
 

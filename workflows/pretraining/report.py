@@ -3,14 +3,20 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from bert_core.example_choice import example_of_encoder
 from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.text.rows.masking import Vocabulary
+from bert_core.text.shard_index import TOKEN_COUNTS_NAME
+from bert_core.text.shards import TokenShards, open_shards
+from bert_core.tokenizer import special_token_ids
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
+from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
 from workflows.pretraining.metrics import (
     described_rows,
     is_as_in_the_paper,
@@ -93,7 +99,21 @@ def export(
     config = settings.architecture(vocabulary.size, vocabulary.pad_id)
     model = Bert.for_pretraining(config, next_sentence=settings.rows.objective == "mlm_nsp")
     model.load_state_dict(load_file(checkpoint / MODEL))
-    save_model_folder(job.folder.model, model, tokenizer, card=card, lineage=lineage)
+    save_model_folder(
+        job.folder.model,
+        model,
+        tokenizer,
+        card=card,
+        lineage=lineage,
+        example=example_of_encoder(model, tokenizer, open_shards(job.shards.folder, "heldout")),
+        statistics=_statistics(job.shards, tokenizer),
+    )
+
+
+def _statistics(shards: TokenShards, tokenizer: Tokenizer) -> TrainingStatistics:
+    counts = np.load(shards.folder / TOKEN_COUNTS_NAME, allow_pickle=False)
+    unknown_id = special_token_ids(tokenizer).unk
+    return statistics_of_documents(shards.num_documents, counts, unknown_id)
 
 
 def summary_lines(

@@ -2,10 +2,14 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bert_core.errors import UserError
-from bert_core.model_folder import CONFIG, publish_folder
+from bert_core.example import EXAMPLE, read_example
+from bert_core.example_question import answered_by
+from bert_core.model_folder import CHECKSUMS, CONFIG, publish_folder
 from bert_core.quantization import PRECISION_FIELD
 from workflows.quantization.table import QuantizationLoss
 from workflows.tracking.tracker import without_machine_paths
@@ -19,7 +23,8 @@ def write_quantized(source: Path, output: Path, loss: QuantizationLoss) -> None:
     """Writes a copy of a model folder that is computed in int8 and says so, whole or not at all.
 
     The weights stay those of float32, from which int8 is made whenever the folder is opened: so
-    `transformers` reads it too. Raises `UserError` where there is something already.
+    `transformers` reads it too. A model's example is answered anew, in int8. Raises `UserError`
+    where there is something already.
     """
     if output.exists():
         raise UserError("the output is there already", str(output), "give a new folder")
@@ -29,10 +34,15 @@ def write_quantized(source: Path, output: Path, loss: QuantizationLoss) -> None:
     shutil.copytree(source, written, ignore=shutil.ignore_patterns(".*"))
     config = json.loads((source / CONFIG).read_text(encoding="utf-8"))
     config |= {PRECISION_FIELD: "int8"}
-    _replace(written / CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n")
+    _replace(written / CONFIG, _json(config))
     card = source / CARD
     text = card.read_text(encoding="utf-8") if card.is_file() else f"# {source.resolve().name}\n"
     _replace(written / CARD, with_loss(text, loss))
+    example = read_example(source)
+    if example is not None:
+        (written / CHECKSUMS).unlink(missing_ok=True)  # those of the source
+        found = answered_by(written, example)
+        _replace(written / EXAMPLE, _json(found.model_dump(mode="json")))
     publish_folder(written, output)
 
 
@@ -43,6 +53,10 @@ def with_loss(card: str, loss: QuantizationLoss) -> str:
     if not title:
         return f"{card.rstrip()}\n\n{section}"
     return f"{before.rstrip()}\n\n{section}{title}{after}"
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
 
 def _replace(path: Path, text: str) -> None:

@@ -5,6 +5,8 @@ import torch
 from finetuning_runs import arguments, finetune_here, write_encoder, write_tagged
 from safetensors.torch import load_file
 
+from bert_core.example import check_example, read_example
+from bert_core.example_question import answer_of
 from bert_core.features.tagger import FeatureTagger
 from bert_core.model.encoder import Encoder
 from bert_core.predictor import load_predictor
@@ -83,6 +85,9 @@ def test_the_best_tagger_and_its_encoder_become_a_model_folder(storage, whole, c
     with opened_job(settings, open_storage(settings.storage)) as job:
         results = job.write_results()
         examples = job.data.dev.examples
+    example = read_example(job.folder.model)
+    assert example.answer["entities"]
+    assert check_example(example, answer_of(job.folder.model, example)) is None
     predictor = load_predictor(storage / "runs" / "whole" / "model")
     predictions, _ = predictor.predict(examples)
     score = predictor.task.metrics(predictions, examples)["f1"]

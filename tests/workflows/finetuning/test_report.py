@@ -6,8 +6,11 @@ import pytest
 from finetuning_runs import finetune_here, write_encoder, write_task
 from transformers import BertModel
 
+from bert_core.example import check_example, read_example
+from bert_core.example_question import answer_of
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
+from bert_core.training_statistics import read_training_statistics
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
 from workflows.storage import open_storage
@@ -22,6 +25,26 @@ def test_the_summary_says_what_it_came_to_and_where_it_lies(finetuning_job):
     for path in (finetuning_job.folder.model, finetuning_job.folder.settings):
         assert str(path) in text
     assert "left" not in results.card
+
+
+def test_the_folder_has_an_example_of_dev_and_statistics_of_train(finetuning_job):
+    finetuning_job.write_results()
+    folder, data = finetuning_job.folder.model, finetuning_job.data
+    example = read_example(folder)
+    assert example.kind == "classify" and example.precision == "float32"
+    assert example.inputs in [each.first for each in data.dev.examples]
+    assert check_example(example, answer_of(folder, example)) is None
+    statistics = read_training_statistics(folder)
+    answers = [each.answer for each in data.train.examples]
+    assert statistics.num_examples == len(answers) == 90 and statistics.unknown_token_share == 0
+    assert statistics.label_shares["up"] == pytest.approx(answers.count("up") / 90)
+    assert statistics.lengths.mean == pytest.approx(data.train.rows.num_tokens.mean())
+    load_model_folder(folder)
+    listed = (folder / "checksums").read_text()
+    assert "example.json" in listed and "training_statistics.json" in listed
+    first = (folder / "example.json").read_bytes()
+    finetuning_job.write_results()
+    assert (folder / "example.json").read_bytes() == first
 
 
 def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
@@ -40,6 +63,8 @@ def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
     config = json.loads((job.folder.model / "config.json").read_text())
     assert config["is_decoder"] is True and config["architectures"] == ["BertModel"]
     assert "read at its last token" in results.card and "pipeline_tag" not in results.card
+    example = read_example(job.folder.model)
+    assert check_example(example, answer_of(job.folder.model, example)) is None
     predictor = load_predictor(job.folder.model)
     assert predictor.model.config.is_decoder
     found, _ = predictor.predict(data.dev.examples)

@@ -1,6 +1,13 @@
 """What a pre-training run leaves behind."""
 
+import numpy as np
+import pytest
+
+from bert_core.example import check_example, read_example
+from bert_core.example_question import answer_of
+from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+from bert_core.training_statistics import read_training_statistics
 
 
 def test_the_summary_says_what_it_came_to_and_where_it_lies(pretraining_job):
@@ -16,3 +23,24 @@ def test_the_summary_says_what_it_came_to_and_where_it_lies(pretraining_job):
     assert ("under" in text) == (
         results.figures["heldout/masked_token_loss"] < results.figures["heldout/unigram_loss"]
     )
+
+
+def test_the_folder_has_a_heldout_example_and_what_the_text_was_like(pretraining_job):
+    path = pretraining_job.shards.folder / "token_counts.npy"
+    kept = path.read_bytes()
+    counts = np.load(path)
+    unknown = load_tokenizer(pretraining_job.shards.folder).token_to_id("[UNK]")
+    counts[unknown] += counts.sum() // 9  # a tenth of all
+    np.save(path, counts)
+    try:
+        pretraining_job.write_results()
+    finally:
+        path.write_bytes(kept)
+    folder = pretraining_job.folder.model
+    example = read_example(folder)
+    assert example.kind == "fill-mask" and "[MASK]" in example.inputs
+    assert check_example(example, answer_of(folder, example)) is None
+    statistics = read_training_statistics(folder)
+    assert statistics.num_examples == pretraining_job.shards.num_documents
+    assert statistics.unknown_token_share == pytest.approx(0.1, abs=1e-3)
+    assert statistics.lengths is None and statistics.label_shares is None

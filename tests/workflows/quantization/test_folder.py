@@ -2,8 +2,11 @@ import pytest
 from finetuning_runs import write_encoder
 
 from bert_core.errors import UserError
-from bert_core.model_folder import ModelFolderError, load_model_folder
+from bert_core.example import ModelExample, check_example, read_example
+from bert_core.example_question import answer_of, answered_by
+from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.quantization import read_precision
+from bert_core.training_statistics import TrainingStatistics, read_training_statistics
 from workflows.quantization.folder import with_loss, write_quantized
 from workflows.quantization.table import QuantizationLoss
 
@@ -34,6 +37,27 @@ def test_the_copy_is_whole_and_the_source_as_it_was(tmp_path):
     (copy / "README.md").unlink()
     with pytest.raises(ModelFolderError, match="damaged"):
         load_model_folder(copy)
+
+
+def test_the_example_is_answered_anew_and_the_statistics_stay(tmp_path):
+    source = write_encoder(tmp_path / "encoder")
+    asked = ModelExample(
+        kind="features", inputs="ba keli monu", answer={}, precision="float32", tolerance=1e-3
+    )
+    first = answered_by(source, asked)
+    statistics = TrainingStatistics(num_examples=3, unknown_token_share=0.1)
+    _, model, tokenizer = load_model_folder(source)
+    save_model_folder(source, model, tokenizer, "", example=first, statistics=statistics)
+    copy = tmp_path / "int8"
+    write_quantized(source, copy, LOSS)
+    load_model_folder(copy)
+    second = read_example(copy)
+    assert (second.inputs, second.precision) == (first.inputs, "int8")
+    assert second.tolerance > first.tolerance and second.answer != first.answer
+    assert check_example(second, answer_of(copy, second), "int8") is None
+    assert check_example(second, first.answer, "int8") is None, "int8 is not far off"
+    assert read_training_statistics(copy) == statistics
+    assert read_example(source) == first
 
 
 def test_what_is_there_is_not_written_over(tmp_path):

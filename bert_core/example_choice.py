@@ -1,0 +1,189 @@
+"""What a model might be asked -> the example of its folder, which is the one it answers surest.
+
+Where two answers are nearly level, another machine might give the other one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from bert_core.example import TOLERANCES, Inputs, Kind, ModelExample
+from bert_core.example_question import ExampleQuestion, outputs_of, question_of
+from bert_core.model.bert import Bert
+from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.multiple_choice import Choices, MultipleChoice
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.squad import Question
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import FloatArray, Task
+from bert_core.text.shards import TokenShards
+from bert_core.tokenizer import special_token_ids
+
+_READ = 256
+"""Of so many texts those are asked about whose length is nearest to the wanted one."""
+_ASKED = 8
+_CHARACTERS = 100
+"""The wanted length, of all texts of an example together."""
+_LONGEST = 600
+"""What a text is cut to, where there are none but long ones."""
+_TOKENS = range(6, 25)
+"""Of a sentence of pre-training."""
+
+_CONTINUES = "##"
+
+
+def example_of_task(
+    model: Bert, tokenizer: Tokenizer, task: Task, examples: Iterable[Any]
+) -> ModelExample | None:
+    """The example of a fine-tuned model in float32, one of the first of a task's examples.
+
+    None for a task of another kind, and where none has an answer in numbers that are finite.
+    """
+    given = (_inputs_of(task, each) for each in islice(examples, _READ))
+    return _surest(model, tokenizer, task, [each for each in given if each is not None])
+
+
+def example_of_encoder(
+    model: Bert, tokenizer: Tokenizer, heldout: TokenShards
+) -> ModelExample | None:
+    """The example of a pre-trained model in float32, one of the first held-out sentences.
+
+    Asked are a [MASK] in it, or its features where there is no head for that. None where no
+    sentence will do.
+    """
+    kind: Kind = "fill-mask" if "masked_token" in model.heads else "features"
+    longest = model.config.max_position_embeddings - 2
+    sentences = islice(_sentences(heldout, tokenizer, longest), _READ)
+    texts = [_text(tokenizer, ids, masked=kind == "fill-mask") for ids in sentences]
+    return _surest(model, tokenizer, None, [(kind, each) for each in texts if each])
+
+
+def _surest(
+    model: Bert, tokenizer: Tokenizer, task: Task | None, asked: list[tuple[Kind, Inputs]]
+) -> ModelExample | None:
+    nearest = sorted(asked, key=lambda each: abs(_size(each[1]) - _CHARACTERS))[:_ASKED]
+    found = [_answered(model, tokenizer, task, *each) for each in nearest]
+    known = [each for each in found if each is not None]
+    return max(known, key=lambda each: each[0])[1] if known else None
+
+
+def _answered(
+    model: Bert, tokenizer: Tokenizer, task: Task | None, kind: Kind, inputs: Inputs
+) -> tuple[tuple[bool, float], ModelExample] | None:
+    """The example with these inputs, and how sure its answer is."""
+    example = ModelExample(
+        kind=kind,
+        inputs=inputs,
+        answer={},
+        precision="float32",
+        tolerance=TOLERANCES["float32"],
+    )
+    size = _LONGEST
+    while True:  # until it fits in a row
+        example = example.model_copy(update={"inputs": _cut(inputs, size)})
+        question = question_of(example, task, tokenizer, model.config.max_position_embeddings)
+        rows = question.rows(tokenizer)
+        if not rows.truncated.any() and rows.num_items <= 1:
+            break
+        size //= 2
+    if not len(rows.places):
+        return None
+    outputs = outputs_of(model, question, rows)
+    if not np.isfinite(outputs).all():
+        return None
+    found = question.codec.decode(outputs, rows, [question.item])[0]
+    answered = example.answered(question.fields(found), example.precision)
+    return _certainty(question, outputs, found), answered
+
+
+def _certainty(
+    question: ExampleQuestion, outputs: FloatArray, found: Mapping[str, Any]
+) -> tuple[bool, float]:
+    """Whether there is an answer at all, and by how much it is surer than the next, in 0..1."""
+    if question.source == "states" or "value" in found:
+        return True, 0.0
+    if "labels" in found:
+        return True, min(abs(2 * score - 1) for score in found["scores"].values())
+    if isinstance(question.codec, QuestionAnswering):
+        likeliest = sorted((each["probability"] for each in found["n_best"]), reverse=True)
+        margin = likeliest[0] - sum(likeliest[1:2])
+        if question.codec.no_answer:
+            margin = min(margin, abs(found["null_score"] - question.codec.null_threshold))
+        return bool(found["text"]), margin
+    # The outputs of choices are those of one decision; else each place is one.
+    logits = torch.from_numpy(outputs.T if "choice" in found else outputs).double()
+    best, next_best = logits.softmax(1).topk(2, dim=1).values.unbind(1)
+    return bool(found.get("entities", True)), float((best - next_best).min())
+
+
+def _inputs_of(task: Task, example: object) -> tuple[Kind, Inputs] | None:
+    """How a task's example is asked over HTTP; None where it cannot be, or is empty."""
+    match task, example:
+        case Classification(), Text(first, None) if first.strip():
+            return "classify", first
+        case Classification(), Text(first, str(second)) if first.strip() and second.strip():
+            return "classify", {"text": first, "text_pair": second}
+        case Tagging(), TaggedSentence(words):
+            return "ner", " ".join(words)
+        case QuestionAnswering(), Question(_, question, context):
+            return "qa", {"question": question, "context": context}
+        case MultipleChoice(), Choices(context, choices):
+            return "choose", {"context": context, "choices": list(choices)}
+    return None
+
+
+def _cut(inputs: Inputs, size: int) -> Inputs:
+    """Texts of at most so many characters each, of whole words where there are spaces."""
+    if isinstance(inputs, dict):
+        return {
+            name: [_cut_text(text, size) for text in each]
+            if isinstance(each, list)
+            else _cut_text(each, size)
+            for name, each in inputs.items()
+        }
+    return _cut_text(inputs, size)
+
+
+def _cut_text(text: str, size: int) -> str:
+    if len(text) <= size:
+        return text
+    return text[: size + 1].rpartition(" ")[0] or text[:size]
+
+
+def _size(inputs: Inputs) -> int:
+    """The characters of all texts together."""
+    texts = inputs.values() if isinstance(inputs, dict) else [inputs]
+    return sum(sum(map(len, each)) for each in texts)
+
+
+def _sentences(shards: TokenShards, tokenizer: Tokenizer, longest: int) -> Iterator[list[int]]:
+    """The ids of sentences that are neither short nor long, and have no unknown token."""
+    unknown = special_token_ids(tokenizer).unk
+    for shard in shards.shards:
+        for begin, end in pairwise(shard.sentences):
+            if end - begin in _TOKENS and end - begin <= longest:
+                ids = shard.tokens[begin:end].tolist()
+                if unknown not in ids:
+                    yield ids
+
+
+def _text(tokenizer: Tokenizer, ids: list[int], *, masked: bool) -> str:
+    """A sentence, with [MASK] for the whole word nearest to its middle; empty without any."""
+    if not masked:
+        return tokenizer.decode(ids)
+    tokens = [str(tokenizer.id_to_token(each)) for each in ids]
+    words = [
+        place
+        for place, (token, after) in enumerate(pairwise([*tokens, ""]))
+        if token.isalpha() and not after.startswith(_CONTINUES)
+    ]
+    if not words:
+        return ""
+    place = min(words, key=lambda each: abs(each - len(ids) // 2))
+    masked_ids = [*ids[:place], special_token_ids(tokenizer).mask, *ids[place + 1 :]]
+    return tokenizer.decode(masked_ids, skip_special_tokens=False)
