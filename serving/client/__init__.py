@@ -1,0 +1,51 @@
+"""A typed client of our own routes: texts in, what models say of them out, sync and async."""
+
+from serving.client.asynchronous import AsyncClient
+from serving.client.blocking import Client
+from serving.client.errors import (
+    AnswerError,
+    ClientError,
+    NoAnswerError,
+    RefusalError,
+    UnreachableError,
+)
+from serving.client.results import (
+    Answered,
+    Classified,
+    Decoded,
+    Explained,
+    Features,
+    Filled,
+    Info,
+    Judged,
+    NextSentence,
+    Similarity,
+    Tagged,
+    Tokens,
+)
+from serving.schemas.fields import TextPair
+from serving.schemas.tasks import QuestionInContext
+
+__all__ = [
+    "AnswerError",
+    "Answered",
+    "AsyncClient",
+    "Classified",
+    "Client",
+    "ClientError",
+    "Decoded",
+    "Explained",
+    "Features",
+    "Filled",
+    "Info",
+    "Judged",
+    "NextSentence",
+    "NoAnswerError",
+    "QuestionInContext",
+    "RefusalError",
+    "Similarity",
+    "Tagged",
+    "TextPair",
+    "Tokens",
+    "UnreachableError",
+]

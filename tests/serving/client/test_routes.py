@@ -1,0 +1,148 @@
+"""Every route of ours, asked by the client: what it says is what the server says."""
+
+from typing import Annotated, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from asking import assert_alike
+
+from serving.client import TextPair, routes
+from serving.client.routes import Route
+from serving.schemas import explain, pretrained, tasks, texts
+
+TEXT, OTHER = "the cat sat on a mat", "dogs run"
+PAIR = {"text": TEXT, "text_pair": OTHER}
+QUESTION = {"question": "the cat", "context": "dogs run far away slowly"}
+
+REQUESTS = {
+    routes.CLASSIFY: tasks.ClassifyRequest,
+    routes.NER: tasks.NerRequest,
+    routes.QA: tasks.QaRequest,
+    routes.FEATURES: tasks.FeaturesRequest,
+    routes.SIMILARITY: texts.SimilarityRequest,
+    routes.FILL_MASK: pretrained.FillMaskRequest,
+    routes.NEXT_SENTENCE: pretrained.NextSentenceRequest,
+    routes.PSEUDO_PERPLEXITY: pretrained.PseudoPerplexityRequest,
+    routes.EXPLAIN: explain.ExplainRequest,
+    routes.TOKENIZE: texts.TokenizeRequest,
+    routes.DECODE: texts.DecodeRequest,
+}
+
+
+def bare(hint):
+    """A type without the bounds that the server holds it to."""
+    if get_origin(hint) is Annotated:
+        return bare(get_args(hint)[0])
+    if get_origin(hint) is list:
+        return list[bare(get_args(hint)[0])]
+    parts = [bare(each) for each in get_args(hint)]
+    return hint if get_origin(hint) is None or not parts else _joined(hint, parts)
+
+
+def _joined(hint, parts):
+    if "Literal" in str(get_origin(hint)):
+        return hint
+    first, *others = parts
+    for each in others:
+        first = first | each
+    return first
+
+
+def test_every_route_has_its_request():
+    assert set(REQUESTS) == {each for each in vars(routes).values() if isinstance(each, Route)}
+
+
+@pytest.mark.parametrize("route", REQUESTS, ids=lambda route: route.path)
+def test_options_are_those_of_the_schema(route):
+    ours = get_type_hints(route.options)
+    hints = get_type_hints(REQUESTS[route], include_extras=True)
+    wanted = {name: bare(hints[name]) for name in REQUESTS[route].model_fields}
+    for name in (route.field, "source", *route.fixed):
+        wanted.pop(name, None)
+    assert ours == wanted
+
+
+@pytest.fixture
+def client(server, open_client):
+    """A client of the small models."""
+    return open_client(f"http://{server.host}:{server.port}")
+
+
+CASES = [
+    ("classify", "classify", "sentiment", [TEXT, OTHER], {"top_k": 1}),
+    ("classify", "classify", "paraphrase", [PAIR, PAIR | {"text": OTHER}], {}),
+    ("classify", "classify", "topics", [TEXT, OTHER], {}),
+    ("classify", "classify", "grade", [TEXT * 40, OTHER], {"overflow": "window"}),
+    ("ner", "ner", "entities", [TEXT, OTHER], {"aggregation": "simple"}),
+    ("qa", "qa", "answers", [QUESTION, QUESTION | {"question": "a"}], {"top_k": 3}),
+    ("fill_mask", "fill-mask", "encoder", ["the [MASK]", "[MASK] a"], {"targets": ["cat", "a"]}),
+    ("next_sentence", "next-sentence", "encoder", [PAIR, PAIR | {"text": "a"}], {}),
+    (
+        "pseudo_perplexity",
+        "pseudo-perplexity",
+        "encoder",
+        [TEXT, OTHER],
+        {"masking": "rest_of_word"},
+    ),
+    ("tokenize", "tokenize", "encoder", [TEXT, OTHER], {"add_special_tokens": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "model", "inputs", "options"), CASES)
+def test_results_are_those_of_the_server(server, client, name, path, model, inputs, options):
+    status, content = server.ask(f"/v1/{path}", {"model": model, "inputs": inputs} | options)
+    assert status == 200
+    found = getattr(client, name)(inputs, model=model, **options)
+    for each, wanted in zip(found, content["results"], strict=True):
+        assert_alike(each.model_dump(exclude_none=True, exclude={"model", "version"}), wanted)
+        assert (each.model, each.version) == (model, content.get("version"))
+    alone = getattr(client, name)(inputs[1], model=model, **options)
+    assert_alike(alone.model_dump(), found[1].model_dump())
+
+
+def test_vectors_are_arrays(server, client):
+    body = {"model": "encoder", "inputs": [TEXT, OTHER], "normalize": True}
+    _, content = server.ask("/v1/features", body)
+    found = client.features([TEXT, OTHER], model="encoder", normalize=True)
+    vectors = np.stack([each.vector for each in found])
+    assert vectors.dtype == np.float32 and vectors.flags.writeable
+    np.testing.assert_allclose(vectors, [each["vector"] for each in content["results"]], atol=1e-6)
+    words = client.features(OTHER, model="encoder", unit="word", strategy="layer_1")
+    assert [each.text for each in words.units] == ["dogs", "run"]
+    assert words.vectors.shape == (2, 32) and words.dimensions == 32
+    np.testing.assert_array_equal(words.vectors[1], words.units[1].vector)
+    assert client.features("", model="encoder", unit="word").vectors.shape == (0, 32)
+
+
+def test_one_text_or_several_are_compared_with_the_source(client):
+    found = client.similarity(TEXT, [OTHER, TEXT], model="encoder")
+    assert found[1].score == pytest.approx(1) and found[0].score < 1
+    assert found[0].source.n_tokens == client.tokenize(TEXT, model="encoder").n_tokens
+    assert client.similarity(TEXT, TEXT, model="encoder").score == pytest.approx(1)
+
+
+def test_each_text_is_explained_by_itself(client):
+    pair = TextPair(text=TEXT, text_pair=OTHER)
+    found = client.explain([pair, PAIR | {"text": OTHER}], model="paraphrase", label="yes")
+    one = client.explain(pair, model="paraphrase", label="yes")
+    assert_alike(found[0].model_dump(), one.model_dump())
+    assert np.array(one.attention).shape == (1, 2, one.n_tokens, one.n_tokens)
+    assert len(one.attributions) == one.n_tokens and found[1].attributions != one.attributions
+
+
+def test_ids_are_a_text_or_several(client):
+    ids = [[each.id for each in client.tokenize(text, model="encoder").tokens]
+           for text in (TEXT, OTHER)]  # fmt: skip
+    assert client.decode(ids[0], model="encoder").text == TEXT
+    assert [each.text for each in client.decode(ids, model="encoder")] == [TEXT, OTHER]
+    special = client.decode(ids[0], model="encoder", skip_special_tokens=False)
+    assert special.text == f"[CLS] {TEXT} [SEP]" and special.model == "encoder"
+
+
+def test_what_the_server_says_of_itself(server, client):
+    info = client.info()
+    _, wanted = server.ask("/info")
+    assert info.models.keys() == wanted["models"].keys()
+    assert info.models["entities"].model_dump() == wanted["models"]["entities"]
+    assert info.limits.model_dump() == wanted["limits"]
+    assert client.health() and client.ready()
