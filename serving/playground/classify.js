@@ -1,0 +1,60 @@
+// The page of /v1/classify: a text or a pair -> labels with their scores, or a number.
+
+import { bars } from "./charts.js";
+import { overflow, text } from "./fields.js";
+import { plain, score } from "./numbers.js";
+
+const TEXTS = [
+  ["A good film", "A joy from start to end, and the cast is wonderful."],
+  ["A bad film", "A film that never finds its feet, and takes two hours for it."],
+  ["Neither", "The film lasts two hours and was made in Prague."],
+];
+const PAIRS = [
+  ["The same", "The company bought the start-up in May.", "In May the start-up was taken over."],
+  ["Another thing", "The company bought the start-up in May.", "The weather in May was mild."],
+];
+
+export const classify = {
+  title: "Classification",
+  about: "Decides about a text, or about two that are read together.",
+  path: "/v1/classify",
+  method: "classify",
+  fields: () => [
+    text("text", "Text", { places: ["inputs", "inputs.text"] }),
+    text("second", "Second text", {
+      rows: 3,
+      places: ["inputs.text_pair"],
+      isFor: (model) => model.reads_pairs,
+    }),
+    overflow(),
+  ],
+  examples: (model) =>
+    (model.reads_pairs ? PAIRS : TEXTS).map(([name, first, second]) => ({
+      name,
+      values: { text: first, second },
+    })),
+  body: (values) => ({ inputs: oneOrPair(values), overflow: values.overflow }),
+  show: ({ results: [found] }) => {
+    if (found.value !== undefined) return [];
+    const given = found.labels ?? [found.label];
+    const rows = found.scores.map((each) => ({
+      name: each.label,
+      share: each.score,
+      value: score(each.score),
+      isBest: given.includes(each.label),
+    }));
+    return bars(rows, { "aria-label": "Labels, likeliest first" });
+  },
+  summary: ({ results: [found] }) => {
+    if (found.value !== undefined) return `The model says ${plain(found.value)}`;
+    const given = found.labels ?? [found.label];
+    return given.length
+      ? `The model says ${given.join(", ")}`
+      : "The model says that no label applies";
+  },
+};
+
+/** What `inputs` is of a text and perhaps a second one, which are the values of two fields. */
+export function oneOrPair({ text: first, second }) {
+  return second === null ? first : { text: first, text_pair: second };
+}

