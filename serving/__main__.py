@@ -9,14 +9,16 @@ import torch
 import uvicorn
 
 from bert_core.errors import UserError
-from bert_core.memory import leave_what_exists_alone
+from bert_core.memory import leave_what_exists_alone, share_one_heap
 from serving.app import create_app
 from serving.engine import Engine
 from serving.keys import read_keys
-from serving.model_sources import fetched
 from serving.models import ServedModel
 from serving.pointers import Address
 from serving.settings import ServerSettings, parse_arguments
+from serving.startup import RegistryAccess, RunningEngine, loader_for
+from serving.tracing import start_tracing
+from serving.webhook import read_secret
 
 
 def main() -> int:
@@ -31,24 +33,33 @@ def main() -> int:
 
 def serve(settings: ServerSettings) -> None:
     """Loads the models, says where they are to be had, and answers."""
+    share_one_heap()
     keys = None if settings.api_key_file is None else read_keys(settings.api_key_file)
+    secret_file = settings.webhook_secret_file
+    secret = None if secret_file is None else read_secret(secret_file)
     models = settings.models
     logging.basicConfig(
         stream=sys.stderr,
         format="%(message)s",
         level=logging.INFO if settings.log_requests else logging.WARNING,
     )
+    tracing = start_tracing(settings.otlp_endpoint, settings.trace_share)
     listening = _bind(settings.host, settings.port)
     addresses = [str(each) for each in models.values() if isinstance(each, Address)]
     if addresses:
         print(f"asking MLflow for {', '.join(addresses)}", flush=True)
-    sources = fetched(models, tracking_uri=settings.tracking_uri, cache=settings.cache)
     threads = settings.threads or torch.get_num_threads()
-    engine = Engine.of_folders(
-        *(sources, _device(settings), settings.limits, threads, settings.precision)
+    loader = loader_for(_device(settings), settings.limits, threads, settings.precision)
+    registry = RegistryAccess(
+        settings.tracking_uri,
+        settings.cache,
+        settings.poll_seconds,
+        cache_gib=settings.cache_gib,
     )
+    running = RunningEngine.start(models, loader, settings.limits, registry, settings.beside)
+    engine = running.engine
     try:
-        app = create_app(engine, keys, settings.cors_origins)
+        app = create_app(*(engine, keys, settings.cors_origins, tracing), running.steering, secret)
         config = uvicorn.Config(
             app,
             settings.host,
@@ -62,15 +73,21 @@ def serve(settings: ServerSettings) -> None:
         listening.listen(config.backlog)  # from here on a client is answered, if not at once
         host, port = listening.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        for name, model in engine.models.items():
-            origin = "" if model.pointer is None else f"version {model.pointer.version}, "
-            print(f"{name}: {_described(model)}, {origin}{model.folder}")
-        print(f"ready at {address}, the API's page is {address}/docs", flush=True)
+        _say_what_is_served(engine)
+        pages = f"try it at {address}/, the API's page is {address}/docs"
+        print(f"ready at {address}, {pages}", flush=True)
         leave_what_exists_alone()
         with suppress(KeyboardInterrupt):  # it has let requests end, and then tells its caller
             uvicorn.Server(config).run(sockets=[listening])
     finally:
-        engine.close()
+        running.close()
+
+
+def _say_what_is_served(engine: Engine) -> None:
+    # Apart from `serve`, which would keep the first versions for as long as it runs.
+    for name, model in engine.models.items():
+        origin = "" if model.pointer is None else f"version {model.pointer.version}, "
+        print(f"{name}: {_described(model)}, {origin}{model.folder}")
 
 
 def _bind(host: str, port: int) -> socket.socket:

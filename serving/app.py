@@ -1,12 +1,13 @@
 """The HTTP application: routes over an engine, under uvicorn or as Ray Serve's ingress."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi_swagger import patch_fastapi
 from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
@@ -18,17 +19,26 @@ from serving.cross_origin import open_to_origins
 from serving.engine import Engine
 from serving.errors import handle
 from serving.instrumentation import Instrumented
-from serving.keys import Keys, RateLimitError
+from serving.keys import Keys
+from serving.mounting import SlashAtPrefix
 from serving.problems import RequestError
+from serving.routes.admin import AdminRoutes
+from serving.routes.documentation import DocumentationRoutes
 from serving.routes.embeddings_inference import EmbeddingsInferenceRoutes
 from serving.routes.explain import ExplainRoutes
 from serving.routes.hugging_face import HuggingFaceRoutes
 from serving.routes.openai import OpenAIRoutes
 from serving.routes.operations import OperationRoutes
+from serving.routes.playground import PlaygroundRoutes
 from serving.routes.pretrained import PretrainedRoutes
 from serving.routes.tasks import TaskRoutes
 from serving.routes.texts import TextRoutes
+from serving.routes.webhook import WebhookRoutes
 from serving.schemas.fields import Problem
+from serving.steering import Steering
+from serving.token_bucket import RateLimitError
+from serving.tracing import Tracing
+from serving.webhook import MAX_WEBHOOK_BYTES, WEBHOOK_PATH
 
 _MENDABLE = (
     RequestError,
@@ -42,12 +52,18 @@ _MENDABLE = (
 
 
 def create_app(
-    engine: Engine, keys: Keys | None = None, cors_origins: Sequence[str] = ()
+    engine: Engine,
+    keys: Keys | None = None,
+    cors_origins: Sequence[str] = (),
+    tracing: Tracing | None = None,
+    steering: Steering | None = None,
+    webhook_secret: bytes | None = None,
 ) -> FastAPI:
     """The application that answers from the models of an engine.
 
     Only those who have a key, where `keys` are given; pages in browsers only where they are of one
-    of the origins.
+    of the origins. It closes the tracing when it ends. With `steering` it can be told which
+    versions answer; with the secret of MLflow's webhook, by MLflow, that an alias has moved.
     """
     app = FastAPI(
         title="Bertline",
@@ -56,8 +72,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
+        lifespan=None if tracing is None else partial(_traced, tracing),
+        # FastAPI's own tracing would send paths, headers and what exceptions say.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    patch_fastapi(app)  # /docs without the network: its page and scripts are the server's own
     app.include_router(TaskRoutes(engine).router)
     app.include_router(PretrainedRoutes(engine).router)
     app.include_router(TextRoutes(engine).router)
@@ -66,16 +84,31 @@ def create_app(
     app.include_router(EmbeddingsInferenceRoutes(engine).router)
     app.include_router(OpenAIRoutes(engine).router)
     app.include_router(OperationRoutes(engine).router)
+    app.include_router(PlaygroundRoutes().router)
+    app.include_router(DocumentationRoutes(app.title).router)
+    if steering is not None:
+        app.include_router(AdminRoutes(steering).router)
+    if steering is not None and webhook_secret is not None:
+        app.include_router(WebhookRoutes(steering, webhook_secret).router)
     # The last one is around all others.
-    app.add_middleware(BodyLimits, limits=engine.limits)
+    app.add_middleware(SlashAtPrefix)
+    app.add_middleware(BodyLimits, limits=engine.limits, lower={WEBHOOK_PATH: MAX_WEBHOOK_BYTES})
     if keys is not None:
         app.add_middleware(Authenticated, keys=keys)
-    app.add_middleware(Instrumented, metrics=engine.metrics)
+    app.add_middleware(Instrumented, metrics=engine.metrics, tracing=tracing)
     app.add_middleware(Admission, engine=engine)
     if cors_origins:
         open_to_origins(app, cors_origins)
     app.openapi = partial(_document, app)
     return app
+
+
+@asynccontextmanager
+async def _traced(tracing: Tracing, app: FastAPI) -> AsyncIterator[None]:
+    """The life of an application; what was noted of its last requests is sent in the end."""
+    del app
+    yield
+    await asyncio.to_thread(tracing.close)
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

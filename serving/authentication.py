@@ -1,17 +1,25 @@
 """Who may ask: a server with keys lets in whoever shows one that is for what is asked."""
 
+import re
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.errors import respond
 from serving.keys import Keys
+from serving.mounting import own_path
 from serving.problems import RequestError
 from serving.request_context import current_request
+from serving.webhook import WEBHOOK_PATH
 
 _OPEN = (
-    *("/health", "/ready", "/", "/docs", "/openapi.json"),
+    *("/health", "/ready", "", "/", "/docs", "/openapi.json"),
+    WEBHOOK_PATH,  # whoever posts there shows a signature instead
     *("/swagger/swagger-ui-bundle.js", "/swagger/swagger-ui.css", "/swagger/favicon-32x32.png"),
 )
+_OPEN_FILES = re.compile(r"/playground/\w+\.(js|css|svg)")
+"""What the playground's page is made of; /info, which says what it shows, is not open."""
 _FOR_ADMINS = ("/metrics",)
+ADMIN_PREFIX = "/admin/"
 
 
 class Authenticated:
@@ -26,7 +34,7 @@ class Authenticated:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes on a request that may be made."""
-        if scope["type"] == "http" and scope["path"] not in _OPEN:
+        if scope["type"] == "http" and not _is_open(own_path(scope)):
             try:
                 self._check(scope)
             except RequestError as error:
@@ -48,7 +56,7 @@ class Authenticated:
                 field="Authorization",
                 remedy="send it as Authorization: Bearer KEY",
             )
-        wanted = "admin" if scope["path"] in _FOR_ADMINS else "predict"
+        wanted = "admin" if _is_for_admins(own_path(scope)) else "predict"
         if wanted not in key.record.scopes:
             raise RequestError(
                 403,
@@ -60,3 +68,11 @@ class Authenticated:
         request = current_request.get()
         if request is not None:
             request.payer = key
+
+
+def _is_for_admins(path: str) -> bool:
+    return path in _FOR_ADMINS or path.startswith(ADMIN_PREFIX)
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN or _OPEN_FILES.fullmatch(path) is not None

@@ -23,6 +23,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gat
 from bert_core.tasks.task import FloatArray, hidden_states
 from bert_core.text.rows.counter_hash import IntArray
 from bert_core.training.loop import autocast
+from serving.overdue import Overdue
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,13 +46,24 @@ class DeadlineError(Exception):
     """The time a request had was over before its turn came."""
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What a micro-batch was like, for those who watch; it began at a `time.monotonic`."""
+
+    num_tokens: int
+    num_slots: int
+    num_requests: int
+    begin: float
+    seconds: float
+
+
 @dataclass(frozen=True, eq=False)
 class Work:
     """What one request wants computed: the states of `layers` at the places of its rows.
 
     Or what a head, of `num_outputs` outputs, makes of them. Layers count from 1, 0 being the
     embeddings. With `targets` [P] the log probability of that output alone at each place, [P, 1]:
-    a vocabulary's worth of outputs need not be kept.
+    a vocabulary's worth of outputs need not be kept. `batches` are those that had a part of it.
     """
 
     rows: EncodedRows
@@ -59,6 +71,7 @@ class Work:
     head: Head | None = None
     num_outputs: int = 0
     targets: IntArray | None = None
+    batches: list[Batch] = field(default_factory=list)
 
     @property
     def width(self) -> int:
@@ -117,8 +130,9 @@ class _Waiting:
         self.tokens_left -= tokens
         return self._order[first : self._taken], tokens
 
-    def keep(self, items: IntArray, answers: Sequence[FloatArray]) -> None:
-        """Puts away what was found for items; the last ones finish the work."""
+    def keep(self, items: IntArray, answers: Sequence[FloatArray], batch: Batch) -> None:
+        """Puts away what a micro-batch found for items; the last ones finish the work."""
+        self.work.batches.append(batch)
         places = self.work.rows.places_of(items)
         for found, each in zip(self._found, answers, strict=True):
             found[places] = each
@@ -137,16 +151,6 @@ class _Waiting:
 
 _Part = tuple[_Waiting, IntArray]
 """Some items of a request."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a micro-batch was like, for those who watch: tokens, of how many requests, seconds."""
-
-    num_tokens: int
-    num_slots: int
-    num_requests: int
-    seconds: float
 
 
 @dataclass(eq=False)
@@ -180,8 +184,8 @@ class Batcher:
         )
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
-        self._is_closed = False
-        self._is_full = False
+        self._is_closed = self._is_full = False
+        self.overdue = Overdue()
         self._tokens_per_second = 0.0
         self._threads = [
             threading.Thread(target=self._run, name=f"encoder-{number}", daemon=True)
@@ -263,13 +267,13 @@ class Batcher:
 
     def _run(self) -> None:
         while True:
+            parts: list[_Part] = []  # while it waits it keeps no model of those before
             self._wait_for_work()
             with self._changed:
                 if not self._waiting and self._is_closed:
                     return
-                parts = self._take()
-            if not parts:
-                continue
+                if not (parts := self._take()):
+                    continue
             try:
                 batch = self._compute(parts)
             except Exception as error:  # noqa: BLE001 - whoever asked is told, the others go on
@@ -319,19 +323,21 @@ class Batcher:
         parts = [(each, np.concatenate(items)) for each, items in taken.items()]
         return sorted(parts, key=lambda part: part[0].work.kind)
 
+    @torch.inference_mode()
     def _compute(self, parts: Sequence[_Part]) -> Batch:
         begin = time.monotonic()
         rows = gather_items([(each.work.rows, items) for each, items in parts])
         batch = rows.batch(np.arange(rows.num_items), self._layout).to(self.device)
         layers = sorted({layer for each, _ in parts for layer in each.work.layers})
-        with torch.inference_mode(), autocast(self.device, self.autocast_dtype):
+        with self.overdue.at(batch.num_real_tokens), autocast(self.device, self.autocast_dtype):
             states = hidden_states(self.encoder, batch, layers)
             answers = list(self._answers(parts, dict(zip(layers, states, strict=True)), batch))
-        for (waiting, items), each in zip(parts, answers, strict=True):
-            waiting.keep(items, each)
         seconds = time.monotonic() - begin
+        done = Batch(batch.num_real_tokens, batch.num_slots, len(parts), begin, seconds)
+        for (waiting, items), each in zip(parts, answers, strict=True):
+            waiting.keep(items, each, done)
         self._tokens_per_second = batch.num_real_tokens / seconds * self.num_threads
-        return Batch(batch.num_real_tokens, batch.num_slots, len(parts), seconds)
+        return done
 
     def _answers(
         self, parts: Sequence[_Part], states: Mapping[int, Tensor], batch: TaskBatch

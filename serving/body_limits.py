@@ -1,12 +1,14 @@
 """Bodies of requests arrive whole, in time and in size, before anything is done about them."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.errors import respond
 from serving.limits import Limits
+from serving.mounting import own_path
 from serving.problems import RequestError
 
 
@@ -16,9 +18,13 @@ class BodyLimits:
     Nothing of a slow client's request holds up those of others: it has cost its bytes.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: Limits, lower: Mapping[str, int] | None = None
+    ) -> None:
         self._app = app
         self._limits = limits
+        self._lower = lower or {}
+        """The bytes that bodies have at most at paths that take less."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on when its body is there."""
@@ -58,9 +64,11 @@ class BodyLimits:
                 await answering
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        most = self._limits.max_body_bytes
+        most = min(most, self._lower.get(own_path(scope), most))
         for name, value in scope["headers"]:
-            if name == b"content-length" and int(value) > self._limits.max_body_bytes:
-                raise self._too_large()
+            if name == b"content-length" and int(value) > most:
+                raise _too_large(most)
         parts: list[bytes] = []
         size, more = 0, True
         while more:
@@ -69,19 +77,20 @@ class BodyLimits:
                 return None
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            if size > self._limits.max_body_bytes:
-                raise self._too_large()
+            if size > most:
+                raise _too_large(most)
             more = message.get("more_body", False)
         return b"".join(parts)
 
-    def _too_large(self) -> RequestError:
-        return RequestError(
-            413,
-            "Too large a body",
-            f"a request has {self._limits.max_body_bytes} bytes at most",
-            field="body",
-            remedy="divide it among several requests",
-        )
+
+def _too_large(most: int) -> RequestError:
+    return RequestError(
+        413,
+        "Too large a body",
+        f"a request has {most} bytes at most",
+        field="body",
+        remedy="divide it among several requests",
+    )
 
 
 async def _disconnect(receive: Receive) -> Message:

@@ -4,8 +4,11 @@ One deployment holds the models and answers HTTP, in one hop; `serve deploy infr
 it on a cluster.
 """
 
+import hashlib
 import logging
 import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,19 @@ from ray.serve import Application
 from bert_core.errors import UserError
 from bert_core.memory import leave_what_exists_alone
 from serving.app import create_app
+from serving.cluster import Replica
 from serving.cross_origin import Origin
-from serving.engine import Engine
+from serving.followed import Place
 from serving.keys import read_keys
 from serving.limits import Limits
-from serving.model_sources import fetched, named_models
+from serving.model_sources import SharedSource, named_models, versions_beside
 from serving.models import Products
+from serving.startup import RegistryAccess, RunningEngine, loader_for
+from serving.token_bucket import TokenBucket
+from serving.tracing import OtlpEndpoint, TraceShare, start_tracing
+from serving.traffic import Role
+from serving.watch_actor import NodeWatch
+from serving.webhook import read_secret
 
 _LOG = logging.getLogger("ray.serve")
 
@@ -45,6 +55,12 @@ class DeploymentArguments(BaseModel):
         description="model folder seen by all nodes, models:/NAME@ALIAS or models:/NAME/3 of"
         " MLflow's registry, or KEY=MODEL; several",
     )
+    canary: tuple[str, ...] = Field(
+        default=(), description="as of python -m serving: NAME=MODEL,SHARE; several"
+    )
+    shadow: tuple[str, ...] = Field(
+        default=(), description="as of python -m serving: NAME=MODEL,SHARE; several"
+    )
     tracking_uri: str | None = Field(
         default=None,
         description="MLflow that models:/ addresses are of, reached by all nodes; by default each"
@@ -54,10 +70,22 @@ class DeploymentArguments(BaseModel):
         default=None,
         description="folder of fetched models on each node; by default ~/.bertline/models",
     )
+    cache_gib: float = Field(
+        default=20.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="as of python -m serving: GiB above which unused models are removed from it",
+    )
+    poll_seconds: float = Field(
+        default=2.0, ge=0, description="as of python -m serving: when MLflow is asked again"
+    )
     cors_origins: tuple[Origin, ...] = Field(
         default=(), description="origins of pages that may ask from browsers; several"
     )
+    otlp_endpoint: OtlpEndpoint | None = None
+    trace_share: TraceShare = 1.0
     api_key_file: Path | None = None
+    webhook_secret_file: Path | None = None
     insecure: bool = False
     precision: Products = "float32"
     limits: Limits = Limits()
@@ -67,6 +95,18 @@ class DeploymentArguments(BaseModel):
     def _one_or_several(cls, given: Any) -> Any:  # noqa: ANN401 - what a command line holds
         """On a command line several are divided by commas."""
         return given.split(",") if isinstance(given, str) else given
+
+    @field_validator("canary", "shadow", mode="before")
+    @classmethod
+    def _one_or_several_with_shares(cls, given: Any) -> Any:  # noqa: ANN401 - as above
+        """The same of `NAME=MODEL,SHARE`, which has a comma of its own."""
+        return re.findall(r"[^,]+,?[^,]*", given) if isinstance(given, str) else given
+
+    @property
+    def beside(self) -> dict[Role, dict[str, SharedSource]]:
+        """Other versions of the models, by role and name; raises `UserError` for what is none."""
+        given: dict[Role, Sequence[str]] = {"canary": self.canary, "shadow": self.shadow}
+        return versions_beside(named_models(self.model), given)
 
 
 @serve.deployment(max_ongoing_requests=1024)
@@ -78,17 +118,31 @@ class Server:
         assigned = ray.get_runtime_context().get_assigned_resources()
         threads = max(1, int(assigned.get("CPU", 1)))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        # Here and not in `build`: the folder has to be in the cache of this replica's node.
-        sources = fetched(
-            named_models(arguments.model),
-            tracking_uri=arguments.tracking_uri,
-            cache=arguments.cache,
-        )
-        self._engine = Engine.of_folders(
-            *(sources, device, arguments.limits, threads, arguments.precision)
-        )
+        replica = serve.get_replica_context().replica_id.unique_id
+        tracing = start_tracing(arguments.otlp_endpoint, arguments.trace_share, replica)
         keys = None if arguments.api_key_file is None else read_keys(arguments.api_key_file)
-        self._app = create_app(self._engine, keys, arguments.cors_origins)
+        secret = arguments.webhook_secret_file
+        webhook_secret = None if secret is None else read_secret(secret)
+        # Here and not in `build`: the folder has to be in the cache of this replica's node.
+        self._running = RunningEngine.start(
+            named_models(arguments.model),
+            loader_for(device, arguments.limits, threads, arguments.precision),
+            arguments.limits,
+            RegistryAccess(
+                *(arguments.tracking_uri, arguments.cache, arguments.poll_seconds, NodeWatch),
+                cache_gib=arguments.cache_gib,
+            ),
+            arguments.beside,
+            _agreeing(arguments, {} if keys is None else keys.buckets),
+        )
+        self._app = create_app(
+            self._running.engine,
+            keys,
+            arguments.cors_origins,
+            tracing,
+            self._running.steering,
+            webhook_secret,
+        )
         leave_what_exists_alone()
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]
@@ -104,14 +158,28 @@ class Server:
         return self._app
 
     def check_health(self) -> None:
-        """Raises where an encoder's thread has ended; Ray Serve then starts another replica."""
-        if not all(each.batcher.is_alive for each in self._engine.models.values()):
-            raise RuntimeError("an encoder's thread has ended")
+        """Raises where an encoder computes no more; Ray Serve then starts another replica."""
+        self._running.engine.check_health()
 
     def __del__(self) -> None:
         """Ends the threads of the encoders; Ray Serve has let requests end before."""
-        if hasattr(self, "_engine"):
-            self._engine.close()
+        if hasattr(self, "_running"):
+            self._running.close()
+
+
+def _agreeing(arguments: DeploymentArguments, buckets: Mapping[str, TokenBucket]) -> Replica:
+    """What has this replica agree with the others of its application.
+
+    Those of other models or other versions beside them, as while an update is rolled out, agree
+    among themselves.
+    """
+    beside: dict[Place, SharedSource] = {
+        (role, name): each for role, some in arguments.beside.items() for name, each in some.items()
+    }
+    begun_with = repr((arguments.model, arguments.canary, arguments.shadow))
+    digest = hashlib.sha256(begun_with.encode()).hexdigest()[:12]
+    application = serve.get_replica_context().app_name
+    return Replica(f"{application}-{digest}", buckets, beside)
 
 
 def build(arguments: DeploymentArguments) -> Application:
@@ -126,7 +194,8 @@ def build(arguments: DeploymentArguments) -> Application:
             "api_key_file",
             "give it, or say insecure=true in a closed network",
         )
-    for source in (*named_models(arguments.model).values(), arguments.cache):
+    beside = [each.source for some in arguments.beside.values() for each in some.values()]
+    for source in (*named_models(arguments.model).values(), *beside, arguments.cache):
         if isinstance(source, Path) and not source.is_absolute():
             raise UserError(
                 "replicas have a working directory of their own", str(source), "give whole paths"

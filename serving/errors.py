@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from serving.mounting import own_path
 from serving.problems import MEDIA_TYPE, TOO_LONG, problem_of
 from serving.schemas.fields import Problem
 
@@ -31,12 +32,12 @@ def refusal(path: str, error: Exception) -> Response:
 
 async def handle(request: Request, error: Exception) -> Response:
     """For FastAPI: what an exception in a route becomes."""
-    return refusal(request.url.path, error)
+    return refusal(own_path(request.scope), error)
 
 
 async def respond(scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
     """For middleware: refuses a request that no route has seen."""
-    await refusal(scope["path"], error)(scope, receive, send)
+    await refusal(own_path(scope), error)(scope, receive, send)
 
 
 def _in_words(problem: Problem) -> str:

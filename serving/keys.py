@@ -3,8 +3,6 @@
 import hashlib
 import hmac
 import secrets
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -12,19 +10,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bert_core.errors import UserError
+from serving.token_bucket import TokenBucket
 
 Scope = Literal["predict", "admin"]
 """What a key is for: asking models, or seeing how the server does as well."""
 
 _PREFIX = "bertline-"
-
-
-class RateLimitError(Exception):
-    """A key has used up its tokens; it says after how many seconds to ask again."""
-
-    def __init__(self, retry_after: float) -> None:
-        super().__init__(f"the key's tokens are used up: ask again in {retry_after:.1f} s")
-        self.retry_after = retry_after
 
 
 class KeyRecord(BaseModel):
@@ -47,17 +38,12 @@ class KeyFile(BaseModel):
 
 
 class Key:
-    """A key in use: what it is for, and how many tokens it has left.
-
-    Its tokens come back evenly, up to those of a minute. A request is let in while there are any,
-    and may leave a debt, so that one larger than the rest is not shut out for ever.
-    """
+    """A key in use: what it is for, and the tokens that it has left, None without a limit."""
 
     def __init__(self, record: KeyRecord) -> None:
         self.record = record
-        self._left = float(record.tokens_per_minute or 0)
-        self._at = time.monotonic()
-        self._lock = threading.Lock()
+        most = record.tokens_per_minute
+        self.bucket = None if most is None else TokenBucket(most)
 
     @property
     def name(self) -> str:
@@ -66,17 +52,8 @@ class Key:
 
     def pay(self, num_tokens: int) -> None:
         """Takes tokens off those that are left; raises `RateLimitError` where none are."""
-        most = self.record.tokens_per_minute
-        if most is None:
-            return
-        with self._lock:
-            now = time.monotonic()
-            per_second = most / 60
-            self._left = min(float(most), self._left + (now - self._at) * per_second)
-            self._at = now
-            if self._left <= 0:
-                raise RateLimitError((1 - self._left) / per_second)
-            self._left -= num_tokens
+        if self.bucket is not None:
+            self.bucket.pay(num_tokens)
 
 
 class Keys:
@@ -85,6 +62,11 @@ class Keys:
     def __init__(self, records: Sequence[KeyRecord]) -> None:
         self.records = list(records)
         self._keys = [Key(each) for each in records]
+
+    @property
+    def buckets(self) -> dict[str, TokenBucket]:
+        """The tokens of those keys that have a limit, by their names."""
+        return {each.name: each.bucket for each in self._keys if each.bucket is not None}
 
     def find(self, given: str) -> Key | None:
         """The key that a client shows, in the same time wherever it stands and if it is none."""

@@ -1,6 +1,6 @@
 """What a server counts, for Prometheus: requests, micro-batches, tokens, padding, truncations."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -31,6 +31,13 @@ class Metrics:
             registry=self.registry,
         )
         self._unread = self._requests.labels("unread", "", "429")
+        self._by_version = Counter(
+            "bertline_version_requests",
+            "Requests that a version was given, by what it is to the name; of present versions",
+            ("model", "version", "role"),
+            registry=self.registry,
+        )
+        self._versions: set[tuple[str, str, str]] = set()
         self._seconds = Histogram(
             "bertline_request_seconds",
             "From a request's arrival to the end of its answer",
@@ -62,10 +69,61 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._watched: set[str] = set()
+        self._version = Gauge(
+            "bertline_model_version",
+            "Version in MLflow's registry that answers",
+            ("model",),
+            registry=self.registry,
+        )
+        self._switches = Counter(
+            "bertline_switches",
+            "Versions that have taken over while the server ran, or were refused",
+            ("model", "result"),
+            registry=self.registry,
+        )
+        self._compared = Counter(
+            "bertline_shadow_items",
+            "Items that a model's shadow was asked as well, and whether it says the same",
+            ("model", "result"),
+            registry=self.registry,
+        )
+        self._not_compared = Counter(
+            "bertline_shadow_missed_requests",
+            "Requests that a model's shadow had no time for, or failed at",
+            ("model",),
+            registry=self.registry,
+        )
+        self._reachable = Gauge(
+            "bertline_registry_reachable",
+            "1 if MLflow answered when it was asked last which version an alias is",
+            ("model",),
+            registry=self.registry,
+        )
+        self._asked_at = Gauge(
+            "bertline_registry_asked_timestamp_seconds",
+            "When MLflow was asked last which version an alias is",
+            ("model",),
+            registry=self.registry,
+        )
+
     def count_request(self, route: str, model: str, status: int, seconds: float) -> None:
         """Takes in a request that was answered."""
         self._requests.labels(route, model, str(status)).inc()
         self._seconds.labels(route, model).observe(seconds)
+
+    def count_version(self, model: str, version: str, role: str) -> None:
+        """Takes in a request that a version was given; "" is none."""
+        if model:
+            self._by_version.labels(model, version, role).inc()
+            self._versions.add((model, version, role))
+
+    def keep_versions(self, present: Collection[tuple[str, str, str]]) -> None:
+        """Forgets the counts of all versions but those (model, version, role)."""
+        for each in list(self._versions):  # a copy: others are counted meanwhile
+            if each not in present:
+                self._versions.discard(each)
+                self._by_version.remove(*each)
 
     def count_unread(self) -> None:
         """Takes in a request that was turned away before it was read."""
@@ -76,10 +134,43 @@ class Metrics:
         if texts:
             self._truncated.labels(model).inc(texts)
 
-    def watch(self, encoder: str, batcher: Batcher) -> None:
-        """Takes in each micro-batch of an encoder from now on, and how much waits at it."""
-        batcher.watch = self._watcher(encoder, batcher.max_tokens)
-        self._waiting.labels(encoder).set_function(lambda: batcher.waiting_tokens)
+    def watch(self, batchers: Mapping[str, Batcher]) -> None:
+        """Takes in each micro-batch of these encoders from now on, and how much waits at them.
+
+        Those that were watched before and are not among them are let go of.
+        """
+        for encoder, batcher in batchers.items():
+            batcher.watch = self._watcher(encoder, batcher.max_tokens)
+            self._waiting.labels(encoder).set_function(_waiting_at(batcher))
+        for encoder in self._watched - batchers.keys():
+            self._waiting.remove(encoder)
+        self._watched = set(batchers)
+
+    def note_version(self, model: str, version: int) -> None:
+        """Takes in which version of the registry answers from now on."""
+        self._version.labels(model).set(version)
+
+    def count_switch(self, model: str, *, is_refused: bool = False) -> None:
+        """Takes in that a version has taken over, or was refused."""
+        self._switches.labels(model, "refused" if is_refused else "switched").inc()
+
+    def count_compared(self, model: str, *, agree: bool) -> None:
+        """Takes in an item that the model's shadow was asked as well."""
+        self._compared.labels(model, "agree" if agree else "differ").inc()
+
+    def count_not_compared(self, model: str) -> None:
+        """Takes in a request that the model's shadow had no time for, or failed at."""
+        self._not_compared.labels(model).inc()
+
+    def note_registry(self, model: str, *, is_reachable: bool, asked_at: float) -> None:
+        """Takes in whether MLflow answered when it was asked last, and when that was."""
+        self._reachable.labels(model).set(is_reachable)
+        self._asked_at.labels(model).set(asked_at)
+
+    def forget(self, model: str) -> None:
+        """Takes in that nobody has this title any more: what is said of now is taken back."""
+        for each in (self._version, self._reachable, self._asked_at):
+            each.remove(model)
 
     @property
     def text(self) -> bytes:
@@ -105,3 +196,7 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
         return Histogram(name, text, ("encoder",), buckets=tuple(buckets), registry=self.registry)
+
+
+def _waiting_at(batcher: Batcher) -> Callable[[], float]:
+    return lambda: batcher.waiting_tokens

@@ -1,21 +1,19 @@
 """What follows `--model`: folders as they are, and addresses of MLflow's registry.
 
-A server has no MLflow in its process: it starts `python -m serving.watch` for the addresses, and
-reads the pointers that this leaves.
+A server has no MLflow in its process: `serving.watch` fetches what addresses stand for, and leaves
+pointers, which are read here.
 """
 
-import json
-import logging
-import os
-import subprocess
-import sys
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 from serving.pointers import ADDRESS_PREFIX, Address, Pointer, read_pointer
+from serving.traffic import Role
 
-_LOG = logging.getLogger(__name__)
+_SHARE = re.compile(r"\d*\.?\d+")
 
 
 def named_models(given: Sequence[str]) -> dict[str, Path | Address]:
@@ -39,53 +37,57 @@ def named_models(given: Sequence[str]) -> dict[str, Path | Address]:
     return found
 
 
-def fetched(
-    models: Mapping[str, Path | Address], *, tracking_uri: str | None, cache: Path | None
-) -> dict[str, Path | Pointer]:
-    """The models with a pointer, and so a folder in the cache, for each address.
+@dataclass(frozen=True)
+class SharedSource:
+    """Another version of a model, and its share of the requests, more than 0 and 1 at most."""
 
-    Without a tracking URI or a cache those of `serving.watch` are taken. Logs a warning where
-    MLflow does not answer and a folder is there from before. Raises `UserError` where none is, and
-    for what MLflow does not have.
+    source: Path | Address
+    share: float
+
+
+def shared_models(given: Sequence[str], option: str) -> dict[str, SharedSource]:
+    """Versions beside others by the names of those: `NAME=MODEL,SHARE`.
+
+    Raises `UserError` for anything else.
     """
-    addresses = {each for each in models.values() if isinstance(each, Address)}
-    pointers = _watch_once(sorted(addresses, key=str), tracking_uri, cache) if addresses else {}
-    return {
-        name: pointers[each] if isinstance(each, Address) else each for name, each in models.items()
-    }
+    found: dict[str, SharedSource] = {}
+    for each in given:
+        name, has_name, rest = each.partition("=")
+        model, has_share, share = rest.rpartition(",")
+        is_share = has_share and _SHARE.fullmatch(share) and 0 < float(share) <= 1
+        if not has_name or not is_share:
+            remedy = "write NAME=MODEL,SHARE with a share above 0 and up to 1"
+            raise UserError("not another version", f"--{option} {each}", remedy)
+        if name in found:
+            raise UserError(f"two for {name}", f"--{option}", "give one")
+        (source,) = named_models([model]).values()
+        found[name] = SharedSource(source, float(share))
+    return found
 
 
-def _watch_once(
-    addresses: Sequence[Address], tracking_uri: str | None, cache: Path | None
-) -> dict[Address, Pointer]:
-    command = [sys.executable, "-m", "serving.watch"]
-    command += [f"--model={each}" for each in addresses]
-    command += [f"--tracking_uri={tracking_uri}"] if tracking_uri is not None else []
-    command += [f"--cache={cache}"] if cache is not None else []
-    ended = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=False)
-    lines = [json.loads(each) for each in ended.stdout.splitlines() if each.startswith("{")]
-    if ended.returncode == 2 and lines and "remedy" in lines[-1]:
-        raise UserError(**lines[-1])
-    pointers: dict[Address, Pointer] = {}
-    for line in lines:
-        if line["warning"] is not None:
-            _LOG.warning("warning: %s", line["warning"])
-        pointer = read_pointer(Path(line["pointer"]))
-        if pointer is not None:
-            pointers[Address.of(line["model"])] = pointer
-    missing = [str(each) for each in addresses if each not in pointers]
-    if missing:
-        said = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise UserError(
-            f"python -m serving.watch ended with {ended.returncode}, {said[:300]}",
-            " ".join(missing),
-            "run it by hand with the same --model to see more",
-        )
-    return pointers
+def versions_beside(
+    models: Mapping[str, Path | Address], given: Mapping[Role, Sequence[str]]
+) -> dict[Role, dict[str, SharedSource]]:
+    """Other versions of models, by role and name; raises `UserError` for those of no model."""
+    found: dict[Role, dict[str, SharedSource]] = {}
+    for role, some in given.items():
+        found[role] = shared_models(some, role)
+        for name in found[role].keys() - models.keys():
+            raise UserError(
+                f"no model {name!r}{nearest(name, models)}", f"--{role}", "name one of --model"
+            )
+    return found
 
 
-def _environment() -> dict[str, str]:
-    """That of this process; the code of this project is found from any working folder."""
-    project = str(Path(__file__).resolve().parent.parent)
-    paths = [project, os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+def fetched(source: Path | Address, pointers: Mapping[Address, Path]) -> Path | Pointer:
+    """A folder as it is, or what the pointer to an address says now.
+
+    Raises `UserError` where the folder that it points to is not there.
+    """
+    if isinstance(source, Path):
+        return source
+    pointer = read_pointer(pointers[source])
+    if pointer is None:
+        what, remedy = "the pointer's folder is not there", "start again: it is fetched"
+        raise UserError(what, str(pointers[source]), remedy)
+    return pointer

@@ -1,8 +1,10 @@
 """Model folders -> models that answer many requests at once; equal encoders are computed once."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
+from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
@@ -19,7 +22,7 @@ from bert_core.features.units import cut_texts, unit_rows
 from bert_core.lineage import Lineage, read_lineage
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
-from bert_core.model_folder import CONFIG, load_model_folder
+from bert_core.model_folder import CHECKSUMS, CONFIG, load_model_folder
 from bert_core.pretrained.heads import masked_token_answers, next_sentence_answers
 from bert_core.quantization import Precision, for_inference, read_precision
 from bert_core.tasks.catalog import task_of
@@ -27,6 +30,7 @@ from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import infer_task
 from bert_core.tasks.task import Task, head_answers, layers_read
 from serving.batching import Batcher, Head, Work
+from serving.leases import Leases
 from serving.pointers import Pointer
 
 _KNOWS_NO_TASK = (
@@ -50,7 +54,8 @@ class ServedModel:
 
     `task` is None of an encoder that was not fine-tuned; `head` then is, too. `pointer` is None of
     a folder that does not come from MLflow's registry. `precision` is that of the encoder's
-    products.
+    products. `leases` are those of the requests that are being answered by it, `opened_at` is in
+    Unix seconds.
     """
 
     name: str
@@ -63,11 +68,37 @@ class ServedModel:
     head: Head | None
     pointer: Pointer | None = None
     precision: Precision | Products = "float32"
+    leases: Leases = field(default_factory=Leases)
+    opened_at: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        """Reads what the folder says: from a cache it may be removed once another one is served."""
+        _ = self.sha256, self.lineage, self.created
+        with suppress(UserError):  # raised again where it is asked for
+            _ = self.sentence_pooling
 
     @property
     def config(self) -> ModelConfig:
         """The encoder's architecture."""
         return self.model.config
+
+    @cached_property
+    def sha256(self) -> str | None:
+        """The hash of the folder's list of checksums; None of a folder without one."""
+        checksums = self.folder / CHECKSUMS
+        return file_sha256(checksums) if checksums.is_file() else None
+
+    @cached_property
+    def created(self) -> int:
+        """When the folder was written, Unix seconds."""
+        return int((self.folder / CONFIG).stat().st_mtime)
+
+    @cached_property
+    def version(self) -> str | None:
+        """What its answers say: the registry's version, or the beginning of the folder's hash."""
+        if self.pointer is not None:
+            return str(self.pointer.version)
+        return None if self.sha256 is None else self.sha256[:12]
 
     @cached_property
     def sentence_pooling(self) -> SentencePooling:
@@ -141,46 +172,35 @@ class ServedModel:
         return Work(rows, choice.strategy.layers_of(self.config.num_hidden_layers))
 
 
-def load_models(
-    folders: Mapping[str, Path | Pointer],
-    *,
-    device: torch.device | None = None,
-    max_tokens: int = 1024,
-    max_waiting_tokens: int = 65536,
-    num_threads: int = 1,
-    autocast_dtype: torch.dtype | None = None,
-) -> dict[str, ServedModel]:
-    """Opens model folders, ours or those of `transformers`, by the names they are asked for.
+@dataclass(frozen=True)
+class ModelLoader:
+    """Opens model folders, ours or those of `transformers`; the rest is that of each `Batcher`."""
 
-    What comes from MLflow's registry is given as the pointer to its folder.
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    max_tokens: int = 1024
+    max_waiting_tokens: int = 65536
+    num_threads: int = 1
+    autocast_dtype: torch.dtype | None = None
 
-    The rest is that of each `Batcher`. Raises `UserError` for a folder that is damaged, and for one
-    in int8 elsewhere than on the CPU.
-    """
-    device = device or torch.device("cpu")
-    batchers: list[Batcher] = []
-    served: dict[str, ServedModel] = {}
-    for name, source in folders.items():
+    def load(
+        self, name: str, source: Path | Pointer, beside: Iterable[ServedModel] = ()
+    ) -> ServedModel:
+        """Opens one folder; what comes from MLflow's registry is given as the pointer to it.
+
+        Where one of the models `beside` it has the same encoder, that one computes both. Raises
+        `UserError` for a folder that is damaged, and for one in int8 elsewhere than on the CPU.
+        """
         pointer = source if isinstance(source, Pointer) else None
         folder = source.folder if isinstance(source, Pointer) else source
         _, model, tokenizer = load_model_folder(folder)
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         known = task_of(config) or _foreign_task(folder, config, model)
         precision = read_precision(folder)
-        model = for_inference(model, precision, device)
-        batcher = next((b for b in batchers if are_equal(b.encoder, model.encoder)), None)
-        if batcher is None:
-            batcher = Batcher(
-                model.encoder,
-                device=device,
-                max_tokens=max_tokens,
-                max_waiting_tokens=max_waiting_tokens,
-                num_threads=num_threads,
-                autocast_dtype=autocast_dtype,
-            )
-            batchers.append(batcher)
+        model = for_inference(model, precision, self.device)
+        batcher = self._batcher(model.encoder, {each.batcher: None for each in beside})
         model.encoder = batcher.encoder
-        served[name] = ServedModel(
+        in_bfloat16 = precision == "float32" and self.autocast_dtype is not None
+        return ServedModel(
             name=name,
             folder=folder,
             model=model,
@@ -190,8 +210,30 @@ def load_models(
             task=known[1] if known else None,
             head=partial(head_answers, model) if known else None,
             pointer=pointer,
-            precision="bfloat16" if precision == "float32" and autocast_dtype else precision,
+            precision="bfloat16" if in_bfloat16 else precision,
         )
+
+    def _batcher(self, encoder: Encoder, present: Iterable[Batcher]) -> Batcher:
+        """The batcher of an encoder that computes the same, or a new one."""
+        equal = next((each for each in present if are_equal(each.encoder, encoder)), None)
+        return equal or Batcher(
+            encoder,
+            device=self.device,
+            max_tokens=self.max_tokens,
+            max_waiting_tokens=self.max_waiting_tokens,
+            num_threads=self.num_threads,
+            autocast_dtype=self.autocast_dtype,
+        )
+
+
+def load_models(
+    folders: Mapping[str, Path | Pointer], loader: ModelLoader | None = None
+) -> dict[str, ServedModel]:
+    """Opens model folders by the names they are asked for; see `ModelLoader.load`."""
+    loader = loader or ModelLoader()
+    served: dict[str, ServedModel] = {}
+    for name, source in folders.items():
+        served[name] = loader.load(name, source, beside=served.values())
     return served
 
 

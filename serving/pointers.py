@@ -23,6 +23,10 @@ POINTERS = "pointers"
 _ADDRESS = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
 
+class UnreachableError(UserError):
+    """MLflow did not answer, or not with what was asked for; it may another time."""
+
+
 @dataclass(frozen=True)
 class Address:
     """A model in MLflow's registry: by an alias, which moves, or by the number of a version."""
@@ -92,6 +96,44 @@ def read_pointer(path: Path) -> Pointer | None:
         return None
     folder = path.parent.parent / pointer.folder.name
     return pointer.model_copy(update={"folder": folder}) if folder.is_dir() else None
+
+
+class WatchStatus(BaseModel):
+    """When MLflow was asked last which version an address is, in Unix seconds, and what was wrong.
+
+    `fault` is None where it has answered.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    asked_at: float
+    fault: str | None
+
+
+def write_status(pointer: Path, status: WatchStatus) -> None:
+    """Writes beside a pointer what became of the last question about it."""
+    path = _status_path(pointer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(status.model_dump_json() + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def read_status(pointer: Path) -> WatchStatus | None:
+    """What `write_status` has left; None where it is missing or damaged."""
+    try:
+        return WatchStatus.model_validate_json(_status_path(pointer).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _status_path(pointer: Path) -> Path:
+    return pointer.with_suffix(".status")
+
+
+def good_pointer_path(pointer: Path) -> Path:
+    """Where the pointer to the last version lies that has taken traffic."""
+    return pointer.with_suffix(".good")
 
 
 def without_password(text: str) -> str:

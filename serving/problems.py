@@ -11,8 +11,9 @@ from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
 from serving.batching import DeadlineError, OverloadedError
-from serving.keys import RateLimitError
+from serving.pointers import UnreachableError
 from serving.schemas.fields import Problem
+from serving.token_bucket import RateLimitError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -95,6 +96,13 @@ def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
                 status=503,
                 detail="the time for this request was over before its turn came",
                 remedy="ask again, with less at once",
+            )
+        case UnreachableError():
+            problem = Problem(
+                title="MLflow does not answer",
+                status=503,
+                detail=f"{error.what}: {error.where}",
+                remedy=error.remedy,
             )
         case UserError():
             problem = Problem(

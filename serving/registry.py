@@ -4,20 +4,20 @@
 process of `serving.watch` uses it: MLflow is imported when it is first needed.
 """
 
-import fcntl
 import os
 import re
-import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from bert_core.disk import flush_to_disk
+from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.lineage import Lineage
-from serving.pointers import Address, without_password
+from serving.model_cache import CHECKSUMS, add_folder, damaged_file, find_folder, listed_files
+from serving.pointers import Address, UnreachableError, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -41,10 +41,6 @@ _QUICKLY = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIE
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _NOT_THERE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 """MLflow's codes for a model, and for an alias, that it does not have."""
-
-
-class UnreachableError(UserError):
-    """MLflow did not answer, or not with what was asked for; it may another time."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +78,9 @@ def store_exists(tracking_uri: str) -> bool:
 def fetch_model(model_uri: str, tracking_uri: str, cache: Path) -> FetchedModel:
     """The version that `models:/name@alias` or `models:/name/3` is now, in `cache`.
 
-    A folder is downloaded once for each logged model, however many ask at once, and is whole when
-    it is there. Raises `UserError` for another form of URI and for what MLflow does not have,
-    `UnreachableError` where it does not answer.
+    A folder is downloaded once for each content, however many ask at once, and is whole when it is
+    there. Raises `UserError` for another form of URI and for what MLflow does not have,
+    `UnreachableError` where it does not answer, or not with what the folder's checksums say.
     """
     address = Address.of(model_uri)
     no_such = f"no model {model_uri}"
@@ -102,12 +98,13 @@ def fetch_model(model_uri: str, tracking_uri: str, cache: Path) -> FetchedModel:
             if not source.startswith("models:/"):
                 raise UserError(no_such, f"version {version.version} is at {source}", _NOT_OURS)
             model = client.get_logged_model(source.removeprefix("models:/"))
-    folder = cache / model.model_id
-    if not folder.exists():
-        source = f"{model.artifact_location}/artifacts/{FOLDER_NAME}"
-        remedy += f" Can {cache} be written?"
-        with as_user_error(f"{model_uri} not fetched", remedy), mlflow_environment(tracking_uri):
-            _download_once(source, tracking_uri, folder)
+    remedy += f" Can {cache} be written?"
+    with as_user_error(f"{model_uri} not fetched", remedy), mlflow_environment(tracking_uri):
+        folder = find_folder(cache, model.model_id)
+        if folder is None:
+            source = f"{model.artifact_location}/artifacts/{FOLDER_NAME}"
+            download = _Download(model_uri, source, tracking_uri)
+            folder = add_folder(cache, model.model_id, download.content, download.into)
     lineage = lineage_of_tags(version.tags).model_copy(update={"run_id": version.run_id or None})
     return FetchedModel(folder, address.name, int(version.version), lineage)
 
@@ -121,27 +118,46 @@ def _version_of(client: "MlflowClient", address: Address) -> "ModelVersion":
     return client.get_model_version(address.name, str(address.version))
 
 
-def _download_once(source: str, tracking_uri: str, folder: Path) -> None:
-    """Downloads beside the folder's place and renames; whoever comes meanwhile waits for that.
+class _Download:
+    """A model folder at MLflow: the hash of its content, and how it comes here.
 
-    What a process that was killed has left there is downloaded again.
+    `content` is that of its list of checksums; None of a folder without one, or with more than it
+    lists, of which the list does not say what it is.
     """
-    from mlflow.artifacts import download_artifacts
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.with_name(f".{folder.name}.part")
-    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():
-            return
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
-        download_artifacts(source, dst_path=str(beside), tracking_uri=tracking_uri)
-        for path in (beside / FOLDER_NAME).rglob("*"):
-            flush_to_disk(path)
-        (beside / FOLDER_NAME).replace(folder)
-        flush_to_disk(folder.parent)
-        beside.rmdir()
+    def __init__(self, model_uri: str, source: str, tracking_uri: str) -> None:
+        from mlflow.artifacts import list_artifacts
+
+        self._model_uri, self._source, self._tracking_uri = model_uri, source, tracking_uri
+        there = list_artifacts(source, tracking_uri=tracking_uri)
+        names = {PurePosixPath(each.path).name for each in there}
+        self._checksums: str | None = None
+        self.content: str | None = None
+        if CHECKSUMS in names:
+            with tempfile.TemporaryDirectory() as temporary:
+                path = self._bring(f"{source}/{CHECKSUMS}", Path(temporary))
+                self._checksums = file_sha256(path)
+                listed = listed_files(path.read_text(encoding="utf-8", errors="replace"))
+            self.content = self._checksums if names <= {CHECKSUMS, *listed} else None
+
+    def into(self, place: Path) -> Path:
+        """Downloads it into a folder; raises `UnreachableError` where it came damaged."""
+        self._bring(self._source, place)
+        folder = place / FOLDER_NAME
+        damaged = None if self._checksums is None else damaged_file(folder, self._checksums)
+        if damaged is not None:
+            raise UnreachableError(
+                f"{self._model_uri} not fetched",
+                f"{damaged} is not as the folder's list of checksums says",
+                "is it whole at MLflow? If not, register the model again",
+            )
+        return folder
+
+    def _bring(self, artifact: str, to: Path) -> Path:
+        from mlflow.artifacts import download_artifacts
+
+        found = download_artifacts(artifact, dst_path=str(to), tracking_uri=self._tracking_uri)
+        return Path(found)
 
 
 def lineage_of_tags(tags: Mapping[str, str]) -> Lineage:

@@ -12,9 +12,11 @@ from pydantic_settings.exceptions import SettingsError
 from bert_core.errors import UserError, nearest
 from serving.cross_origin import Origin
 from serving.limits import Limits
-from serving.model_sources import named_models
+from serving.model_sources import SharedSource, named_models, versions_beside
 from serving.models import Products
 from serving.pointers import Address
+from serving.tracing import OtlpEndpoint, TraceShare
+from serving.traffic import Role
 
 
 class ServerSettings(BaseSettings):
@@ -36,6 +38,16 @@ class ServerSettings(BaseSettings):
         description="model folder, models:/NAME@ALIAS or models:/NAME/3 of MLflow's registry, or"
         " KEY=MODEL for another name than its own; may be given several times",
     )
+    canary: list[str] = Field(
+        default=[],
+        description="NAME=MODEL,SHARE: another version of a model, which answers a share of its"
+        " requests (0 to 1); may be given several times",
+    )
+    shadow: list[str] = Field(
+        default=[],
+        description="NAME=MODEL,SHARE: another version of a model, which is asked a share of its"
+        " requests too; its answers are only compared. May be given several times",
+    )
     tracking_uri: str | None = Field(
         default=None,
         description="MLflow that models:/ addresses are of; by default MLFLOW_TRACKING_URI, or the"
@@ -43,6 +55,19 @@ class ServerSettings(BaseSettings):
     )
     cache: Path | None = Field(
         default=None, description="folder of fetched models; by default ~/.bertline/models"
+    )
+    cache_gib: float = Field(
+        default=20.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="GiB of fetched models above which those are removed, after a switch, that no"
+        " address stands for and nobody used for an hour; 0 keeps all",
+    )
+    poll_seconds: float = Field(
+        default=2.0,
+        ge=0,
+        description="seconds after which MLflow is asked again which version an alias is, and that"
+        " one is served then; 0 asks at the start alone",
     )
     host: str = Field(default="127.0.0.1", description="address to listen at")
     port: int = Field(
@@ -52,6 +77,11 @@ class ServerSettings(BaseSettings):
         default=None,
         description="file of keys that clients have to show one of; see python -m serving.new_key",
     )
+    webhook_secret_file: Path | None = Field(
+        default=None,
+        description="file with the secret of MLflow's webhook to /webhooks/mlflow, by which MLflow"
+        " is asked as soon as an alias moves",
+    )
     log_requests: bool = Field(
         default=True, description="a line of JSON for each request, without its text"
     )
@@ -59,6 +89,16 @@ class ServerSettings(BaseSettings):
         default=[],
         description="origin of pages that may ask from browsers, https://a.example; may be given"
         " several times, by default none",
+    )
+    otlp_endpoint: OtlpEndpoint | None = Field(
+        default=None,
+        description="collector of OpenTelemetry that spans of requests are sent to,"
+        " http://HOST:4318; by default none are made",
+    )
+    trace_share: TraceShare = Field(
+        default=1.0,
+        description="share of the requests that are traced, 0 to 1, of those whose clients do not"
+        " decide it (traceparent)",
     )
     insecure: bool = Field(
         default=False, description="listen beyond this machine without asking for keys"
@@ -100,6 +140,11 @@ class ServerSettings(BaseSettings):
         Raises `UserError` for two of one name, and for what is no address of MLflow's registry.
         """
         return named_models(self.model)
+
+    @property
+    def beside(self) -> dict[Role, dict[str, SharedSource]]:
+        """Other versions of the models, by role and name; raises `UserError` for what is none."""
+        return versions_beside(self.models, {"canary": self.canary, "shadow": self.shadow})
 
     def check(self) -> None:
         """Raises `UserError` for a server that everybody could use unasked."""

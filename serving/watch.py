@@ -3,61 +3,163 @@
 In: addresses of MLflow's registry. Out: model folders in a cache, and for each address a pointer
 file that says which of them it stands for now. A process of its own: MLflow never loads in a
 server's. Prints a line of JSON for each address: its pointer, and a warning where MLflow did not
-answer and the pointer is an earlier one.
+answer and the pointer is an earlier one; with `--follow`, one whenever that has changed. With
+`--while_stdin_is_open` a line of standard input is one more address, or empty, to ask at once.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bert_core.errors import UserError
+from serving.model_cache import evict
 from serving.pointers import (
     Address,
     Pointer,
+    WatchStatus,
     pointer_path,
     read_pointer,
     switch_pointer,
     without_password,
+    write_status,
 )
 from serving.registry import UnreachableError, default_cache, default_tracking_uri, fetch_model
+from serving.watch_orders import Orders
+
+CACHE_GIB = 20.0
+_GIB = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetches each model once and leaves; 2 for a `UserError`, which is a line of JSON too."""
-    parser = argparse.ArgumentParser(
-        prog="python -m serving.watch",
-        description="Fetches models from MLflow's registry into the cache that servers read.",
-    )
-    parser.add_argument(
-        "--model", required=True, action="append", help="models:/NAME@ALIAS or models:/NAME/3"
-    )
-    parser.add_argument(
-        "--tracking_uri", help="MLflow's; by default MLFLOW_TRACKING_URI, or ~/.bertline's store"
-    )
-    parser.add_argument(
-        "--cache", type=Path, help="folder of fetched models; by default ~/.bertline/models"
-    )
-    options = parser.parse_args(arguments)
+    """Fetches each model, once or for as long as it runs; 2 for a `UserError`, a line of JSON too.
+
+    What is wrong when it follows for a while already is in the status beside a pointer instead.
+    """
+    options = _parse(arguments)
     cache = (options.cache or default_cache()).expanduser().absolute()
     tracking_uri = options.tracking_uri or default_tracking_uri(default_cache().parent)
+    orders = Orders()
     try:
-        for address in [Address.of(each) for each in options.model]:
-            path, warning = bring_up_to_date(address, tracking_uri, cache)
-            line = {"model": str(address), "pointer": str(path), "warning": warning}
-            print(json.dumps(line), flush=True)
+        addresses = [Address.of(each) for each in options.model]
+        watch = Watch(addresses, tracking_uri, cache, options.cache_gib)
+        watch.look(orders, is_first=not options.again)
     except UserError as error:
-        print(json.dumps({"what": error.what, "where": error.where, "remedy": error.remedy}))
+        _say(_problem(error))
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if options.while_stdin_is_open:
+        lines = sys.stdin.buffer
+        threading.Thread(target=orders.read, args=(lines,), daemon=True).start()
+    elif options.follow is None:
+        return 0
+    watch.follow(orders, options.follow)
     return 0
 
 
-def bring_up_to_date(address: Address, tracking_uri: str, cache: Path) -> tuple[Path, str | None]:
-    """Has the pointer of an address say what MLflow says now; its path.
+class Watch:
+    """Addresses, and what was said of each of them last."""
 
-    And a warning, where MLflow does not answer and the pointer stays as it is. Raises
+    def __init__(
+        self, addresses: Sequence[Address], tracking_uri: str, cache: Path, cache_gib: float
+    ) -> None:
+        self._addresses, self._tracking_uri, self._cache = [*addresses], tracking_uri, cache
+        self._cache_gib = cache_gib
+        self._said: dict[Address, str] = {}
+        self._has_switched = False
+
+    def follow(self, orders: Orders, seconds: float | None) -> None:
+        """Does what is ordered, and looks every so many seconds, until the orders end."""
+        next_at = _after(seconds)
+        while not orders.have_ended:
+            is_time = orders.wait(None if next_at is None else max(0.0, next_at - time.monotonic()))
+            self._answer(orders)
+            if is_time:
+                self.look(orders)
+                next_at = _after(seconds)
+
+    def look(self, orders: Orders, *, is_first: bool = False) -> None:
+        """Asks about each address, and prints what is new; does what is ordered in between.
+
+        Raises `UserError` where there is nothing to serve, but only if it is the first time.
+        """
+        for address in list(self._addresses):
+            self._answer(orders)
+            if orders.have_ended:
+                return
+            self._ask(address, is_first=is_first)
+        self._make_room()
+
+    def _answer(self, orders: Orders) -> None:
+        """Follows each address that is ordered, or says why not."""
+        while (text := orders.take_address()) is not None:
+            try:
+                address = Address.of(text)
+                self._said.pop(address, None)  # whoever orders it is to be told, again too
+                self._ask(address, is_first=True)
+            except UserError as error:
+                _say(_problem(error) | {"model": text})
+            except Exception as error:  # noqa: BLE001 - one order is not to end the others
+                reason = f"{type(error).__name__}: {error}"[:300]
+                problem = UserError(f"no model {text}", reason, "run serving.watch by hand")
+                _say(_problem(problem) | {"model": text})
+            else:
+                if address not in self._addresses:
+                    self._addresses.append(address)
+            self._make_room()
+
+    def _ask(self, address: Address, *, is_first: bool) -> None:
+        path = pointer_path(self._cache, address, self._tracking_uri)
+        before = read_pointer(path)
+        try:
+            warning = bring_up_to_date(address, self._tracking_uri, self._cache)
+        except UserError as error:
+            if is_first:
+                raise
+            warning = f"{address}: {error}"
+        write_status(path, WatchStatus(asked_at=time.time(), fault=warning))
+        pointer = read_pointer(path)
+        self._has_switched |= pointer != before
+        version = None if pointer is None else pointer.version
+        state = json.dumps([version, warning is not None])
+        if self._said.get(address) != state:
+            self._said[address] = state
+            _say({"model": str(address), "pointer": str(path), "warning": warning})
+
+    def _make_room(self) -> None:
+        """After a switch, has the cache be no larger than it may."""
+        if not self._has_switched or not self._cache_gib:
+            return
+        self._has_switched = False
+        try:
+            removed = evict(self._cache, self._cache_gib * _GIB)
+        except OSError as error:
+            _say({"notice": f"no room made in {self._cache}: {error}"})
+            return
+        if removed:
+            _say({"notice": f"removed from {self._cache}, unused: {', '.join(removed)}"})
+
+
+def _after(seconds: float | None) -> float | None:
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def _problem(error: UserError) -> dict[str, str]:
+    kind = "unreachable" if isinstance(error, UnreachableError) else "unknown"
+    return {"what": error.what, "where": error.where, "remedy": error.remedy, "kind": kind}
+
+
+def _say(line: Mapping[str, str | None]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def bring_up_to_date(address: Address, tracking_uri: str, cache: Path) -> str | None:
+    """Has the pointer of an address say what MLflow says now.
+
+    Gives a warning, where MLflow does not answer and the pointer stays as it is. Raises
     `UnreachableError` where there is none to stay, `UserError` for what MLflow does not have.
     """
     path = pointer_path(cache, address, tracking_uri)
@@ -67,7 +169,7 @@ def bring_up_to_date(address: Address, tracking_uri: str, cache: Path) -> tuple[
     except UnreachableError as error:
         if before is None:
             raise
-        return path, f"{address} is version {before.version}, as fetched before: {error}"
+        return f"{address} is version {before.version}, as fetched before: {error}"
     pointer = Pointer(
         address=str(address),
         name=model.name,
@@ -79,7 +181,54 @@ def bring_up_to_date(address: Address, tracking_uri: str, cache: Path) -> tuple[
     )
     if pointer != before:
         switch_pointer(path, pointer)
-    return path, None
+    return None
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m serving.watch",
+        description="Fetches models from MLflow's registry into the cache that servers read.",
+    )
+    parser.add_argument(
+        "--model", action="append", default=[], help="models:/NAME@ALIAS or models:/NAME/3"
+    )
+    parser.add_argument(
+        "--tracking_uri", help="MLflow's; by default MLFLOW_TRACKING_URI, or ~/.bertline's store"
+    )
+    parser.add_argument(
+        "--cache", type=Path, help="folder of fetched models; by default ~/.bertline/models"
+    )
+    parser.add_argument(
+        "--follow",
+        type=float,
+        metavar="SECONDS",
+        help="go on, and ask again so many seconds after each time; by default it asks once",
+    )
+    parser.add_argument(
+        "--while_stdin_is_open",
+        action="store_true",
+        help="go on until standard input ends, as that of a server's child does with the server; a"
+        " line of it is one more model, an empty line asks at once",
+    )
+    parser.add_argument(
+        "--cache_gib",
+        type=float,
+        default=CACHE_GIB,
+        metavar="N",
+        help="after a switch, remove models that no pointer names, and that were not used for an"
+        f" hour, until the cache has N GiB; {CACHE_GIB:g} by default, 0 keeps all",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="these models were there before: what is wrong with one is a warning from the start",
+    )
+    options = parser.parse_args(arguments)
+    if not options.model and not options.while_stdin_is_open:
+        parser.error("give --model, or orders with --while_stdin_is_open")
+    if not 0 <= options.cache_gib < float("inf"):
+        parser.error("--cache_gib: give 0 or more")
+    return options
 
 
 if __name__ == "__main__":

@@ -24,12 +24,16 @@ from bert_core.tokenizer import special_token_ids
 Masking = Literal["token", "rest_of_word"]
 
 
+class TooManyTokensError(UserError):
+    """More tokens are to be read than may be."""
+
+
 @dataclass(frozen=True)
 class PseudoPerplexity:
     """Asks for the log probability of each token of a text, given all others.
 
     The rows of a text have as many tokens as it has, squared; of more than `max_tokens` in all,
-    none are made.
+    none are made: `encode` raises `TooManyTokensError`.
     """
 
     max_length: int
@@ -53,7 +57,7 @@ class PseudoPerplexity:
         lengths = windows.lengths[row]
         num_tokens = int(lengths.sum())
         if self.max_tokens is not None and num_tokens > self.max_tokens:
-            raise UserError(
+            raise TooManyTokensError(
                 f"{num_tokens} tokens to be read, each text once for each of its tokens",
                 f"at most {self.max_tokens}",
                 "ask for fewer or shorter texts at once",

@@ -60,7 +60,7 @@ class EmbeddingsInferenceRoutes:
 
     async def embed(self, request: EmbedRequest, model: str | None = None) -> Response:
         """One vector of each text."""
-        encoder = self._engine.find_embedder(model)
+        encoder = self._engine.traffic.find_embedder(model)
         wanted = Wanted(request.normalize, request.dimensions, _overflow(request.truncate, request))
         inputs = replace(texts_of(encoder, request.inputs, "inputs"), if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
@@ -68,7 +68,7 @@ class EmbeddingsInferenceRoutes:
 
     async def embed_all(self, request: EmbedAllRequest, model: str | None = None) -> Response:
         """A vector of each token of each text, [CLS] and [SEP] too."""
-        encoder = self._engine.find_embedder(model)
+        encoder = self._engine.traffic.find_embedder(model)
         choice = FeatureChoice(max_length=encoder.sentence_pooling.max_length)
         overflow = _overflow(request.truncate, request)
         inputs = replace(Inputs.of(request.inputs), if_too_long=OR_TRUNCATE)
@@ -78,7 +78,7 @@ class EmbeddingsInferenceRoutes:
 
     async def predict(self, request: PredictRequest, model: str | None = None) -> Response:
         """The labels of texts, or of pairs, with their scores."""
-        served, task = self._engine.find(model, Classification)
+        served, task = self._engine.traffic.find(model, Classification)
         overflow = _overflow(request.truncate, request)
         given = request.inputs
         is_many = isinstance(given, list) and not any(isinstance(each, str) for each in given)
@@ -98,7 +98,7 @@ class EmbeddingsInferenceRoutes:
 
     async def similarity(self, request: SimilarityRequest, model: str | None = None) -> Response:
         """The cosine between a text's vector and those of others."""
-        encoder = self._engine.find_embedder(model)
+        encoder = self._engine.traffic.find_embedder(model)
         parameters = request.parameters
         overflow = "error" if parameters is None else _overflow(parameters.truncate, parameters)
         compared = request.inputs

@@ -34,7 +34,7 @@ class ExplainRoutes:
 
     async def explain(self, request: ExplainRequest) -> Response:
         """Shows the attention of each layer and head, and, of a classifier, each token's share."""
-        model = self._engine.find_any(request.model)
+        model = self._engine.traffic.find_any(request.model)
         given = request.inputs
         first, second = (
             (given.text, given.text_pair) if isinstance(given, TextPair) else (given, None)
@@ -100,6 +100,7 @@ def _explain(
     chosen = maps.probabilities[torch.tensor(layers) - 1].double().numpy()
     answer = ExplainAnswer(
         model=model.name,
+        version=model.version,
         n_tokens=len(encoding),
         truncated=False,
         tokens=[token_of(encoding, number) for number in range(len(encoding))],

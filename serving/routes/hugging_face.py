@@ -82,7 +82,7 @@ class HuggingFaceRoutes:
         self, request: TextClassificationRequest, model: str | None = None
     ) -> Response:
         """The labels of texts or pairs, best first: a list for each."""
-        served, task = self._engine.find(model, Classification)
+        served, task = self._engine.traffic.find(model, Classification)
         inputs = replace(Inputs.of(request.inputs).map(text_of), if_too_long="shorten it")
         check_pairs(inputs, task, served.name)
         task = task.model_copy(update={"overflow": cutting("error")})
@@ -95,7 +95,7 @@ class HuggingFaceRoutes:
         self, request: TokenClassificationRequest, model: str | None = None
     ) -> Response:
         """The entities of a text, or a list of them for each of several."""
-        served, task = self._engine.find(model, Tagging)
+        served, task = self._engine.traffic.find(model, Tagging)
         asked = request.parameters
         ignored = {OUTSIDE} if asked.ignore_labels is None else set(asked.ignore_labels)
         if OUTSIDE not in ignored:
@@ -135,7 +135,7 @@ class HuggingFaceRoutes:
         self, request: QuestionAnsweringRequest, model: str | None = None
     ) -> Response:
         """The best answer of a context, or as many as `top_k`; long contexts have windows."""
-        served, task = self._engine.find(model, QuestionAnswering)
+        served, task = self._engine.traffic.find(model, QuestionAnswering)
         asked = request.parameters
         codec = _questions_as_asked(task, asked, served.config.max_position_embeddings)
         inputs = Inputs.of(request.inputs).map(
@@ -160,7 +160,7 @@ class HuggingFaceRoutes:
         self, request: FeatureExtractionRequest, model: str | None = None
     ) -> Response:
         """One vector of each text."""
-        encoder = self._engine.find_embedder(model)
+        encoder = self._engine.traffic.find_embedder(model)
         fields = request.parameters or request
         overflow: OverflowOrError = "error"
         if fields.truncate:
@@ -175,7 +175,7 @@ class HuggingFaceRoutes:
 
     async def fill_mask(self, request: FillMaskRequest, model: str | None = None) -> Response:
         """Likely words for the [MASK] of a text: a list for each, where there are several."""
-        served = self._engine.find_with_head(model, "masked_token")
+        served = self._engine.traffic.find_with_head(model, "masked_token")
         inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it")
         asked = request.parameters
         check_masks(inputs, asked.top_k or 5, self._engine.limits)
@@ -209,7 +209,7 @@ class HuggingFaceRoutes:
         self, request: SentenceSimilarityRequest, model: str | None = None
     ) -> Response:
         """The cosine between a sentence's vector and those of others."""
-        encoder = self._engine.find_embedder(model)
+        encoder = self._engine.traffic.find_embedder(model)
         compared = request.inputs
         scores, headers = await similarities(
             self._engine, encoder, compared.source_sentence, compared.sentences, "error"

@@ -41,7 +41,7 @@ class OpenAIRoutes:
 
     async def embeddings(self, request: EmbeddingsRequest) -> Response:
         """One vector of each input."""
-        model = self._engine.find_embedder(request.model)
+        model = self._engine.traffic.find_embedder(request.model)
         inputs = replace(texts_of(model, request.input, "input"), if_too_long="shorten it")
         wanted = Wanted(dimensions=request.dimensions)
         found = await sentence_vectors(self._engine, model, inputs, wanted)
@@ -74,5 +74,4 @@ class OpenAIRoutes:
         return self._described(name)
 
     def _described(self, name: str) -> Model:
-        folder = self._engine.models[name].folder
-        return Model(id=name, created=int((folder / "config.json").stat().st_mtime))
+        return Model(id=name, created=self._engine.models[name].created)

@@ -1,18 +1,23 @@
 """Routes for those who run the server: health, readiness, what is loaded, within which limits."""
 
 from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict
 
-from bert_core.disk import file_sha256
 from bert_core.lineage import Lineage
-from bert_core.model_folder import CHECKSUMS
 from bert_core.quantization import Precision
+from serving.abilities import reads_pairs, routes_of
 from serving.engine import Engine
+from serving.followed import source_of
 from serving.limits import Limits
-from serving.models import Products, ServedModel
+from serving.models import Products
+from serving.traffic import Share
+
+Shape = TypeVar("Shape", bound=BaseModel)
 
 
 class State(BaseModel):
@@ -32,19 +37,60 @@ class RegisteredVersion(BaseModel):
     alias: str | None
 
 
+class RefusedVersion(BaseModel):
+    """A version that its address stands for and that was not let in: why, when (Unix seconds).
+
+    `version` is null where MLflow did not say which one it is.
+    """
+
+    version: int | None
+    reason: str
+    at: float
+
+
+class RegistryState(BaseModel):
+    """When MLflow was asked last (Unix seconds), and what was wrong, null where it answered."""
+
+    asked_at: float
+    fault: str | None
+
+
+class BesideInfo(BaseModel):
+    """Another version that stands beside a model, and its share of the model's requests, 0 to 1.
+
+    `model` is its address at MLflow, or the name of its folder.
+    """
+
+    model: str
+    version: str | None
+    share: float
+
+
 class ModelInfo(BaseModel):
     """A model that is served: its task, its size, its labels if it has any, where it comes from.
 
     `sha256` is that of the folder's list of checksums, which no other contents have; None of a
     folder without one. `registered` is None of a model that was given as a folder, `lineage` where
-    neither the folder nor the registry says anything: run, training data, code, metrics.
+    neither the folder nor the registry says anything: run, training data, code, metrics. Of a model
+    that follows its address at MLflow `refused` is the version that was not let in, if there is
+    one, and `registry` what became of the last question. `routes` are those of our own that it
+    answers at; `reads_pairs` is whether it classifies pairs, not single texts, None of one that
+    does not classify. `canary` answers a share of its requests, `shadow` is asked them too and only
+    compared; None where there is none.
     """
 
     task: str | None
+    routes: list[str]
+    reads_pairs: bool | None
     labels: list[str]
     heads: list[str]
     sha256: str | None
+    version: str | None
     registered: RegisteredVersion | None
+    refused: RefusedVersion | None
+    registry: RegistryState | None
+    canary: BesideInfo | None
+    shadow: BesideInfo | None
     lineage: Lineage | None
     precision: Precision | Products
     num_hidden_layers: int
@@ -105,7 +151,7 @@ class OperationRoutes:
     async def info(self) -> Info:
         """What is loaded, and within which limits it may be asked."""
         engine = self._engine
-        models = {name: _described(each) for name, each in engine.models.items()}
+        models = {name: _described(engine, name) for name in engine.models}
         only = next(iter(models)) if len(models) == 1 else None
         known = models[only] if only is not None else None
         limits = engine.limits
@@ -126,17 +172,22 @@ class OperationRoutes:
         )
 
 
-def _described(model: ServedModel) -> ModelInfo:
-    config, task, pointer = model.config, model.task, model.pointer
-    checksums = model.folder / CHECKSUMS
+def _described(engine: Engine, name: str) -> ModelInfo:
+    model, followed = engine.models[name], engine.followed.get((None, name))
+    config, task = model.config, model.task
     return ModelInfo(
         task=model.task_name,
+        routes=routes_of(model),
+        reads_pairs=reads_pairs(model),
         labels=list(task.labels) if task is not None else [],
         heads=list(model.model.heads),
-        sha256=file_sha256(checksums) if checksums.is_file() else None,
-        registered=RegisteredVersion.model_validate(pointer, from_attributes=True)
-        if pointer is not None
-        else None,
+        sha256=model.sha256,
+        version=model.version,
+        registered=_as(RegisteredVersion, model.pointer),
+        refused=_as(RefusedVersion, followed and followed.refused),
+        registry=_as(RegistryState, followed and followed.registry),
+        canary=_beside(engine.traffic.beside(name, "canary")),
+        shadow=_beside(engine.traffic.beside(name, "shadow")),
         lineage=model.lineage,
         precision=model.precision,
         num_hidden_layers=config.num_hidden_layers,
@@ -144,3 +195,15 @@ def _described(model: ServedModel) -> ModelInfo:
         vocab_size=config.vocab_size,
         max_input_length=task.max_length if task is not None else config.max_position_embeddings,
     )
+
+
+def _beside(share: Share | None) -> BesideInfo | None:
+    if share is None:
+        return None
+    source = source_of(share.model)  # where a folder lies is nobody's business
+    told = source.name if isinstance(source, Path) else str(source)
+    return BesideInfo(model=told, version=share.model.version, share=share.share)
+
+
+def _as(shape: type[Shape], found: object) -> Shape | None:
+    return None if found is None else shape.model_validate(found, from_attributes=True)

@@ -5,7 +5,7 @@ from functools import partial
 from fastapi import APIRouter, Response
 
 from bert_core.pretrained.fill_mask import MASK, FillMask, target_ids
-from bert_core.pretrained.pseudo_perplexity import PseudoPerplexity
+from bert_core.pretrained.pseudo_perplexity import PseudoPerplexity, TooManyTokensError
 from bert_core.tasks.classification import Classification
 from serving.engine import Engine, cutting
 from serving.inputs import Inputs
@@ -48,7 +48,7 @@ class PretrainedRoutes:
 
     async def fill_mask(self, request: FillMaskRequest) -> Response:
         """Finds likely words for each [MASK]."""
-        model = self._engine.find_with_head(request.model, "masked_token")
+        model = self._engine.traffic.find_with_head(request.model, "masked_token")
         inputs = Inputs.of(request.inputs)
         check_masks(inputs, request.top_k, self._engine.limits)
         targets = None
@@ -68,11 +68,11 @@ class PretrainedRoutes:
             Filled(n_tokens=each.num_tokens, truncated=each.truncated, **each.found)
             for each in found
         ]
-        return answer_of(FillMaskAnswer(model=model.name, results=results))
+        return answer_of(FillMaskAnswer(model=model.name, version=model.version, results=results))
 
     async def next_sentence(self, request: NextSentenceRequest) -> Response:
         """Judges whether the second text of a pair follows the first."""
-        model = self._engine.find_with_head(request.model, "next_sentence")
+        model = self._engine.traffic.find_with_head(request.model, "next_sentence")
         codec = Classification(
             labels=(_IS_NEXT, _NOT_NEXT),
             second_column="text_pair",
@@ -91,29 +91,38 @@ class PretrainedRoutes:
             )
             for each in found
         ]
-        return answer_of(NextSentenceAnswer(model=model.name, results=results))
+        return answer_of(
+            NextSentenceAnswer(model=model.name, version=model.version, results=results)
+        )
 
     async def pseudo_perplexity(self, request: PseudoPerplexityRequest) -> Response:
         """Judges how likely texts are: each token is masked in turn."""
-        model = self._engine.find_with_head(request.model, "masked_token")
+        model = self._engine.traffic.find_with_head(request.model, "masked_token")
         codec = PseudoPerplexity(
             model.config.max_position_embeddings,
             request.masking,
             cutting(request.overflow),
             self._engine.limits.max_request_tokens,
         )
-        found = await self._engine.ask(
-            model,
-            codec,
-            Inputs.of(request.inputs),
-            request.overflow,
-            partial(model.masked_token_work, only_targets=True),
-        )
+        inputs = Inputs.of(request.inputs)
+        work = partial(model.masked_token_work, only_targets=True)
+        try:
+            found = await self._engine.ask(model, codec, inputs, request.overflow, work)
+        except TooManyTokensError as error:
+            raise RequestError(
+                413,
+                "Too many tokens",
+                f"{error.what}: {error.where}",
+                field="inputs",
+                remedy=error.remedy,
+            ) from error
         results = [
             Judged(n_tokens=each.num_tokens, truncated=each.truncated, **each.found)
             for each in found
         ]
-        return answer_of(PseudoPerplexityAnswer(model=model.name, results=results))
+        return answer_of(
+            PseudoPerplexityAnswer(model=model.name, version=model.version, results=results)
+        )
 
 
 def check_masks(inputs: Inputs, top_k: int, limits: Limits) -> None:

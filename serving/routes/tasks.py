@@ -61,7 +61,7 @@ class TaskRoutes:
 
     async def classify(self, request: ClassifyRequest) -> Response:
         """Decides about texts or pairs of texts: one label, several, or a number."""
-        model, task = self._engine.find(request.model, Classification)
+        model, task = self._engine.traffic.find(request.model, Classification)
         inputs = Inputs.of(request.inputs).map(text_of)
         check_pairs(inputs, task, model.name)
         codec = task.model_copy(update={"overflow": cutting(request.overflow)})
@@ -69,20 +69,20 @@ class TaskRoutes:
         results = [
             Classified(**_read(each), **classified(each.found, request.top_k)) for each in found
         ]
-        return answer_of(ClassifyAnswer(model=model.name, results=results))
+        return answer_of(ClassifyAnswer(model=model.name, version=model.version, results=results))
 
     async def ner(self, request: NerRequest) -> Response:
         """Finds the entities of texts."""
-        model, task = self._engine.find(request.model, Tagging)
+        model, task = self._engine.traffic.find(request.model, Tagging)
         aggregation = usable_aggregation(model, request.aggregation, "aggregation")
         codec = TextTagging(task, aggregation, cutting(request.overflow))
         found = await self._engine.ask(model, codec, Inputs.of(request.inputs), request.overflow)
         results = [Tagged(**_read(each), **tagged(each.found)) for each in found]
-        return answer_of(NerAnswer(model=model.name, results=results))
+        return answer_of(NerAnswer(model=model.name, version=model.version, results=results))
 
     async def qa(self, request: QaRequest) -> Response:
         """Finds the passages of contexts that answer questions."""
-        model, task = self._engine.find(request.model, QuestionAnswering)
+        model, task = self._engine.traffic.find(request.model, QuestionAnswering)
         codec = answering(
             task,
             overflow=cutting(request.overflow),
@@ -94,11 +94,11 @@ class TaskRoutes:
         inputs = Inputs.of(request.inputs).map(_question)
         found = await self._engine.ask(model, codec, inputs, request.overflow)
         results = [Answered(**_read(each), **answered(each.found, request.top_k)) for each in found]
-        return answer_of(QaAnswer(model=model.name, results=results))
+        return answer_of(QaAnswer(model=model.name, version=model.version, results=results))
 
     async def features(self, request: FeaturesRequest) -> Response:
         """Reads vectors of texts, or of their words or tokens, off the layers of an encoder."""
-        model = self._engine.find_encoder(request.model)
+        model = self._engine.traffic.find_encoder(request.model)
         choice = FeatureChoice(
             strategy=find_strategy(request.strategy),
             unit=request.unit,
@@ -111,7 +111,11 @@ class TaskRoutes:
         size = choice.strategy.feature_size(config.num_hidden_layers, config.hidden_size)
         encode = base64_of if request.encoding == "base64" else FloatArray.tolist
         results = [_features(each, encode) for each in found]
-        return answer_of(FeaturesAnswer(model=model.name, dimensions=size, results=results))
+        return answer_of(
+            FeaturesAnswer(
+                model=model.name, version=model.version, dimensions=size, results=results
+            )
+        )
 
 
 def usable_aggregation(model: ServedModel, wanted: Aggregation, field: str) -> Aggregation:

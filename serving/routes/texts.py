@@ -46,7 +46,7 @@ class TextRoutes:
 
     async def similarity(self, request: SimilarityRequest) -> Response:
         """Compares texts with one: the cosine of their vectors."""
-        model = self._engine.find_encoder(request.model)
+        model = self._engine.traffic.find_encoder(request.model)
         choice = FeatureChoice(
             strategy=find_strategy(request.strategy), pooling=request.pooling, normalize=True
         )
@@ -66,29 +66,30 @@ class TextRoutes:
             for each in others
         ]
         read = Answer(n_tokens=source.num_tokens, truncated=source.truncated)
-        return answer_of(SimilarityAnswer(model=model.name, source=read, results=results))
+        return answer_of(
+            SimilarityAnswer(model=model.name, version=model.version, source=read, results=results)
+        )
 
     async def tokenize(self, request: TokenizeRequest) -> Response:
         """Cuts texts into the tokens that a model reads."""
-        model = self._engine.find_encoder(request.model)
+        model = self._engine.traffic.find_encoder(request.model)
         inputs = Inputs.of(request.inputs)
         encodings = await self._engine.cut(model, inputs, request.add_special_tokens)
         results = [
             Tokens(n_tokens=len(each), tokens=[*map(partial(token_of, each), range(len(each)))])
             for each in encodings
         ]
-        return answer_of(TokenizeAnswer(model=model.name, results=results))
+        return answer_of(TokenizeAnswer(model=model.name, version=model.version, results=results))
 
     async def decode(self, request: DecodeRequest) -> Response:
         """Makes texts of tokens' ids."""
-        model = self._engine.find_encoder(request.model)
-        given = request.ids
-        lists = [each if isinstance(each, list) else [each] for each in given]
-        if not any(isinstance(each, list) for each in given):
-            lists = [[each for (each,) in lists]]
-        _check_ids(model.tokenizer, lists, self._engine.limits.max_request_tokens)
+        model = self._engine.traffic.find_encoder(request.model)
+        lists, name = [each for each in request.ids if isinstance(each, list)], "ids[{0}][{1}]"
+        if not lists:  # those of one text
+            lists, name = [[each for each in request.ids if isinstance(each, int)]], "ids[{1}]"
+        _check_ids(model.tokenizer, lists, self._engine.limits.max_request_tokens, name)
         texts = model.tokenizer.decode_batch(lists, skip_special_tokens=request.skip_special_tokens)
-        return answer_of(DecodeAnswer(model=model.name, results=texts))
+        return answer_of(DecodeAnswer(model=model.name, version=model.version, results=texts))
 
 
 def token_of(encoding: Encoding, number: int) -> Token:
@@ -104,8 +105,11 @@ def token_of(encoding: Encoding, number: int) -> Token:
     )
 
 
-def _check_ids(tokenizer: Tokenizer, lists: list[list[int]], most: int) -> None:
-    """Raises `RequestError` for ids that are no token's, and for too many."""
+def _check_ids(tokenizer: Tokenizer, lists: list[list[int]], most: int, name: str) -> None:
+    """Raises `RequestError` for ids that are no token's, and for too many.
+
+    `name` is where an id stands in the request, by the numbers of its list and of its place in it.
+    """
     if sum(map(len, lists)) > most:
         raise RequestError(
             413,
@@ -122,6 +126,6 @@ def _check_ids(tokenizer: Tokenizer, lists: list[list[int]], most: int) -> None:
                     422,
                     "Unknown token",
                     f"{each} is no id of the {size} tokens",
-                    field=f"ids[{number}][{place}]" if len(lists) > 1 else f"ids[{place}]",
+                    field=name.format(number, place),
                     remedy="take ids that /v1/tokenize gives for this model",
                 )

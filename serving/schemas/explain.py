@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from serving.schemas.fields import InputText, TextPair, example
+from serving.schemas.fields import InputText, ModelAnswer, TextPair, example
 from serving.schemas.texts import Token
 
 
@@ -29,7 +29,7 @@ class ExplainRequest(BaseModel):
     )
 
 
-class ExplainAnswer(BaseModel):
+class ExplainAnswer(ModelAnswer):
     """What each head of each layer looked at, and which tokens an answer hangs on.
 
     - `attention`, for each layer, head and token, how much it looks at each token
@@ -37,7 +37,6 @@ class ExplainAnswer(BaseModel):
       output times the token's input
     """
 
-    model: str
     n_tokens: int
     truncated: bool
     tokens: list[Token]

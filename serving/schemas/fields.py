@@ -54,6 +54,17 @@ class TextPair(BaseModel):
     text_pair: InputText
 
 
+class ModelAnswer(BaseModel):
+    """What a model has answered, and which version of it.
+
+    `version` is that of MLflow's registry; of a model that was given as a folder the beginning of
+    its sha256, and null where the folder has no list of checksums.
+    """
+
+    model: str
+    version: str | None = None
+
+
 class Answer(BaseModel):
     """How much of a text the answer comes from."""
 

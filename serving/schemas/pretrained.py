@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from bert_core.pretrained.pseudo_perplexity import Masking
-from serving.schemas.fields import Answer, InputText, Request, TextPair, example
+from serving.schemas.choices import Masking
+from serving.schemas.fields import Answer, InputText, ModelAnswer, Request, TextPair, example
 
 
 class FillMaskRequest(Request):
@@ -44,10 +44,9 @@ class Filled(Answer):
     masks: list[FilledMask]
 
 
-class FillMaskAnswer(BaseModel):
+class FillMaskAnswer(ModelAnswer):
     """One result for each text, in their order."""
 
-    model: str
     results: list[Filled]
 
 
@@ -65,10 +64,9 @@ class NextSentence(Answer):
     is_next: float
 
 
-class NextSentenceAnswer(BaseModel):
+class NextSentenceAnswer(ModelAnswer):
     """One result for each pair, in their order."""
 
-    model: str
     results: list[NextSentence]
 
 
@@ -101,8 +99,7 @@ class Judged(Answer):
     tokens: list[JudgedToken]
 
 
-class PseudoPerplexityAnswer(BaseModel):
+class PseudoPerplexityAnswer(ModelAnswer):
     """One result for each text, in their order."""
 
-    model: str
     results: list[Judged]

@@ -4,9 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bert_core.features.units import Pooling, Unit
-from bert_core.tasks.text_tagging import Aggregation
-from serving.schemas.fields import Answer, InputText, Request, TextPair, example
+from serving.schemas.choices import Aggregation, Pooling, Unit
+from serving.schemas.fields import Answer, InputText, ModelAnswer, Request, TextPair, example
 
 
 class ClassifyRequest(Request):
@@ -36,10 +35,9 @@ class Classified(Answer):
     value: float | None = Field(default=None, description="of a model that gives a number")
 
 
-class ClassifyAnswer(BaseModel):
+class ClassifyAnswer(ModelAnswer):
     """One result for each input, in their order."""
 
-    model: str
     results: list[Classified]
 
 
@@ -77,10 +75,9 @@ class Tagged(Answer):
     entities: list[Entity]
 
 
-class NerAnswer(BaseModel):
+class NerAnswer(ModelAnswer):
     """One result for each text, in their order."""
 
-    model: str
     results: list[Tagged]
 
 
@@ -138,10 +135,9 @@ class Answered(Answer):
     )
 
 
-class QaAnswer(BaseModel):
+class QaAnswer(ModelAnswer):
     """One result for each question, in their order."""
 
-    model: str
     results: list[Answered]
 
 
@@ -176,9 +172,8 @@ class Features(Answer):
     units: list[UnitVector] | None = None
 
 
-class FeaturesAnswer(BaseModel):
+class FeaturesAnswer(ModelAnswer):
     """One result for each text, in their order."""
 
-    model: str
     dimensions: int
     results: list[Features]

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bert_core.features.units import Pooling
-from serving.schemas.fields import Answer, InputText, Request, example
+from serving.schemas.choices import Pooling
+from serving.schemas.fields import Answer, InputText, ModelAnswer, Request, example
 
 
 class SimilarityRequest(Request):
@@ -27,10 +27,9 @@ class Similarity(Answer):
     score: float
 
 
-class SimilarityAnswer(BaseModel):
+class SimilarityAnswer(ModelAnswer):
     """One result for each text, in their order."""
 
-    model: str
     source: Answer
     results: list[Similarity]
 
@@ -62,10 +61,9 @@ class Tokens(BaseModel):
     tokens: list[Token]
 
 
-class TokenizeAnswer(BaseModel):
+class TokenizeAnswer(ModelAnswer):
     """One result for each text, in their order."""
 
-    model: str
     results: list[Tokens]
 
 
@@ -82,8 +80,7 @@ class DecodeRequest(BaseModel):
     skip_special_tokens: bool = Field(default=True, description="leave out [CLS] and its like")
 
 
-class DecodeAnswer(BaseModel):
+class DecodeAnswer(ModelAnswer):
     """One text for each list of ids, in their order."""
 
-    model: str
     results: list[str]

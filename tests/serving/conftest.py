@@ -1,16 +1,19 @@
 """Servers of small models."""
 
+import socket
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 from running import start, write_models
 
 from serving.engine import Engine
 from serving.limits import Limits
 from serving.models import close_models, load_models
+from serving.startup import RegistryAccess, RunningEngine, loader_for
 
 
 @dataclass
@@ -25,6 +28,13 @@ class Registry:
     def database(self):
         """The file of the store."""
         return Path(self.uri.removeprefix("sqlite:///"))
+
+    @property
+    def client(self):
+        """MLflow's client of the store."""
+        from workflows.tracking.mlflow_run import open_client
+
+        return open_client(self.uri)
 
     def register(self, folder, name, *aliases):
         """The number of the folder's new version."""
@@ -97,6 +107,26 @@ def start_server():
 
 
 @pytest.fixture
+def steered(tmp_path):
+    """Starts servers that can be told who answers, over one cache, `models`; by their registry."""
+    stops = []
+
+    def begin(models, beside=None, uri=None, *, poll_seconds=0.1, coordination=None, **more):
+        limits = Limits()
+        loader = loader_for(torch.device("cpu"), limits, 1, "float32")
+        access = RegistryAccess(uri, tmp_path / "models", poll_seconds)
+        engine = RunningEngine.start(models, loader, limits, access, beside, coordination)
+        stops.append(engine.close)
+        running, stop = start(engine.engine, {}, steering=engine.steering, **more)
+        stops.append(stop)
+        return running
+
+    yield begin
+    for stop in reversed(stops):
+        stop()
+
+
+@pytest.fixture
 def strict_server(small_models):
     """A server of the sentiment model alone that takes little."""
     limits = Limits(max_body_bytes=2000, max_items=3, max_request_tokens=60, body_seconds=0.5)
@@ -105,3 +135,11 @@ def strict_server(small_models):
     yield running
     stop()
     close_models(list(models.values()))
+
+
+@pytest.fixture
+def dead_address():
+    """An address at which nobody listens."""
+    with socket.socket() as bound:  # so that nobody else gets the port
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"

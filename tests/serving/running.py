@@ -46,6 +46,12 @@ class Server:
     port: int
     engine: Engine
     folders: dict[str, Path]
+    prefix: str = ""
+
+    @property
+    def address(self):
+        """What a client is given."""
+        return f"http://{self.host}:{self.port}{self.prefix}"
 
     def ask(self, path, body=None, *, method=None, headers=None):
         """Status and answer; a body that is no string or bytes is sent as JSON."""
@@ -54,6 +60,7 @@ class Server:
 
     def ask_whole(self, path, body=None, *, method=None, headers=None):
         """Status, answer and headers."""
+        path = self.prefix + path
         return ask_at(self.host, self.port, path, body, method=method, headers=headers)
 
 
@@ -78,10 +85,17 @@ def write_models(root):
     return folders
 
 
-def start(engine, folders, keys=None, cors_origins=()):
-    """A server on a port of its own, and what stops it."""
-    app = create_app(engine, keys, cors_origins)
-    config = uvicorn.Config(app, "127.0.0.1", 0, log_level="critical")
+def start(
+    engine, folders, keys=None, cors_origins=(), *, prefix="", root_path="", tracing=None, **more
+):
+    """A server on a port of its own, and what stops it.
+
+    Behind a `prefix` that requests come with, as from Ray Serve; or behind a proxy that has taken
+    it off them, which uvicorn is told as `root_path`. `more` is for `create_app`.
+    """
+    app = create_app(engine, keys, cors_origins, tracing, **more)
+    app = _mounted(app, prefix) if prefix else app
+    config = uvicorn.Config(app, "127.0.0.1", 0, log_level="critical", root_path=root_path)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -94,4 +108,13 @@ def start(engine, folders, keys=None, cors_origins=()):
         server.should_exit = True
         thread.join()
 
-    return Server("127.0.0.1", port, engine, folders), stop
+    return Server("127.0.0.1", port, engine, folders, prefix), stop
+
+
+def _mounted(app, prefix):
+    """As Ray Serve passes requests on: the path is whole."""
+
+    async def pass_on(scope, receive, send):
+        await app(scope | {"root_path": prefix}, receive, send)
+
+    return pass_on

@@ -27,7 +27,8 @@ def test_models_are_served_until_the_server_is_told_to_stop(
     try:
         lines = [server.stdout.readline() for _ in range(3)]
         assert lines[0].startswith("entities: ner, ") and lines[1].startswith("answers: squad, ")
-        address = re.search(r"ready at (http://127\.0\.0\.1:\d+), ", lines[2]).group(1)
+        address = re.match(r"ready at (http://127\.0\.0\.1:\d+), ", lines[2]).group(1)
+        assert f"try it at {address}/, the API's page is {address}/docs" in lines[2]
         request = urllib.request.Request(
             f"{address}/v1/ner",
             json.dumps({"inputs": "the cat sat"}).encode(),
@@ -126,20 +127,25 @@ def test_models_of_mlflow_are_served_without_mlflow(
     assert not said and found["model"] == "people"
     assert server.lines[0] == "asking MLflow for models:/people@champion, models:/mood/1"
     cache = Path(environment["HOME"]) / ".bertline" / "models"
-    assert server.lines[1].startswith(f"people: ner, version 1, {cache}/m-")
+    assert server.lines[1].startswith(f"people: ner, version 1, {cache}/")
     assert info["people"]["registered"] == {"name": "people", "version": 1, "alias": "champion"}
     assert info["old"]["registered"] == {"name": "mood", "version": 1, "alias": None}
     assert info["answers"]["registered"] is None and info["answers"]["lineage"] is None
     lineage = info["people"]["lineage"]
     assert (lineage["run_id"], lineage["data_sha256"]) == (copied_registry.run_id, "ab" * 32)
     assert lineage["metrics"] == {"dev/f1": 0.75}
+    assert info["people"].pop("registry")["fault"] is None
+    assert info["old"].pop("registry")["fault"] is None and info["answers"]["registry"] is None
 
     copied_registry.database.unlink()
     server = Started(given, environment)
     try:
-        assert server.ask("/info")["models"] == info
+        again = server.ask("/info")["models"]
     finally:
         _, said = server.stop()
+    for name in ("people", "old"):
+        assert "no MLflow store" in again[name].pop("registry")["fault"]
+    assert again == info
     assert len(said) == 2 and all(each.startswith("warning: models:/") for each in said)
     assert "people@champion is version 1, as fetched before: no model" in "".join(said)
 

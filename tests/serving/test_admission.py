@@ -10,6 +10,8 @@ import torch
 from serving.batching import OverloadedError
 from serving.engine import Engine
 from serving.limits import Limits
+from serving.models import load_models
+from serving.startup import loader_for
 
 
 @pytest.fixture
@@ -17,7 +19,8 @@ def crowded(small_models, start_server):
     """A server whose encoder is held, with as much waiting as it takes; and what lets it go on."""
     folders = {"sentiment": small_models["sentiment"]}
     limits = Limits(max_waiting_tokens=64, max_body_bytes=4000)
-    engine = Engine.of_folders(folders, torch.device("cpu"), limits, 1)
+    loader = loader_for(torch.device("cpu"), limits, 1, "float32")
+    engine = Engine(load_models(folders, loader), limits, loader)
     server = start_server(engine, small_models)
     batcher, opened = engine.models["sentiment"].batcher, threading.Event()
     held = threading.Event()

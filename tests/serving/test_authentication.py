@@ -62,3 +62,11 @@ def test_tokens_are_paid_for(guarded):
     assert status == 429 and problem["title"] == "Rate limit"
     assert 1 <= int(headers["Retry-After"]) <= 60
     assert server.ask("/v1/ner", BODY, headers=bearer(keys["user"]))[0] == 200
+
+
+def test_all_below_admin_is_for_admins_whatever_is_there(guarded):
+    server, keys = guarded
+    for path in ("/admin/traffic", "/admin/nothing", "/%61dmin/traffic", "/admin/"):
+        assert server.ask(path)[0] == 401
+        assert server.ask(path, headers=bearer(keys["user"]))[0] == 403
+        assert server.ask(path, headers=bearer(keys["boss"]))[0] == 404

@@ -1,23 +1,17 @@
 """The application under Ray Serve, as `serve run` starts it, behind HAProxy."""
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
-from asking import ask_at, assert_alike
+from asking import assert_alike
+from ray.serve.schema import ServeDeploySchema
+from ray_serving import REPOSITORY, serving_on_ray
 
 from bert_core.errors import UserError
 from serving.deployment import INGRESS_VARIABLES, DeploymentArguments, Server, build
-
-REPOSITORY = Path(__file__).parents[2]
+from serving.limits import Limits
+from serving.model_sources import SharedSource
 
 
 def test_everybody_is_let_in_only_if_that_is_said(small_models):
@@ -38,15 +32,29 @@ def test_everybody_is_let_in_only_if_that_is_said(small_models):
 def test_several_models_are_divided_by_commas():
     assert DeploymentArguments(model="a=/b,/c").model == ("a=/b", "/c")
     assert DeploymentArguments(model=["a=/b", "/c"]).model == ("a=/b", "/c")
+    beside = DeploymentArguments(model="a=/b,/c", canary="a=/d,0.1,c=/e,1", shadow=["a=/f,.5"])
+    assert beside.canary == ("a=/d,0.1", "c=/e,1") and beside.shadow == ("a=/f,.5",)
+    assert beside.beside["canary"]["c"] == SharedSource(Path("/e"), 1.0)
+    with pytest.raises(UserError, match="write NAME=MODEL,SHARE"):
+        _ = DeploymentArguments(model="a=/b", canary="a=/d").beside
+    with pytest.raises(UserError, match="whole paths"):
+        build(DeploymentArguments(model="a=/b", shadow="a=d,1", insecure=True))
 
 
 def test_the_files_beside_it_are_of_this_deployment():
     config = yaml.safe_load((REPOSITORY / "infra" / "serve.yaml").read_text())
-    (application,) = config["applications"]
-    assert application["import_path"] == "serving.deployment:build"
-    DeploymentArguments.model_validate(application["args"])
-    (deployment,) = application["deployments"]
-    assert deployment["name"] == Server.name
+    ServeDeploySchema.model_validate(config)
+    assert len({each["route_prefix"] for each in config["applications"]}) == 2
+    for application in config["applications"]:
+        assert application["import_path"] == "serving.deployment:build"
+        assert build(DeploymentArguments.model_validate(application["args"]))
+        (deployment,) = application["deployments"]
+        assert deployment["name"] == Server.name
+        scaling = deployment["autoscaling_config"]
+        assert scaling["target_ongoing_requests"] < deployment["max_ongoing_requests"]
+        # One that goes has 30 s in which it is reachable, then its requests have theirs.
+        limits = Limits.model_validate(application["args"].get("limits", {}))
+        assert deployment["graceful_shutdown_timeout_s"] > 30 + limits.deadline_seconds
     lines = (REPOSITORY / "infra" / "ray-serve.env").read_text().splitlines()
     variables = dict(line.split("=") for line in lines if line and not line.startswith("#"))
     assert INGRESS_VARIABLES.items() <= variables.items()
@@ -57,52 +65,14 @@ def test_it_answers_as_under_uvicorn(
     server, small_models, registry, subprocess_environment, tmp_path
 ):
     models = small_models | {"entities": "models:/people@champion"}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = {
-        "http_options": {"host": "0.0.0.0", "port": port},
-        "applications": [
-            {
-                "name": "bertline",
-                "route_prefix": "/",
-                "import_path": "serving.deployment:build",
-                "args": {
-                    "model": [f"{name}={model}" for name, model in models.items()],
-                    "tracking_uri": registry.uri,
-                    "cache": str(tmp_path / "models"),
-                    "cors_origins": "https://a.example",
-                    "insecure": True,
-                },
-            }
-        ],
+    arguments = {
+        "model": [f"{name}={model}" for name, model in models.items()],
+        "tracking_uri": registry.uri,
+        "cache": str(tmp_path / "models"),
+        "cors_origins": "https://a.example",
+        "insecure": True,
     }
-    path = tmp_path / "serve.yaml"
-    path.write_text(yaml.safe_dump(config))
-    command = [str(Path(sys.executable).with_name("serve")), "run", str(path)]
-    environment = subprocess_environment | INGRESS_VARIABLES | {"PYTHONPATH": str(REPOSITORY)}
-    log = tmp_path / "log"
-    with log.open("w") as file:
-        running = subprocess.Popen(
-            command,
-            stdout=file,
-            stderr=file,
-            env=environment,
-            cwd=tmp_path,
-            process_group=0,
-            # What a shell starts in the background would not hear Ctrl-C.
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-        )
-    try:
-        deadline = time.monotonic() + 200
-        while True:
-            assert running.poll() is None and time.monotonic() < deadline, log.read_text()
-            try:
-                if ask_at("127.0.0.1", port, "/ready")[0] == 200:
-                    break
-            except OSError:
-                pass
-            time.sleep(1)
+    with serving_on_ray(arguments, subprocess_environment, tmp_path) as serving:
         for route, body in (
             ("/v1/ner", {"inputs": ["the cat sat", ""]}),
             ("/v1/classify", {"model": "sentiment", "inputs": "a cat"}),
@@ -110,15 +80,12 @@ def test_it_answers_as_under_uvicorn(
             ("/v1/ner", {"inputs": 3}),
             ("/v1/nothing", {}),
         ):
-            status, content, headers = ask_at("127.0.0.1", port, route, body)
+            status, content, headers = serving.ask(route, body)
             wanted = server.ask(route, body)
             assert status == wanted[0]
             assert_alike(content, wanted[1])  # a replica has threads of its own number
             assert headers["X-Request-Id"]
-        _, info = ask_at("127.0.0.1", port, "/info")[:2]
+        _, info = serving.ask("/info")[:2]
         assert info["models"]["entities"]["registered"]["version"] == 1
-        below = psutil.Process(running.pid).children(recursive=True)
+        below = serving.process.children(recursive=True)
         assert any(each.name() == "haproxy" for each in below)
-    finally:
-        os.killpg(running.pid, signal.SIGINT)
-        running.wait(60)

@@ -11,7 +11,7 @@ from serving.batching import DeadlineError, OverloadedError
 from serving.engine import Engine
 from serving.inputs import Inputs
 from serving.limits import Limits
-from serving.models import close_models, load_models
+from serving.models import ModelLoader, close_models, load_models
 
 
 @pytest.fixture
@@ -23,8 +23,10 @@ def engine_of(small_models):
         all_limits = Limits(**limits)
         models = load_models(
             {"sentiment": small_models["sentiment"]},
-            max_tokens=all_limits.max_batch_tokens,
-            max_waiting_tokens=all_limits.max_waiting_tokens,
+            ModelLoader(
+                max_tokens=all_limits.max_batch_tokens,
+                max_waiting_tokens=all_limits.max_waiting_tokens,
+            ),
         )
         made.extend(models.values())
         return Engine(models, all_limits)
@@ -34,7 +36,7 @@ def engine_of(small_models):
 
 
 def ask(engine, texts, overflow="error"):
-    model, task = engine.find(None, Classification)
+    model, task = engine.traffic.find(None, Classification)
     inputs = Inputs.of([Text(each, None, None) for each in texts])
     return engine.ask(model, task, inputs, overflow)
 
@@ -102,7 +104,7 @@ def test_what_waits_too_long_is_told(engine_of):
 def test_long_texts_do_not_hold_up_the_event_loop(engine_of):
     engine = engine_of()
     threads = []
-    model, task = engine.find(None, Classification)
+    model, task = engine.traffic.find(None, Classification)
 
     class Codec:
         def encode(self, examples, tokenizer):
@@ -116,3 +118,45 @@ def test_long_texts_do_not_hold_up_the_event_loop(engine_of):
         inputs = Inputs.of([Text(text, None, None)])
         asyncio.run(engine.ask(model, Codec(), inputs, "right"))
     assert threads[0] == "MainThread" and threads[1].startswith("long-texts")
+
+
+def until_unhealthy(engine):
+    """What is wrong, as soon as something is."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            engine.check_health()
+        except RuntimeError as error:
+            return str(error)
+        time.sleep(0.01)
+    return None
+
+
+def test_an_encoder_that_hangs_is_noticed(engine_of):
+    engine = engine_of(deadline_seconds=0.2)
+    for _ in range(3):  # the first takes long
+        asyncio.run(ask(engine, ["a cat"]))
+    opened = threading.Event()
+    embeddings = engine.models["sentiment"].batcher.encoder.embeddings
+    hook = embeddings.register_forward_pre_hook(lambda *_: not opened.wait(60) or None)
+    asked = threading.Thread(target=lambda: asyncio.run(ask(engine, ["a cat"])))
+    asked.start()
+    engine.check_health()  # not yet
+    assert until_unhealthy(engine) == "an encoder hangs"
+    opened.set()
+    asked.join()
+    hook.remove()
+    engine.check_health()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_encoder_without_its_thread_is_noticed(engine_of):
+    engine = engine_of()
+    batcher = engine.models["sentiment"].batcher
+
+    def end(_):
+        raise SystemExit
+
+    batcher.watch = end
+    asyncio.run(ask(engine, ["a cat"]))
+    assert until_unhealthy(engine) == "an encoder's thread has ended"

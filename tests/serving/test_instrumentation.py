@@ -47,7 +47,7 @@ def test_a_mistake_of_ours_is_told_by_its_places(server, lines, monkeypatch):
     def fail(*_):
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr(server.engine, "find", fail)
+    monkeypatch.setattr(server.engine.traffic, "find", fail)
     status, problem, headers = server.ask_whole("/v1/ner", {"inputs": SECRET})
     assert status == problem["status"] == 500 and "secret" not in json.dumps(problem)
     mistake, line = lines()

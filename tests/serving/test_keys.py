@@ -1,12 +1,11 @@
 """Keys: kept as hashes, found by what is shown, spent by tokens."""
 
 import stat
-import time
 
 import pytest
 
 from bert_core.errors import UserError
-from serving.keys import Key, KeyRecord, Keys, RateLimitError, add_key, hash_of, read_keys
+from serving.keys import Key, KeyRecord, Keys, add_key, hash_of, read_keys
 
 
 def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path):
@@ -59,21 +58,16 @@ def test_two_keys_of_one_name_are_refused(tmp_path):
         read_keys(path)
 
 
-def test_tokens_are_used_up_and_come_back():
-    key = Key(KeyRecord(name="a", sha256=hash_of("b"), tokens_per_minute=6000))
-    key.pay(5900)
-    key.pay(120)  # a debt of 20, which is a fifth of a second
-    with pytest.raises(RateLimitError) as told:
-        key.pay(1)
-    assert 0 < told.value.retry_after <= 0.21
-    time.sleep(told.value.retry_after + 0.02)
-    key.pay(1)
-
-
 def test_without_a_rate_there_is_no_end():
     key = Key(KeyRecord(name="a", sha256=hash_of("b")))
     for _ in range(10):
         key.pay(1 << 40)
+
+
+def test_those_with_a_limit_have_tokens():
+    limited = KeyRecord(name="a", sha256=hash_of("b"), tokens_per_minute=60)
+    buckets = Keys([limited, KeyRecord(name="c", sha256=hash_of("d"))]).buckets
+    assert {name: each.per_minute for name, each in buckets.items()} == {"a": 60}
 
 
 def test_no_keys_find_none():

@@ -3,6 +3,11 @@
 import re
 
 import pytest
+from registered_versions import other_weights
+
+from serving.engine import Engine
+from serving.models import load_models
+from serving.traffic import Share
 
 
 def counts(server):
@@ -67,3 +72,36 @@ def test_cut_texts_are_counted(server, counted):
 def test_what_waits_is_shown(server):
     waiting = [value for name, value in counts(server).items() if "waiting_tokens" in name]
     assert waiting == [0.0]
+
+
+def test_versions_count_what_they_were_given_until_they_are_retired(
+    start_server, small_models, tmp_path
+):
+    folder = small_models["sentiment"]
+    other = other_weights(folder, tmp_path / "other", 2.0)
+    first, second = (load_models({"mood": each})["mood"] for each in (folder, other))
+    engine = Engine({"mood": first})
+    engine.set_beside("mood", "canary", Share(second, 0.5))
+    server = start_server(engine, small_models)
+
+    def given():
+        pattern = r'bertline_version_requests_total\{model="mood",role="(\w+)",version="(\w+)"\}'
+        found = {re.fullmatch(pattern, name): value for name, value in counts(server).items()}
+        return {match.groups(): value for match, value in found.items() if match}
+
+    for _ in range(60):
+        assert server.ask("/v1/classify", {"inputs": "a cat"})[0] == 200
+    server.ask("/health")
+    active, canary = ("active", first.version), ("canary", second.version)
+    found = given()
+    assert found.keys() == {active, canary} and sum(found.values()) == 60
+    assert 10 < found[canary] < 50
+
+    engine.retire(engine.set_beside("mood", "canary", None), 1)
+    assert given() == {active: found[active]}
+    third = load_models({"mood": other})["mood"]
+    engine.retire(engine.switch(third), 1)
+    assert given() == {}
+    server.ask("/v1/classify", {"inputs": "a cat"})
+    assert given() == {("active", third.version): 1}
+    engine.close()

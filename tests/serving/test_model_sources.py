@@ -1,13 +1,14 @@
 """What follows --model, for servers."""
 
-import logging
+import shutil
 from pathlib import Path
 
 import pytest
 
 from bert_core.errors import UserError
-from serving.model_sources import fetched, named_models
-from serving.pointers import Address
+from serving.model_sources import SharedSource, fetched, named_models, versions_beside
+from serving.pointers import Address, pointer_path
+from serving.watch import bring_up_to_date
 
 CHAMPION = Address("people", "champion", None)
 
@@ -39,32 +40,28 @@ def test_what_begins_as_an_address_has_to_be_one(given):
         named_models([given])
 
 
-def test_folders_are_left_as_they_are():
-    models = {"b": Path("a/b")}
-    assert fetched(models, tracking_uri="http://127.0.0.1:9", cache=None) == models
+def test_an_address_becomes_what_its_pointer_says(registry, small_models, tmp_path):
+    assert fetched(small_models["entities"], {}) == small_models["entities"]
+    bring_up_to_date(CHAMPION, registry.uri, tmp_path)
+    pointers = {CHAMPION: pointer_path(tmp_path, CHAMPION, registry.uri)}
+    found = fetched(CHAMPION, pointers)
+    assert found.version == 1 and found.folder.parent == tmp_path
+    shutil.rmtree(found.folder)
+    with pytest.raises(UserError, match="start again"):
+        fetched(CHAMPION, pointers)
 
 
-def test_an_address_becomes_a_pointer(copied_registry, small_models, tmp_path, caplog):
-    models = {"mine": small_models["entities"], "one": CHAMPION, "two": Address("people", None, 1)}
-    asked = {"tracking_uri": copied_registry.uri, "cache": tmp_path / "models"}
-    found = fetched(models, **asked)
-    assert found["mine"] == models["mine"]
-    assert found["one"].folder == found["two"].folder
-    assert found["one"].folder.parent == tmp_path / "models"
-
-    with pytest.raises(UserError, match="the MLflow UI lists") as told:
-        fetched({"one": CHAMPION, "two": Address("people", "nobody", None)}, **asked)
-    assert told.value.what == "no model models:/people@nobody"
-
-    copied_registry.database.unlink()
-    with caplog.at_level(logging.WARNING):
-        assert fetched({"one": CHAMPION}, **asked) == {"one": found["one"]}
-    (warning,) = caplog.messages
-    assert warning.startswith("warning: models:/people@champion is version 1, as fetched before")
-
-
-def test_a_process_that_breaks_is_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError) as told:
-        fetched({"a": CHAMPION}, tracking_uri="what://is/this", cache=tmp_path / "file")
-    assert "\n" not in str(told.value) and "models:/people@champion" in str(told.value)
+def test_versions_beside_have_a_model_and_a_share():
+    models = {"mood": Path("a/mood"), "people": CHAMPION}
+    given = {"canary": ["mood=models:/mood@next,0.1"], "shadow": ["people=a,b/c,1"]}
+    assert versions_beside(models, given) == {
+        "canary": {"mood": SharedSource(Address("mood", "next", None), 0.1)},
+        "shadow": {"people": SharedSource(Path("a,b/c"), 1.0)},
+    }
+    for wrong in ("mood=a", "a,0.1", "mood=a,0", "mood=a,1.5", "mood=a,inf", "mood=a,0,1%"):
+        with pytest.raises(UserError, match="write NAME=MODEL,SHARE"):
+            versions_beside(models, {"canary": [wrong]})
+    with pytest.raises(UserError, match="no model 'moood', did you mean mood"):
+        versions_beside(models, {"canary": ["moood=a,0.1"]})
+    with pytest.raises(UserError, match="two for mood"):
+        versions_beside(models, {"shadow": ["mood=a,0.1", "mood=b,0.1"]})

@@ -114,6 +114,21 @@ def test_a_warm_model_has_computed(served):
     assert sum(each.num_tokens for each in batches) > 384
 
 
+def test_what_the_folder_says_is_known_when_it_is_gone(folders, tmp_path):
+    folder = shutil.copytree(folders[0] / "encoder", tmp_path / "encoder")
+    (folder / "1_Pooling").mkdir()
+    module = {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}
+    (folder / "modules.json").write_text(json.dumps([module]))
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    (model,) = load_models({"encoder": folder}).values()
+    try:
+        shutil.rmtree(folder)
+        assert model.sha256 and model.version and model.created > 0
+        assert model.sentence_pooling.pooling == "cls"
+    finally:
+        close_models([model])
+
+
 def test_a_folder_that_is_no_model_is_named(tmp_path):
     with pytest.raises(UserError, match=r"config\.json"):
         load_models({"a": tmp_path})

@@ -16,7 +16,7 @@ from bert_core.predictor import load_predictor
 from bert_core.quantization import PRECISION_FIELD
 from bert_core.tasks.classification import Text
 from serving.engine import Engine
-from serving.models import close_models, load_models
+from serving.models import ModelLoader, close_models, load_models
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
 NAMES = ("encoder", "sentiment", "entities", "answers")
@@ -116,7 +116,9 @@ def test_they_are_explained(server):
 
 def test_nor_do_answers_in_bfloat16(folders, server, start_server):
     some = ("sentiment", "sentiment-int8", "entities")
-    models = load_models({name: folders[name] for name in some}, autocast_dtype=torch.bfloat16)
+    models = load_models(
+        {name: folders[name] for name in some}, ModelLoader(autocast_dtype=torch.bfloat16)
+    )
     in_bfloat16, texts = start_server(Engine(models), folders), some_texts(12)
     found = answers(in_bfloat16, "/v1/classify", "sentiment", texts)
     answers(in_bfloat16, "/v1/ner", "entities", texts)
@@ -133,4 +135,4 @@ def test_nor_do_answers_in_bfloat16(folders, server, start_server):
 
 def test_an_accelerator_is_refused(folders):
     with pytest.raises(UserError, match="only the CPU"):
-        load_models({"a": folders["sentiment-int8"]}, device=torch.device("cuda"))
+        ModelLoader(torch.device("cuda")).load("a", folders["sentiment-int8"])

@@ -3,9 +3,15 @@
 import fcntl
 import shutil
 import threading
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from benchmarks.mlflow_server import MlflowServer
+from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder
 from serving.registry import UnreachableError, default_tracking_uri, fetch_model, lineage_of_tags
@@ -24,10 +30,12 @@ def test_an_alias_is_the_whole_folder_once(registry, small_models, tmp_path):
     assert found.lineage.run_id == registry.run_id
     assert found.lineage.data_sha256 == "ab" * 32
     assert found.lineage.metrics == {"dev/f1": 0.75}
-    stamp = found.folder.stat().st_mtime_ns
+    assert found.folder == killed / file_sha256(small_models["entities"] / "checksums")
+    stamp = (found.folder / "config.json").stat().st_ino
     assert fetch_model("models:/people/1", registry.uri, killed) == found
-    assert found.folder.stat().st_mtime_ns == stamp
-    assert [each for each in killed.iterdir() if not each.name.startswith(".")] == [found.folder]
+    assert (found.folder / "config.json").stat().st_ino == stamp
+    folders = [each for each in killed.iterdir() if each.name[0] != "." and not each.is_symlink()]
+    assert folders == [found.folder]
 
 
 def test_what_a_kill_left_is_fetched_again(registry, small_models, tmp_path):
@@ -56,7 +64,8 @@ def test_who_comes_second_waits_and_takes_what_is_there(registry, tmp_path):
         shutil.copytree(first, cache / first.name)
         (cache / first.name / "mark").touch()
     second.join(60)
-    assert (cache / first.name / "mark").exists() and len(list(cache.iterdir())) == 2
+    assert (cache / first.name / "mark").exists()
+    assert not list(cache.glob(".*.part"))
 
 
 @pytest.mark.parametrize(
@@ -103,16 +112,85 @@ def test_a_store_that_is_none_is_said(tmp_path):
         fetch_model("models:/a@b", f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "models")
 
 
-def test_artifacts_that_are_gone_leave_nothing_behind(copied_registry, tmp_path):
+def lose_artifacts(registry, where):
+    """Whoever asks MLflow for an artifact from now on is told that there is none."""
     from sqlalchemy import create_engine, text
 
-    with create_engine(copied_registry.uri).begin() as connection:
-        gone = (tmp_path / "gone").as_uri()
+    with create_engine(registry.uri).begin() as connection:
+        gone = (where / "gone").as_uri()
         connection.execute(text("UPDATE logged_models SET artifact_location = :l"), {"l": gone})
+
+
+def test_artifacts_that_are_gone_leave_nothing_behind(copied_registry, tmp_path):
+    lose_artifacts(copied_registry, tmp_path)
     with pytest.raises(UnreachableError, match="models:/people/1 not fetched: .*No such artifact"):
         fetch_model("models:/people/1", copied_registry.uri, tmp_path / "models")
     found = (tmp_path / "models").iterdir()
     assert all(each.name.startswith(".") for each in found)
+
+
+def artifacts_of(registry, version):
+    """The folder that MLflow has of a version of `people`."""
+    source = registry.client.get_model_version("people", str(version)).source
+    location = registry.client.get_logged_model(source.removeprefix("models:/")).artifact_location
+    return Path(location.removeprefix("file://")) / "artifacts" / "model"
+
+
+def test_the_same_content_of_another_run_is_not_fetched_again(
+    copied_registry, small_models, tmp_path
+):
+    fetched = partial(fetch_model, tracking_uri=copied_registry.uri, cache=tmp_path / "models")
+    first = fetched("models:/people/1")
+    other = replace(copied_registry, run_id=copied_registry.client.create_run("0").info.run_id)
+    assert other.register(small_models["entities"], "people") == 2
+    (artifacts_of(other, 2) / "model.safetensors").unlink()
+    second = fetched("models:/people/2")
+    assert second.folder == first.folder and second.lineage.run_id == other.run_id
+    lose_artifacts(copied_registry, tmp_path)
+    assert fetched("models:/people/1") == first and fetched("models:/people/2") == second
+
+
+def test_a_cache_from_before_goes_on_to_serve(copied_registry, small_models, tmp_path):
+    asked = ("models:/people@champion", copied_registry.uri, tmp_path / "models")
+    folder = fetch_model(*asked).folder
+    (model_id,) = (each for each in folder.parent.iterdir() if each.is_symlink())
+    model_id.unlink()
+    folder.rename(model_id)
+    lose_artifacts(copied_registry, tmp_path)
+    assert fetch_model(*asked).folder == model_id
+    assert content(model_id) == content(small_models["entities"])
+
+
+def test_a_download_that_is_not_what_was_registered_is_no_model(
+    copied_registry, small_models, tmp_path
+):
+    cache = tmp_path / "models"
+    assert copied_registry.register(small_models["topics"], "people") == 2
+    weights = artifacts_of(copied_registry, 2) / "model.safetensors"
+    whole = weights.read_bytes()
+    for other in (whole[:-1], whole[:-1] + b"!"):
+        weights.write_bytes(other)
+        with pytest.raises(UnreachableError, match="model.safetensors is not as the folder's list"):
+            fetch_model("models:/people/2", copied_registry.uri, cache)
+        assert all(each.suffix == ".lock" for each in cache.iterdir())
+    weights.write_bytes(whole)
+    load_model_folder(fetch_model("models:/people/2", copied_registry.uri, cache).folder)
+
+
+def test_what_no_list_describes_lies_under_its_id(copied_registry, small_models, tmp_path):
+    cache = tmp_path / "models"
+    pooling = shutil.copytree(small_models["topics"], tmp_path / "pooling")
+    (pooling / "1_Pooling").mkdir()
+    (pooling / "1_Pooling" / "config.json").write_text("{}")
+    unlisted = shutil.copytree(small_models["grade"], tmp_path / "unlisted")
+    (unlisted / "checksums").unlink()
+    for version, source in enumerate((pooling, unlisted), start=2):
+        assert copied_registry.register(source, "people") == version
+        folder = fetch_model(f"models:/people/{version}", copied_registry.uri, cache).folder
+        assert folder.name == artifacts_of(copied_registry, version).parents[2].name
+        assert not folder.is_symlink() and {each.name for each in folder.iterdir()} == {
+            each.name for each in source.iterdir()
+        }
 
 
 def test_tags_that_people_wrote_do_no_harm():
@@ -128,3 +206,44 @@ def test_the_default_store(tmp_path, monkeypatch):
     assert default_tracking_uri(tmp_path) == f"sqlite:///{tmp_path}/here.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     assert default_tracking_uri(tmp_path) == "http://mlflow:5000"
+
+
+@pytest.fixture
+def served_registry(registry, tmp_path):
+    """`mlflow server`, which passes the artifacts on, and what it was asked for last."""
+    from workflows.tracking.mlflow_run import open_client
+
+    server = MlflowServer(tmp_path)
+    server.start()
+    log, read = tmp_path / "server.log", []
+
+    def asked():
+        """The requests since the last time, and those for artifacts among them."""
+        time.sleep(0.2)  # its log has lines when they are answered
+        lines = log.read_text().splitlines()[len(read) :]
+        read.extend(lines)
+        requests = [each for each in lines if '"GET ' in each or '"POST ' in each]
+        return len(requests), sum("/mlflow-artifacts/" in each for each in requests)
+
+    client = open_client(server.uri)
+    experiment = client.create_experiment("over HTTP")  # the first one is of the store's own
+    try:
+        runs = [client.create_run(experiment).info.run_id for _ in range(2)]
+        yield [replace(registry, uri=server.uri, run_id=each) for each in runs], asked
+    finally:
+        server.kill()
+
+
+def test_a_look_without_a_change_asks_for_no_artifact(served_registry, small_models, tmp_path):
+    registries, asked = served_registry
+    for each in registries:
+        each.register(small_models["entities"], "people", "champion")
+    fetched = partial(fetch_model, tracking_uri=registries[0].uri, cache=tmp_path / "models")
+    asked()
+    first = fetched("models:/people/1").folder
+    assert content(first) == content(small_models["entities"])
+    assert asked()[1] > len(content(first))
+    assert fetched("models:/people/1").folder == first and asked() == (2, 0)
+    assert fetched("models:/people@champion").folder == first
+    assert asked()[1] <= 3, "the list alone, which says that the content is there"
+    assert fetched("models:/people@champion").version == 2 and asked() == (2, 0)

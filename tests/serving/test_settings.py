@@ -27,9 +27,10 @@ def test_two_models_of_one_name_are_refused():
 
 def test_models_may_come_from_mlflow():
     given = ["--model", "models:/cats@champion", "--tracking_uri", "http://mlflow:5000"]
-    settings = parse_arguments([*given, "--cache", "here"])
+    settings = parse_arguments([*given, "--cache", "here", "--cache_gib", "0.5"])
     assert settings.models == {"cats": Address("cats", "champion", None)}
     assert (settings.tracking_uri, settings.cache) == ("http://mlflow:5000", Path("here"))
+    assert settings.cache_gib == 0.5
 
 
 def test_pages_of_named_origins_may_ask():

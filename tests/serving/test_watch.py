@@ -1,8 +1,10 @@
 """`python -m serving.watch` fetches models, and says where the pointers to them are."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,12 @@ from serving.pointers import read_pointer
 def start_watch(tmp_path, subprocess_environment):
     """Starts the command with a cache of the test's own."""
 
-    def begin(registry, *models):
+    def begin(registry, *models, options=()):
         command = [sys.executable, "-m", "serving.watch", "--tracking_uri", registry.uri]
         command += [*(f"--model={each}" for each in models), "--cache", str(tmp_path / "models")]
         return subprocess.Popen(
-            command,
+            [*command, *options],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -42,6 +45,13 @@ def pointer_of(line):
     return read_pointer(Path(line["pointer"]))
 
 
+def order(watch, text):
+    """Gives it a line, and reads one."""
+    watch.stdin.write(f"{text}\n")
+    watch.stdin.flush()
+    return json.loads(watch.stdout.readline())
+
+
 def test_two_that_start_at_once_fetch_once(start_watch, registry, small_models, tmp_path):
     models = ("models:/people@champion", "models:/mood/1")
     first, second = (ended(each) for each in [start_watch(registry, *models) for _ in range(2)])
@@ -55,8 +65,9 @@ def test_two_that_start_at_once_fetch_once(start_watch, registry, small_models, 
         load_model_folder(pointer.folder)
         wanted = (small_models[name] / "checksums").read_bytes()
         assert (pointer.folder / "checksums").read_bytes() == wanted
-    visible = {each.name for each in (tmp_path / "models").iterdir() if each.name[0] != "."}
-    assert visible == {"pointers", people.folder.name, mood.folder.name}
+    visible = [each for each in (tmp_path / "models").iterdir() if each.name[0] != "."]
+    folders = {each.name for each in visible if not each.is_symlink()}
+    assert folders == {"pointers", people.folder.name, mood.folder.name}
 
 
 def test_an_alias_that_moved_moves_its_pointer(start_watch, copied_registry, small_models):
@@ -86,3 +97,53 @@ def test_an_alias_that_was_taken_away_is_no_reason_to_go_on(start_watch, copied_
     open_client(copied_registry.uri).delete_registered_model_alias("people", "champion")
     code, _, error = ended(start_watch(copied_registry, "models:/people@champion"))
     assert code == 2 and "the MLflow UI lists the models" in error
+
+
+def test_standard_input_gives_orders(start_watch, copied_registry, small_models):
+    options = ("--while_stdin_is_open", "--follow", "600")
+    watch = start_watch(copied_registry, options=options)
+
+    alias = "models:/people@champion"
+    first = order(watch, alias)
+    assert (first["model"], first["warning"], pointer_of(first).version) == (alias, None, 1)
+    began = time.monotonic()
+    assert order(watch, alias) == first
+    for wrong, remedy in (
+        ("people@champion", "write models:/name@alias"),
+        ("models:/people@nobody", "the MLflow UI lists the models"),
+        ("models:/people/9", "the MLflow UI lists the models"),
+    ):
+        problem = order(watch, wrong)
+        assert problem["model"] == wrong and remedy in problem["remedy"] and problem["what"]
+    copied_registry.register(small_models["topics"], "people", "champion")
+    assert order(watch, "\n\n") == first and pointer_of(first).version == 2
+    mood = order(watch, "models:/mood/1")
+    assert pointer_of(mood).name == "mood"
+    assert time.monotonic() - began < 60, "it has not waited for the next time to ask"
+
+    copied_registry.database.rename(copied_registry.database.with_name("gone"))
+    assert "is version 2, as fetched before" in order(watch, alias)["warning"]
+    assert "no MLflow store" in order(watch, "models:/people/1")["where"]
+    copied_registry.database.with_name("gone").rename(copied_registry.database)
+    watch.stdin.write("models:/people/1\n")
+    code, (last,), _ = ended(watch)
+    assert code == 0 and last["model"] == "models:/people/1", "what came before the end is done"
+
+
+def test_after_a_switch_there_is_room(start_watch, copied_registry, small_models):
+    options = ("--while_stdin_is_open", "--cache_gib", "0.000001")
+    watch = start_watch(copied_registry, "models:/people@champion", options=options)
+    line = json.loads(watch.stdout.readline())
+    first = pointer_of(line).folder
+    copied_registry.register(small_models["topics"], "people", "champion")
+    order(watch, "")
+    second = pointer_of(line).folder
+    order(watch, "models:/people@champion")
+    assert first != second and first.is_dir(), "it was used within the hour"
+    os.utime(first, (0, 0))
+    order(watch, "models:/people@champion")
+    assert first.is_dir(), "no switch"
+    mood = order(watch, "models:/mood/1")
+    code, (notice,), _ = ended(watch)
+    assert code == 0 and first.name in notice["notice"] and not first.exists()
+    assert second.is_dir() and pointer_of(mood).folder.is_dir()

@@ -63,7 +63,7 @@ def print_answers(address: str, questions: DemoQuestions) -> None:
         left_out = routes_left_out(connection.ask("/info")["models"]["encoder"]["heads"])
     if left_out:
         print(f"left out: {', '.join(left_out)}: the encoder has no such pre-training heads")
-    print(f"\nthe API's page  {address}/docs", flush=True)
+    print(f"\nto try them     {address}/\nthe API's page  {address}/docs", flush=True)
 
 
 def serving_command(models: Mapping[str, Path]) -> list[str]:

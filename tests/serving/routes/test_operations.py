@@ -1,12 +1,16 @@
 """What those who run the server are told."""
 
 import json
+from dataclasses import replace
+
+from registered_versions import other_weights
 
 from bert_core.lineage import Lineage
 from bert_core.model_folder import load_model_folder, save_model_folder
 from serving.engine import Engine
 from serving.models import close_models, load_models
 from serving.pointers import Pointer
+from serving.traffic import Share
 
 
 def test_the_server_is_well(server):
@@ -65,4 +69,36 @@ def test_where_a_model_comes_from_is_shown(server, start_server, small_models, t
     assert str(tmp_path) not in json.dumps(info)
     _, document = running.ask("/openapi.json")
     assert "run_id" in document["components"]["schemas"]["Lineage"]["properties"]
+    close_models(list(models.values()))
+
+
+def test_what_a_model_can_be_asked_and_who_stands_beside_it(
+    server, start_server, small_models, tmp_path
+):
+    _, info = server.ask("/info")
+    sentiment, entities = info["models"]["sentiment"], info["models"]["entities"]
+    assert "/v1/classify" in sentiment["routes"] and "/v1/ner" not in sentiment["routes"]
+    assert sentiment["reads_pairs"] is False and entities["reads_pairs"] is None
+    assert sentiment["canary"] is sentiment["shadow"] is None
+
+    pointer = Pointer(
+        address="models:/mood@next",
+        name="mood",
+        version=2,
+        alias="next",
+        folder=small_models["sentiment"],
+        tracking_uri="http://mlflow:5000",
+        lineage=Lineage(),
+    )
+    folder = other_weights(small_models["sentiment"], tmp_path / "other", 2.0)
+    models = load_models({"mood": small_models["sentiment"], "canary": pointer, "shadow": folder})
+    engine = Engine({"mood": models["mood"]})
+    engine.set_beside("mood", "canary", Share(replace(models["canary"], name="mood"), 0.1))
+    engine.set_beside("mood", "shadow", Share(replace(models["shadow"], name="mood"), 1.0))
+    _, info = start_server(engine, small_models).ask("/info")
+    mood = info["models"]["mood"]
+    assert mood["canary"] == {"model": "models:/mood@next", "version": "2", "share": 0.1}
+    assert mood["shadow"]["model"] == "other" and mood["shadow"]["share"] == 1.0
+    assert mood["shadow"]["version"] == models["shadow"].version != mood["version"]
+    assert str(tmp_path) not in json.dumps(info)
     close_models(list(models.values()))

@@ -81,13 +81,19 @@ def test_texts_are_judged_by_their_tokens(server, published, masking):
         ("fill-mask", {"inputs": "a [MASK] " * 300}, "inputs"),
         ("next-sentence", {"inputs": "a"}, "inputs"),
         ("next-sentence", {"inputs": {"text": "a " * 300, "text_pair": "a " * 300}}, "inputs"),
-        ("pseudo-perplexity", {"inputs": ["a", "a " * 380], "overflow": "left"}, None),
     ],
 )
 def test_what_cannot_be_asked_is_told(server, path, body, field):
     status, problem = server.ask(f"/v1/{path}", body)
     assert status == 422, problem
     assert problem.get("field") == field and problem["remedy"]
+
+
+def test_each_token_masked_in_turn_is_too_much_of_long_texts(server):
+    body = {"inputs": ["a", "a " * 380], "overflow": "left"}
+    status, problem = server.ask("/v1/pseudo-perplexity", body)
+    assert (status, problem["title"], problem["field"]) == (413, "Too many tokens", "inputs")
+    assert "at most" in problem["detail"] and problem["remedy"]
 
 
 @pytest.mark.parametrize("path", ["/v1/fill-mask", "/hf/fill-mask"])

@@ -1,0 +1,86 @@
+"""What MLflow's webhooks are signed with -> whether a delivery is MLflow's own, fresh and new."""
+
+import base64
+import hashlib
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bert_core.errors import UserError
+from serving.problems import RequestError
+
+WEBHOOK_PATH = "/webhooks/mlflow"
+MAX_WEBHOOK_BYTES = 64 << 10
+
+_SIGNATURE, _DELIVERY = "X-MLflow-Signature", "X-MLflow-Delivery-Id"
+_TIMESTAMP = "X-MLflow-Timestamp"
+_FRESH_SECONDS = 300.0
+_MOST_KNOWN = 10_000
+"""Deliveries that are remembered: each was signed, so that nobody else can fill this."""
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret of a webhook; raises `UserError` for a file that cannot be read or is empty."""
+    remedy = "write the secret into it that the webhook has at MLflow, a line"
+    try:
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise UserError(f"no secret ({error.strerror})", str(path), remedy) from error
+    if not secret:
+        raise UserError("no secret in the file", str(path), remedy)
+    return secret
+
+
+class Deliveries:
+    """Tells what MLflow has sent from what others have made up, or sent again."""
+
+    def __init__(self, secret: bytes, now: Callable[[], float] = time.time) -> None:
+        self._secret, self._now = secret, now
+        self._known: OrderedDict[str, float] = OrderedDict()
+
+    def is_new(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Whether a delivery comes for the first time.
+
+        Raises `RequestError`, 401, where the signature is not that of the body, or is not of these
+        minutes. `body` is as it came: other spaces would be another signature.
+        """
+        delivery, timestamp = headers.get(_DELIVERY, ""), headers.get(_TIMESTAMP, "")
+        signed = b".".join((delivery.encode("latin-1"), timestamp.encode("latin-1"), body))
+        digest = hmac.new(self._secret, signed, hashlib.sha256).digest()
+        wanted = b"v1," + base64.b64encode(digest)
+        if not hmac.compare_digest(wanted, headers.get(_SIGNATURE, "").encode("latin-1")):
+            raise RequestError(
+                401,
+                "Unknown signature",
+                "this was not signed with the secret of the webhook",
+                field=_SIGNATURE,
+                remedy="give MLflow's webhook the secret that --webhook_secret_file has",
+            )
+        now = self._now()
+        if not timestamp.isdecimal() or abs(now - int(timestamp)) > _FRESH_SECONDS:
+            raise RequestError(
+                401,
+                "Too old or too new",
+                f"this was not sent within {_FRESH_SECONDS:.0f} seconds of now",
+                field=_TIMESTAMP,
+                remedy="set the clocks of both machines",
+            )
+        return self._note(delivery, now)
+
+    def _note(self, delivery: str, now: float) -> bool:
+        known = self._known
+        # One that is older than twice that is refused by its timestamp, should it come again.
+        while known and (
+            len(known) > _MOST_KNOWN or next(iter(known.values())) < now - 2 * _FRESH_SECONDS
+        ):
+            known.popitem(last=False)
+        if delivery in known:
+            return False
+        known[delivery] = now
+        return True
+
+    def forget(self, headers: Mapping[str, str]) -> None:
+        """Has a delivery be as if it had not come: MLflow will send it again."""
+        self._known.pop(headers.get(_DELIVERY, ""), None)

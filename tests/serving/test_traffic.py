@@ -1,0 +1,97 @@
+"""Which model answers, while versions change."""
+
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from bert_core.errors import UserError
+from bert_core.tasks.classification import Classification
+from serving.models import ModelLoader, close_models
+from serving.request_context import RequestContext, current_request
+from serving.traffic import Share, Traffic
+
+
+@pytest.fixture
+def models(small_models):
+    """The sentiment twice, as two versions of one name with an encoder each, and the topics."""
+    loader = ModelLoader()
+    first = loader.load("mood", small_models["sentiment"])
+    second = loader.load("mood", small_models["sentiment"])
+    third = loader.load("mood", small_models["topics"], [first])
+    yield first, second, third
+    close_models([first, second])
+
+
+@pytest.fixture
+def request_now():
+    """The request that is worked on."""
+    request = RequestContext("1")
+    token = current_request.set(request)
+    yield request
+    current_request.reset(token)
+
+
+def test_a_version_stays_until_its_requests_have_ended(models, request_now):
+    first, second, _ = models
+    traffic = Traffic({"mood": first})
+    found, _ = traffic.find("mood", Classification)
+    assert found is first and first.leases.number == 1
+    assert (request_now.model, request_now.version) == ("mood", first.version)
+    assert traffic.switch(second) is first
+    ended = []
+    retiring = threading.Thread(target=lambda: ended.append(traffic.retire(first, 30)))
+    retiring.start()
+    retiring.join(0.1)
+    assert first.batcher.is_alive and not ended
+    request_now.end()
+    retiring.join()
+    assert ended == [True] and not first.batcher.is_alive
+    assert traffic.find("mood", Classification)[0] is second and second.batcher.is_alive
+
+
+def test_a_switch_in_between_is_seen(models, request_now, monkeypatch):
+    first, second, _ = models
+    traffic = Traffic({"mood": first})
+
+    def use(*given):
+        monkeypatch.undo()
+        traffic.switch(second)
+        traffic.retire(first, 0)
+        request_now.use(*given)
+
+    monkeypatch.setattr(request_now, "use", use)
+    assert traffic.find("mood", Classification)[0] is second
+    assert (first.leases.number, second.leases.number) == (0, 1)
+
+
+def test_a_shared_encoder_outlives_one_of_its_models(models):
+    first, second, topics = models
+    traffic = Traffic({"mood": first, "topics": replace(topics, name="topics")})
+    traffic.retire(traffic.switch(second), 1)
+    assert first.batcher.is_alive
+    assert list(traffic.batchers.values()) == [["mood"], ["topics"]]
+
+
+def test_a_canary_has_its_share_and_another_task_is_none(models):
+    first, second, topics = models
+    traffic = Traffic({"mood": first})
+    traffic.set_beside("mood", "canary", Share(second, 0.1))
+    found = Counter(traffic.find(None, Classification)[0] is second for _ in range(5000))
+    assert 400 <= found[True] <= 600
+    assert list(traffic.batchers.values()) == [["mood"], ["mood (canary)"]]
+    with pytest.raises(UserError, match="another task or other labels than mood"):
+        traffic.set_beside("mood", "canary", Share(topics, 0.1))
+    traffic.set_beside("mood", "canary", None)
+    assert all(traffic.find(None, Classification)[0] is first for _ in range(100))
+
+
+def test_a_shadow_is_drawn_for_its_share(models):
+    first, second, _ = models
+    traffic = Traffic({"mood": first})
+    assert traffic.shadow_of(first) is None
+    traffic.set_beside("mood", "shadow", Share(second, 0.5))
+    drawn = Counter(traffic.shadow_of(first) is second for _ in range(1000))
+    assert 400 <= drawn[True] <= 600
+    assert traffic.find(None, Classification)[0] is first
