@@ -82,6 +82,7 @@ bench-serving: $(STAMP)  ## serving beside its peers, which it installs under WO
 	  --work $(WORK)/serving --json $(RESULTS)/serving-cpu.json
 	$(PYTHON) -m benchmarks.serving_overload --text $(DATA)/text/wikipedia-aa.txt.xz \
 	  --model $(ENCODER) --work $(WORK)/serving --json $(RESULTS)/serving-overload-cpu.json
+	$(PYTHON) -m benchmarks.swaps --model $(ENCODER) --json $(RESULTS)/swaps-cpu.json
 	$(PYTHON) -m benchmarks.readme
 
 .PHONY: bench-tuning

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.readme_features import extraction_block, features_block, table7_block
 from benchmarks.readme_finetuning import finetuning_block, finetuning_quality_block
 from benchmarks.readme_parts import RESULTS, Results, link, read_results, results_path, table
-from benchmarks.readme_serving import overload_block, serving_block
+from benchmarks.readme_serving import overload_block, serving_block, swaps_block
 from benchmarks.readme_tuning import tuning_block
 from bert_core.config import SIZES
 from bert_core.errors import UserError
@@ -199,6 +199,7 @@ BLOCKS = {
     "table7": table7_block,
     "serving": serving_block,
     "overload": overload_block,
+    "swaps": swaps_block,
     "tuning": tuning_block,
 }
 

@@ -1,10 +1,10 @@
-"""The README's blocks on serving: processor time, rates and waits beside the peers', overload."""
+"""The README's blocks on serving: costs, rates and waits beside the peers', overload, swaps."""
 
 from pathlib import Path
 
 from benchmarks.readme_parts import Results, link, read_results, results_path, table
 
-CPU, OVERLOAD = "serving-cpu", "serving-overload-cpu"
+CPU, OVERLOAD, SWAPS = "serving-cpu", "serving-overload-cpu", "swaps-cpu"
 _TITLES = {
     "pipeline": "FastAPI, transformers' pipeline",
     "litserve": "LitServe",
@@ -89,6 +89,27 @@ def overload_block(root: Path) -> str:
         f" {result['surroundings']['cores']} cores (`python -m benchmarks.serving_overload`,"
         f" {link(OVERLOAD)}), it answers what it can and tells the rest:\n\n"
         + table(header, rows, right=range(7))
+    )
+
+
+def swaps_block(root: Path) -> str:
+    """A sentence on a server whose versions change many times."""
+    if not results_path(root, SWAPS).exists():
+        return "Many swaps are still to be measured: `python -m benchmarks.swaps`.\n"
+    result = read_results(root, SWAPS)
+    after, seconds = result["after"], result["switch_seconds"]
+    first, last = min(after, key=int), max(after, key=int)
+    megabytes = {number: after[number]["resident_bytes"] / 1e6 for number in (first, last)}
+    failed = len(result["failures"]) or "none"
+    cores = result["surroundings"]["cores"]
+    loads = (result["load_average_before"], result["load_average_after"])
+    return (
+        f"Its alias moved {last} times while a client asked (`python -m benchmarks.swaps`,"
+        f" {link(SWAPS)}): {megabytes[first]:.0f} MB after {first} swaps, {megabytes[last]:.0f} MB"
+        f" after {last} ({result['growth']:+.1%}),\nthe first answer of a new version"
+        f" {seconds['median']:.1f} s after the alias moved ({seconds['largest']:.1f} s at most),"
+        f" and of {result['requests']:,} requests {failed} failed;"
+        f" {cores} cores, load average {loads[0]:.1f} before and {loads[1]:.1f} after.\n"
     )
 
 

@@ -122,6 +122,17 @@ class Served:
                 total += process.memory_full_info().pss
         return total
 
+    @property
+    def own_size(self) -> dict[str, int]:
+        """Memory, threads and open files of its first process alone."""
+        memory = self._root.memory_full_info()
+        return {
+            "resident_bytes": memory.rss,
+            "unshared_bytes": memory.uss,
+            "threads": self._root.num_threads(),
+            "open_files": self._root.num_fds(),
+        }
+
     def end(self) -> None:
         """Ends it, all of its processes."""
         processes = self._processes()

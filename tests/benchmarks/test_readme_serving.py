@@ -1,7 +1,7 @@
 import json
 
 from benchmarks.readme_parts import RESULTS
-from benchmarks.readme_serving import overload_block, serving_block
+from benchmarks.readme_serving import overload_block, serving_block, swaps_block
 
 CELL = {"requests_per_second": 120.4, "p50_ms": 8.4, "p99_ms": 1017.5, "cpu_ms": 8.21}
 RESULT = {
@@ -25,6 +25,7 @@ def write(root, name, result):
 def test_nothing_was_measured(tmp_path):
     assert serving_block(tmp_path).startswith("Still to be measured")
     assert "still to be measured" in overload_block(tmp_path)
+    assert "still to be measured" in swaps_block(tmp_path)
 
 
 def test_a_column_for_each_cell_and_the_rates_of_mixed_lengths(tmp_path):
@@ -57,3 +58,23 @@ def test_overload_has_a_row_for_each_size_of_request(tmp_path):
     block = overload_block(tmp_path)
     assert "Asked 10 times as much as it can, by clients on the same 2 cores" in block
     assert "| 8 | 50 | 1,504 | 96% | 98% | 5, 21 | 99.9% |" in block
+
+
+def test_swaps_are_a_sentence(tmp_path):
+    result = {
+        "after": {"5": {"resident_bytes": 440_400_000}, "200": {"resident_bytes": 445_600_000}},
+        "growth": 0.0118,
+        "switch_seconds": {"median": 2.34, "largest": 7.1},
+        "requests": 14082,
+        "failures": [],
+        "surroundings": {"cores": 2},
+        "load_average_before": 1.25,
+        "load_average_after": 2.0,
+    }
+    write(tmp_path, "swaps-cpu", result)
+    block = swaps_block(tmp_path)
+    assert "440 MB after 5 swaps, 446 MB after 200 (+1.2%)" in block
+    assert "2.3 s after the alias moved (7.1 s at most)" in block
+    assert "and of 14,082 requests none failed; 2 cores, load average 1.2 before" in block
+    write(tmp_path, "swaps-cpu", result | {"failures": ["503"]})
+    assert "14,082 requests 1 failed" in swaps_block(tmp_path)
