@@ -81,9 +81,11 @@ def test_it_answers_as_under_uvicorn(
             ("/v1/nothing", {}),
         ):
             status, content, headers = serving.ask(route, body)
-            wanted = server.ask(route, body)
-            assert status == wanted[0]
-            assert_alike(content, wanted[1])  # a replica has threads of its own number
+            wanted_status, wanted, _ = server.ask(route, body)
+            assert status == wanted_status
+            if status == 200 and route == "/v1/ner":  # there it is a folder
+                assert content.pop("version") == "1" != wanted.pop("version")
+            assert_alike(content, wanted)  # a replica has threads of its own number
             assert headers["X-Request-Id"]
         _, info = serving.ask("/info")[:2]
         assert info["models"]["entities"]["registered"]["version"] == 1
