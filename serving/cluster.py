@@ -48,20 +48,18 @@ class Agreed:
 
 
 class Agreement:
-    """The actor; it ends when no replica has asked for it for a while."""
+    """What all replicas have told."""
 
     def __init__(self) -> None:
         self._wish = Wish(-1, {})
         self._num_looks = 0
         self._buckets: dict[str, TokenBucket] = {}
-        self._until_forgotten = UntilForgotten()
 
     def exchange(self, paid: Mapping[str, tuple[int, int]], wish: Wish) -> Agreed:
         """Takes what keys have paid since, each with its tokens per minute, and a replica's wish.
 
-        The wish comes to be held if it is newer: then this actor stands for one that was lost.
+        The wish comes to be held if it is newer: then this stands for one that was lost.
         """
-        self._until_forgotten.note()
         if wish.revision > self._wish.revision:
             self._wish = wish
         left: dict[str, float] = {}
@@ -83,6 +81,18 @@ class Agreement:
     def look(self) -> None:
         """Has all replicas ask MLflow."""
         self._num_looks += 1
+
+
+class _Kept(Agreement):
+    """The actor, which ends when no replica has exchanged with it for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._until_forgotten = UntilForgotten()
+
+    def exchange(self, paid: Mapping[str, tuple[int, int]], wish: Wish) -> Agreed:
+        self._until_forgotten.note()
+        return super().exchange(paid, wish)
 
 
 class Replica:
@@ -188,7 +198,7 @@ class Replica:
 
     def _call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - as above
         if self._actor is None:
-            self._actor = shared_actor(Agreement, self._name)
+            self._actor = shared_actor(_Kept, self._name)
         try:
             return ray.get(getattr(self._actor, method).remote(*arguments), timeout=_ANSWER_SECONDS)
         except RayError:

@@ -87,6 +87,9 @@ def subprocess_environment(tmp_path):
     return os.environ | {"HOME": str(home), "PYTHONUNBUFFERED": "1"}
 
 
+_PROCESS, _EXIT = os.getpid(), os._exit
+
+
 def pytest_addoption(parser):
     """Declares how long tests marked `slow` may still begin."""
     parser.addoption(
@@ -108,9 +111,17 @@ def pytest_configure(config):
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     # As in an activated environment: `python` and `ray`, here and in a job, are this one's.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    os._exit = _end_as_a_failure
     config.stash[NOT_BEGUN] = []
     if config.option.long_tests_within > 0 and config.option.markexpr == "not slow":
         config.option.markexpr = ""
+
+
+def _end_as_a_failure(status):
+    """Code under test that ends the process of the tests does not end them as if all were well."""
+    if os.getpid() == _PROCESS:
+        os.abort()
+    _EXIT(status)
 
 
 def pytest_collection_modifyitems(items):

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from pydantic import ValidationError
 
 from serving.client.errors import AnswerError, RefusalError
-from serving.client.exchange import AGAIN, Lost, Reply
+from serving.client.exchange import Lost, Reply
 from serving.client.results import Info
 from serving.limits import Limits
 from serving.schemas.fields import Problem
@@ -58,7 +58,7 @@ def limits_of(reply: Reply, address: str) -> Limits:
 
 def is_well(outcome: Reply | Lost) -> bool:
     """Whether a server says that it is; raises `RefusalError` where the address is not for that."""
-    if isinstance(outcome, Lost) or outcome.status in AGAIN:
+    if isinstance(outcome, Lost) or outcome.passes:
         return False
     if not is_answer(outcome):
         raise refusal_of(outcome)

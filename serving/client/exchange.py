@@ -18,9 +18,9 @@ import httpx2
 
 from serving.client.errors import NoAnswerError, UnreachableError
 
-AGAIN = {429, 502, 503, 504}
-"""Too much to do, or no server behind a gateway: both pass. Our routes compute, and change nothing,
-so that to ask a second time is safe."""
+_AGAIN = {429, 502, 503, 504}
+_OWN_HEADER = "X-Request-Id"
+"""Our server's answers have it, whatever they say."""
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
@@ -54,6 +54,15 @@ class Reply:
     body: bytes
     attempts: int = 1
     seconds: float = 0.0
+
+    @property
+    def passes(self) -> bool:
+        """Whether there is too much to do, or no server behind a gateway, for a while.
+
+        Ray Serve's HAProxy says 500 where others say 502 or 503. Our routes compute, and change
+        nothing, so that to ask a second time is safe.
+        """
+        return self.status in _AGAIN or (self.status == 500 and _OWN_HEADER not in self.headers)
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ class Attempts:
         asked, again = 0.0, False
         if isinstance(outcome, Lost):
             again = outcome.again
-        elif outcome.status in AGAIN:
+        elif outcome.passes:
             asked, again = retry_after(outcome.headers), True
         left = self._retry_seconds - self._seconds() - asked - _LEAST_SECONDS
         if not again or left < _LEAST_SECONDS:
