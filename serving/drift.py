@@ -222,8 +222,9 @@ def _of_training(figures: Sequence[_Figures]) -> Iterator[GaugeMetricFamily]:
         if training is None:
             continue
         unknown.add_metric(each.key, training.unknown_token_share)
-        for end, share in zip(_RANGES, accumulate(each.training_lengths or ()), strict=False):
-            lengths.add_metric((*each.key, end), share)
+        if each.training_lengths is not None:
+            for end, share in zip(_RANGES, accumulate(each.training_lengths), strict=True):
+                lengths.add_metric((*each.key, end), share)
         for name, share in (training.label_shares or {}).items():
             labels.add_metric((*each.key, name), share)
     yield from (unknown, lengths, labels)
