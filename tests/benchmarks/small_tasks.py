@@ -14,13 +14,13 @@ from bert_core.tokenizer import train_wordpiece
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
 
 
-def write_encoder(folder: Path) -> Path:
-    """An encoder of one layer that knows nothing."""
+def write_encoder(folder: Path, layers: int = 1) -> Path:
+    """An encoder of one layer, or more, that knows nothing."""
     tokenizer = train_wordpiece([" ".join(WORDS)] * 3, 120, lowercase=True)
     config = ModelConfig(
         vocab_size=120,
         hidden_size=32,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=384,

@@ -15,6 +15,7 @@ from asking import ask_at
 from collector import attributes, collecting
 from ray_serving import serving_on_ray
 from running import start
+from waiting import wait_until
 
 import serving.otlp
 from serving.batching import OverloadedError
@@ -162,6 +163,14 @@ def test_long_texts_and_many_micro_batches_have_their_spans(collector, small_mod
     inputs = ["the cat sat on the mat " * 5] * 200  # encoded and decoded on another thread
     with traced(folders, collector.address, limits=limits) as server:
         answers = []
+        batcher = server.engine.models["encoder"].batcher
+        count_tokens, all_wait = batcher.watch, threading.Event()
+
+        def hold(batch):
+            count_tokens(batch)
+            all_wait.wait(60)
+
+        batcher.watch = hold
 
         def ask_one():
             answers.append(ask(server, "/v1/features", {"inputs": inputs})[0])
@@ -169,6 +178,8 @@ def test_long_texts_and_many_micro_batches_have_their_spans(collector, small_mod
         threads = [threading.Thread(target=ask_one) for _ in range(3)]
         for each in threads:
             each.start()
+        wait_until(lambda: batcher.waiting_tokens > 2 * 200 * 30)
+        all_wait.set()
         for each in threads:
             each.join()
     assert answers == [200] * 3

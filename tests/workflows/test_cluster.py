@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 import torch
+from ray.exceptions import RayActorError
 
 from bert_core.errors import UserError
 from workflows import cluster
@@ -61,6 +62,9 @@ def test_a_leader_that_is_lost_is_said_in_one_line(ray_cluster):
     workers = cluster.WorkersAtJobs(channel, cluster.InThread(lambda: None), ClusterSettings())
     assert len(list(workers.news(0))) == 1
     ray.kill(channel)
+    with pytest.raises(RayActorError):  # it still answers until the order has reached it
+        while True:
+            ray.get(channel.status.remote())
     for ask in (lambda: list(workers.news(0)), lambda: workers.outcome(0)):
         with pytest.raises(UserError, match=r"the cluster has lost .*the same command goes on"):
             ask()
