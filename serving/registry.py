@@ -7,6 +7,7 @@ process of `serving.watch` uses it: MLflow is imported when it is first needed.
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,29 @@ class FetchedModel:
     lineage: Lineage
 
 
+class DamagedError(UnreachableError):
+    """A model folder came otherwise than its list of checksums says."""
+
+
+class KnownDamage:
+    """Logged models that came damaged: for ten minutes each they are not downloaded again."""
+
+    _AGAIN_SECONDS = 600.0
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[float, DamagedError]] = {}
+
+    def note(self, model_id: str, error: DamagedError) -> None:
+        """Takes note of one that has just come."""
+        self._found[model_id] = (time.monotonic(), error)
+
+    def check(self, model_id: str) -> None:
+        """Raises what was noted of it, if that is not too long ago."""
+        at, error = self._found.get(model_id, (0.0, None))
+        if error is not None and time.monotonic() - at < self._AGAIN_SECONDS:
+            raise DamagedError(error.what, error.where, error.remedy)
+
+
 def default_cache() -> Path:
     """The folder of fetched models where no other is given."""
     return Path.home() / ".bertline" / "models"
@@ -75,13 +99,17 @@ def store_exists(tracking_uri: str) -> bool:
     return path == tracking_uri or Path(path).exists()
 
 
-def fetch_model(model_uri: str, tracking_uri: str, cache: Path) -> FetchedModel:
+def fetch_model(
+    model_uri: str, tracking_uri: str, cache: Path, known_damage: KnownDamage | None = None
+) -> FetchedModel:
     """The version that `models:/name@alias` or `models:/name/3` is now, in `cache`.
 
     A folder is downloaded once for each content, however many ask at once, and is whole when it is
-    there. Raises `UserError` for another form of URI and for what MLflow does not have,
-    `UnreachableError` where it does not answer, or not with what the folder's checksums say.
+    there. Whoever asks again and again passes what is known of damage, which is added to. Raises
+    `UserError` for another form of URI and for what MLflow does not have, `UnreachableError` where
+    it does not answer, `DamagedError` where not with what the folder's checksums say.
     """
+    known_damage = known_damage or KnownDamage()
     address = Address.of(model_uri)
     no_such = f"no model {model_uri}"
     if not store_exists(tracking_uri):
@@ -102,9 +130,14 @@ def fetch_model(model_uri: str, tracking_uri: str, cache: Path) -> FetchedModel:
     with as_user_error(f"{model_uri} not fetched", remedy), mlflow_environment(tracking_uri):
         folder = find_folder(cache, model.model_id)
         if folder is None:
+            known_damage.check(model.model_id)
             source = f"{model.artifact_location}/artifacts/{FOLDER_NAME}"
             download = _Download(model_uri, source, tracking_uri)
-            folder = add_folder(cache, model.model_id, download.content, download.into)
+            try:
+                folder = add_folder(cache, model.model_id, download.content, download.into)
+            except DamagedError as error:
+                known_damage.note(model.model_id, error)
+                raise
     lineage = lineage_of_tags(version.tags).model_copy(update={"run_id": version.run_id or None})
     return FetchedModel(folder, address.name, int(version.version), lineage)
 
@@ -141,12 +174,12 @@ class _Download:
             self.content = self._checksums if names <= {CHECKSUMS, *listed} else None
 
     def into(self, place: Path) -> Path:
-        """Downloads it into a folder; raises `UnreachableError` where it came damaged."""
+        """Downloads it into a folder; raises `DamagedError`."""
         self._bring(self._source, place)
         folder = place / FOLDER_NAME
         damaged = None if self._checksums is None else damaged_file(folder, self._checksums)
         if damaged is not None:
-            raise UnreachableError(
+            raise DamagedError(
                 f"{self._model_uri} not fetched",
                 f"{damaged} is not as the folder's list of checksums says",
                 "is it whole at MLflow? If not, register the model again",

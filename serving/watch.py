@@ -27,7 +27,13 @@ from serving.pointers import (
     without_password,
     write_status,
 )
-from serving.registry import UnreachableError, default_cache, default_tracking_uri, fetch_model
+from serving.registry import (
+    KnownDamage,
+    UnreachableError,
+    default_cache,
+    default_tracking_uri,
+    fetch_model,
+)
 from serving.watch_orders import Orders
 
 CACHE_GIB = 20.0
@@ -69,6 +75,7 @@ class Watch:
         self._addresses, self._tracking_uri, self._cache = [*addresses], tracking_uri, cache
         self._cache_gib = cache_gib
         self._said: dict[Address, str] = {}
+        self._known_damage = KnownDamage()
         self._has_switched = False
 
     def follow(self, orders: Orders, seconds: float | None) -> None:
@@ -115,7 +122,9 @@ class Watch:
         path = pointer_path(self._cache, address, self._tracking_uri)
         before = read_pointer(path)
         try:
-            warning = bring_up_to_date(address, self._tracking_uri, self._cache)
+            # Whoever orders it by hand has it tried at once, what was damaged too.
+            damage = KnownDamage() if is_first else self._known_damage
+            warning = bring_up_to_date(address, self._tracking_uri, self._cache, damage)
         except UserError as error:
             if is_first:
                 raise
@@ -156,7 +165,9 @@ def _say(line: Mapping[str, str | None]) -> None:
     print(json.dumps(line), flush=True)
 
 
-def bring_up_to_date(address: Address, tracking_uri: str, cache: Path) -> str | None:
+def bring_up_to_date(
+    address: Address, tracking_uri: str, cache: Path, known_damage: KnownDamage | None = None
+) -> str | None:
     """Has the pointer of an address say what MLflow says now.
 
     Gives a warning, where MLflow does not answer and the pointer stays as it is. Raises
@@ -165,7 +176,7 @@ def bring_up_to_date(address: Address, tracking_uri: str, cache: Path) -> str | 
     path = pointer_path(cache, address, tracking_uri)
     before = read_pointer(path)
     try:
-        model = fetch_model(str(address), tracking_uri, cache)
+        model = fetch_model(str(address), tracking_uri, cache, known_damage)
     except UnreachableError as error:
         if before is None:
             raise

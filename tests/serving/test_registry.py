@@ -14,7 +14,14 @@ from benchmarks.mlflow_server import MlflowServer
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder
-from serving.registry import UnreachableError, default_tracking_uri, fetch_model, lineage_of_tags
+from serving.registry import (
+    DamagedError,
+    KnownDamage,
+    UnreachableError,
+    default_tracking_uri,
+    fetch_model,
+    lineage_of_tags,
+)
 
 
 def content(folder):
@@ -175,6 +182,26 @@ def test_a_download_that_is_not_what_was_registered_is_no_model(
         assert all(each.suffix == ".lock" for each in cache.iterdir())
     weights.write_bytes(whole)
     load_model_folder(fetch_model("models:/people/2", copied_registry.uri, cache).folder)
+
+
+def test_what_is_known_to_be_damaged_is_not_downloaded_again_for_a_while(
+    served_registry, small_models, tmp_path, monkeypatch
+):
+    (registry, _), asked = served_registry
+    registry.register(small_models["entities"], "people")
+    (weights,) = tmp_path.rglob("model.safetensors")  # where the server keeps them
+    weights.write_bytes(weights.read_bytes()[:-1])
+    known = KnownDamage()
+    downloaded = []
+    for _ in range(3):
+        with pytest.raises(DamagedError, match="model.safetensors is not as the folder's list"):
+            fetch_model("models:/people/1", registry.uri, tmp_path / "models", known)
+        downloaded.append(asked()[1])
+    assert downloaded[0] > 1 and downloaded[1:] == [0, 0]
+    monkeypatch.setattr(KnownDamage, "_AGAIN_SECONDS", 0.0)
+    with pytest.raises(DamagedError):
+        fetch_model("models:/people/1", registry.uri, tmp_path / "models", known)
+    assert asked()[1] > 1
 
 
 def test_what_no_list_describes_lies_under_its_id(copied_registry, small_models, tmp_path):
