@@ -129,6 +129,7 @@ def _train(config: dict[str, Any], shared: dict[str, Any], worker: TrialWorker) 
     folder, remote = place_of_run(of_run["settings"]["storage"], Path(of_run["run_folder"]))
     path, _ = agreed_checkpoint(worker, RunFolder(folder), remote)
     if path is not None and is_of_last_step(path):
-        worker.publish({"step": checkpoint_step(path)})
+        last = checkpoint_step(path)
+        worker.publish({"step": last, "total_steps": last})
         return False
     return train_alone(open_run(of_run, worker, folder, remote))["stopped"]

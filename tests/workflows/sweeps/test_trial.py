@@ -5,6 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from bert_core.training.checkpoint import save_checkpoint
+from bert_core.training.loop import TrainingState
+from workflows.run_folder import RunFolder
 from workflows.sweeps import trial as sweep_trial
 from workflows.sweeps.trial import Board, TrialWorker
 
@@ -31,6 +34,17 @@ def test_news_go_to_the_board(worker):
     board, trial = worker
     trial.publish({"step": 3})
     assert board.news() == {"a": {"step": 3}} and (trial.rank, trial.world_size) == (0, 1)
+
+
+def test_a_trial_that_had_ended_before_a_kill_is_at_its_last_step(worker, tmp_path):
+    board, trial = worker
+    model = torch.nn.Linear(2, 2)
+    state = TrainingState(model, torch.optim.AdamW(model.parameters()), step=30)
+    folder = RunFolder(tmp_path / "runs" / "a")
+    save_checkpoint(folder.checkpoints, state, extra={"total_steps": 30}, files={}, keep=1)
+    of_run = {"settings": {"storage": str(tmp_path)}, "run_folder": str(folder.path)}
+    assert not sweep_trial._train({"job": (None, of_run), "shared": {}}, {}, trial)
+    assert board.news() == {"a": {"step": 30, "total_steps": 30}}
 
 
 def test_tune_is_told_the_criterion(worker, monkeypatch):
