@@ -199,7 +199,8 @@ class Traffic:
     def set_beside(self, name: str, role: Role, share: Share | None) -> ServedModel | None:
         """Gives another version of a name this role, or nobody any more; who had it before.
 
-        Raises `UserError` for one of another task or with other labels.
+        Raises `UserError` for one of another task or with other labels, and for an encoder as a
+        shadow, whose numbers are not compared.
         """
         with self._changing:
             table = self._table
@@ -207,6 +208,7 @@ class Traffic:
             others = {key: each for key, each in table.shares(role).items() if key != name}
             if share is not None:
                 _check_alike(table.active[name], share.model)
+                _check_comparable(share.model, role)
                 others[name] = share
             changed = {"canaries" if role == "canary" else "shadows": others}
             self._table = replace(table, **changed)
@@ -248,6 +250,15 @@ def _check_alike(active: ServedModel, other: ServedModel) -> None:
             f"a model of another task or other labels than {active.name}",
             str(other.folder),
             "name a version that answers the same questions",
+        )
+
+
+def _check_comparable(other: ServedModel, role: Role) -> None:
+    if role == "shadow" and other.task is None:
+        raise UserError(
+            "an encoder's answers are not compared",
+            f"{other.folder} as the shadow of {other.name}",
+            "shadow a fine-tuned model, or give this one a canary's share",
         )
 
 

@@ -87,6 +87,16 @@ def test_a_canary_has_its_share_and_another_task_is_none(models):
     assert all(traffic.find(None, Classification)[0] is first for _ in range(100))
 
 
+def test_an_encoder_may_have_a_canary_but_no_shadow(small_models):
+    loader = ModelLoader()
+    first, second = (loader.load("encoder", small_models["encoder"]) for _ in range(2))
+    traffic = Traffic({"encoder": first})
+    traffic.set_beside("encoder", "canary", Share(second, 0.5))
+    with pytest.raises(UserError, match="an encoder's answers are not compared: .*canary's share"):
+        traffic.set_beside("encoder", "shadow", Share(second, 0.5))
+    close_models([first, second])
+
+
 def test_a_shadow_is_drawn_for_its_share(models):
     first, second, _ = models
     traffic = Traffic({"mood": first})
