@@ -122,7 +122,7 @@ def _difference_of_lists(
     if expected and by is not None:
         pairs = _by_name(where, by, expected, found, tolerance)
     else:
-        both = enumerate(zip(expected, found, strict=False))
+        both = enumerate(zip(expected, found[: len(expected)], strict=True))
         pairs = [(f"{where}[{number}]", *each) for number, each in both]
     differences = (_difference(*pair, tolerance) for pair in pairs)
     return next((each for each in differences if each), None)

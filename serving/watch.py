@@ -123,8 +123,8 @@ class Watch:
         before = read_pointer(path)
         try:
             # Whoever orders it by hand has it tried at once, what was damaged too.
-            damage = KnownDamage() if is_first else self._known_damage
-            warning = bring_up_to_date(address, self._tracking_uri, self._cache, damage)
+            known_damage = None if is_first else self._known_damage
+            warning = bring_up_to_date(address, self._tracking_uri, self._cache, known_damage)
         except UserError as error:
             if is_first:
                 raise

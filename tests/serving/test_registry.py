@@ -14,6 +14,7 @@ from benchmarks.mlflow_server import MlflowServer
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder
+from serving.pointers import Address
 from serving.registry import (
     DamagedError,
     KnownDamage,
@@ -22,6 +23,8 @@ from serving.registry import (
     fetch_model,
     lineage_of_tags,
 )
+from serving.watch import Watch
+from serving.watch_orders import Orders
 
 
 def content(folder):
@@ -202,6 +205,14 @@ def test_what_is_known_to_be_damaged_is_not_downloaded_again_for_a_while(
     with pytest.raises(DamagedError):
         fetch_model("models:/people/1", registry.uri, tmp_path / "models", known)
     assert asked()[1] > 1
+    monkeypatch.undo()
+
+    watch = Watch([Address.of("models:/people/1")], registry.uri, tmp_path / "models", 0.0)
+    downloaded.clear()
+    for _ in range(2):
+        watch.look(Orders())
+        downloaded.append(asked()[1])
+    assert downloaded[0] > 1 and downloaded[1] == 0, "whoever follows asks again and again"
 
 
 def test_what_no_list_describes_lies_under_its_id(copied_registry, small_models, tmp_path):
