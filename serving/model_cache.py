@@ -28,8 +28,7 @@ _PART, _REMOVED = ".part", ".removed"
 
 def find_folder(cache: Path, model_id: str) -> Path | None:
     """The folder that a logged model was fetched to, which counts as used now; None without one."""
-    known = cache / model_id
-    folder = cache / known.readlink().name if known.is_symlink() else known
+    folder = _linked(cache / model_id)
     if not folder.is_dir():
         return None
     with locked(folder):
@@ -37,6 +36,14 @@ def find_folder(cache: Path, model_id: str) -> Path | None:
             return None
         os.utime(folder)
     return folder
+
+
+def _linked(known: Path) -> Path:
+    """Where a model's id leads: a link beside it, or itself where there is none (any more)."""
+    try:
+        return known.with_name(known.readlink().name)
+    except OSError:
+        return known
 
 
 def add_folder(
