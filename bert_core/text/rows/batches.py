@@ -5,7 +5,7 @@ changes the rows of a global batch, their masks, or how they are packed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import numpy as np
 from bert_core.errors import UserError
 from bert_core.prefetch import steps_ahead
 from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.text.rows.assembly import assemble
 from bert_core.text.rows.collation import Rows, no_rows, ragged, static_packed, static_padded
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.text.rows.counter_hash import IntArray
 from bert_core.text.rows.masking import Masker, Vocabulary, max_predictions, prediction_counts
 from bert_core.text.rows.next_tokens import next_tokens
 from bert_core.text.rows.packing import by_length, pack
@@ -24,8 +25,17 @@ from bert_core.text.rows.row_order import RowOrder
 from bert_core.text.rows.settings import BatchSettings, RowSettings
 from bert_core.text.shards import TokenShards
 
-WINDOW_ROWS = 8192
-"""Rows that are packed together, at least; a multiple of the global batch is taken."""
+WINDOW_MICRO_BATCHES = 512
+"""Micro-batches of rows that are packed together; a multiple of the global batch is taken.
+
+Half as many bins where rows are half as long as they may be, and about one of them is empty.
+"""
+
+LEAST_MICRO_BATCH = 16
+"""A window has rows for micro-batches of so many at least: a few long rows fit badly together."""
+
+BINS_PER_STEP = 4
+"""Bins hold at most this share of a global batch, so that each step has some, all of them full."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,10 @@ class StepBatches:
     def counts(self) -> dict[str, int]:
         """What `compute_loss` divides by."""
         return {"num_predictions": self.num_predictions, "num_rows": self.num_rows}
+
+    def pinned(self) -> "StepBatches":
+        """The same in memory from which CUDA copies without the host."""
+        return replace(self, micro_batches=[batch.pinned() for batch in self.micro_batches])
 
 
 class BatchSource:
@@ -83,6 +97,12 @@ class BatchSource:
         """Rows in one pass over the corpus."""
         return self._order.rows_per_epoch
 
+    @property
+    def steps_per_window(self) -> int:
+        """Steps whose rows are packed together: a window is planned in the first of them."""
+        rows = WINDOW_MICRO_BATCHES * max(LEAST_MICRO_BATCH, self._packed_rows)
+        return -(-rows // self._batch.global_batch_size)
+
     def step(self, step: int, rank: int = 0, world_size: int = 1) -> StepBatches:
         """The share of `rank` in the global batch of a step (from 0) of this phase.
 
@@ -111,10 +131,21 @@ class BatchSource:
         )
 
     def steps(
-        self, first: int, rank: int = 0, world_size: int = 1, *, ahead: int = 2
+        self,
+        first: int,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        ahead: int = 2,
+        pinned: bool = False,
     ) -> Iterator[StepBatches]:
-        """The endless sequence of steps from `first` on, prepared `ahead` in a thread."""
-        return steps_ahead(partial(self.step, rank=rank, world_size=world_size), first, ahead=ahead)
+        """The endless sequence of steps from `first` on, prepared `ahead` in a thread.
+
+        `pinned` is for CUDA alone: the thread also puts them into memory that it copies from.
+        """
+        make = partial(self.step, rank=rank, world_size=world_size)
+        pin = (lambda step: make(step).pinned()) if pinned else make
+        return steps_ahead(pin, first, ahead=ahead)
 
     def epoch_zero(
         self, num_rows: int, rank: int = 0, world_size: int = 1
@@ -153,13 +184,13 @@ class BatchSource:
     def _packed_bins(self, step: int) -> tuple[RowPlan, list[IntArray]]:
         """The bins of a step: its share of the bins of the window it lies in."""
         size = self._batch.global_batch_size
-        steps_per_window = -(-max(WINDOW_ROWS, 128 * self._batch.micro_batch_size) // size)
+        steps_per_window = self.steps_per_window
         window, within = divmod(step, steps_per_window)
         if window not in self._windows:
             plan = self._plan(window * steps_per_window * size, steps_per_window * size)
             bins = pack(
                 plan.lengths,
-                token_budget=self._token_budget,
+                token_budget=self.token_budget,
                 rows_per_bin=self._rows_per_bin,
                 at_least=steps_per_window,  # so that no step is empty
             )
@@ -171,13 +202,19 @@ class BatchSource:
         return plan, bins[begin:end]
 
     @property
-    def _token_budget(self) -> int:
-        return self._batch.micro_batch_size * self._sequence_length
+    def _packed_rows(self) -> int:
+        """Rows of full length in one bin."""
+        return min(self._batch.micro_batch_size, -(-self._batch.global_batch_size // BINS_PER_STEP))
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens that a bin of packed rows has room for."""
+        return self._packed_rows * self._sequence_length
 
     @property
     def _rows_per_bin(self) -> int:
         """The most rows in one bin: room for a mean length of a quarter of the longest."""
-        return 4 * self._batch.micro_batch_size
+        return 4 * self._packed_rows
 
     def _num_predictions(self, plan: RowPlan) -> int:
         if self._rows.whole_word:  # how many whole words fit is known only after choosing them
@@ -188,7 +225,9 @@ class BatchSource:
         return int(counts.sum())
 
     def _masked(self, plan: RowPlan) -> Rows:
-        input_ids, token_type_ids = self._assemble(plan)
+        input_ids, token_type_ids = assemble(
+            self._shards, plan, cls_id=self._vocabulary.cls_id, sep_id=self._vocabulary.sep_id
+        )
         if self._rows.objective == "left_to_right":
             masked = next_tokens(input_ids, plan.lengths)
         else:
@@ -203,14 +242,14 @@ class BatchSource:
         if not self._static:
             return ragged(rows)
         if self._batch.packed:
-            predictions = self._token_budget  # left to right, all but one a row
+            predictions = self.token_budget  # left to right, all but one a row
             if self._rows.objective != "left_to_right":
                 # Each row rounds up by a half at most.
-                shares = self._token_budget * self._rows.masked_share + self._rows_per_bin / 2
+                shares = self.token_budget * self._rows.masked_share + self._rows_per_bin / 2
                 predictions = int(shares)
             return static_packed(
                 rows,
-                token_budget=self._token_budget,
+                token_budget=self.token_budget,
                 max_rows=self._rows_per_bin,
                 max_length=self._sequence_length,
                 predictions=predictions,
@@ -223,42 +262,3 @@ class BatchSource:
             predictions=num_rows * max_predictions(self._rows, self._sequence_length),
             pad_id=self._vocabulary.pad_id,
         )
-
-    def _assemble(self, plan: RowPlan) -> tuple[IntArray, IntArray]:
-        """[CLS] A [SEP] (B [SEP]) of every row, end to end, and the segment of each token."""
-        lengths = plan.lengths
-        first = np.cumsum(lengths) - lengths
-        input_ids = np.full(int(lengths.sum()), self._vocabulary.sep_id, dtype=np.int64)
-        input_ids[first] = self._vocabulary.cls_id
-        self._copy_tokens(
-            input_ids, first + 1, plan.shard, plan.a_offset, plan.a_length, plan.num_separators
-        )
-        b_first = first + 2 + plan.a_length
-        none = np.zeros_like(plan.b_length)
-        self._copy_tokens(input_ids, b_first, plan.b_shard, plan.b_offset, plan.b_length, none)
-        token_type_ids = np.zeros(len(input_ids), dtype=np.int64)
-        paired = np.where(plan.next_sentence >= 0, plan.b_length + 1, 0)
-        token_type_ids[ragged_arange(b_first, paired)] = 1
-        return input_ids, token_type_ids
-
-    def _copy_tokens(
-        self,
-        target: IntArray,
-        place: IntArray,
-        shard: IntArray,
-        offset: IntArray,
-        length: IntArray,
-        separators: IntArray,
-    ) -> None:
-        """Copies a token range of each row; documents in it stand one [SEP] apart."""
-        for index in np.unique(shard).tolist():
-            here = np.flatnonzero(shard == index)
-            data = self._shards.shards[index]
-            source = ragged_arange(offset[here], length[here])
-            destination = ragged_arange(place[here], length[here])
-            if separators[here].any():
-                begins = data.sentences[data.documents[:-1]]
-                document = np.searchsorted(begins, source, side="right")
-                first = np.searchsorted(begins, offset[here], side="right")
-                destination += document - np.repeat(first, length[here])
-            target[destination] = data.tokens[source]

@@ -106,5 +106,6 @@ class BatchSettings(BaseModel):
     packed: bool = Field(
         default=False,
         description="pack rows of any length into bins of micro_batch_size x sequence_length "
-        "tokens instead of counting rows (a step then has about global_batch_size rows)",
+        "tokens, at most a quarter of the global batch, instead of counting rows (a step then has "
+        "about global_batch_size rows)",
     )

@@ -193,10 +193,13 @@ def test_separators_are_counted_for_those_who_predict_them():
     assert source.separator_share(300) == pytest.approx((labels == SEP).double().mean().item())
 
 
-def test_the_masks_of_default_settings_are_those_of_earlier_versions():
+@pytest.mark.parametrize(
+    ("packed", "expected"), [(False, "0b824bf24438b37a"), (True, "1602cd28beee0137")]
+)
+def test_the_masks_of_default_settings_are_those_of_earlier_versions(packed, expected):
     """A run that was begun with them goes on with the same rows and masks, bit for bit."""
     digest = hashlib.sha256()
-    for batch in make_source(packed=True).step(3).micro_batches:
+    for batch in make_source(packed=packed).step(3).micro_batches:
         for each in (
             batch.input_ids,
             batch.token_type_ids,
@@ -205,7 +208,7 @@ def test_the_masks_of_default_settings_are_those_of_earlier_versions():
         ):
             digest.update(each.numpy().tobytes())
         digest.update(batch.next_sentence.numpy().tobytes())
-    assert digest.hexdigest()[:16] == "1602cd28beee0137"
+    assert digest.hexdigest()[:16] == expected
 
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", "left_to_right"])
@@ -230,12 +233,60 @@ def test_static_shapes_never_change(objective):
         assert len(shapes) == 1, shapes
 
 
-def test_packed_bins_are_full():
+NATURAL = {"sentences_per_document": 20, "longest_sentence": 60}
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_size", "global_batch_size", "sequence_length", "rows"),
+    [
+        (8, 256, 128, {}),
+        (8, 256, 512, {}),
+        (64, 256, 128, {}),
+        (512, 256, 512, {}),
+        (512, 4096, 128, {}),
+        (32, 256, 128, {"objective": "mlm", "input_format": "full_sentences"}),
+        (64, 1024, 512, {"objective": "mlm", "input_format": "full_sentences"}),
+    ],
+)
+def test_packed_bins_are_full_in_every_window(
+    micro_batch_size, global_batch_size, sequence_length, rows
+):
+    source = BatchSource(
+        synthetic_shards(3, 20_000, **NATURAL),
+        vocabulary(),
+        rows=RowSettings(**rows),
+        batch=BatchSettings(
+            global_batch_size=global_batch_size, micro_batch_size=micro_batch_size, packed=True
+        ),
+        sequence_length=sequence_length,
+        seed=1,
+        phase=0,
+        static_shapes=True,
+    )
+    size = source.steps_per_window
+    budget = source.step(0).micro_batches[0].num_slots
+    for window in (0, 1, 9):
+        plan, _ = source._packed_bins(window * size)
+        bins = source._windows[window][1]
+        assert plan.lengths.sum() / (len(bins) * budget) >= 0.99
+        assert len(bins) >= size, "a step has none"
+
+
+def test_the_steps_of_a_window_are_as_full_as_its_bins():
     source = make_source(packed=True, static=True, global_batch_size=256, micro_batch_size=32)
-    batches = [b for step in range(32) for b in source.step(step).micro_batches]
+    batches = [
+        b for step in range(source.steps_per_window) for b in source.step(step).micro_batches
+    ]
     real = sum(batch.num_real_tokens for batch in batches)
     slots = sum(batch.num_slots for batch in batches)
     assert real / slots >= 0.99, real / slots
+
+
+def test_a_step_of_few_rows_has_smaller_bins_that_are_full():
+    source = make_source(packed=True, static=True, global_batch_size=64, micro_batch_size=512)
+    steps = [source.step(step) for step in range(source.steps_per_window)]
+    assert {batch.num_slots for step in steps for batch in step.micro_batches} == {16 * LENGTH}
+    assert min(len(step.micro_batches) for step in steps) >= 1
 
 
 def test_a_rank_without_rows_gets_a_batch_without_labels():
