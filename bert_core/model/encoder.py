@@ -14,6 +14,7 @@ from bert_core.model.attention import attention
 from bert_core.model.dropout import add_dropout, dropout
 from bert_core.model.layout import Layout, Packed
 from bert_core.model.linear import Linear, filled_up, is_convolution
+from bert_core.model.row_blocks import in_blocks
 
 
 def initialize(module: nn.Module, initializer_range: float) -> None:
@@ -117,8 +118,16 @@ class Layer(nn.Module):
         attended = self._add(hidden_states, self.attention_output(mixed))
         hidden_states = self.attention_norm(attended)
 
-        intermediate = F.gelu(self.intermediate(hidden_states))  # [T, 4H]
-        return self.output_norm(self._add(hidden_states, self.output(intermediate)))
+        return self.output_norm(self._add(hidden_states, self._fed_forward(hidden_states)))
+
+    def _fed_forward(self, states: Tensor) -> Tensor:
+        """What the feed-forward network makes of states [P, H], each by itself: [P, H]."""
+        if isinstance(self.intermediate, nn.Linear):
+            return self.output(F.gelu(self.intermediate(states)))  # [P, 4H] within
+        # Maps made for inference compute by blocks: between the two a block stays in the cache.
+        return in_blocks(
+            lambda some: self.output(F.gelu(self.intermediate(some))), states, states.shape[-1]
+        )
 
     def _add(self, residual: Tensor, states: Tensor) -> Tensor:
         return add_dropout(residual, states, self.hidden_dropout, self.training)

@@ -4,7 +4,7 @@ Every tensor of the model is [tokens, ...]; only attention and the heads that re
 first token ask the layout where sequences begin and end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -128,3 +128,22 @@ def to_device(batch: Batch, device: torch.device | str, non_blocking: bool = Fal
         if isinstance(value, Tensor | Packed | Padded)
     }
     return replace(batch, **moved)
+
+
+def pinned(batch: Batch) -> Batch:
+    """A dataclass with its tensors, those of its layouts too, in memory locked for CUDA.
+
+    A copy from there to the device is asynchronous; from elsewhere the host waits for it.
+    """
+    return _changed(batch, torch.Tensor.pin_memory)
+
+
+def _changed(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    found = {name: change(each) for name, each in values.items() if isinstance(each, Tensor)}
+    layouts = {
+        name: _changed(each, change)
+        for name, each in values.items()
+        if isinstance(each, Packed | Padded)
+    }
+    return replace(batch, **found, **layouts)

@@ -18,12 +18,15 @@ from bert_core.model.linear import filled_up, is_convolution, linear, linear_gra
 _BLOCK_PLACES = 600_000
 """Logits of one block of the vocabulary: few enough to be worked on in the cache."""
 
+_TENSOR_CORE_COLUMNS = 64
+"""CUDA multiplies matrices fastest where their sides are multiples of it."""
+
 _SAFE_EXPONENT = 40.0
 """exp of it, times any vocabulary or through it, stays far inside float32."""
 
 
 def vocabulary_cross_entropy(
-    features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, count: int
+    features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, count: int | Tensor
 ) -> tuple[Tensor, Tensor]:
     """Cross entropy of `features @ weight.T + bias` against `labels`, and how many are right.
 
@@ -36,19 +39,20 @@ def vocabulary_cross_entropy(
         kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
         if len(kept) < len(labels):
             features, labels = features.index_select(0, kept), labels.index_select(0, kept)
-        return _FusedCrossEntropy.apply(features, weight, bias, labels, count)
-    logits = _project(features, weight, bias)
+        return _FusedCrossEntropy.apply(features, weight, bias, labels, int(count))
+    multiple = _TENSOR_CORE_COLUMNS if features.device.type == "cuda" else 1
+    logits = project(features, weight, bias, multiple)
     loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum") / count
     return loss, (logits.detach().argmax(-1) == labels).sum()
 
 
-def _project(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Logits [P, V]; on CUDA the product runs over rows of zeros up to a multiple of 64."""
-    missing = -weight.shape[0] % 64
-    if features.device.type != "cuda" or not missing:
+def project(features: Tensor, weight: Tensor, bias: Tensor, multiple: int) -> Tensor:
+    """Logits [P, V], computed with words of zeros after the last up to a multiple of so many."""
+    missing = -weight.shape[0] % multiple
+    if not missing:
         return F.linear(features, weight, bias)
     padded = F.linear(features, F.pad(weight, (0, 0, 0, missing)), F.pad(bias, (0, missing)))
-    return padded[:, : weight.shape[0]]
+    return padded.narrow(1, 0, weight.shape[0])
 
 
 class _FusedCrossEntropy(Function):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
 from bert_core.model.heads import MaskedTokenHead
-from bert_core.model.layout import Layout, to_device
+from bert_core.model.layout import Layout, pinned, to_device
 from bert_core.model.vocabulary import vocabulary_cross_entropy
 
 SUM_NAMES = (
@@ -56,16 +56,25 @@ class PretrainingBatch:
         """The same batch on another device."""
         return to_device(self, device, non_blocking)
 
+    def pinned(self) -> Self:
+        """The same batch in memory from which CUDA copies without the host."""
+        return pinned(self)
+
 
 def compute_loss(
-    model: Bert, batch: PretrainingBatch, *, num_predictions: int, num_rows: int
+    model: Bert,
+    batch: PretrainingBatch,
+    *,
+    num_predictions: int | Tensor,
+    num_rows: int | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The micro-batch's share of the global batch's loss, and its sums for the log.
 
     The loss is the masked-token sum over `num_predictions`, of a decoder the next-token sum, plus
     the next-sentence sum over `num_rows`: both denominators count the global batch, so that the
     gradients of micro-batches and ranks add up to that of the whole (Devlin et al. 2018, appendix
-    A.2). The sums are detached float32 [6], see SUM_NAMES. Nothing here waits for the device.
+    A.2). They are numbers, or 0-d tensors on the batch's device. The sums are detached float32
+    [6], see SUM_NAMES. Nothing here waits for the device.
     """
     places, next_sentence = batch.masked_positions, "next_sentence" in model.heads
     if next_sentence:
@@ -74,15 +83,20 @@ def compute_loss(
         batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout, places
     )
     masked_states, first_states = states.tensor_split([len(batch.masked_positions)])
-    loss, sums = _masked_token_loss(model, masked_states, batch, max(num_predictions, 1))
+    loss, sums = _masked_token_loss(model, masked_states, batch, _at_least_one(num_predictions))
     if not next_sentence:
         return loss, torch.cat([sums, sums.new_zeros(3)])
-    row_loss, row_sums = _next_sentence_loss(model, first_states, batch, max(num_rows, 1))
+    num_rows = _at_least_one(num_rows)
+    row_loss, row_sums = _next_sentence_loss(model, first_states, batch, num_rows)
     return loss + row_loss, torch.cat([sums, row_sums])
 
 
+def _at_least_one(count: int | Tensor) -> int | Tensor:
+    return count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
+
+
 def _masked_token_loss(
-    model: Bert, masked_states: Tensor, batch: PretrainingBatch, count: int
+    model: Bert, masked_states: Tensor, batch: PretrainingBatch, count: int | Tensor
 ) -> tuple[Tensor, Tensor]:
     head = model.heads["next_token" if model.config.is_decoder else "masked_token"]
     assert isinstance(head, MaskedTokenHead)
@@ -94,7 +108,7 @@ def _masked_token_loss(
 
 
 def _next_sentence_loss(
-    model: Bert, first_states: Tensor, batch: PretrainingBatch, count: int
+    model: Bert, first_states: Tensor, batch: PretrainingBatch, count: int | Tensor
 ) -> tuple[Tensor, Tensor]:
     pooled = model.heads["pooler"](first_states)
     logits, labels = model.heads["next_sentence"](pooled), batch.next_sentence  # [N, 2], [N]

@@ -3,12 +3,12 @@
 The learning rate is a pure function of the step, `linear_schedule`; the loop sets it.
 """
 
-from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from bert_core.training.lamb import Lamb
 from bert_core.training.settings import OptimizerSettings
 
 
@@ -53,65 +53,3 @@ def create_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opt
     return torch.optim.AdamW(
         groups, lr=settings.peak_learning_rate, betas=betas, eps=settings.epsilon, fused=fused
     )
-
-
-class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al. 2019, arXiv 1904.00962, algorithm 2), with phi the identity.
-
-    Groups without weight decay (biases, layer norms) take the plain Adam update with no trust
-    ratio, as in the authors' released code and NVIDIA's; the paper's algorithm makes no such
-    exception. The global gradient norm is clipped by the loop, as NVIDIA's version does inside.
-    All arithmetic stays on the device: a step never waits for it.
-    """
-
-    def __init__(
-        self,
-        params: Any,  # noqa: ANN401 - torch's ParamsT: parameters or group dictionaries
-        *,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.01,
-    ) -> None:
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        )
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Makes one update of every parameter that has a gradient."""
-        loss = closure() if closure is not None else None
-        with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self._update(parameter, parameter.grad, group)
-        return loss
-
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:  # the names torch.optim.AdamW uses, so that one checkpoint format serves both
-            state["step"] = torch.tensor(0.0)  # on the host: reading it waits for no device
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        beta1, beta2 = group["betas"]
-        state["step"] += 1
-        step = int(state["step"])
-        mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
-        square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = (square / (1 - beta2**step)).sqrt_().add_(group["eps"])
-        update = (mean / (1 - beta1**step)).div_(root)
-        if group["weight_decay"]:
-            update.add_(parameter, alpha=group["weight_decay"])
-            update.mul_(_trust_ratio(parameter, update))
-        parameter.add_(update, alpha=-group["lr"])
-
-
-def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
-    """Norm of the weight over the norm of its update, 0-d; 1 where either norm is 0."""
-    weight, change = torch.linalg.vector_norm(parameter), torch.linalg.vector_norm(update)
-    known = (weight > 0) & (change > 0)
-    return torch.where(known, weight / change, torch.ones_like(weight))

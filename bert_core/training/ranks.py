@@ -39,7 +39,15 @@ class _ModelWithLoss(nn.Module):
         self.compute_loss = compute_loss
 
     def forward(self, *batch: Any, **counts: int) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        if not batch:
+            return self._nothing()
         return self.compute_loss(self.model, *batch, **counts)
+
+    def _nothing(self) -> tuple[Tensor, Tensor]:
+        """0, of which every parameter is a part; and no sums."""
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        parts = [each.flatten()[:1].sum() * 0 for each in trained]
+        return torch.stack(parts).sum(), parts[0].new_zeros(0)
 
 
 def data_parallel(
@@ -47,8 +55,20 @@ def data_parallel(
 ) -> DistributedDataParallel:
     """`compute_loss(model, ...)` whose backward pass averages gradients over the ranks.
 
-    Starts every rank from rank 0's weights. `model` itself stays bare.
+    Starts every rank from rank 0's weights. `model` itself stays bare; its gradients are gone.
+    Contract: each backward pass gives every parameter a gradient.
     """
-    return DistributedDataParallel(
-        _ModelWithLoss(model, compute_loss), broadcast_buffers=False, gradient_as_bucket_view=True
+    parallel = DistributedDataParallel(
+        _ModelWithLoss(model, compute_loss),
+        broadcast_buffers=False,
+        gradient_as_bucket_view=True,
+        static_graph=True,
     )
+    # A static graph is recorded in the first backward pass. If that were one of `no_sync`, torch
+    # 2.11 to 2.13 would stop, or keep the ranks apart from then on without a word (pytorch issue
+    # 143580, pull request 187732). So it is this one, which touches every parameter once, as all
+    # do, and costs nothing.
+    loss, _ = parallel()
+    loss.backward()
+    model.zero_grad(set_to_none=True)
+    return parallel

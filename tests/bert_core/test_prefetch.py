@@ -1,6 +1,8 @@
 import threading
 
 import pytest
+import torch
+from static_batches import static_source
 
 from bert_core.prefetch import steps_ahead
 
@@ -26,3 +28,25 @@ def test_what_goes_wrong_ahead_is_raised_at_its_turn():
     assert [next(steps), next(steps)] == [0, 1]
     with pytest.raises(ValueError, match="step 2"):
         next(steps)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_thread_pins_every_tensor_where_that_is_asked_for(packed, monkeypatch):
+    """Locked memory takes CUDA: here each tensor says who asked for it."""
+    asked = []
+
+    def pin_memory(tensor):
+        asked.append((threading.current_thread().name.split("_")[0], id(tensor)))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    source = static_source(packed=packed)
+    next(source.steps(0))
+    assert asked == []
+    step = next(source.steps(0, ahead=1, pinned=True))
+    for batch in step.micro_batches:
+        offsets = batch.layout.cu_seqlens if packed else batch.layout.mask
+        tensors = [value for value in vars(batch).values() if isinstance(value, torch.Tensor)]
+        assert len(tensors) == 6
+        for tensor in [*tensors, offsets]:
+            assert ("batches", id(tensor)) in asked

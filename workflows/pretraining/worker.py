@@ -16,6 +16,7 @@ from bert_core.text.rows.batches import BatchSource, StepBatches
 from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
+from bert_core.training.compilation import compiled
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
 from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
@@ -73,14 +74,19 @@ class PretrainingRun(TrainingRun):
             number, first = self.settings.phase_at(step)
             left = first + self.settings.phases[number].steps - step
             source = self._source(self.shards, number)
-            steps = source.steps(step - first, self.worker.rank, self.worker.world_size)
+            steps = source.steps(
+                step - first,
+                self.worker.rank,
+                self.worker.world_size,
+                pinned=self.worker.device.type == "cuda",
+            )
             yield from islice(steps, left)
             step += left
 
     def compute_loss(self) -> Any:  # noqa: ANN401 - compiled or not, it is called alike
         """The losses of the objective, compiled where the settings say so."""
         if self.settings.compile and self.worker.device.type == "cuda":
-            return torch.compile(compute_loss, fullgraph=True)
+            return compiled(compute_loss)
         return compute_loss
 
     def learning_rate(self, step: int) -> float:

@@ -1,7 +1,9 @@
+from dataclasses import dataclass, fields
+
 import pytest
 import torch
 
-from bert_core.model.layout import Packed, Padded
+from bert_core.model.layout import Packed, Padded, pinned
 
 
 def test_packed_knows_where_sequences_begin():
@@ -40,3 +42,26 @@ def test_refuses_lengths_out_of_bounds():
         Padded.from_lengths([2, 5], 4)
     with pytest.raises(ValueError, match="lengths"):
         Packed.from_lengths([-1])
+
+
+@dataclass(frozen=True)
+class Batch:
+    ids: torch.Tensor
+    layout: Packed | Padded
+    count: int
+
+
+@pytest.mark.parametrize("layout", [Packed.from_lengths([3, 2], 4), Padded.from_lengths([3, 2], 3)])
+def test_every_tensor_is_pinned_and_nothing_else_changes(layout, monkeypatch):
+    """Locked memory takes CUDA: here a copy stands for it, whose place tells it apart."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    batch = Batch(torch.arange(5), layout, 5)
+    found = pinned(batch)
+    assert torch.equal(found.ids, batch.ids) and found.count == 5
+    for field in fields(layout):
+        before, after = getattr(layout, field.name), getattr(found.layout, field.name)
+        if isinstance(before, torch.Tensor):
+            assert torch.equal(before, after) and before.data_ptr() != after.data_ptr()
+        else:
+            assert before == after
+    assert found.ids.data_ptr() != batch.ids.data_ptr()

@@ -1,10 +1,12 @@
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model import vocabulary
-from bert_core.model.vocabulary import vocabulary_cross_entropy
+from bert_core.model.vocabulary import project, vocabulary_cross_entropy
 
 
 def inputs(dtype, scale=1.0, predictions=37, words=5000):
@@ -83,3 +85,37 @@ def test_evaluation_holds_no_gradient():
     with torch.no_grad():
         loss, _ = vocabulary_cross_entropy(features, weight, bias, labels, 5)
     assert not loss.requires_grad
+
+
+@pytest.mark.parametrize("words", [100, 128])
+def test_words_of_zeros_after_the_last_change_nothing(words):
+    parameters, _ = inputs(torch.float64, words=words)
+    logits, plain = project(*parameters, 64), F.linear(*parameters)
+    assert logits.shape == plain.shape
+    torch.testing.assert_close(logits, plain)
+    factors = torch.randn(plain.shape, dtype=plain.dtype)
+    found = torch.autograd.grad((logits * factors).sum(), parameters)
+    wanted = torch.autograd.grad((plain * factors).sum(), parameters)
+    for left, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_cuda_multiplies_with_a_multiple_of_64_words(monkeypatch):
+    """On tensors without values, of which a build without CUDA computes products and not all."""
+    widths = []
+    monkeypatch.setattr(F, "cross_entropy", lambda logits, *_, **__: logits.sum())
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if func.overloadpacket.__name__ in ("mm", "addmm"):
+                widths.append(result.shape[-1])
+            return result
+
+    with FakeTensorMode(), torch.no_grad(), Products():
+        features, weight = (torch.empty(rows, 16, device="cuda") for rows in (7, 30_522))
+        labels = torch.empty(7, dtype=torch.int64, device="cuda")
+        bias = torch.empty(30_522, device="cuda")
+        loss, hits = vocabulary_cross_entropy(features, weight, bias, labels, 3)
+        assert project(features, weight, bias, 64).shape == (7, 30_522)
+    assert (loss.device.type, hits.shape, widths[:1]) == ("cuda", (), [30_528])

@@ -1,4 +1,4 @@
-"""The schedule, what decays, AdamW's repeatability, and LAMB against a reference by hand."""
+"""The schedule, what decays, and the same bits from the same gradients."""
 
 import numpy as np
 import pytest
@@ -73,48 +73,3 @@ def test_adamw_is_fused_and_corrects_adams_bias():
     optimizer.step()
     expected = 0.1 * layer.weight.grad / (layer.weight.grad.abs() + 1e-6)
     torch.testing.assert_close(before - layer.weight.detach(), expected, rtol=1e-9, atol=1e-12)
-
-
-def _lamb_by_hand(weight, gradients, rate, decay):
-    """Algorithm 2 of You et al. 2019 in numpy; no trust ratio without decay."""
-    mean, square = np.zeros_like(weight), np.zeros_like(weight)
-    for number, gradient in enumerate(gradients, start=1):
-        mean = 0.9 * mean + 0.1 * gradient
-        square = 0.999 * square + 0.001 * gradient**2
-        corrected = square / (1 - 0.999**number)
-        update = mean / (1 - 0.9**number) / (np.sqrt(corrected) + 1e-6) + decay * weight
-        norms = np.linalg.norm(weight), np.linalg.norm(update)
-        ratio = norms[0] / norms[1] if decay and all(norms) else 1.0
-        weight = weight - rate * ratio * update
-    return weight
-
-
-def test_lamb_equals_the_algorithm_by_hand():
-    torch.manual_seed(5)
-    layer = nn.Linear(6, 3).double()
-    zeros = nn.Linear(6, 3, bias=False).double()  # norm 0: the ratio must be 1, not 0
-    nn.init.zeros_(zeros.weight)
-    model = nn.ModuleList([layer, zeros])
-    start = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
-    gradients = {name: [] for name in start}
-    settings = OptimizerSettings(name="lamb", peak_learning_rate=0.05)
-    optimizer = create_optimizer(model, settings)
-    for _ in range(6):
-        for name, parameter in model.named_parameters():
-            parameter.grad = torch.randn_like(parameter)
-            gradients[name].append(parameter.grad.numpy().copy())
-        optimizer.step()
-    for name, parameter in model.named_parameters():
-        decay = 0.0 if name.endswith("bias") else 0.01
-        expected = _lamb_by_hand(start[name], gradients[name], 0.05, decay)
-        np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
-
-
-def test_lamb_passes_over_a_parameter_without_gradient():
-    model = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
-    optimizer = create_optimizer(model, OptimizerSettings(name="lamb"))
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    model[0](torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
-    assert moved == [True, True, False, False]

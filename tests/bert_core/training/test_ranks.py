@@ -13,7 +13,9 @@ from training_processes import (
     say_what_rank_zero_says,
     stop_on_rank_one,
     train_bert,
+    train_compiled,
     train_share,
+    train_with_pauses,
 )
 
 from bert_core.training.checkpoint import load_checkpoint
@@ -41,6 +43,22 @@ def test_three_ranks_with_unequal_shares_give_one_ranks_gradient(tmp_path):
     assert (info.world_size, loaded.step, loaded.num_tokens_seen) == (3, 3, 48)
     for first, second in zip(loaded.model.parameters(), alone.model.parameters(), strict=True):
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
+
+
+def test_a_compiled_loss_gives_one_ranks_gradient(tmp_path):
+    run_ranks(train_compiled, 2, tmp_path)
+    alone = double_state()
+    steps = (divided[0] for divided in double_steps([[16]]))
+    ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+    options = {"max_gradient_norm": INFINITE, "total_steps": 3}
+    for number, _ in enumerate(tiny_train(alone, steps=steps, **options)):
+        for name, gradient in gradients_of(alone).items():
+            for rank in ranks:
+                assert (rank[number][name] - gradient).norm() <= 1e-9 * gradient.norm(), name
+
+
+def test_pauses_for_evaluation_and_a_fresh_start_change_no_bit(tmp_path):
+    run_ranks(train_with_pauses, 2, tmp_path)
 
 
 def test_all_ranks_take_rank_zeros_number(tmp_path):

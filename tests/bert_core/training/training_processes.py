@@ -15,6 +15,8 @@ from tiny_training import (
     double_state,
     double_steps,
     gradients_of,
+    tiny_batch,
+    tiny_loss,
     tiny_state,
     tiny_train,
 )
@@ -25,7 +27,8 @@ from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Packed
 from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
-from bert_core.training.checkpoint import save_checkpoint
+from bert_core.training.checkpoint import load_checkpoint, save_checkpoint
+from bert_core.training.compilation import compiled
 from bert_core.training.evaluation import evaluate_pretraining
 from bert_core.training.loop import TrainingState
 from bert_core.training.optimization import create_optimizer
@@ -48,6 +51,50 @@ def train_share(rank, folder):
     torch.save(seen, folder / f"rank{rank}.pt")
     if rank == 0:
         save_checkpoint(folder / "checkpoints", state, extra={}, files={}, keep=1)
+
+
+def train_compiled(rank, folder):
+    """Compiled inside data parallelism: the ranks exchange what each program computes."""
+    state = double_state()
+    shares = [[3, 4], [2, 7]]
+    steps = (divided[rank] for divided in double_steps(shares))
+    loss = compiled(tiny_loss, backend="aot_eager")
+    options = {"max_gradient_norm": INFINITE, "total_steps": 3, "compute_loss": loss}
+    seen = [gradients_of(state) for _ in tiny_train(state, steps=steps, **options)]
+    torch.save(seen, folder / f"rank{rank}.pt")
+
+
+def train_with_pauses(rank, folder):
+    """Four steps without a pause; and with an evaluation after each and a fresh start after two.
+
+    Rank 0 has one micro-batch a step, rank 1 two, three or four.
+    """
+
+    def steps(first):
+        for step in range(first, 4):
+            sizes = [6] if rank == 0 else [1 + part for part in range(2 + step % 3)]
+            batches = [tiny_batch(step, 10 * rank + part, rows) for part, rows in enumerate(sizes)]
+            yield TinyStep(batches, 12, 12)
+
+    whole = tiny_state()
+    norm = [each.gradient_norm for each in tiny_train(whole, total_steps=4, steps=steps(0))][-1]
+    state = tiny_state()
+    for _ in tiny_train(state, total_steps=4, steps=steps(0)):
+        evaluate(state.model, [held_out(rank)])
+        if state.step == 2:
+            break
+    if rank == 0:
+        save(folder, state)
+    torch.distributed.barrier()
+    resumed = tiny_state()
+    load_checkpoint(folder / "step-00000002", resumed)
+    norms = []
+    for result in tiny_train(resumed, total_steps=4, steps=steps(2)):
+        norms.append(result.gradient_norm)
+        evaluate(resumed.model, [held_out(rank)])
+    assert torch.equal(norms[-1], norm)
+    for first, second in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(first, second)
 
 
 def say_what_rank_zero_says(rank, folder):

@@ -1,6 +1,7 @@
 """The worker's loop in this process, without Ray: what a step leaves, and going on from it."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from pretraining_runs import Run, train_here, write_corpus
 
 from bert_core.flops import training_flops
+from bert_core.tasks.pretraining import compute_loss
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training.loop import StepResult
 from bert_core.training.readings import NonFiniteLossError
@@ -94,6 +96,15 @@ def test_the_unigram_baseline_of_next_tokens_knows_how_often_rows_end(train):
     text = np.load(run.shards / "token_counts.npy", allow_pickle=False)
     assert np.array_equal(np.delete(counts, separator), np.delete(text, separator))
     assert not text[separator]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_the_loss_is_compiled_for_cuda_where_the_settings_say_so(device, compile_it):
+    settings = SimpleNamespace(compile=compile_it)
+    here = SimpleNamespace(settings=settings, worker=SimpleNamespace(device=torch.device(device)))
+    plain = PretrainingRun.compute_loss(here) is compute_loss
+    assert plain == (device == "cpu" or not compile_it)
 
 
 def test_told_to_stop_in_the_last_step_it_has_finished(train):
