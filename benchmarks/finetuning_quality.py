@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.finetuning_arms import (
+from benchmarks.finetuning.arms import (
     Recipe,
     our_training,
     their_outputs,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measurement import surroundings, write_results
-from benchmarks.pretraining_arms import our_model, their_model
+from benchmarks.pretraining.arms import our_model, their_model
 from bert_core.config import IGNORE_INDEX, SIZES
 from bert_core.hugging_face import from_hugging_face
 from bert_core.model.layout import Padded

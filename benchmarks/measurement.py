@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,29 @@ def run_interleaved(
             arm.seconds.append((clock() - begin) / steps)
 
 
+def timed_calls(
+    call: Callable[[], object],
+    device: torch.device,
+    count: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Seconds of each of `count` calls; on CUDA by events, nothing waited for between the calls."""
+    if device.type != "cuda":
+        times = [clock()]
+        for _ in range(count):
+            call()
+            times.append(clock())
+        return [end - begin for begin, end in pairwise(times)]
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    torch.cuda.synchronize(device)
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    torch.cuda.synchronize(device)
+    return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(events)]
+
+
 def median_ratio(slower: Arm, faster: Arm) -> float:
     """How many times as fast `faster` is: the median over rounds of the ratio within a round."""
     pairs = zip(slower.seconds, faster.seconds, strict=True)
@@ -84,14 +109,16 @@ def matmul_peak(device: torch.device, clock: Callable[[], float] = time.perf_cou
 
 def surroundings(device: torch.device) -> dict[str, str | int]:
     """What the figures depend on: the device, the versions, the threads."""
-    import transformers
-
+    try:
+        theirs = version("transformers")
+    except PackageNotFoundError:
+        theirs = "absent"
     return {
         "device": processor_name(device),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": theirs,
     }
 
 

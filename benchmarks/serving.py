@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from benchmarks.features import paragraphs_of
+from benchmarks.features.__main__ import paragraphs_of
 from benchmarks.measurement import surroundings, write_results
 from benchmarks.served import Scores, Served, make_environment
 from benchmarks.serving_kinds import INT8, RAY_SERVE, UVICORN, kinds

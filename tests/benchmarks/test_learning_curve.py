@@ -5,7 +5,8 @@ import pytest
 import torch
 from pretraining_runs import write_corpus
 
-from benchmarks import learning_curve, readme
+from benchmarks import learning_curve
+from benchmarks.readme import __main__ as readme
 
 WORDS = "learning_curve --size tiny --rows 4 --sequence_length 32 --heldout_rows 32 --minutes 0.03"
 

@@ -1,0 +1,1 @@
+"""Text preparation and loading: `python -m benchmarks.data`."""

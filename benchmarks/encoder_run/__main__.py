@@ -1,0 +1,244 @@
+"""A real encoder in minutes, by bert_core alone: pre-trained on text, then fine-tuned on GLUE.
+
+`python -m benchmarks.encoder_run --shards DIR --glue DIR --out DIR --minutes N --preset small
+--device cuda --json FILE`. The weights that pre-training began with are fine-tuned alike. Results
+are written as they come. A call that is killed or out of time goes on in the next one with the same
+--out and --json, to the same weights. `--pieces DIR` also leaves the encoder as files of 15 MB for
+another machine, where the same command with the same --json takes it from there. `--plot FILE
+--json FILE` draws the loss curve, where there is matplotlib.
+
+Shards for a GPU, 30 million tokens: `python workflows/prepare.py --text wikipedia.txt --output DIR
+--vocabulary_size 16384 --heldout_share 0.01` on 130 MB of text; `tar -cJf` makes 32 MB of their 70.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.accelerator import device_named
+from benchmarks.encoder_run.clock import Clock
+from benchmarks.encoder_run.finetuning import ARMS, FOLDERS, Finetuning, GlueData, compared
+from benchmarks.encoder_run.pieces import join_pieces, write_pieces
+from benchmarks.encoder_run.pretraining import Pretraining, Record
+from benchmarks.encoder_run.recipe import RECIPES, chosen_recipe
+from benchmarks.measurement import surroundings, write_results
+from benchmarks.peaks import bfloat16_peak
+from bert_core.errors import UserError
+from bert_core.model_folder import CONFIG
+
+OUT_OF_TIME = 130
+"""Exit code of a call whose time was up, as that of a workflow that was told to stop."""
+PRETRAINING_SHARE = 0.7
+"""Of the minutes of a call, where nothing else is asked for."""
+PEAK_SECONDS = 3.0
+
+RECIPE_OPTIONS = ("step_slots", "sequence_length", "peak_learning_rate", "finetuning_learning_rate")
+OF_THE_RESULT = ("preset", "device", "steps", "heldout_rows", "epochs", "examples", "threads")
+"""Options that decide what comes out: results of others are left alone."""
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.encoder_run", description=__doc__)
+    parser.add_argument("--json", type=Path, required=True, help="where the results go and stand")
+    parser.add_argument("--plot", type=Path, help="only draw the results, .svg or .png")
+    parser.add_argument("--shards", type=Path, help="folder of token shards")
+    parser.add_argument("--glue", type=Path, help="folder of GLUE's folders: SST-2, MRPC, …")
+    parser.add_argument("--out", type=Path, help="folder of checkpoints and the encoder")
+    parser.add_argument("--pieces", type=Path, help="folder of the encoder's travelling form")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, help="of torch; by default its own choice")
+    parser.add_argument("--preset", choices=tuple(RECIPES), default="small")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this call, for everything")
+    parser.add_argument("--pretraining_minutes", type=float, help="of them; by default 0.7")
+    parser.add_argument("--steps", type=int, help="of pre-training; by default what fits")
+    parser.add_argument("--step_slots", type=int, help="places for tokens of a step")
+    parser.add_argument("--sequence_length", type=int, help="longest row, in tokens")
+    parser.add_argument("--peak_learning_rate", type=float, help="of pre-training")
+    parser.add_argument("--heldout_rows", type=int, default=2048, help="of an evaluation, at most")
+    parser.add_argument("--tasks", nargs="+", choices=tuple(FOLDERS), default=["sst2", "mrpc"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of fine-tuning")
+    parser.add_argument("--epochs", type=int, default=3, help="of fine-tuning")
+    parser.add_argument("--examples", type=int, help="of train, drawn; by default all")
+    parser.add_argument("--finetuning_learning_rate", type=float)
+    parser.add_argument("--checkpoint_minutes", type=float, default=2.0, help="between two")
+    options = parser.parse_args(arguments)
+    missing = [name for name in ("shards", "glue", "out") if getattr(options, name) is None]
+    if missing and not options.plot:
+        parser.error(f"--{missing[0]} is needed")
+    return options
+
+
+class EncoderRun:
+    """The stages of a run, and the results so far."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Raises `UserError` where --json holds the results of something else."""
+        pretraining_minutes = options.pretraining_minutes
+        if pretraining_minutes is None:
+            pretraining_minutes = PRETRAINING_SHARE * options.minutes
+        self.clock = Clock(options.minutes, pretraining_minutes)
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        torch.set_flush_denormal(True)
+        self.options, self.device = options, device_named(options.device)
+        changes = {name: getattr(options, name) for name in RECIPE_OPTIONS}
+        self.recipe = chosen_recipe(options.preset, changes)
+        self.encoder = options.out / "encoder"
+        self.results = self._results_so_far()
+        self._data: dict[str, GlueData] = {}
+
+    def run(self) -> bool:
+        """Goes through what is missing; False where the time was up before the end."""
+        if not self.results["pretraining"].get("finished") and not self._pretrain():
+            return False
+        if not (self.encoder / CONFIG).exists():
+            self._bring_the_encoder()
+        return all(
+            self._finetune(task, arm, seed)
+            for seed in self.options.seeds
+            for task in self.options.tasks
+            for arm in ARMS
+        )
+
+    def _results_so_far(self) -> dict[str, Any]:
+        settings = {name: getattr(self.options, name) for name in OF_THE_RESULT}
+        settings["recipe"] = asdict(self.recipe)
+        path: Path = self.options.json
+        if not path.exists():
+            return {
+                "benchmark": "encoder_run",
+                "settings": settings,
+                "surroundings": surroundings(self.device),
+                "pretraining": {},
+                "finetuning": {},
+            }
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found.get("settings") != settings:
+            raise UserError("results of other settings", str(path), "give another --json")
+        return found
+
+    def _pretrain(self) -> bool:
+        options = self.options
+        stage = Pretraining(self.recipe, options.shards, self.device, options.out)
+        finished = stage.run(
+            self.clock,
+            steps=options.steps,
+            heldout_rows=options.heldout_rows,
+            checkpoint_seconds=60 * options.checkpoint_minutes,
+            report=self._report("pretraining"),
+        )
+        if not finished:
+            return False
+        stage.export(self.encoder)
+        if options.pieces:
+            write_pieces(self.encoder, options.pieces)
+        figures = {"finished": True, "peak_memory_bytes": None}
+        if self.device.type == "cuda":
+            figures["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
+            peak = bfloat16_peak(self.device, seconds=PEAK_SECONDS)
+            self.results["matmul_flops_per_second"] = peak
+        self._report("pretraining")(stage.record | figures)
+        stage.remove_checkpoints()
+        return True
+
+    def _bring_the_encoder(self) -> None:
+        """Takes the encoder of these results from its pieces. Raises `UserError` without any."""
+        pieces = self.options.pieces
+        if pieces is None or not join_pieces(pieces, self.encoder):
+            raise UserError(
+                "the pre-training of these results is finished, and its encoder is not here",
+                str(self.encoder),
+                "give the --out or --pieces that it went to, or another --json",
+            )
+        self.results["encoder_was_rounded_to"] = "float16"
+
+    def _finetune(self, name: str, arm: str, seed: int) -> bool:
+        stages = self.results["finetuning"]
+        stage = stages.get(name, {"arms": {each: [] for each in ARMS}})
+        if any(each["seed"] == seed for each in stage["arms"][arm]):
+            return True
+        if self.clock.is_over():
+            return False
+        options = self.options
+        finetuning = Finetuning(self.recipe, self.encoder, self.device, options.out / "finetuning")
+        if name not in self._data:
+            self._data[name] = finetuning.read(name, options.glue, options.examples)
+        data = self._data[name]
+        found = finetuning.run(
+            data,
+            arm,
+            seed,
+            epochs=options.epochs,
+            clock=self.clock,
+            every=60 * options.checkpoint_minutes,
+        )
+        if found is None:
+            return False
+        stage["arms"][arm].append(found)
+        counts = {"train": data.train.num_items, "dev": data.dev.num_items}
+        described = {"criterion": data.task.criterion, "examples": counts, "gold": data.gold}
+        stage = described | stage
+        self.results["finetuning"][name] = stage | {"compared": compared(stage)}
+        self._write()
+        return True
+
+    def _report(self, stage: str) -> Callable[[Record], None]:
+        def keep(record: Record) -> None:
+            self.results[stage] = record
+            self._write()
+
+        return keep
+
+    def _write(self) -> None:
+        write_results(self.results, self.options.json)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draws, or runs what is missing: 0 when all is done, 130 when the time was up before."""
+    options = parse_arguments(arguments)
+    if options.plot:
+        # Not at the top: where the run is there may be no matplotlib.
+        from benchmarks.encoder_run.picture import draw
+
+        draw(json.loads(options.json.read_text(encoding="utf-8")), options.plot)
+        return 0
+    run = EncoderRun(options)
+    if not run.run():
+        print("the time is up; the same command goes on", flush=True)
+        return OUT_OF_TIME
+    print_results(run.results)
+    return 0
+
+
+def print_results(results: dict[str, Any]) -> None:
+    """Prints what came out, a line for each stage."""
+    record = results["pretraining"]
+    end = record["heldout"][-1]
+    print(
+        f"{record['step']:,} steps, {record['tokens']:,} tokens in {record['seconds'] / 60:.1f} "
+        f"min: held-out masked-token loss {end['masked_token_loss']:.3f} (unigram "
+        f"{end['unigram_loss']:.3f}), accuracy {end['masked_token_accuracy']:.1%}, next-sentence "
+        f"accuracy {end['next_sentence_accuracy']:.1%}"
+    )
+    for name, stage in results["finetuning"].items():
+        difference = stage["compared"]
+        print(
+            f"{name}: {stage['criterion']} {difference['pre-trained']:.3f} pre-trained, "
+            f"{difference['untrained']:.3f} untrained, {difference['difference']:+.3f} "
+            f"({difference['low']:+.3f} to {difference['high']:+.3f})"
+        )
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,86 @@
+"""What an encoder of some size is trained with when there are minutes, not days."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from bert_core.config import SIZES, ModelConfig
+from bert_core.text.rows.batches import BatchSource
+from bert_core.text.rows.masking import Vocabulary
+from bert_core.text.rows.settings import BatchSettings, RowSettings
+from bert_core.text.shards import TokenShards
+
+ROWS_AT_ONCE = 64
+"""Of one forward pass on the CPU; it changes no result."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of both stages; `step_slots` are the places for tokens of an optimizer step.
+
+    Attention dropout is 0: the packed attention of CUDA has none. `dropout` is that of hidden
+    states in pre-training; fine-tuning has `finetuning_dropout`.
+    """
+
+    size: str
+    step_slots: int
+    peak_learning_rate: float
+    warmup_share: float
+    dropout: float
+    finetuning_learning_rate: float
+    finetuning_dropout: float = 0.1
+    finetuning_rows: int = 32
+    sequence_length: int = 128
+    seed: int = 0
+
+    def architecture(self, vocabulary: Vocabulary) -> ModelConfig:
+        """The encoder over a vocabulary, with as many positions as rows are long."""
+        values = SIZES[self.size].model_dump() | {
+            "vocab_size": vocabulary.size,
+            "pad_token_id": vocabulary.pad_id,
+            "max_position_embeddings": self.sequence_length,
+            "hidden_dropout_prob": self.dropout,
+            "attention_probs_dropout_prob": 0.0,
+        }
+        return ModelConfig.model_validate(values)
+
+    def source(
+        self, shards: TokenShards, vocabulary: Vocabulary, *, batch: BatchSettings, static: bool
+    ) -> BatchSource:
+        """The batches of shards; `static` ones have the same shapes in every step."""
+        return BatchSource(
+            shards,
+            vocabulary,
+            rows=RowSettings(),
+            batch=batch,
+            sequence_length=self.sequence_length,
+            seed=self.seed,
+            phase=0,
+            static_shapes=static,
+        )
+
+    def batch(self, *, packed: bool) -> BatchSettings:
+        """As many rows for a step as would fill its slots were all of them full.
+
+        Packed they leave a few slots over, and each step has the micro-batches that they fill.
+        """
+        rows = self.step_slots // self.sequence_length
+        at_once = rows if packed else min(rows, ROWS_AT_ONCE)
+        return BatchSettings(global_batch_size=rows, micro_batch_size=at_once, packed=packed)
+
+
+RECIPES: dict[str, Recipe] = {
+    "tiny": Recipe("tiny", 2048, 2e-3, 0.05, 0.0, 3e-4),
+    "mini": Recipe("mini", 2048, 1e-3, 0.05, 0.0, 2e-4),
+    "small": Recipe("small", 131_072, 1e-3, 0.05, 0.0, 1e-4),
+    "base": Recipe("base", 65_536, 3e-4, 0.1, 0.1, 5e-5),
+}
+"""By preset; `base` is the shape of `base-fast`, in steps that AdamW learns more from in minutes.
+
+Small encoders see so few tokens in the time that dropout would only slow them.
+"""
+
+
+def chosen_recipe(preset: str, changes: dict[str, Any]) -> Recipe:
+    """The recipe of a preset with the changes that are not None."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    return Recipe(**(vars(RECIPES[preset]) | given))

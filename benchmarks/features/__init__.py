@@ -1,0 +1,1 @@
+"""Embeddings beside sentence-transformers and transformers: `python -m benchmarks.features`."""

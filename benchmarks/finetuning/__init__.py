@@ -1,0 +1,1 @@
+"""Fine-tuning beside transformers: `python -m benchmarks.finetuning`."""

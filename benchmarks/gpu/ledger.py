@@ -1,0 +1,168 @@
+"""What became of each job on a GPU, in one file that is all a later call needs to go on.
+
+`all.json` has the results and the end of the log of every job; `summary.md` is it as a table.
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.gpu.headlines import headline
+from benchmarks.gpu.jobs import OUT_OF_TIME, Job
+from benchmarks.measurement import write_results
+from bert_core.errors import UserError
+
+ALL, SUMMARY = "all.json", "summary.md"
+TAIL_LINES, TAIL_CHARACTERS = 40, 400
+
+Status = Literal["finished", "unfinished", "cut off", "timed out", "failed", "no results"]
+"""`unfinished` goes on in the next call, and so does what was cut off by the end of this one."""
+
+
+class Ledger:
+    """The record of a folder's jobs, on disk after every change."""
+
+    def __init__(self, out: Path, copy: Path | None = None) -> None:
+        """Reads what is there, and puts back results that came without their own files.
+
+        Every file that is written goes to the folder `copy` as well. Raises `UserError` for an
+        `all.json` that is something else.
+        """
+        self.out, self._copy = out, copy
+        self.machines: list[Mapping[str, Any]] = []
+        self.jobs: dict[str, dict[str, Any]] = {}
+        path = out / ALL
+        if path.exists():
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+                self.machines, self.jobs = found["machines"], found["jobs"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(
+                    "no results of benchmarks.gpu", str(path), "remove it, or give another --out"
+                ) from error
+        for name, record in self.jobs.items():
+            if record["results"] is not None and not self._results_path(name).exists():
+                write_results(record["results"], self._results_path(name))
+
+    def log_path(self, name: str) -> Path:
+        """The file that a job's output goes to."""
+        return self.out / f"{name}.log"
+
+    def _results_path(self, name: str) -> Path:
+        return self.out / f"{name}.json"
+
+    def status(self, name: str) -> Status | None:
+        """What became of a job; None where it was not begun."""
+        return self.jobs[name]["status"] if name in self.jobs else None
+
+    def attempts(self, name: str) -> int:
+        """How often a job was begun."""
+        return self.jobs[name]["attempts"] if name in self.jobs else 0
+
+    def needed_seconds(self, job: Job) -> float:
+        """How much time has to be left to begin a job: what it is expected to take.
+
+        One that was cut off took longer than expected, and is given all the time that it may have.
+        """
+        minutes = job.expected_minutes
+        return 60 * (job.limit_minutes if self.status(job.name) == "cut off" else minutes)
+
+    def add_machine(self, machine: Mapping[str, Any]) -> None:
+        """Notes what this call runs on."""
+        self.machines.append(machine)
+        self._write()
+
+    def add(self, job: Job, code: int | None, seconds: float, *, is_limit: bool) -> Status:
+        """Takes in what a job left; `code` is None for one that was ended, by its own limit or not.
+
+        Gives what became of it.
+        """
+        results = self._results_of(job.name)
+        status = status_of(code, results, is_limit=is_limit)
+        self.jobs[job.name] = {
+            "status": status,
+            "attempts": self.attempts(job.name) + 1,
+            "exit_code": code,
+            "seconds": seconds,
+            "device": self.machines[-1].get("device") if self.machines else None,
+            "results": results,
+            "log_tail": tail(self.log_path(job.name)),
+        }
+        self._write()
+        return status
+
+    def _results_of(self, name: str) -> dict[str, Any] | None:
+        try:
+            found = json.loads(self._results_path(name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _write(self) -> None:
+        content = {"benchmark": "gpu", "machines": self.machines, "jobs": self.jobs}
+        write_results(content, self.out / ALL)
+        self._hand_out(ALL)
+
+    def write_summary(self, jobs: Sequence[Job], missing: Mapping[str, str]) -> str:
+        """Writes the table of these jobs, and gives it."""
+        text = "\n".join(self._summary(jobs, missing)) + "\n"
+        (self.out / SUMMARY).write_text(text, encoding="utf-8")
+        self._hand_out(SUMMARY)
+        return text
+
+    def _hand_out(self, name: str) -> None:
+        if self._copy is not None:
+            self._copy.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.out / name, self._copy / name)
+
+    def _summary(self, jobs: Sequence[Job], missing: Mapping[str, str]) -> Iterable[str]:
+        for number, facts in enumerate(self.machines, 1):
+            yield (
+                f"Call {number}: "
+                + ", ".join(f"{name} {value}" for name, value in facts.items() if value)
+                + "\n"
+            )
+        yield "| job | state | minutes | |"
+        yield "| --- | --- | ---: | --- |"
+        for job in jobs:
+            if job.name not in self.jobs:
+                yield f"| {job.name} | not begun | | |"
+                continue
+            record = self.jobs[job.name]
+            told = _told(record)
+            yield f"| {job.name} | {record['status']} | {record['seconds'] / 60:.1f} | {told} |"
+        for name, why in missing.items():
+            yield f"| {name} | left out | | {why} |"
+
+
+def _told(record: Mapping[str, Any]) -> str:
+    """The figures that matter, and for a job that is not finished the end of its log."""
+    cells = [] if record["results"] is None else [headline(record["results"])]
+    if record["status"] != "finished" and record["log_tail"]:
+        cells.append(f"`{record['log_tail'][-1].replace('|', '/').replace('`', '')}`")
+    return "; ".join(each for each in cells if each)
+
+
+def status_of(code: int | None, results: Mapping[str, Any] | None, *, is_limit: bool) -> Status:
+    """What became of a job, by its exit code and what it wrote."""
+    if code is None:
+        return "timed out" if is_limit else "cut off"
+    if code == OUT_OF_TIME:
+        return "unfinished"
+    if code != 0:
+        return "failed"
+    if results is None:
+        return "no results"
+    is_whole = results.get("finished", True) and not results.get("unfinished", False)
+    return "finished" if is_whole else "unfinished"
+
+
+def tail(path: Path) -> list[str]:
+    """The last lines of a log that say anything; of a line that was written over, its last form."""
+    if not path.exists():
+        return []
+    text = path.read_bytes().decode("utf-8", errors="replace")
+    lines = [line.rstrip().rpartition("\r")[2] for line in text.split("\n")]
+    return [line[:TAIL_CHARACTERS] for line in lines if line.strip()][-TAIL_LINES:]

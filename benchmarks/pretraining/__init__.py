@@ -1,0 +1,1 @@
+"""Pre-training beside transformers: `python -m benchmarks.pretraining`."""

@@ -1,0 +1,1 @@
+"""README's figures from the committed results: `python -m benchmarks.readme`."""

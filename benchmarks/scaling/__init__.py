@@ -1,0 +1,1 @@
+"""What pre-training takes on many devices, reckoned: `python -m benchmarks.scaling`."""
