@@ -25,6 +25,7 @@ from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.rows.settings import BatchSettings, RowSettings
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
+from bert_core.training.compilation import compiled
 from bert_core.training.loop import TrainingState, train
 from bert_core.training.optimization import create_optimizer
 from bert_core.training.settings import OptimizerSettings
@@ -230,7 +231,7 @@ def training_run(vocab_size: int, feed: Feed, settings: LoadingSettings) -> Iter
     return train(
         TrainingState(model, create_optimizer(model, OptimizerSettings())),
         feed,
-        torch.compile(compute_loss, fullgraph=True) if on_cuda else compute_loss,
+        compiled(compute_loss) if on_cuda else compute_loss,
         total_steps=2**62,
         schedule=lambda _: 1e-4,
         max_gradient_norm=1.0,

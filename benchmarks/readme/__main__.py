@@ -83,10 +83,12 @@ def _loading_sentence(loading: Results | None) -> str:
     if loading is None:
         return ""
     alone, settings = loading["alone"], loading["settings"]
+    rounds = loading["of_staged_of_rounds"]
     return (
         f"One process makes batches of {alone['tokens_per_second'] / 1e6:.1f} M tokens/s, packed "
         f"{alone['fill']:.1%} full; training `{settings['preset']}` with the loader has "
-        f"{loading['of_staged']:.2f} of the rate with the same batches staged before.\n"
+        f"{loading['of_staged']:.2f} of the rate with the same batches staged before, "
+        f"{min(rounds):.2f} to {max(rounds):.2f} over {len(rounds)} rounds.\n"
     )
 
 

@@ -72,11 +72,12 @@ def test_loading_is_told_once_it_was_measured(copy):
     without = readme.data_block(copy)
     assert "staged" not in without
     alone = {"tokens_per_second": 18_400_000.0, "fill": 0.9961}
-    result["loading"] = {"alone": alone, "settings": {"preset": "tiny"}, "of_staged": 0.987}
+    ratios = {"of_staged": 0.987, "of_staged_of_rounds": [1.01, 0.94, 0.987]}
+    result["loading"] = {"alone": alone, "settings": {"preset": "tiny"}, **ratios}
     path.write_text(json.dumps(result))
     added = readme.data_block(copy).removeprefix(without)
     assert "18.4 M tokens/s" in added and "99.6% full" in added and "`tiny`" in added
-    assert "0.99 of the rate" in added
+    assert "0.99 of the rate" in added and "0.94 to 1.01 over 3 rounds" in added
 
 
 def test_tracking_is_left_out_until_it_was_measured(copy):
