@@ -83,18 +83,21 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark, prints the table and writes the JSON; 2 where it cannot begin."""
+    """Runs the benchmark, prints the table and writes the JSON.
+
+    Gives 2 where it cannot begin and 1 where a peer failed.
+    """
     options = parse_arguments(arguments)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            measure(options, Path(folder))
+            results = measure(options, Path(folder))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    return 0
+    return 1 if "failed" in results else 0
 
 
-def measure(options: argparse.Namespace, temporary: Path) -> None:
+def measure(options: argparse.Namespace, temporary: Path) -> dict[str, Any]:
     """Everything, in its order; what is known is kept after each round."""
     device = device_named(options.device)
     so_far = ResultsSoFar(options.json, math.inf)
@@ -108,7 +111,10 @@ def measure(options: argparse.Namespace, temporary: Path) -> None:
     weights = weight_bytes(extractor.encoder)
     contestants.add("ours", lambda: extractor.of_texts, bytes_before=weights)
     for name, make in peers(folder, device, options.peer_batch).items():
-        contestants.add(name, make)
+        try:
+            contestants.add(name, make)
+        except Exception as error:  # noqa: BLE001 - one peer's failure must not cost the others' figures
+            so_far.fail(name, error)
     so_far.keep(largest_difference=contestants.largest_difference())
     arms = [
         Arm(name, name != "ours", lambda embed=embed: embed(texts))
@@ -126,6 +132,7 @@ def measure(options: argparse.Namespace, temporary: Path) -> None:
         so_far.keep(**found)
     so_far.finish()
     print_results(so_far.values)
+    return so_far.values
 
 
 def tokenizing_seconds(extractor: Extractor, texts: Sequence[str], rounds: int = 3) -> float:

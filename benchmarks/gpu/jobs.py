@@ -15,6 +15,18 @@ from bert_core.tokenizer import TokenizerError, load_tokenizer
 MOST_MINUTES = 7.8
 """Of a job: a machine that is lent for ten minutes a call has to start and to end too."""
 REHEARSAL_MINUTES = 0.5
+FIRST = (
+    "pretraining-base-128-full",
+    "pretraining-base-512-natural",
+    "pretraining-large-512-natural",
+    "encoder",
+)
+"""What comes first: all jobs together take an hour, which not every machine is there for."""
+ABLATED = (
+    "packing masked_rows compile fused_projections",
+    "last_layer padded_vocabulary fused_adamw large_step",
+)
+"""What the fast step is measured without, in parts that fit into a job each."""
 OUT_OF_TIME = 130
 """Exit code of a job that made headway, and goes on where it stopped when it is called again."""
 
@@ -59,13 +71,14 @@ class Places:
     """Where data lies, as far as there is any, and what to measure on.
 
     `data` has glue/, squad/ and text/, `encoder` is a model folder or has a tokenizer alone,
-    `shards` are token shards. `rehearsal` is for a CPU: the same commands on the smallest of all.
+    `shards` are token shards. `rehearsal` is of the same commands on the smallest of everything.
     """
 
     data: Path | None = None
     encoder: Path | None = None
     shards: Path | None = None
     rehearsal: bool = False
+    device: str = "cuda"
 
     @property
     def tokenizer(self) -> Path | None:
@@ -77,11 +90,6 @@ class Places:
             except TokenizerError:
                 continue
         return None
-
-    @property
-    def device(self) -> str:
-        """The device of all jobs."""
-        return "--device cpu" if self.rehearsal else "--device cuda"
 
     def size(self, wanted: str) -> str:
         """The size of a model."""
@@ -96,7 +104,7 @@ def all_jobs(places: Places) -> tuple[list[Job], dict[str, str]]:
         missing |= lacking
     if places.rehearsal:
         jobs = [replace(job, expected_minutes=REHEARSAL_MINUTES) for job in jobs]
-    return jobs, missing
+    return sorted(jobs, key=lambda job: job.name not in FIRST), missing
 
 
 def _pretraining_jobs(places: Places) -> list[Job]:
@@ -112,17 +120,20 @@ def _pretraining_jobs(places: Places) -> list[Job]:
         name, shape = f"pretraining-{size}-{length}-{lengths}", _shape(places, size, length)
         options = f"{shape} --lengths {lengths}"
         jobs.append(module_job("pretraining", name, options, minutes))
-    if not places.rehearsal:  # compiled, and so for CUDA only
+    if places.device == "cuda":  # compiled
         shape = _shape(places, "base", 512)
-        # The names of what is ablated follow the flag, so another one has to stand behind it.
-        options = f"--ablation {shape} --lengths natural"
-        jobs.append(module_job("pretraining", "ablation-base-512-natural", options, MOST_MINUTES))
+        for number, names in enumerate(ABLATED, 1):
+            # The names of what is ablated follow the flag: another flag has to stand behind them.
+            options = f"{shape} --lengths natural --ablation {names}"
+            name = f"ablation-{number}-base-512-natural"
+            jobs.append(module_job("pretraining", name, options, MOST_MINUTES))
     return jobs
 
 
 def _shape(places: Places, size: str, length: int) -> str:
-    shape = f"{places.device} --preset {places.size(size)} --sequence_length {length}"
-    few = " --batch 2 --rounds 1 --steps 1 --warmup 1" if places.rehearsal else ""
+    shape = f"--device {places.device} --preset {places.size(size)} --sequence_length {length}"
+    small = "--batch 2 --tokens 8192 --rounds 1 --steps 1 --warmup 1"
+    few = f" {small}" if places.rehearsal else ""
     return f"{shape} --budget_seconds {{seconds}}{few}"
 
 
@@ -141,7 +152,8 @@ def _task_jobs(places: Places) -> tuple[list[Job], dict[str, str]]:
             if tokenizer is None or data is None or not data.is_dir():
                 missing[name] = f"needs --data with {folder}, and --encoder or --shards"
                 continue
-            words = f"--task {task} {places.device} --size {places.size('base')} {few} {options}"
+            words = f"--task {task} --device {places.device} {few} {options}"
+            words += f" --size {places.size('base')}"
             words += " --peer loop" if peer == "loop" else ""
             jobs.append(
                 module_job("finetuning", name, words, minutes, "--data", data, "--model", tokenizer)
@@ -156,7 +168,7 @@ def _feature_jobs(places: Places) -> tuple[list[Job], dict[str, str]]:
     if tokenizer is None or sentences is None or not sentences.is_dir() or not texts:
         why = "needs --data with glue/SST-2 and a file in text, and --encoder or --shards"
         return [], {"features": why}
-    words = f"{places.device} --size {places.size('base')}"
+    words = f"--device {places.device} --size {places.size('base')}"
     words += " --texts 16 --rounds 1" if places.rehearsal else ""
     more = ("--sentences", sentences, "--paragraphs", texts[0], "--model", tokenizer)
     return [module_job("features", "features", words, 2.5, *more)], {}
@@ -173,12 +185,12 @@ def _shard_jobs(places: Places) -> tuple[list[Job], dict[str, str]]:
         return [], {"loading": "needs --shards", "encoder": "needs --shards and --data with glue"}
     shards = ("--shards", places.shards)
     few = " --rounds 1 --steps 2 --tokens 2048" if places.rehearsal else " --rounds 5"
-    words = f"{places.device} --preset {places.size('base')} --sequence_length 512{few}"
+    words = f"--device {places.device} --preset {places.size('base')} --sequence_length 512{few}"
     jobs = [module_job("data", "loading", words, 4.0, *shards)]
     if places.data is None or not (places.data / "glue").is_dir():
         return jobs, {"encoder": "needs --data with glue"}
     few = " --steps 4 --examples 16 --epochs 1 --heldout_rows 8" if places.rehearsal else ""
-    words = f"{places.device} --preset {places.size('small')} --minutes {{minutes}}{few}"
+    words = f"--device {places.device} --preset {places.size('small')} --minutes {{minutes}}{few}"
     more = (*shards, "--glue", places.data / "glue", "--out", "{folder}")
     more += ("--pieces", "{folder}-pieces")
     return [*jobs, module_job("encoder_run", "encoder", words, MOST_MINUTES, *more)], {}

@@ -181,6 +181,8 @@ def compare(
         if arms and before < longest:
             so_far.leave_out(contestant.name)
             continue
+        # What did not fit uncompiled is not compiled to find that out once more.
+        peers = [arm.micro_batches for arm in arms if arm.is_peer and contestant.is_peer]
         kept_free = later * arms[0].resting_bytes if arms else 0
         arm = prepared_or_failed(
             contestant,
@@ -190,6 +192,7 @@ def compare(
             warmup=warmup,
             clock=timing["clock"],
             kept_free=kept_free if device.type == "cuda" else 0,
+            parts=max(peers, default=1),
         )
         if arm is not None:
             arms.append(arm)

@@ -60,14 +60,14 @@ def prepare(
     warmup: int,
     clock: Callable[[], float] = time.perf_counter,
     kept_free: int = 0,
+    parts: int = 1,
 ) -> TrainingArm:
     """Builds an arm with the largest micro-batch that fits, computes its loss, and warms it up.
 
-    The step is cut into twice as many micro-batches each time the memory of the device does not
-    do; `kept_free` bytes of it are left for what comes later. Raises `UserError` where nothing
-    fits.
+    The step is cut into `parts` micro-batches, and into twice as many each time the memory of the
+    device does not do; `kept_free` bytes of it are left for what comes later. Raises `UserError`
+    where nothing fits.
     """
-    parts = 1
     while True:
         try:
             return _prepared(contestant, parts, device, warmup, clock, kept_free)

@@ -153,6 +153,8 @@ class BatchSource:
         """The first rows of epoch 0, each once, in micro-batches: what evaluation reads."""
         total = min(num_rows, self.rows_per_epoch)
         size = self._batch.micro_batch_size
+        if self._static:  # no more than fit into the one shape that there is
+            size = self._packed_rows if self._batch.packed else self._micro_batch_rows(1)
         for begin in range(rank * size, total, world_size * size):
             plan = self._plan(begin, min(size, total - begin))
             yield self._micro_batch(plan.take(by_length(plan.lengths)), 1)

@@ -57,6 +57,16 @@ def test_vectors_that_differ_are_no_benchmark(command, monkeypatch):
         features.main()
 
 
+def test_a_peer_that_fails_costs_no_other_its_figures(command, monkeypatch, tmp_path):
+    path = tmp_path / "results.json"
+    command(f"--json {path}")
+    monkeypatch.setattr(features_arms, "sentence_transformers_arm", lambda *_: 1 / 0)
+    assert features.main() == 1
+    results = json.loads(path.read_text())
+    assert list(results["arms"]) == ["ours", "transformers"]
+    assert results["failed"].keys() == {"sentence-transformers"}
+
+
 def test_a_peer_that_is_not_installed_is_left_out(command, monkeypatch, capsys):
     command("--size tiny")
     monkeypatch.setattr(features_arms.importlib.util, "find_spec", lambda _: None)

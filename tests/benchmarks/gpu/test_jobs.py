@@ -1,9 +1,12 @@
 import importlib
+from dataclasses import replace
 
 import pytest
+from small_pretraining import small_task
 from small_tasks import write_data, write_encoder
 
-from benchmarks.gpu.jobs import MOST_MINUTES, Places, all_jobs
+from benchmarks.gpu.jobs import ABLATED, FIRST, MOST_MINUTES, Places, all_jobs
+from benchmarks.pretraining.ablation import ablation_rows
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def places(tmp_path):
 @pytest.mark.parametrize("rehearsal", [False, True])
 def test_every_command_line_is_one_that_its_benchmark_takes(places, tmp_path, rehearsal):
     jobs, missing = all_jobs(
-        Places(places.data, places.encoder, places.shards, rehearsal=rehearsal)
+        replace(places, rehearsal=rehearsal, device="cpu" if rehearsal else "cuda")
     )
     assert not missing
     assert len({job.name for job in jobs}) == len(jobs)
@@ -58,3 +61,19 @@ def test_the_smallest_text_is_read(places):
     (places.data / "text" / "a-large.txt.xz").write_bytes(b"x" * 1000)
     (features,) = [job for job in all_jobs(places)[0] if job.name == "features"]
     assert str(places.data / "text" / "some.txt") in features.arguments
+
+
+def test_what_the_goals_are_about_comes_first(places):
+    names = [job.name for job in all_jobs(places)[0]]
+    assert set(names[: len(FIRST)]) == set(FIRST)
+
+
+def test_a_rehearsal_on_a_gpu_has_all_of_its_jobs(places):
+    names = [job.name for job in all_jobs(replace(places, rehearsal=True))[0]]
+    assert names == [job.name for job in all_jobs(places)[0]]
+
+
+def test_only_what_there_is_can_be_left_out():
+    names = " ".join(ABLATED).split()
+    assert len(set(names)) == len(names)
+    assert set(names) <= ablation_rows(small_task()).keys()

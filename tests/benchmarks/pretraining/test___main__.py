@@ -98,6 +98,19 @@ def test_an_arm_that_computes_something_else_is_named_and_not_timed(
     assert "failed: transformers, eager: AssertionError" in capsys.readouterr().out
 
 
+def test_a_peer_that_did_not_fit_whole_is_not_tried_whole_by_the_next(monkeypatch, known_peaks):
+    prepare, asked = pretraining_rounds.prepare, {}
+
+    def noting(contestant, device, *, parts, **values):
+        asked[contestant.name] = parts
+        fits = 2 if contestant.is_peer else 1
+        return prepare(contestant, device, parts=max(parts, fits), **values)
+
+    monkeypatch.setattr(pretraining_rounds, "prepare", noting)
+    assert pretraining.main([*SMALL.split(), "--batch", "4"]) == 0
+    assert list(asked.values()) == [1, 1, 2]
+
+
 def test_without_transformers_ours_is_measured_alone(monkeypatch, capsys, known_peaks):
     monkeypatch.setattr(pretraining_arms, "find_spec", lambda _: None)
     monkeypatch.setattr(

@@ -53,6 +53,12 @@ def test_the_largest_micro_batch_that_fits_is_found(error):
     assert arm.compile_seconds is not None and arm.compile_seconds >= 0
 
 
+def test_what_is_known_not_to_fit_is_not_tried():
+    found, asked = contestant(torch.OutOfMemoryError("no"), fits_from=4)
+    assert prepare(found, CPU, warmup=1, parts=4).micro_batches == 4
+    assert asked == [4]
+
+
 def test_other_errors_are_not_about_memory():
     found, asked = contestant(RuntimeError("shapes do not match"), fits_from=4)
     with pytest.raises(RuntimeError, match="shapes"):

@@ -317,6 +317,19 @@ def test_evaluation_reads_each_row_once_whatever_the_number_of_ranks():
     assert sum(len(list(rows_of(batch))) for batch in everything) == source.rows_per_epoch
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("micro_batch", "of"), [(8, 32), (32, 32), (64, 32), (5, 7)])
+def test_evaluation_fits_into_static_shapes(packed, micro_batch, of):
+    """A step has several bins, so that one has room for less than a micro-batch."""
+    batch = {"micro_batch_size": micro_batch, "global_batch_size": of, "packed": packed}
+    batches = list(make_source(static=True, **batch).epoch_zero(200))
+    assert len({each.input_ids.shape for each in batches}) == 1
+    plain = make_source().epoch_zero(200)
+    assert sorted(r for each in batches for r in rows_of(each)) == sorted(
+        r for each in plain for r in rows_of(each)
+    )
+
+
 def test_masks_and_mask_tokens_are_where_the_labels_say():
     batch = make_source().step(0).micro_batches[0]
     masked = torch.nonzero(batch.input_ids == MASK).flatten()
