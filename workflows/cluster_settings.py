@@ -41,3 +41,8 @@ class ClusterSettings(BaseModel):
     def fewest_workers(self) -> int:
         """The number of workers without which nothing starts."""
         return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[0]
+
+    @property
+    def most_workers(self) -> int:
+        """The number of workers that there may be."""
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[1]

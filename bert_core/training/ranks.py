@@ -1,5 +1,6 @@
 """How many processes train together, which one this is, and how their gradients meet."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -58,17 +59,22 @@ def data_parallel(
     Starts every rank from rank 0's weights. `model` itself stays bare; its gradients are gone.
     Contract: each backward pass gives every parameter a gradient.
     """
-    parallel = DistributedDataParallel(
-        _ModelWithLoss(model, compute_loss),
-        broadcast_buffers=False,
-        gradient_as_bucket_view=True,
-        static_graph=True,
-    )
+    with warnings.catch_warnings():
+        # torch 2.13 has another name for `broadcast_buffers`, which 2.11 does not know.
+        warnings.simplefilter("ignore", FutureWarning)
+        parallel = DistributedDataParallel(
+            _ModelWithLoss(model, compute_loss),
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            static_graph=True,
+        )
     # A static graph is recorded in the first backward pass. If that were one of `no_sync`, torch
     # 2.11 to 2.13 would stop, or keep the ranks apart from then on without a word (pytorch issue
     # 143580, pull request 187732). So it is this one, which touches every parameter once, as all
-    # do, and costs nothing.
-    loss, _ = parallel()
-    loss.backward()
+    # do, and costs nothing. By its order the second lays the buckets out for good: without it the
+    # first step of a run, and of each resumed one, would have other buckets than those behind it.
+    for _ in range(2):
+        loss, _ = parallel()
+        loss.backward()
     model.zero_grad(set_to_none=True)
     return parallel

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bert_core.config import SIZES, ModelConfig
-from bert_core.text.rows.settings import BatchSettings, RowSettings
+from bert_core.text.rows.settings import BINS_VERSION, BatchSettings, RowSettings
 from bert_core.training.settings import PretrainingOptimizerSettings
 from workflows.training.run_settings import RunSettings
 
@@ -227,6 +227,8 @@ class PretrainSettings(RunSettings):
             for name, value in fields.items():
                 if values[section][name] == value:
                     del values[section][name]
+        if self.batch.packed:
+            values["batch"]["bins"] = BINS_VERSION
         return values
 
     def _as_before(self) -> dict[str, dict[str, object]]:

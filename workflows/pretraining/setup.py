@@ -67,5 +67,18 @@ def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards)
             else [f"rows     {described_rows(settings.rows)}"]
         ),
         f"steps    {phases}, {settings.batch.global_batch_size:,} rows each",
+        *packing_note(settings),
     ]
     print("\n".join(lines), flush=True)
+
+
+def packing_note(settings: PretrainSettings) -> list[str]:
+    """A line where packed rows make fewer bins a step than there may be workers; else none."""
+    batch, workers = settings.batch, settings.cluster.most_workers
+    bins = batch.global_batch_size // batch.rows_of_a_bin
+    if not batch.packed or workers <= bins:
+        return []
+    return [
+        f"packed   at most {bins} bins a step: more workers than that have nothing to do; "
+        f"lower --batch.micro_batch_size from {batch.micro_batch_size}"
+    ]

@@ -55,9 +55,9 @@ class PretrainingRun(TrainingRun):
         self.vocabulary = Vocabulary.from_tokenizer(load_tokenizer(shards))
         self.config = settings.architecture(self.vocabulary.size, self.vocabulary.pad_id)
         self.total_steps, self.data_hash = settings.total_steps, self.shards.data_hash
+        outcome = "packed anew, it is another run" if settings.batch.packed else "same result"
         self.out_of_memory_remedy = (
-            f"lower --batch.micro_batch_size from {settings.batch.micro_batch_size}: the result "
-            "stays the same"
+            f"lower --batch.micro_batch_size from {settings.batch.micro_batch_size} ({outcome})"
         )
         super().__init__(settings, worker, folder, remote)
 
@@ -86,6 +86,8 @@ class PretrainingRun(TrainingRun):
     def compute_loss(self) -> Any:  # noqa: ANN401 - compiled or not, it is called alike
         """The losses of the objective, compiled where the settings say so."""
         if self.settings.compile and self.worker.device.type == "cuda":
+            # The programs of an earlier run in this process count against the compiler's limit.
+            torch.compiler.reset()
             return compiled(compute_loss)
         return compute_loss
 

@@ -16,7 +16,7 @@ from bert_core.prefetch import steps_ahead
 from bert_core.tasks.pretraining import PretrainingBatch
 from bert_core.text.rows.assembly import assemble
 from bert_core.text.rows.collation import Rows, no_rows, ragged, static_packed, static_padded
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rows.counter_hash import CounterHash, IntArray, permutation
 from bert_core.text.rows.masking import Masker, Vocabulary, max_predictions, prediction_counts
 from bert_core.text.rows.next_tokens import next_tokens
 from bert_core.text.rows.packing import by_length, pack
@@ -31,11 +31,11 @@ WINDOW_MICRO_BATCHES = 512
 Half as many bins where rows are half as long as they may be, and about one of them is empty.
 """
 
+SHORTEST_ROW = 3
+"""[CLS], a token, [SEP]."""
+
 LEAST_MICRO_BATCH = 16
 """A window has rows for micro-batches of so many at least: a few long rows fit badly together."""
-
-BINS_PER_STEP = 4
-"""Bins hold at most this share of a global batch, so that each step has some, all of them full."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class BatchSource:
         static_shapes: bool = False,
         cache_folder: Path | None = None,
     ) -> None:
-        key = ("bertline", seed, phase)
+        self._key = key = ("bertline", seed, phase)
         self._shards = shards
         self._vocabulary = vocabulary
         self._rows = rows
@@ -100,7 +100,7 @@ class BatchSource:
     @property
     def steps_per_window(self) -> int:
         """Steps whose rows are packed together: a window is planned in the first of them."""
-        rows = WINDOW_MICRO_BATCHES * max(LEAST_MICRO_BATCH, self._packed_rows)
+        rows = WINDOW_MICRO_BATCHES * max(LEAST_MICRO_BATCH, self._batch.rows_of_a_bin)
         return -(-rows // self._batch.global_batch_size)
 
     def step(self, step: int, rank: int = 0, world_size: int = 1) -> StepBatches:
@@ -154,7 +154,7 @@ class BatchSource:
         total = min(num_rows, self.rows_per_epoch)
         size = self._batch.micro_batch_size
         if self._static:  # no more than fit into the one shape that there is
-            size = self._packed_rows if self._batch.packed else self._micro_batch_rows(1)
+            size = self._batch.rows_of_a_bin if self._batch.packed else self._micro_batch_rows(1)
         for begin in range(rank * size, total, world_size * size):
             plan = self._plan(begin, min(size, total - begin))
             yield self._micro_batch(plan.take(by_length(plan.lengths)), 1)
@@ -196,6 +196,9 @@ class BatchSource:
                 rows_per_bin=self._rows_per_bin,
                 at_least=steps_per_window,  # so that no step is empty
             )
+            # They may be sorted by length: no step is to have the long rows alone.
+            order = permutation(CounterHash(*self._key, "bins", window), len(bins))
+            bins = [bins[index] for index in order]
             while len(self._windows) >= 2:
                 self._windows.pop(next(iter(self._windows)))
             self._windows[window] = plan, bins
@@ -204,19 +207,14 @@ class BatchSource:
         return plan, bins[begin:end]
 
     @property
-    def _packed_rows(self) -> int:
-        """Rows of full length in one bin."""
-        return min(self._batch.micro_batch_size, -(-self._batch.global_batch_size // BINS_PER_STEP))
-
-    @property
     def token_budget(self) -> int:
         """Tokens that a bin of packed rows has room for."""
-        return self._packed_rows * self._sequence_length
+        return self._batch.rows_of_a_bin * self._sequence_length
 
     @property
     def _rows_per_bin(self) -> int:
         """The most rows in one bin: room for a mean length of a quarter of the longest."""
-        return 4 * self._packed_rows
+        return 4 * self._batch.rows_of_a_bin
 
     def _num_predictions(self, plan: RowPlan) -> int:
         if self._rows.whole_word:  # how many whole words fit is known only after choosing them
@@ -246,9 +244,10 @@ class BatchSource:
         if self._batch.packed:
             predictions = self.token_budget  # left to right, all but one a row
             if self._rows.objective != "left_to_right":
-                # Each row rounds up by a half at most.
-                shares = self.token_budget * self._rows.masked_share + self._rows_per_bin / 2
-                predictions = int(shares)
+                # A row rounds up by a half at most, or else to the one place that each row has.
+                share = self._rows.masked_share
+                rounded_up = self._rows_per_bin * max(0.5, 1 - SHORTEST_ROW * share)
+                predictions = int(self.token_budget * share + rounded_up)
             return static_packed(
                 rows,
                 token_budget=self.token_budget,

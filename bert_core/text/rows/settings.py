@@ -7,6 +7,11 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+BINS_PER_STEP = 4
+"""Packed rows lie in bins that hold at most this share of a global batch: each step has several."""
+BINS_VERSION = 2
+"""Of the way in which rows are laid into bins: a run that was begun in another cannot go on."""
+
 Objective = Literal["mlm_nsp", "mlm", "left_to_right"]
 
 _OF_MASKING = ("masked_share", "mask_token_share", "random_token_share", "whole_word")
@@ -109,3 +114,8 @@ class BatchSettings(BaseModel):
         "tokens, at most a quarter of the global batch, instead of counting rows (a step then has "
         "about global_batch_size rows)",
     )
+
+    @property
+    def rows_of_a_bin(self) -> int:
+        """Rows of full length that a bin of packed rows has room for."""
+        return min(self.micro_batch_size, -(-self.global_batch_size // BINS_PER_STEP))

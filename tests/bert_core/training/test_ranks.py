@@ -14,6 +14,7 @@ from training_processes import (
     stop_on_rank_one,
     train_bert,
     train_compiled,
+    train_in_two_parts,
     train_share,
     train_with_pauses,
 )
@@ -59,6 +60,11 @@ def test_a_compiled_loss_gives_one_ranks_gradient(tmp_path):
 
 def test_pauses_for_evaluation_and_a_fresh_start_change_no_bit(tmp_path):
     run_ranks(train_with_pauses, 2, tmp_path)
+
+
+def test_three_ranks_resume_to_the_bit(tmp_path):
+    """Of three addends the order counts, and it is that of the buckets."""
+    run_ranks(train_in_two_parts, 3, tmp_path)
 
 
 def test_all_ranks_take_rank_zeros_number(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import resource
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -95,6 +96,35 @@ def train_with_pauses(rank, folder):
     assert torch.equal(norms[-1], norm)
     for first, second in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(first, second)
+
+
+def train_in_two_parts(rank, folder):
+    """Four steps without a stop, and two and two: the same bits, buckets or no buckets."""
+
+    def state():
+        torch.manual_seed(0)
+        sizes = [8, *[600] * 9]  # 13 MB: several buckets
+        layers = [torch.nn.Linear(*pair) for pair in pairwise(sizes)]
+        model = torch.nn.Sequential(*layers)
+        return TrainingState(model, create_optimizer(model, OptimizerSettings()))
+
+    def loss(model, batch, **counts):
+        value = model(batch.features).square().sum() / counts["num_predictions"]
+        return value, value.detach().reshape(1)
+
+    def steps(first):
+        for step in range(first, 4):
+            yield TinyStep([tiny_batch(step, rank, 5)], 15, 15)
+
+    options = {"compute_loss": loss, "total_steps": 4}
+    whole, first = state(), state()
+    list(tiny_train(whole, steps=steps(0), **options))
+    for _ in tiny_train(first, steps=steps(0), **options):
+        if first.step == 2:
+            break
+    list(tiny_train(first, steps=steps(2), **options))
+    for one, other in zip(first.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def say_what_rank_zero_says(rank, folder):

@@ -2,8 +2,9 @@ import pytest
 from pydantic import ValidationError
 
 from bert_core.config import SIZES
+from bert_core.text.rows.settings import BINS_VERSION
 from workflows.pretraining.settings import ModelSettings, Phase, PretrainSettings
-from workflows.settings import parse_command_line, settings_hash
+from workflows.settings import differences, parse_command_line, settings_hash
 
 HEADS = {"num_attention_heads": 12}
 
@@ -84,10 +85,25 @@ def test_a_run_keeps_the_name_that_earlier_versions_gave_it():
 
     Whoever changes a preset or a default on purpose changes these too.
     """
-    hashes = {"base": "1adbe6d6", "large": "08bea535", "mini": "08caad4a", "quickstart": "6535f2b3"}
+    hashes = {
+        "base": "1adbe6d6",
+        "base-fast": "b46e7c7a",
+        "large": "08bea535",
+        "mini": "08caad4a",
+        "quickstart": "6535f2b3",
+        "small": "f2899b5d",
+    }
     for preset, expected in hashes.items():
         settings = parse_command_line(PretrainSettings, ["--preset", preset])
         assert settings_hash(settings.recipe()) == expected, preset
+
+
+def test_packed_rows_in_other_bins_are_another_run():
+    """An unfinished run of the first bins would train some rows twice and some never."""
+    assert "bins" not in PretrainSettings().recipe()["batch"]
+    packed = PretrainSettings(batch={"packed": True}).recipe()
+    older = {**packed, "batch": {k: v for k, v in packed["batch"].items() if k != "bins"}}
+    assert differences(older, packed) == [f"batch.bins: None -> {BINS_VERSION}"]
 
 
 def test_what_decides_the_weights_is_in_the_recipe():

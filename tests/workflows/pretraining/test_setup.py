@@ -5,7 +5,7 @@ from bert_core.errors import UserError
 from bert_core.text.rows.settings import RowSettings
 from bert_core.text.shards import open_shards
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.setup import announce, refuse_unfit_shards
+from workflows.pretraining.setup import announce, packing_note, refuse_unfit_shards
 from workflows.run_folder import RunFolder
 from workflows.settings import parse_command_line
 
@@ -30,6 +30,13 @@ def test_shards_that_cannot_train_are_refused(tmp_path, corpus):
     tokenizer.write_text(tokenizer.read_text().replace('"lowercase": true', '"lowercase": false'))
     with pytest.raises(UserError, match="the tokenizer is not the one"):
         refuse_unfit_shards(shards, RowSettings())
+
+
+def test_more_workers_than_bins_are_told():
+    assert not packing_note(parse("--preset", "base"))
+    assert not packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,8]"))
+    (line,) = packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,9]"))
+    assert "at most 8 bins" in line and "from 512" in line
 
 
 def test_what_is_about_to_happen_is_said(tmp_path, corpus, capsys):

@@ -10,7 +10,7 @@ from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.model.layout import Packed, Padded
 from bert_core.text.rows.batches import BatchSource
-from bert_core.text.rows.settings import BatchSettings, RowSettings
+from bert_core.text.rows.settings import BINS_VERSION, BatchSettings, RowSettings
 
 LENGTH = 64
 
@@ -194,12 +194,24 @@ def test_separators_are_counted_for_those_who_predict_them():
 
 
 @pytest.mark.parametrize(
-    ("packed", "expected"), [(False, "0b824bf24438b37a"), (True, "1602cd28beee0137")]
+    ("step", "settings", "expected"),
+    [
+        (3, {"packed": False}, "0b824bf24438b37a"),
+        (3, {"packed": True}, "3706a752cc03634b"),
+        (
+            40,
+            {"packed": True, "global_batch_size": 256, "micro_batch_size": 32},
+            "f125b123d6a9b674",
+        ),
+    ],
 )
-def test_the_masks_of_default_settings_are_those_of_earlier_versions(packed, expected):
-    """A run that was begun with them goes on with the same rows and masks, bit for bit."""
-    digest = hashlib.sha256()
-    for batch in make_source(packed=packed).step(3).micro_batches:
+def test_rows_and_masks_are_those_of_earlier_versions(step, settings, expected):
+    """A run that was begun with them goes on with the same, bit for bit.
+
+    Whoever changes the packed ones on purpose raises `BINS_VERSION`.
+    """
+    digest = hashlib.sha256(bytes([BINS_VERSION]) if settings["packed"] else b"")
+    for batch in make_source(**settings).step(step).micro_batches:
         for each in (
             batch.input_ids,
             batch.token_type_ids,
@@ -286,7 +298,29 @@ def test_a_step_of_few_rows_has_smaller_bins_that_are_full():
     source = make_source(packed=True, static=True, global_batch_size=64, micro_batch_size=512)
     steps = [source.step(step) for step in range(source.steps_per_window)]
     assert {batch.num_slots for step in steps for batch in step.micro_batches} == {16 * LENGTH}
-    assert min(len(step.micro_batches) for step in steps) >= 1
+    assert min(batch.num_real_tokens for step in steps for batch in step.micro_batches) > 0
+
+
+def test_no_step_has_the_long_rows_alone():
+    """Where most rows are full bins come out sorted by length."""
+    shards = synthetic_shards(3, 20_000, sentences_per_document=200, longest_sentence=20)
+    batch = {"packed": True, "global_batch_size": 256, "micro_batch_size": 16}
+    source = make_source(shards=shards, **batch)
+    lengths = source._plan(0, source.steps_per_window * 256).lengths
+    assert (lengths == LENGTH).mean() > 0.8
+    rows = [source.step(step).num_rows for step in range(source.steps_per_window)]
+    assert min(rows) > 230 and max(rows) < 300
+
+
+@pytest.mark.parametrize("masked_share", [0.01, 0.02, 0.15])
+def test_there_is_a_place_for_the_one_token_that_is_hidden_in_every_row(masked_share):
+    shards = synthetic_shards(3, 3000, sentences_per_document=2, longest_sentence=4)
+    source = make_source(
+        packed=True, static=True, shards=shards, rows=RowSettings(masked_share=masked_share)
+    )
+    found = [source.step(step) for step in range(20)]
+    hidden = sum(int((b.masked_ids != IGNORE_INDEX).sum()) for s in found for b in s.micro_batches)
+    assert hidden == sum(step.num_predictions for step in found)
 
 
 def test_a_rank_without_rows_gets_a_batch_without_labels():
