@@ -137,8 +137,8 @@ def _step_note(rate: Rate) -> str:
         "of 512 tokens a row; `of it` is what all-reduce, optimizer and waiting for the slowest "
         "add at 128. Gradients are float32, as DDP sends ours. `--batch.micro_batch_size` is "
         "lowered with the devices, which else find fewer bins than there are of them (8 a step as "
-        "the preset has it); that a step has whole bins, and not the same number for each device, is "
-        "left out.\n"
+        "the preset has it); that a step has whole bins, and not the same number for each device, "
+        "is left out.\n"
     )
 
 
