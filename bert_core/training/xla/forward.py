@@ -1,0 +1,168 @@
+"""A torch model and its loss function go in; the same loss as a JAX function comes out.
+
+torchax stands behind `loss_in_jax` alone, so that a forward pass in plain JAX over the same weights
+could take its place. It runs the torch code with arrays of JAX in tensors' clothes. A few
+operations are our own: they compute in the types that `torch.autocast` has them in, which torchax's
+own autocast does for few products.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bert_core.config import IGNORE_INDEX
+from bert_core.model.layout import Padded
+from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.training.loop import ComputeLoss
+
+if TYPE_CHECKING:
+    import jax
+
+    Weights = Mapping[str, jax.Array]
+    LossInJax = Callable[
+        [Weights, Mapping[str, jax.Array], Mapping[str, jax.Array], jax.Array],
+        tuple[jax.Array, jax.Array],
+    ]
+
+_UNKNOWN = 0
+"""How many tokens are real is for the log, which knows it from the host; no loss reads it."""
+
+
+class _Loss(nn.Module):
+    """The loss function as the module's own forward pass, which `functional_call` needs."""
+
+    def __init__(self, model: nn.Module, compute_loss: ComputeLoss) -> None:
+        super().__init__()
+        self.model = model
+        self.compute_loss = compute_loss
+
+    def forward(self, batch: PretrainingBatch, counts: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        return self.compute_loss(self.model, batch, **counts)
+
+
+def loss_in_jax(
+    model: nn.Module,
+    compute_loss: ComputeLoss,
+    compute_dtype: torch.dtype | None,
+    *,
+    training: bool,
+) -> "LossInJax":
+    """`loss(weights, batch, counts, key)`: the loss, 0-d, and its sums [S], both float32.
+
+    `weights` are parameters and buffers by their names in `model`, whose own are not read. `batch`
+    is what `arrays_of` makes of a micro-batch, or a device's part of it; `counts` are 0-d int32.
+    `key` says which places are dropped, where `training`. Matrix products are in `compute_dtype`,
+    float32 where it is None. For use within `jax.jit`: a call out of it is slow.
+    """
+    from jax import numpy as jnp
+    from torchax.tensor import Environment
+
+    dtype = jnp.float32 if compute_dtype is None else jnp.dtype(str(compute_dtype).split(".")[1])
+    environment = Environment()
+    for operation, ours in _operations(environment, dtype).items():
+        environment.override_op_definition(operation, ours)
+    module = _Loss(model, compute_loss)
+
+    def loss(
+        weights: "Weights",
+        batch: Mapping[str, "jax.Array"],
+        counts: Mapping[str, "jax.Array"],
+        key: "jax.Array",
+    ) -> tuple["jax.Array", "jax.Array"]:
+        was_training = model.training
+        model.train(training)
+        try:
+            with environment, environment.override_property(prng=key):
+                named = {f"model.{name}": weight for name, weight in weights.items()}
+                views = environment.j2t_iso((named, dict(batch), dict(counts)))
+                given = _micro_batch(views[1]), views[2]
+                found = torch.func.functional_call(module, views[0], given, strict=True)
+                return environment.t2j_iso(found)
+        finally:
+            model.train(was_training)
+
+    return loss
+
+
+def _micro_batch(tensors: Mapping[str, torch.Tensor]) -> PretrainingBatch:
+    """The batch of `arrays_of`, flat again: places count from the first of these rows."""
+    num_rows, length = tensors["input_ids"].shape
+    first = torch.arange(num_rows, device="jax").unsqueeze(1) * length
+    return PretrainingBatch(
+        input_ids=tensors["input_ids"].reshape(-1),
+        token_type_ids=tensors["token_type_ids"].reshape(-1),
+        position_ids=torch.arange(length, device="jax").repeat(num_rows),
+        layout=Padded(tensors["mask"]),
+        masked_positions=(tensors["masked_places"] + first).reshape(-1),
+        masked_ids=tensors["masked_ids"].reshape(-1),
+        next_sentence=tensors["next_sentence"],
+        num_real_tokens=_UNKNOWN,
+        num_slots=_UNKNOWN,
+    )
+
+
+def _operations(environment: Any, dtype: Any) -> dict[Callable[..., Any], Callable[..., Any]]:  # noqa: ANN401 - torchax and JAX are not loaded here
+    """torch's operations whose types matter, over tensors of torchax."""
+    import jax
+    from jax import numpy as jnp
+
+    from bert_core.training.xla.products import attention
+
+    def linear(rows: Any, weight: Any, bias: Any = None) -> Any:  # noqa: ANN401
+        product = rows.astype(dtype) @ weight.astype(dtype).T
+        return product if bias is None else product + bias.astype(dtype)
+
+    def layer_norm(states: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:  # noqa: ANN401
+        del shape  # the last dimension's
+        states = states.astype(jnp.float32)
+        states = states - states.mean(-1, keepdims=True)
+        scale = jax.lax.rsqrt(jnp.square(states).mean(-1, keepdims=True) + eps)
+        return states * scale * weight + bias
+
+    def gelu(states: Any) -> Any:  # noqa: ANN401
+        wide = states.astype(jnp.float32)
+        return jax.nn.gelu(wide, approximate=False).astype(states.dtype)
+
+    def cross_entropy(
+        logits: Any,  # noqa: ANN401
+        labels: Any,  # noqa: ANN401
+        *,
+        ignore_index: int,
+        reduction: str,
+        **others: object,
+    ) -> Any:  # noqa: ANN401
+        assert (ignore_index, reduction, any(others.values())) == (IGNORE_INDEX, "sum", False)
+        used = labels != IGNORE_INDEX
+        chances = jax.nn.log_softmax(logits.astype(jnp.float32))
+        found = jnp.take_along_axis(chances, jnp.where(used, labels, 0)[:, None], axis=1)
+        return -jnp.where(used, found[:, 0], 0).sum()
+
+    def scaled_dot_product_attention(
+        query: Any,  # noqa: ANN401
+        key: Any,  # noqa: ANN401
+        value: Any,  # noqa: ANN401
+        keys: Any = None,  # noqa: ANN401
+        dropout: float = 0.0,
+        causal: bool = False,
+    ) -> Any:  # noqa: ANN401
+        draw = environment.get_and_rotate_prng_key() if dropout > 0 else None
+        return attention(query, key, value, keys, causal=causal, dropout=dropout, draw=draw)
+
+    def over_tensors(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def with_tensors(*tensors: Any, **options: Any) -> Any:  # noqa: ANN401
+            given = environment.t2j_iso((tensors, options))
+            return environment.j2t_iso(compute(*given[0], **given[1]))
+
+        return with_tensors
+
+    ours = {
+        F.linear: linear,
+        F.layer_norm: layer_norm,
+        F.gelu: gelu,
+        F.cross_entropy: cross_entropy,
+        F.scaled_dot_product_attention: scaled_dot_product_attention,
+    }
+    return {operation: over_tensors(compute) for operation, compute in ours.items()}

@@ -1,0 +1,260 @@
+"""Global batches go in; steps compiled by XLA happen on all devices; `StepResult`s come out.
+
+`XlaTraining.train` is to `train` of `bert_core.training.loop` what a TPU is to a GPU: the same
+contract, with the weights on the devices between steps. JAX is the extra `tpu`, loaded within
+functions alone: importing it takes the TPU of its host.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.text.rows.batches import StepBatches
+from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
+from bert_core.training.xla.arrays import arrays_of, stacked
+from bert_core.training.xla.forward import loss_in_jax
+from bert_core.training.xla.program import evaluation, mesh_of, shardings, training_step
+from bert_core.training.xla.results import LateStepResult, Numbers
+from bert_core.training.xla.updates import bring_back, transformation, with_moments
+
+if TYPE_CHECKING:
+    from jax.sharding import NamedSharding
+
+_Array = npt.NDArray[np.generic]
+
+
+class XlaTraining:
+    """A `TrainingState` that trains on every device JAX knows, those of all processes together.
+
+    `state` has its model and optimizer (AdamW or LAMB) on the CPU, the same in every process, where
+    `jax.distributed` has been initialised if there are several. From here on the weights and
+    moments on the devices are the true ones; `current_state` brings them back. `state.step` and
+    `state.num_rows_seen` are kept up to date; the tokens seen are by `current_state`.
+
+    Matrix products are in `compute_dtype`, float32 where it is None, on TPU too; weights, moments,
+    sums and what `torch.autocast` computes in float32 stay float32.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        compute_loss: ComputeLoss,
+        *,
+        max_gradient_norm: float,
+        compute_dtype: torch.dtype | None,
+        seed: int,
+    ) -> None:
+        import jax
+
+        self._state = state
+        self._seed = seed
+        self._in_float32 = compute_dtype is None
+        self._pending: Numbers | None = None
+        self._stop = False
+        self._programs: dict[tuple[Any, ...], Any] = {}
+        mesh, local_mesh = mesh_of(jax.devices()), mesh_of(jax.local_devices())
+        self._whole, self._by_device, self._by_row = shardings(mesh)
+        self._whole_here, self._by_row_here, _ = shardings(local_mesh)
+        self._update = transformation(state.model, state.optimizer)
+        self._put_on_devices()
+
+        def loss(training: bool) -> Any:  # noqa: ANN401
+            return loss_in_jax(state.model, compute_loss, compute_dtype, training=training)
+
+        self._step = training_step(loss(True), self._update, mesh, max_gradient_norm)
+        self._evaluate = evaluation(loss(False), local_mesh)
+
+    def train(
+        self,
+        steps: Iterator[StepBatches],
+        *,
+        total_steps: int,
+        schedule: Callable[[int], float],
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Iterator[StepResult]:
+        """Trains until `state.step` is `total_steps` or any process's `should_stop` says so.
+
+        A generator. Contract: every process consumes it alike; `steps` starts at the global batch
+        `state.step` and gives this process's share (`rank` is `jax.process_index()`, `world_size`
+        `jax.process_count()`) in the padded layout with static shapes. What a `StepResult` holds
+        is brought to the host when it is read, so unread results keep the devices busy.
+
+        Dropout is drawn from (seed, step, device, micro-batch), so a run that goes on repeats one
+        that was not stopped; other numbers of devices drop other places.
+
+        Numbers are looked at one step late, the last at once: `NonFiniteLossError` and the stop
+        flag come then, as in `train` on an accelerator. Raises `ValueError` for shapes that are not
+        static, `UserError` for packed rows and `RuntimeError` when `steps` ends early.
+        """
+        state, self._stop = self._state, False
+        while state.step < total_steps:
+            batches = next(steps, None)
+            if batches is None:
+                raise RuntimeError(f"the data ended after step {state.step}")
+            rate = schedule(state.step)
+            numbers = self._start(batches, rate, stop=should_stop is not None and should_stop())
+            state.step += 1
+            state.num_rows_seen += batches.num_rows
+            self._settle()
+            self._pending = numbers
+            if state.step == total_steps:
+                self._settle()
+            stopped = self._stop
+            yield LateStepResult(
+                numbers,
+                learning_rate=rate,
+                sum_of_squared_lengths=batches.sum_of_squared_lengths,
+                stopped=stopped,
+            )
+            if stopped:
+                return
+
+    def current_state(self) -> TrainingState:
+        """The state with the weights and moments of the last step, the same in every process.
+
+        Waits for the devices and copies; nothing is exchanged between processes, so one of them
+        may call it alone before `save_checkpoint`. Raises `NonFiniteLossError`.
+        """
+        self._settle()
+        bring_back(self._weights, self._moments, self._state.model, self._state.optimizer)
+        return self._state
+
+    def evaluation_loss(
+        self, model: nn.Module, batch: PretrainingBatch, **counts: int
+    ) -> tuple[Tensor, Tensor]:
+        """`compute_loss` of the weights as they are, for `evaluate_pretraining`; on the CPU again.
+
+        It is a program of its own, without dropout, on this process's devices alone: processes may
+        have unequal numbers of batches. `model` must be that of the state; its own weights are
+        not read. Call it with `autocast_dtype=None`.
+        """
+        import jax
+
+        if model is not self._state.model:
+            raise ValueError("the model is another than the one that trains")
+        weights = jax.tree.map(self._here, {**self._fixed, **self._weights})
+        arrays = arrays_of(batch, rows_multiple=jax.local_device_count())
+        given = _put(arrays, self._by_row_here), _put(_scalars(counts), self._whole_here)
+        loss, sums = self._program("evaluation", self._evaluate, weights, *given)(weights, *given)
+        return torch.tensor(float(loss)), torch.from_numpy(np.array(sums))
+
+    @property
+    def num_compilations(self) -> int:
+        """Programs compiled so far: one for each shape of a global batch and of an evaluation."""
+        return len(self._programs)
+
+    def _put_on_devices(self) -> None:
+        """Copies weights, buffers and moments: torch and JAX must never share memory."""
+        import jax
+
+        model = self._state.model
+        trained, fixed = {}, dict(model.named_buffers())
+        for name, parameter in model.named_parameters():
+            (trained if parameter.requires_grad else fixed)[name] = parameter.detach()
+        weights = {name: tensor.numpy() for name, tensor in trained.items()}
+        fresh = jax.tree.map(
+            lambda leaf: np.zeros(leaf.shape, leaf.dtype),
+            jax.eval_shape(self._update.init, weights),
+        )
+        moments = with_moments(fresh, model, self._state.optimizer)
+        self._weights, self._moments = _put(weights, self._whole), _put(moments, self._whole)
+        self._fixed = _put({name: tensor.numpy() for name, tensor in fixed.items()}, self._whole)
+
+    def _start(self, batches: StepBatches, rate: float, *, stop: bool) -> Numbers:
+        """Sends a step on its way to the devices; returns at once when its program is there."""
+        tallies = _tallies(batches, stop)
+        given = (
+            self._fixed,
+            _put(self._arrays(batches), self._by_row),
+            _put(_scalars(batches.counts), self._whole),
+            _put(tallies, self._by_device),
+            _put(np.float32(rate), self._whole),
+            _put(_draw(self._seed, self._state.step), self._whole),
+        )
+        program = self._program("step", self._step, self._weights, self._moments, *given)
+        self._weights, self._moments, found = program(self._weights, self._moments, *given)
+        return Numbers(self._state.step + 1, found)
+
+    def _arrays(self, batches: StepBatches) -> dict[str, _Array]:
+        """This process's micro-batches, as many as any process has."""
+        import jax
+
+        if not batches.micro_batches:
+            raise ValueError(f"no micro-batch in step {self._state.step + 1}")
+        share = -(-batches.num_rows // jax.process_count())  # rows are dealt out like cards
+        count = -(-share // len(batches.micro_batches[0].next_sentence))
+        return stacked(batches.micro_batches, count=count, rows_multiple=jax.local_device_count())
+
+    def _program(self, kind: str, function: Any, *arguments: Any) -> Any:  # noqa: ANN401
+        """The function compiled for arguments of these shapes, once."""
+        import jax
+
+        shapes = kind, *(each.shape for each in jax.tree.leaves(arguments))
+        if shapes not in self._programs:
+            with _products_in_float32(wanted=self._in_float32):
+                self._programs[shapes] = function.lower(*arguments).compile()
+        return self._programs[shapes]
+
+    def _here(self, array: Any) -> Any:  # noqa: ANN401
+        """What this process's devices hold of an array that is whole on each; no copy."""
+        import jax
+
+        parts = [each.data for each in array.addressable_shards]
+        return jax.make_array_from_single_device_arrays(array.shape, self._whole_here, parts)
+
+    def _settle(self) -> None:
+        """Looks at the numbers of the step that nobody has looked at.
+
+        A wish to stop that is found here counts in the next step, as in the processes that look
+        only then.
+        """
+        numbers, self._pending = self._pending, None
+        if numbers is not None:
+            numbers.check()
+            self._state.num_tokens_seen += int(numbers.num_real_tokens)
+            self._stop = self._stop or numbers.stop
+
+
+def _put(arrays: Any, sharding: "NamedSharding") -> Any:  # noqa: ANN401
+    """Copies of this process's arrays, or of its parts of them, on the devices."""
+    import jax
+
+    def put(array: _Array) -> Any:  # noqa: ANN401
+        return jax.make_array_from_process_local_data(sharding, np.array(array))
+
+    return jax.tree.map(put, arrays)
+
+
+def _scalars(counts: Mapping[str, int]) -> dict[str, _Array]:
+    return {name: np.array(count, np.int32) for name, count in counts.items()}
+
+
+def _tallies(batches: StepBatches, stop: bool) -> _Array:
+    """Real tokens, slots, the wish to stop: on this process's first device, 0 on its others."""
+    import jax
+
+    tallies = np.zeros((jax.local_device_count(), 3), np.int32)
+    tallies[0, 0] = sum(each.num_real_tokens for each in batches.micro_batches)
+    tallies[0, 1] = sum(each.num_slots for each in batches.micro_batches)
+    tallies[0, 2] = stop
+    return tallies
+
+
+def _draw(seed: int, step: int) -> _Array:
+    """The data of a step's random key: neighbouring steps get unrelated ones."""
+    text = f"dropout {seed} {step}".encode()
+    return np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), np.uint32)
+
+
+def _products_in_float32(*, wanted: bool) -> AbstractContextManager[object]:
+    """Keeps a TPU from rounding the factors of float32 products to bfloat16."""
+    import jax
+
+    return jax.default_matmul_precision("float32") if wanted else nullcontext()
