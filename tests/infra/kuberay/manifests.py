@@ -1,0 +1,113 @@
+"""What infra/kuberay holds: its documents, the pods that they describe, and what these name."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from yaml_files import INFRA, documents
+
+FOLDER = INFRA / "kuberay"
+FILES = sorted(FOLDER.rglob("*.yaml"))
+NAMESPACE = "bertline"
+CLUSTERS = {"RayCluster": (), "RayJob": ("rayClusterSpec",), "RayService": ("rayClusterConfig",)}
+"""Kinds of KubeRay, and where in the spec the cluster stands."""
+
+
+@dataclass(frozen=True)
+class Pods:
+    """Pods that are alike, as a manifest describes them."""
+
+    name: str
+    labels: dict[str, str]
+    spec: dict[str, Any]
+
+    @property
+    def containers(self):
+        """All of them, those that run before the others first."""
+        return [*self.spec.get("initContainers", []), *self.spec["containers"]]
+
+
+@cache
+def manifests():
+    """Documents by file, without those of kustomize, with what kustomize would do left undone."""
+    return {
+        path.relative_to(FOLDER).as_posix(): documents(path)
+        for path in FILES
+        if path.name != "kustomization.yaml"
+    }
+
+
+def of_kind(*kinds):
+    """All documents of some kinds, by name."""
+    found = [each for some in manifests().values() for each in some if each["kind"] in kinds]
+    names = [each["metadata"]["name"] for each in found]
+    assert len(set(names)) == len(names)
+    return dict(zip(names, found, strict=True))
+
+
+def cluster_of(manifest):
+    """The spec of the Ray cluster in a document of KubeRay's."""
+    spec = manifest["spec"]
+    for key in CLUSTERS[manifest["kind"]]:
+        spec = spec[key]
+    return spec
+
+
+def groups_of(manifest):
+    """Head and worker groups of a Ray cluster by name, with the labels that KubeRay adds."""
+    spec = cluster_of(manifest)
+    groups = {"head": spec["headGroupSpec"]}
+    return groups | {each["groupName"]: each for each in spec["workerGroupSpecs"]}
+
+
+def pods():
+    """Every sort of pod that comes of these files."""
+    found = []
+    for name, manifest in of_kind("Deployment", "StatefulSet", "Job").items():
+        template = manifest["spec"]["template"]
+        found.append(Pods(name, template["metadata"]["labels"], template["spec"]))
+    for name, manifest in of_kind(*CLUSTERS).items():
+        for group, content in groups_of(manifest).items():
+            template = content["template"]
+            added = {"ray.io/node-type": "head" if group == "head" else "worker"}
+            labels = template["metadata"]["labels"] | added
+            found.append(Pods(f"{name}/{group}", labels, template["spec"]))
+        if "submitterPodTemplate" in manifest["spec"]:
+            template = manifest["spec"]["submitterPodTemplate"]
+            labels = template["metadata"]["labels"]
+            found.append(Pods(f"{name}/submitter", labels, template["spec"]))
+    return found
+
+
+def chosen(selector):
+    """The pods that a label selector means; an empty one means all."""
+    return [each for each in pods() if _matches(selector, each.labels)]
+
+
+def _matches(selector, labels):
+    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    wanted = selector.get("matchLabels", {})
+    some = selector.get("matchExpressions", [])
+    assert all(each["operator"] == "In" for each in some)
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        labels.get(each["key"]) in each["values"] for each in some
+    )
+
+
+def environment_of(container):
+    """What a container has from config maps and plain values; secrets are not known here."""
+    found = {}
+    for source in container.get("envFrom", []):
+        if "configMapRef" in source:
+            found |= of_kind("ConfigMap")[source["configMapRef"]["name"]]["data"]
+    return found | {each["name"]: each.get("value") for each in container.get("env", [])}
+
+
+_UNITS = {"m": 1e-3, "": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def amount(quantity):
+    """A quantity as Kubernetes writes it, as a number."""
+    number, unit = re.fullmatch(r"(\d+(?:\.\d+)?)(m|Ki|Mi|Gi|Ti|)", str(quantity)).groups()
+    return float(number) * _UNITS[unit]

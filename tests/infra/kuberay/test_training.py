@@ -1,0 +1,149 @@
+"""The training manifests say what our commands, Ray's and KubeRay's autoscaler understand."""
+
+import copy
+import shlex
+from string import Template
+
+import pytest
+from manifests import amount, cluster_of, environment_of, groups_of, of_kind, pods
+from ray.autoscaler._private.kuberay.autoscaling_config import (
+    _derive_autoscaling_config_from_ray_cr,
+)
+from ray.scripts import scripts
+from yaml_files import INFRA, environment, read_documents
+
+from bert_core.errors import UserError
+from workflows.prepare import PrepareSettings
+from workflows.pretraining.settings import PretrainSettings
+from workflows.settings import parse_command_line
+
+JOBS = {"pretrain-gpu": "gpu", "pretrain-tpu": "v6e-4x4"}
+
+
+def settings_of(entrypoint, variables):
+    """What pretrain.py reads in a job's entrypoint."""
+    command = shlex.split(Template(entrypoint).substitute(variables))
+    assert command[:2] == ["python", "workflows/pretrain.py"]
+    assert (INFRA.parent / command[1]).is_file()
+    return parse_command_line(PretrainSettings, command[2:])
+
+
+def job_settings(name):
+    job = of_kind("RayJob")[name]
+    (submitter,) = job["spec"]["submitterPodTemplate"]["spec"]["containers"]
+    # The submitter's shell replaces variables.
+    return settings_of(job["spec"]["entrypoint"], environment_of(submitter))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_entrypoint_is_a_command_of_ours(name):
+    settings = job_settings(name)
+    assert settings.storage.startswith("s3://")
+    # The same name goes on, whatever cluster it is on.
+    assert settings.name
+    head = groups_of(of_kind("RayJob")[name])["head"]["template"]["spec"]
+    mounts = head["containers"][0]["volumeMounts"]
+    assert any(settings.shards.is_relative_to(each["mountPath"]) for each in mounts)
+
+
+def test_a_misspelt_option_of_the_entrypoint_is_found():
+    job = of_kind("RayJob")["pretrain-gpu"]["spec"]["entrypoint"]
+    with pytest.raises(UserError, match="storages"):
+        settings_of(job.replace("--storage ", "--storages "), {"BERTLINE_STORAGE": "s3://b"})
+
+
+def test_shards_are_prepared_where_they_are_read():
+    (prepare,) = [each for each in pods() if each.name == "prepare"]
+    (container,) = prepare.spec["containers"]
+    assert container["command"] == ["python", "workflows/prepare.py"]
+    settings = parse_command_line(PrepareSettings, container["args"])
+    for name in JOBS:
+        assert job_settings(name).shards == settings.output
+
+
+def test_a_job_that_ends_leaves_a_checkpoint_and_no_cluster():
+    node = environment(INFRA / "ray" / "node.env")
+    assert node.items() <= of_kind("ConfigMap")["bertline"]["data"].items()
+    for job in of_kind("RayJob").values():
+        spec = job["spec"]
+        (runtime,) = read_documents(spec["runtimeEnvYAML"])
+        wait = "RAY_JOB_STOP_WAIT_TIME_S"
+        assert runtime == {"env_vars": {wait: node[wait]}}
+        head = spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+        assert head["terminationGracePeriodSeconds"] > int(node[wait])
+        hook = head["containers"][0]["lifecycle"]["preStop"]
+        assert hook["exec"]["command"] == ["python", "/etc/bertline/stop.py"]
+        assert spec["shutdownAfterJobFinishes"] is True
+        # KubeRay refuses a retry in any other way of choosing a cluster.
+        assert spec["backoffLimit"] > 0 and "clusterSelector" not in spec
+        assert spec["activeDeadlineSeconds"] >= 86400
+
+
+def anybodys(manifest):
+    """A cluster's spec without the labels that say whose it is."""
+    spec = copy.deepcopy(cluster_of(manifest))
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        whose = group["template"]["metadata"]["labels"].pop("app.kubernetes.io/instance")
+        assert whose == manifest["metadata"]["name"]
+    return spec
+
+
+def test_the_cluster_that_stays_and_the_job_s_own_are_alike():
+    own = of_kind("RayJob")["pretrain-gpu"]
+    assert anybodys(of_kind("RayCluster")["training"]) == anybodys(own)
+
+
+def every_cluster():
+    return of_kind("RayCluster", "RayJob", "RayService")
+
+
+@pytest.mark.parametrize("name", every_cluster())
+def test_ray_start_knows_what_it_is_told(name):
+    manifest = every_cluster()[name]
+    spec = cluster_of(manifest)
+    assert spec["authOptions"] == {"mode": "token"}
+    assert spec["rayVersion"] == scripts.ray.__version__
+    for group, content in groups_of(manifest).items():
+        words = [
+            f"--{key}" if value == "true" else f"--{key}={value}"
+            for key, value in content["rayStartParams"].items()
+        ]
+        start = ["--head", *words] if group == "head" else ["--address=h:6379", *words]
+        options = scripts.start.make_context("start", start).params
+        assert options["disable_usage_stats"] is True
+        assert options["num_cpus"] == (0 if group == "head" else None)
+
+
+def node_types(name):
+    """What Ray's own autoscaler reads in a cluster's description."""
+    manifest = every_cluster()[name]
+    described = {"metadata": manifest["metadata"], "spec": cluster_of(manifest)}
+    return _derive_autoscaling_config_from_ray_cr(described)["available_node_types"]
+
+
+@pytest.mark.parametrize("name", ["training", "pretrain-gpu"])
+def test_machines_with_gpus_come_with_the_demand(name):
+    types = node_types(name)
+    assert types["headgroup"]["resources"]["CPU"] == 0
+    group, settings = types["gpu"], job_settings("pretrain-gpu")
+    assert (group["min_workers"], group["resources"]["GPU"]) == (0, 4)
+    _, most = settings.cluster.num_workers
+    assert group["max_workers"] * group["resources"]["GPU"] == most
+    assert settings.cluster.cpus_per_worker * 4 <= group["resources"]["CPU"]
+
+
+def test_the_slice_is_that_of_the_profile():
+    wanted = job_settings("pretrain-tpu").cluster.tpu_slice
+    group = groups_of(of_kind("RayJob")["pretrain-tpu"])["v6e-4x4"]
+    spec = group["template"]["spec"]
+    chips = int(amount(spec["containers"][0]["resources"]["limits"]["google.com/tpu"]))
+    assert (group["numOfHosts"], chips) == (wanted.num_hosts, wanted.chips_per_host)
+    assert group["numOfHosts"] * chips == wanted.num_chips == 16
+    assert spec["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": f"tpu-{wanted.generation}-slice",
+        "cloud.google.com/gke-tpu-topology": wanted.topology,
+    }
+    resources = node_types("pretrain-tpu")["v6e-4x4"]["resources"]
+    assert resources["TPU"] == 4
+    # Ray Train reserves a slice by this.
+    assert resources["TPU-v6e-16-head"] == 1
