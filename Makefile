@@ -98,6 +98,9 @@ bench-tuning: $(STAMP)  ## what a sweep costs besides its trials; DATA=DIR
 	  --json $(RESULTS)/tuning-cpu.json
 	$(PYTHON) -m benchmarks.readme
 
+.PHONY: environment
+environment: $(STAMP)  ## the environment alone
+
 .PHONY: constraints
 constraints: $(STAMP)  ## pin what .venv holds in constraints.txt
 	@{ sed -n '/^#/p' constraints.txt; \

@@ -102,9 +102,11 @@ def prepare(settings: PrepareSettings) -> Path:
     # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
     from workflows.preparation import Preparation, run
     from workflows.ray_tasks import connect
+    from workflows.reachable_storage import refuse_folder_out_of_reach
 
     with work_folder(output, plan) as work:
         connect()
+        refuse_folder_out_of_reach(work, {"CPU": 1})
         values = settings.model_dump(exclude={"text", "output", "fresh"})
         logged = plan["settings"]
         index = run(

@@ -1,4 +1,4 @@
-"""Whoever follows the README gets what it says: commands, options, paths and the snippet."""
+"""Whoever follows a README gets what it says: commands, options, paths and the snippet."""
 
 import functools
 import re
@@ -16,7 +16,11 @@ from bert_core.tasks.catalog import TASKS
 from bert_core.tokenizer import train_wordpiece
 
 REPOSITORY = Path(__file__).parents[2]
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    name: (REPOSITORY / name).read_text(encoding="utf-8")
+    for name in ("README.md", "infra/README.md")
+}
+README = PAGES["README.md"]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
@@ -28,20 +32,23 @@ IN_A_RUN_FOLDER = {"model/"}
 WRITTEN = re.compile(r"--json \S+")
 """The file that a command shown is to write: it may not be there yet."""
 FENCES = [match.groups() for match in FENCE.finditer(README)]
-SPANS = INLINE.findall(FENCE.sub("", README))
+SPANS = [span for page in PAGES.values() for span in INLINE.findall(FENCE.sub("", page))]
 
 
 def shell_lines(text):
     """Lines that call a program, without comments."""
     for line in text.splitlines():
         command = line.partition("#")[0].strip()
-        if re.match(r"(make|python|ray) ", command):
+        if re.match(r"(make|python|ray) |infra/[\w/]+\.sh\b", command):
             yield command
 
 
 COMMANDS = [
     command
-    for text in (*(text for kind, text in FENCES if kind == ""), *SPANS)
+    for text in (
+        *(text for page in PAGES.values() for kind, text in FENCE.findall(page) if kind == ""),
+        *SPANS,
+    )
     for command in shell_lines(text)
 ]
 
@@ -50,7 +57,8 @@ def calls_of(command):
     """The programs of a command, each with the words after it: `ray job submit` has another."""
     first, _, rest = command.partition(" -- ")
     words = re.sub(r"[\[\]|…]", " ", first).split()
-    length = {"python": 3 if words[1] == "-m" else 2, "ray": 3, "make": 1}[words[0]]
+    length = {"python": 3 if words[1:2] == ["-m"] else 2, "ray": 3 if words[1:2] == ["job"] else 2}
+    length = length.get(words[0], 1)
     yield " ".join(words[:length]), words[length:]
     if rest:
         yield from calls_of(rest)
@@ -136,10 +144,12 @@ def test_presets_and_tasks_are_those_of_the_tables():
     assert names_in_table("task") == set(TASKS)
 
 
-def test_links_lead_somewhere():
-    links = [link for link in LINK.findall(README) if "://" not in link]
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    links = [link for link in LINK.findall(PAGES[page]) if "://" not in link]
     assert len(links) > 3
-    assert not [link for link in links if not (REPOSITORY / link.partition("#")[0]).exists()]
+    folder = (REPOSITORY / page).parent
+    assert not [link for link in links if not (folder / link.partition("#")[0]).exists()]
 
 
 def test_paths_in_prose_are_there():

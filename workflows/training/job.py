@@ -117,9 +117,21 @@ def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
         from workflows.cluster_capacity import join_cluster_with_room
 
         join_cluster_with_room(untrained[0].run_settings.cluster)
+        refuse_storage_out_of_reach(untrained[0])
     tracked = [begin(job, trains=job in untrained) for job in jobs]
     with training(untrained) as follow:
         return all(complete(job, run, follow) for job, run in zip(jobs, tracked, strict=True))
+
+
+def refuse_storage_out_of_reach(job: TrainingJob) -> None:
+    """Raises `UserError` where a node of the cluster cannot reach the run's folder."""
+    if job.remote is None:
+        from workflows.reachable_storage import refuse_folder_out_of_reach
+
+        cluster = job.run_settings.cluster
+        needs = {"CPU": cluster.cpus_per_worker, "GPU": int(cluster.use_gpu)}
+        needs["TPU"] = int(cluster.tpu is not None)
+        refuse_folder_out_of_reach(job.folder.path, needs)
 
 
 def begin(job: TrainingJob, *, trains: bool = True) -> TrackedRun:

@@ -4,6 +4,7 @@ Jobs go in, each what opens its run and a `config`; each is trained as if alone.
 """
 
 import gc
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,14 @@ def train_in_turn(
             break
         worker.begin_job(number)
         folder, remote = place_of_run(config["settings"]["storage"], Path(config["run_folder"]))
+        if (
+            remote is None and not folder.is_dir()
+        ):  # a machine that came after the driver had looked from all
+            raise UserError(
+                "a node that has joined cannot reach the storage",
+                f"{folder} at {socket.gethostname()}",
+                "give --storage in a folder that all nodes share, or an address",
+            )
         path, _ = agreed_checkpoint(worker, RunFolder(folder), remote)
         if path is not None and is_of_last_step(path):
             outcome = {"step": checkpoint_step(path), "stopped": False}

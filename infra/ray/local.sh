@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# A Ray cluster of several nodes on this machine: see `infra/ray/local.sh --help`.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: infra/ray/local.sh [WORKERS] [-- COMMAND...]
+       infra/ray/local.sh stop
+
+Starts a Ray head and WORKERS nodes (1) that share this machine's cores, with token authentication,
+all on 127.0.0.1; submits the quickstart as a job with as many training workers, and shows its log.
+The same again uses the cluster that is there, and a finished run prints its summary.
+
+  WORKERS     nodes beside the head; more than there are: the missing ones are started
+  -- COMMAND  what to submit in place of the quickstart, say: -- python workflows/pretrain.py --help
+  stop        ends the cluster and nothing else; a job at work leaves a checkpoint first
+  --help      this text
+
+Ctrl-C leaves the job running. ~/.bertline/cluster holds the token, the address and what the nodes
+said (BERTLINE_CLUSTER_FOLDER names another, for a second cluster); the run lies in ~/.bertline.
+TEXT
+}
+
+fail() {
+  echo "error: $1" >&2
+  exit 2
+}
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+state=${BERTLINE_CLUSTER_FOLDER:-$HOME/.bertline/cluster}
+log=$state/nodes.log
+
+# The environment of the checkout, or the one that is active; a checkout without one gets it.
+find_environment() {
+  if [[ -x $root/.venv/bin/ray ]]; then
+    PATH=$root/.venv/bin:$PATH
+  elif ! command -v ray >/dev/null; then
+    make -C "$root" environment || fail "no Python environment with Ray: see what make says"
+    PATH=$root/.venv/bin:$PATH
+  fi
+}
+
+# Ports that nobody listens on: Ray's own where they are free, else others.
+free_ports() {
+  python - "$@" <<'PYTHON'
+import socket
+import sys
+
+taken = []
+for wanted in sys.argv[1:]:
+    taken.append(socket.socket())
+    try:
+        taken[-1].bind(("127.0.0.1", int(wanted)))
+    except OSError:
+        taken[-1].bind(("127.0.0.1", 0))
+print(*(each.getsockname()[1] for each in taken))
+PYTHON
+}
+
+# The processes of this cluster, each known by what it has inherited: other clusters' have it not.
+processes() {
+  python - "BERTLINE_CLUSTER" "$state" <<'PYTHON'
+import sys
+
+import psutil
+
+name, value = sys.argv[1:]
+for process in psutil.process_iter():
+    try:
+        if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+            print(process.pid)
+    except psutil.Error:
+        pass
+PYTHON
+}
+
+start_node() {
+  local ports
+  # Workers' ports are the system's choice: several nodes share this machine's.
+  read -ra ports < <(free_ports 52365 52366 8078 8080)
+  BERTLINE_CLUSTER=$state ray start --node-ip-address=127.0.0.1 --disable-usage-stats \
+    --dashboard-agent-listen-port="${ports[0]}" --dashboard-agent-grpc-port="${ports[1]}" \
+    --runtime-env-agent-port="${ports[2]}" --metrics-export-port="${ports[3]}" \
+    --min-worker-port=0 --max-worker-port=0 --object-store-memory=500000000 "$@" >>"$log" 2>&1 </dev/null ||
+    fail "a node did not start: $(grep -v '^ *$' "$log" | tail -1); see $log"
+}
+
+start_head() {
+  local ports temporary
+  read -ra ports < <(free_ports 6379 8265 10001)
+  # Not in the state folder: the names of Ray's sockets must stay short.
+  temporary=$(mktemp -d /tmp/bertline.XXXXXX)
+  echo "$temporary" >"$state/temporary"
+  echo "starting  a Ray head"
+  : >"$log"
+  start_node --head --num-cpus=0 --port="${ports[0]}" --temp-dir="$temporary" \
+    --dashboard-host=127.0.0.1 --dashboard-port="${ports[1]}" \
+    --ray-client-server-port="${ports[2]}"
+  echo "127.0.0.1:${ports[0]}" >"$state/address"
+  echo "http://127.0.0.1:${ports[1]}" >"$state/dashboard"
+  echo 0 >"$state/workers"
+}
+
+start_workers() {
+  local cores each number
+  cores=$(python -c 'import os; print(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())')
+  each=$((cores / $1 > 0 ? cores / $1 : 1))
+  for ((number = $(<"$state/workers") + 1; number <= $1; number++)); do
+    echo "starting  worker node $number with $each CPU"
+    start_node --address="$(<"$state/address")" --num-cpus="$each"
+    echo "$number" >"$state/workers"
+  done
+}
+
+# The token, made once; it is nowhere shown.
+authenticate() {
+  mkdir -p "$state"
+  state=$(cd "$state" && pwd)
+  log=$state/nodes.log
+  [[ -s $state/token ]] ||
+    (umask 077 && python -c 'import secrets; print(secrets.token_hex(32), end="")' >"$state/token")
+  chmod 600 "$state/token"
+  unset RAY_ADDRESS RAY_AUTH_TOKEN
+  set -a
+  # shellcheck source=/dev/null
+  . "$root/infra/ray/node.env"
+  set +a
+  export RAY_AUTH_TOKEN_PATH=$state/token
+}
+
+start() {
+  local workers=$1
+  shift
+  if [[ -s $state/dashboard && -n $(processes) ]]; then
+    echo "found     the cluster of $state with $(<"$state/workers") worker nodes"
+  else
+    stop >/dev/null
+    start_head
+  fi
+  start_workers "$workers"
+  workers=$(<"$state/workers")
+  if [[ $# -eq 0 ]]; then
+    set -- python workflows/pretrain.py
+    [[ $workers -eq 1 ]] || set -- "$@" --cluster.num_workers "$workers"
+  fi
+  echo "cluster   $(<"$state/dashboard"); for your own commands:"
+  echo "          export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$state/token"
+  echo "submits   $*"
+  cd "$root"
+  trap 'echo "the job goes on; infra/ray/local.sh shows it again, stop ends it" >&2; exit 130' INT
+  ray job submit --address "$(<"$state/dashboard")" --working-dir . -- "$@"
+}
+
+# A job gets its SIGTERM and the time for a checkpoint; then the nodes go, and what is left.
+stop() {
+  local waited left
+  left=$(processes)
+  if [[ -n $left ]]; then
+    stop_jobs 2>>"$log" || echo "its jobs do not answer, and end without a checkpoint of now"
+    left=$(processes)
+    # shellcheck disable=SC2086
+    kill $left 2>/dev/null || true
+    for ((waited = 0; waited < 100; waited++)); do
+      left=$(processes)
+      [[ -n $left ]] || break
+      sleep 0.1
+    done
+    # shellcheck disable=SC2086
+    [[ -z $left ]] || kill -9 $left 2>/dev/null || true
+    echo "stopped   the cluster of $state"
+  else
+    echo "nothing to stop: no cluster of $state is running"
+  fi
+  if [[ -s $state/temporary ]]; then
+    rm -rf -- "$(<"$state/temporary")"
+  fi
+  rm -f -- "$state/temporary" "$state/address" "$state/dashboard" "$state/workers"
+}
+
+stop_jobs() {
+  python - "$(<"$state/dashboard")" <<'PYTHON'
+import sys
+import time
+
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+client = JobSubmissionClient(sys.argv[1])
+for job in client.list_jobs():
+    if job.submission_id and not job.status.is_terminal():
+        print(f"stopping  {job.entrypoint}", flush=True)
+        client.stop_job(job.submission_id)
+        while not client.get_job_status(job.submission_id).is_terminal():
+            time.sleep(0.5)
+PYTHON
+}
+
+main() {
+  local workers=1
+  case ${1:-} in
+  --help | -h)
+    usage
+    return
+    ;;
+  stop)
+    [[ $# -eq 1 ]] || fail "stop takes nothing else"
+    find_environment
+    authenticate
+    stop
+    return
+    ;;
+  esac
+  if [[ $# -gt 0 && $1 != -- ]]; then
+    [[ $1 =~ ^[1-9][0-9]?$ ]] || fail "'$1' is neither a number of workers nor stop; see --help"
+    workers=$1
+    shift
+  fi
+  if [[ $# -gt 0 ]]; then
+    [[ $1 == -- && $# -gt 1 ]] || fail "a command comes after the workers and --; see --help"
+    shift
+  fi
+  find_environment
+  authenticate
+  start "$workers" "$@"
+}
+
+main "$@"

@@ -1,0 +1,158 @@
+"""A cluster on one machine: from nothing to a finished job, and nothing is left of it."""
+
+import os
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from mlflow import MlflowClient
+
+from bert_core.training.checkpoint_names import checkpoint_step, committed_checkpoints
+from workflows.tracking.tracker import JOURNAL_NAME
+
+REPOSITORY = Path(__file__).parents[3]
+SCRIPT = REPOSITORY / "infra" / "ray" / "local.sh"
+
+
+@pytest.fixture
+def local(subprocess_environment, tmp_path):
+    """Runs local.sh for a home folder of its own; the token is its own too, not the tests'."""
+
+    def run(*arguments, timeout=60):
+        return subprocess.run(
+            [SCRIPT, *arguments],
+            cwd=tmp_path,
+            env=subprocess_environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run
+
+
+@pytest.fixture
+def state(tmp_path):
+    """Where local.sh keeps what it has started."""
+    return tmp_path / "home" / ".bertline" / "cluster"
+
+
+def has_steps(journal):
+    return journal.exists() and journal.stat().st_size > 10_000
+
+
+def processes_of(state):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("BERTLINE_CLUSTER") == str(state):
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            pass
+    return found
+
+
+def test_the_scripts_have_no_fault_that_shellcheck_knows():
+    scripts = sorted(SCRIPT.parent.glob("*.sh"))
+    assert len(scripts) == 2
+    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("", 0)
+    assert all("\nset -euo pipefail\n" in script.read_text() for script in scripts)
+
+
+def test_help_names_all_it_takes(local):
+    done = local("--help")
+    assert done.returncode == 0
+    for word in ("WORKERS", "COMMAND", "stop", "127.0.0.1", "Ctrl-C"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [("two",), ("0",), ("-1",), ("2", "python"), ("--",), ("stop", "now"), ("--stop",)]
+)
+def test_what_it_does_not_take_is_one_line(local, arguments, state):
+    done = local(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert not state.exists()
+
+
+def test_a_stop_of_nothing_says_so_and_the_token_is_made_once_and_for_the_user_alone(local, state):
+    first = local("stop")
+    assert first.returncode == 0
+    assert "nothing to stop" in first.stdout
+    token = (state / "token").read_text()
+    assert len(token) == 64
+    assert token not in first.stdout + first.stderr
+    (state / "token").chmod(0o644)
+    assert local("stop").returncode == 0
+    assert (state / "token").read_text() == token
+    assert stat.S_IMODE((state / "token").stat().st_mode) == 0o600
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_from_nothing_to_a_finished_quickstart_and_back(local, state, ray_cluster, tmp_path):
+    try:
+        done = local(timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        token = (state / "token").read_text()
+        assert token not in done.stdout + done.stderr
+        assert "registered   models:/bert/1" in done.stdout
+        assert "succeeded" in done.stdout
+        (run,) = (tmp_path / "home" / ".bertline" / "runs").glob("quickstart-????????")
+        assert (run / "model" / "model.safetensors").exists()
+        store = MlflowClient(f"sqlite:///{tmp_path}/home/.bertline/mlflow/mlflow.db")
+        (experiment,) = store.search_experiments(filter_string="name = 'pretraining'")
+        (tracked,) = store.search_runs([experiment.experiment_id])
+        assert (tracked.info.run_name, tracked.info.status) == (run.name, "FINISHED")
+
+        count = "import ray; ray.init(log_to_driver=False); print('nodes', len(ray.nodes()))"
+        again = local("2", "--", "python", "-c", count, timeout=200)
+        assert again.stdout.startswith("found ")
+        assert "starting  worker node 2" in again.stdout
+        assert "nodes 3" in again.stdout
+
+        # A path that is another folder in each process, as if on two machines.
+        prepare = (
+            f"{REPOSITORY}/workflows/prepare.py --text docs://json --output /proc/self/cwd/out"
+        )
+        refused = local("2", "--", "sh", "-c", f"cd {tmp_path} && python {prepare}", timeout=200)
+        (line,) = [line for line in refused.stdout.splitlines() if "error" in line[:8]]
+        assert "2 of 2 other nodes cannot reach the folder: /proc/self/cwd/out" in line
+        assert "exit code 2" in refused.stdout + refused.stderr
+        assert processes_of(state)
+        temporary = Path((state / "temporary").read_text().strip())
+    finally:
+        stopped = local("stop", timeout=200)
+    assert "stopped " in stopped.stdout
+    assert processes_of(state) == []
+    assert not temporary.exists()
+    # Another cluster of this machine goes on.
+    assert ray.get(ray.remote(num_cpus=1)(os.getpid).remote()) > 0
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_job_that_is_stopped_leaves_a_checkpoint(local, state, tmp_path, subprocess_environment):
+    runs = tmp_path / "home" / ".bertline" / "runs"
+    # A checkpoint of its own would come after hours.
+    command = "python workflows/pretrain.py --name long --checkpoint.every_steps 1000000"
+    words = [SCRIPT, "--", *command.split()]
+    with subprocess.Popen(words, cwd=tmp_path, env=subprocess_environment) as job:
+        try:
+            end = time.monotonic() + 280
+            while not has_steps(runs / "long" / JOURNAL_NAME):
+                assert job.poll() is None and time.monotonic() < end
+                time.sleep(0.5)
+        finally:
+            stopped = local("stop", timeout=200)
+    assert "stopping  python workflows/pretrain.py" in stopped.stdout
+    (checkpoint,) = committed_checkpoints(runs / "long" / "checkpoints")
+    assert checkpoint_step(checkpoint) > 0
+    assert processes_of(state) == []
