@@ -6,9 +6,8 @@ Ctrl-C and SIGTERM are passed on as a request to stop.
 """
 
 import os
-import signal
+import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,11 +18,15 @@ from uuid import uuid4
 import ray
 import ray.train
 import torch
+import torch.distributed as dist
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.train.v2.jax import JaxTrainer
 
 from bert_core.errors import UserError
+from workflows.background_call import InThread, stop_on_signal
 from workflows.cluster_capacity import Waiting, WorkerStatus
 from workflows.cluster_settings import ClusterSettings
 
@@ -33,13 +36,17 @@ POLL_SECONDS = 0.3
 
 @dataclass
 class Worker:
-    """What a training function knows of the cluster: its rank, its device, a word to the driver."""
+    """What a training function knows of the cluster: its rank, its device, a word to the driver.
+
+    `through_xla` says that its TPU computes by XLA; `device` is then the CPU, where torch is.
+    """
 
     rank: int
     world_size: int
     device: torch.device
     _channel: Any
     _stop: threading.Event = field(default_factory=threading.Event)
+    through_xla: bool = False
 
     def begin_job(self, number: int) -> None:
         """Says which job the news are of from here on."""
@@ -122,32 +129,56 @@ def workers_at(
     (`KeyboardInterrupt`). Leaves when the workers have gone.
     """
     channel: Any = ray.remote(num_cpus=0)(_Channel).remote()  # pyright: ignore - Ray's decorator
-    trainer = TorchTrainer(
-        _enter_worker,
-        train_loop_config={
-            "train_worker": train_worker,
-            "config": config,
-            "channel": channel,
-            "num_threads": settings.threads_per_worker or _share_of_cores(settings),
-        },
-        torch_config=TorchConfig(backend="nccl" if settings.use_gpu else "gloo"),
-        scaling_config=ScalingConfig(
-            num_workers=settings.num_workers,
-            use_gpu=settings.use_gpu,
-            resources_per_worker={"CPU": settings.cpus_per_worker}
-            | ({"GPU": 1} if settings.use_gpu else {}),
-        ),
-        # Our own checkpoints say where to go on; a fresh name keeps Ray from a resume of its own.
-        run_config=RunConfig(
-            name=f"attempt-{uuid4().hex[:8]}",
-            storage_path=str(folder),
-            failure_config=FailureConfig(max_failures=settings.max_failures),
-        ),
-    )
+    payload = {
+        "train_worker": train_worker,
+        "config": config,
+        "channel": channel,
+        "num_threads": settings.threads_per_worker or _share_of_cores(settings),
+        "through_xla": settings.tpu is not None,
+    }
+    trainer = _trainer(payload, settings, folder)
     workers = WorkersAtJobs(channel, InThread(trainer.fit), settings)
     with stop_on_signal(workers.request_stop):
         yield workers
         workers.wait()
+
+
+def _trainer(
+    payload: dict[str, Any], settings: ClusterSettings, folder: Path
+) -> TorchTrainer | JaxTrainer:
+    """Ray's trainer: torch's on CPU and GPU; on TPU JAX's, a worker on each host of a slice."""
+    # Our own checkpoints say where to go on; a fresh name keeps Ray from a resume of its own.
+    run_config = RunConfig(
+        name=f"attempt-{uuid4().hex[:8]}",
+        storage_path=str(folder),
+        failure_config=FailureConfig(max_failures=settings.max_failures),
+    )
+    resources = {"CPU": settings.cpus_per_worker}
+    if settings.tpu is not None:
+        kind = settings.tpu_slice
+        return JaxTrainer(
+            _enter_worker,
+            train_loop_config=payload,
+            scaling_config=ScalingConfig(
+                num_workers=settings.num_workers,
+                use_tpu=True,
+                topology=kind.topology,
+                accelerator_type=kind.accelerator_type,
+                resources_per_worker=resources | {"TPU": kind.chips_per_host},
+            ),
+            run_config=run_config,
+        )
+    return TorchTrainer(
+        _enter_worker,
+        train_loop_config=payload,
+        torch_config=TorchConfig(backend="nccl" if settings.use_gpu else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=settings.num_workers,
+            use_gpu=settings.use_gpu,
+            resources_per_worker=resources | ({"GPU": 1} if settings.use_gpu else {}),
+        ),
+        run_config=run_config,
+    )
 
 
 class WorkersAtJobs:
@@ -186,7 +217,7 @@ class WorkersAtJobs:
         try:
             outcomes: list[dict[str, Any]] = self._fit.result().return_value
         except WorkerGroupError as error:
-            if _only_lost_workers(error):
+            if _lost_workers(error):
                 raise UserError(
                     f"workers were lost more than {self._settings.max_failures} times",
                     "killed, out of memory, or their machine went away (see `ray summary actors`)",
@@ -223,9 +254,10 @@ def _answer(method: Any) -> Any:  # noqa: ANN401
 def current_worker(config: dict[str, Any]) -> Iterator[Worker]:
     """The worker this process is, inside `train_worker`, with a thread that listens for a stop."""
     context = ray.train.get_context()
-    rank = context.get_world_rank()
-    device = get_device()
-    worker = Worker(rank, context.get_world_size(), device, config["channel"])
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    through_xla = config["through_xla"]
+    device = torch.device("cpu") if through_xla else get_device()
+    worker = Worker(rank, world_size, device, config["channel"], through_xla=through_xla)
     ended = threading.Event()
 
     def listen() -> None:
@@ -238,11 +270,40 @@ def current_worker(config: dict[str, Any]) -> Iterator[Worker]:
         config["channel"].begin.remote(ray.get_runtime_context().get_placement_group_id())
         threading.Thread(target=listen, daemon=True, name="stop-listener").start()
     try:
-        yield worker
+        with _host_group(worker):
+            yield worker
     finally:
         ended.set()
     if rank == 0:
         config["channel"].end.remote()
+
+
+@contextmanager
+def _host_group(worker: Worker) -> Iterator[None]:
+    """Torch's process group among the hosts of a TPU, as there is one on CPU and GPU already.
+
+    XLA exchanges gradients; what else workers agree on, such as a checkpoint, goes over this.
+    """
+    if not worker.through_xla or worker.world_size == 1:
+        yield
+        return
+    here = free_address() if worker.rank == 0 else None
+    address = broadcast_from_rank_zero(here)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://{address}", rank=worker.rank, world_size=worker.world_size
+    )
+    yield
+    dist.destroy_process_group()
+
+
+def free_address() -> str:
+    """This node's address with a port that was free just now, `host:port`."""
+    host = ray.util.get_node_ip_address()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind(("", 0))
+        port = listener.getsockname()[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _enter_worker(payload: dict[str, Any]) -> Any:  # noqa: ANN401
@@ -257,65 +318,23 @@ def _enter_worker(payload: dict[str, Any]) -> Any:  # noqa: ANN401
     torch.set_num_threads(payload["num_threads"])
     torch.set_flush_denormal(True)  # products over denormals are several times slower
     try:
-        return payload["train_worker"](payload["config"] | {"channel": channel})
+        known = {"channel": channel, "through_xla": payload["through_xla"]}
+        return payload["train_worker"](payload["config"] | known)
     except UserError as error:
         ray.get(channel.fail.remote(error))
         raise
 
 
-def _only_lost_workers(error: WorkerGroupError) -> bool:
-    """Whether workers died, rather than raised something; the class is private to Ray."""
+def _lost_workers(error: WorkerGroupError) -> bool:
+    """Whether workers died, rather than raised something; the class is private to Ray.
+
+    Those that are left may raise what it is to lose the other end of an exchange.
+    """
     names = {type(each).__name__ for each in error.worker_failures.values()}
-    return names == {"WorkerHealthCheckFailedError"}
+    return "WorkerHealthCheckFailedError" in names
 
 
 def _share_of_cores(settings: ClusterSettings) -> int:
-    return max(1, (os.cpu_count() or 1) // max(settings.fewest_workers, 1))
-
-
-class InThread:
-    """A call in a thread of its own, so that the main thread stays free for signals."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._outcome: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
-        self._thread.start()
-
-    def _run(self, call: Callable[[], Any]) -> None:
-        try:
-            self._outcome = call()
-        except BaseException as error:
-            self._error = error
-
-    def running(self, wait_seconds: float) -> bool:
-        """Waits a while; whether the call has still not returned."""
-        self._thread.join(wait_seconds)
-        return self._thread.is_alive()
-
-    def result(self) -> Any:  # noqa: ANN401
-        """What the call returned; raises what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._outcome
-
-
-@contextmanager
-def stop_on_signal(request_stop: Callable[[], object]) -> Iterator[None]:
-    """Calls `request_stop` on SIGINT or SIGTERM; on a second one raises `KeyboardInterrupt`."""
-    asked = 0.0
-
-    def handle(number: int, frame: object) -> None:
-        nonlocal asked
-        del number, frame
-        if asked and time.monotonic() - asked > 1:
-            raise KeyboardInterrupt
-        asked = asked or time.monotonic()
-        request_stop()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    """Torch threads of a worker; a host of a TPU has one worker alone."""
+    beside = settings.fewest_workers if settings.tpu is None else 1
+    return max(1, (os.cpu_count() or 1) // beside)

@@ -12,6 +12,7 @@ from bert_core.errors import UserError
 from workflows.cluster_settings import ClusterSettings
 from workflows.progress import duration
 from workflows.ray_tasks import connect
+from workflows.tpu_capacity import refuse_missing_packages, refuse_missing_slices
 
 QUIET_SECONDS = 5.0
 """How long a run may say nothing before one looks what it waits for."""
@@ -40,7 +41,11 @@ def join_cluster_with_room(settings: ClusterSettings) -> None:
 
     Raises `UserError` for what would otherwise wait for ever on a cluster that cannot grow.
     """
+    if settings.tpu is not None:
+        refuse_missing_packages()
     connect()
+    if settings.tpu is not None:
+        refuse_missing_slices(settings)
     have = ray.cluster_resources()
     workers = settings.fewest_workers
     for kind, wanted in _needs(settings, workers).items():
@@ -100,6 +105,8 @@ class Waiting:
 def _needs(settings: ClusterSettings, workers: int) -> dict[str, float]:
     """What Ray reserves for so many workers, by kind."""
     needs = {"CPU": settings.cpus_per_worker * workers, "GPU": float(settings.use_gpu) * workers}
+    if settings.tpu is not None:
+        needs["TPU"] = float(settings.tpu_slice.chips_per_host * workers)
     return {kind: number for kind, number in needs.items() if number}
 
 
@@ -107,13 +114,19 @@ def _groups_of_this_job() -> dict[str, dict[str, Any]]:
     """Ray's live placement groups that this driver's job has made, by id, which ends in the job's.
 
     Ray Train has one at a time: CREATED when its resources are reserved, else waiting for them.
+    Those by which it holds a TPU slice before it reserves the hosts are left out.
     """
     job = ray.get_runtime_context().get_job_id()
     return {
         name: group
         for name, group in placement_group_table().items()
-        if name.endswith(job) and group["state"] != "REMOVED"
+        if name.endswith(job) and group["state"] != "REMOVED" and not _is_slice_head(group)
     }
+
+
+def _is_slice_head(group: dict[str, Any]) -> bool:
+    kinds = [kind for bundle in group["bundles"].values() for kind in bundle]
+    return len(kinds) == 1 and kinds[0].startswith("TPU-") and kinds[0].endswith("-head")
 
 
 def _count(workers: int) -> str:

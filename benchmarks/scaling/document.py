@@ -188,8 +188,9 @@ def _tpu_section() -> str:
     return (
         "## TPU slices\n\n"
         f"`base-fast`'s recipe. The rate is **assumed**: {percent(TPU_SHARE)} of the data sheet's. "
-        "1,024 chips are 4 slices of 256 over the data-centre network. This project has no code "
-        "for TPUs.\n\n" + table(header, rows, right=range(1, len(header)))
+        "1,024 chips are 4 slices of 256 over the data-centre network. Packed rows, which the "
+        "recipe has, are not for TPUs yet (docs/tpu.md).\n\n"
+        + table(header, rows, right=range(1, len(header)))
     )
 
 

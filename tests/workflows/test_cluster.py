@@ -1,15 +1,16 @@
 """The parts around Ray Train; whole trainers run in test_pretrain.py."""
 
 import os
-import signal
+import socket
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 import ray
 import torch
 from ray.exceptions import RayActorError
+from ray.train.torch import TorchTrainer
+from ray.train.v2.jax import JaxTrainer
 
 from bert_core.errors import UserError
 from workflows import cluster
@@ -21,39 +22,7 @@ def test_cores_are_shared_out_among_the_fewest_workers():
     cores = os.cpu_count() or 1
     assert cluster._share_of_cores(ClusterSettings()) == cores
     assert cluster._share_of_cores(ClusterSettings(num_workers=(cores, 99))) == 1
-
-
-def test_one_signal_asks_and_a_second_abandons(monkeypatch):
-    asked = []
-    clock = [100.0]
-    monkeypatch.setattr(cluster.time, "monotonic", lambda: clock[0])
-    before = signal.getsignal(signal.SIGTERM)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        cluster.stop_on_signal(lambda: asked.append(True)),
-    ):
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert asked == [True]
-        os.kill(os.getpid(), signal.SIGTERM)  # a terminal and a job may both pass it on
-        clock[0] += 2
-        os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_call_in_a_thread_returns_or_raises_what_it_would():
-    release = threading.Event()
-    call = cluster.InThread(lambda: release.wait(30) and "done")
-    assert call.running(0.01)
-    release.set()
-    end = time.monotonic() + 10
-    while call.running(0.05):
-        assert time.monotonic() < end
-    assert call.result() == "done"
-    broken = cluster.InThread(lambda: 1 // 0)
-    while broken.running(0.05):
-        pass
-    with pytest.raises(ZeroDivisionError):
-        broken.result()
+    assert cluster._share_of_cores(ClusterSettings(tpu="v4", topology="2x2x2")) == cores, "a host"
 
 
 @pytest.mark.ray
@@ -91,7 +60,13 @@ def test_a_mistake_in_a_worker_is_told_once_and_not_tried_again(monkeypatch):
         assert torch.get_num_threads() == 1
         raise UserError("the disk is full", config["name"], "free some")
 
-    payload = {"channel": channel, "config": {"name": "a"}, "num_threads": 1, "train_worker": train}
+    payload = {
+        "channel": channel,
+        "config": {"name": "a"},
+        "num_threads": 1,
+        "train_worker": train,
+        "through_xla": False,
+    }
     try:
         with pytest.raises(UserError, match="the disk is full"):
             cluster._enter_worker(payload)
@@ -167,3 +142,54 @@ def test_other_ranks_say_nothing_of_jobs():
     worker.begin_job(3)
     worker.end_job({"step": 1, "stopped": False})
     assert channel.channel.status() == WorkerStatus()
+
+
+@pytest.mark.parametrize(
+    ("settings", "trainer", "scaling"),
+    [
+        ({"num_workers": 2}, TorchTrainer, {"num_workers": 2, "use_gpu": False, "use_tpu": False}),
+        ({"use_gpu": True}, TorchTrainer, {"use_gpu": True}),
+        (
+            {"tpu": "v5e", "topology": "4x4", "num_slices": [1, 2], "cpus_per_worker": 3},
+            JaxTrainer,
+            {
+                "num_workers": (4, 8),
+                "use_tpu": True,
+                "topology": "4x4",
+                "accelerator_type": "TPU-V5LITEPOD",
+                "resources_per_worker": {"CPU": 3, "TPU": 4},
+            },
+        ),
+    ],
+)
+def test_what_is_asked_of_ray_for_a_tpu_is_a_host_each(tmp_path, settings, trainer, scaling):
+    made = cluster._trainer({}, ClusterSettings(**settings), tmp_path)
+    assert type(made) is trainer
+    assert {name: getattr(made.scaling_config, name) for name in scaling} == scaling
+    assert made.run_config.failure_config.max_failures == 3
+
+
+def test_a_free_address_can_be_listened_at():
+    host, port = cluster.free_address().rsplit(":", 1)
+    with socket.create_server(("", int(port))):
+        socket.create_connection((host.strip("[]"), int(port)), 5).close()
+
+
+def test_hosts_of_a_tpu_agree_over_a_group_of_their_own(monkeypatch):
+    joined = []
+    monkeypatch.setattr(cluster, "broadcast_from_rank_zero", lambda said: said or "there:1")
+    monkeypatch.setattr(cluster, "free_address", lambda: "here:1")
+    monkeypatch.setattr(
+        cluster.dist, "init_process_group", lambda kind, **how: joined.append((kind, how))
+    )
+    monkeypatch.setattr(cluster.dist, "destroy_process_group", lambda: joined.append("left"))
+    for rank, world_size, through_xla in ((0, 2, True), (1, 2, True), (0, 1, True), (0, 2, False)):
+        worker = cluster.Worker(
+            rank, world_size, torch.device("cpu"), None, through_xla=through_xla
+        )
+        with cluster._host_group(worker):
+            pass
+    first, left, second, again = joined
+    assert first == ("gloo", {"init_method": "tcp://here:1", "rank": 0, "world_size": 2})
+    assert second == ("gloo", {"init_method": "tcp://there:1", "rank": 1, "world_size": 2})
+    assert left == again == "left", "one alone has nobody to agree with, and torch has its own"

@@ -223,6 +223,15 @@ def contents(storage):
         (["--preset", "bsae"], ["unknown preset, did you mean base", "--preset bsae"]),
         (["--preset", "no/such.yaml"], ["cannot read the preset", "no/such.yaml", "No such file"]),
         (["--profile", "gpus"], ["unknown profile, did you mean gpu", "local"]),
+        (["--profile", "tpu-v5e16"], ["unknown profile, did you mean tpu-v5e-16", "tpu-v6e-16"]),
+        (
+            ["--profile", "tpu-v5e-16", "--cluster.num_workers", "3"],
+            ["v5e 4x4 has 4 hosts", "3 workers do not fit", "leave out --cluster.num_workers"],
+        ),
+        (
+            ["--profile", "tpu-v4-16", "--cluster.topology", "2x2x3"],
+            ["v4 has no topology 2x2x3, did you mean 2x2x4; it has 2x2x1, 2x2x2, 2x2x4"],
+        ),
         (["--seed", "many"], ["--seed", "valid integer"]),
         (["--name", "../../elsewhere"], ["--name"]),
         (["--storage", "file:///proc/runs"], ["file:///proc/runs", "choose another --storage"]),

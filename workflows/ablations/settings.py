@@ -61,6 +61,7 @@ class AblateSettings(PretrainSettings):
     """
 
     machine_fields = PretrainSettings.machine_fields | {"task"}
+    trains_on_tpu = False  # nor do the fine-tunings
 
     study: str = Field(description=f"what to vary: {', '.join(STUDIES)}")
     variants: tuple[str, ...] = Field(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from workflows.cluster_settings import ClusterSettings
 from workflows.finetuning.settings import TaggerSettings
@@ -59,3 +59,8 @@ class Table7Settings(CommandLineSettings):
     tracking_uri: str | None = Field(
         default=None, description="MLflow tracking URI; by default the store under the storage"
     )
+
+    @field_validator("cluster")
+    @classmethod
+    def _nothing_here_trains_on_tpu(cls, value: ClusterSettings) -> ClusterSettings:
+        return value.without_tpu()

@@ -118,6 +118,7 @@ class PretrainSettings(RunSettings):
     """
 
     machine_fields = RunSettings.machine_fields | {"preset", "shards"}
+    trains_on_tpu = True
 
     preset: str = Field(
         default="quickstart", description="what to train: a preset's name, or a YAML file"
@@ -186,6 +187,12 @@ class PretrainSettings(RunSettings):
                     "packed rows need 16 bits on GPU: set --precision bfloat16 or "
                     "--batch.packed false"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _tpu_has_padded_rows(self) -> Self:
+        if self.cluster.tpu is not None and self.batch.packed:
+            raise ValueError("packed rows do not run on TPU: set --batch.packed false")
         return self
 
     @property

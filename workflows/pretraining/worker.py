@@ -18,7 +18,7 @@ from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.compilation import compiled
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
-from bert_core.training.loop import StepResult, TrainingState
+from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.cluster import Worker
 from workflows.pretraining.metrics import metric_name, step_metrics
@@ -35,7 +35,12 @@ def open_pretraining(
 ) -> "PretrainingRun":
     """The run of a job (`OpenRun`); `config` holds `settings` and `shards`."""
     settings = PretrainSettings.model_validate(config["settings"])
-    return PretrainingRun(settings, worker, folder, Path(config["shards"]), remote)
+    kind = PretrainingRun
+    if worker.through_xla:
+        from workflows.pretraining.xla_worker import XlaPretrainingRun
+
+        kind = XlaPretrainingRun
+    return kind(settings, worker, folder, Path(config["shards"]), remote)
 
 
 class PretrainingRun(TrainingRun):
@@ -76,12 +81,15 @@ class PretrainingRun(TrainingRun):
             source = self._source(self.shards, number)
             steps = source.steps(
                 step - first,
-                self.worker.rank,
-                self.worker.world_size,
+                *self.share(),
                 pinned=self.worker.device.type == "cuda",
             )
             yield from islice(steps, left)
             step += left
+
+    def share(self) -> tuple[int, int]:
+        """Which share of each global batch is this worker's, from 0, and how many there are."""
+        return self.worker.rank, self.worker.world_size
 
     def compute_loss(self) -> Any:  # noqa: ANN401 - compiled or not, it is called alike
         """The losses of the objective, compiled where the settings say so."""
@@ -132,16 +140,21 @@ class PretrainingRun(TrainingRun):
         number, _ = self.settings.phase_at(min(step, self.total_steps) - 1)
         heldout = self._source(open_shards(self.shards_folder, "heldout"), number)
         batches: Iterator[PretrainingBatch] = heldout.epoch_zero(
-            self.settings.evaluation.num_rows, self.worker.rank, self.worker.world_size
+            self.settings.evaluation.num_rows, *self.share()
         )
+        loss, dtype = self.evaluation_loss()
         return evaluate_pretraining(
             self.state.model,
             batches,
-            compute_loss,
+            loss,
             device=self.worker.device,
             token_counts=self._token_counts(number),
-            autocast_dtype=self.dtype,
+            autocast_dtype=dtype,
         )
+
+    def evaluation_loss(self) -> tuple[ComputeLoss, torch.dtype | None]:
+        """The loss function of an evaluation, and the type of its matrix products."""
+        return compute_loss, self.dtype
 
     def _token_counts(self, phase: int) -> np.ndarray:
         """How often each token is to be predicted in training, [vocabulary]."""
@@ -160,6 +173,6 @@ class PretrainingRun(TrainingRun):
             sequence_length=self.settings.phases[phase].sequence_length,
             seed=self.settings.seed,
             phase=phase,
-            static_shapes=self.worker.device.type != "cpu",
+            static_shapes=self.worker.device.type != "cpu" or self.worker.through_xla,
             cache_folder=self.folder.path / "cache",
         )

@@ -103,7 +103,7 @@ def package_findings(recorded: RecordedRun) -> list[Finding]:
 
 def hardware_findings(recorded: RecordedRun, cluster: ClusterSettings) -> list[Finding]:
     """A finding for each device and number that is not what it was; one where all are the same."""
-    device = "cuda" if cluster.use_gpu else "cpu"
+    device = "cuda" if cluster.use_gpu else "cpu" if cluster.tpu is None else "tpu"
     here = processor_name(torch.device(device)) if device == "cpu" else None
     now = {
         "device": device,

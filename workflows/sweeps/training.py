@@ -16,7 +16,8 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from bert_core.errors import UserError
-from workflows.cluster import POLL_SECONDS, InThread, stop_on_signal
+from workflows.background_call import InThread, stop_on_signal
+from workflows.cluster import POLL_SECONDS
 from workflows.cluster_settings import ClusterSettings
 from workflows.ray_tasks import connect
 from workflows.sweeps.trial import EPOCH, SCORE, Board, run_trial

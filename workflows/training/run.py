@@ -29,6 +29,7 @@ from workflows.remote_run import RemoteRun, agree_on_checkpoint
 from workflows.run_folder import RunFolder
 from workflows.tracking.journal import Journal
 from workflows.tracking.tracker import JOURNAL_NAME
+from workflows.training import xla_device
 from workflows.training.run_settings import RunSettings
 from workflows.training.throughput import Throughput
 
@@ -97,13 +98,12 @@ class TrainingRun(ABC):
     def evaluate(self, step: int) -> Mapping[str, float]:
         """Measures the model, on all ranks together; the figures count on rank 0."""
 
-    def train(self) -> dict[str, Any]:
-        """Goes through the steps that are left; the last step and whether it was told to stop."""
-        earlier_seconds = self._resume()
-        settings, state = self.run_settings, self.state
-        results = train(
-            state,
-            self.batches(state.step),
+    def results(self) -> Iterator[StepResult]:
+        """Trains the steps that are left; each is made when its result is asked for."""
+        settings = self.run_settings
+        return train(
+            self.state,
+            self.batches(self.state.step),
             self.compute_loss(),
             total_steps=self.total_steps,
             schedule=self.learning_rate,
@@ -113,9 +113,18 @@ class TrainingRun(ABC):
             seed=settings.seed,
             should_stop=self.worker.stop_requested,
         )
+
+    def current_state(self) -> TrainingState:
+        """The state after the last step, where a checkpoint can be written of it."""
+        return self.state
+
+    def train(self) -> dict[str, Any]:
+        """Goes through the steps that are left; the last step and whether it was told to stop."""
+        earlier_seconds = self._resume()
+        settings, state = self.run_settings, self.state
         stopped = False
         self.throughput.start(earlier_seconds)
-        for result in results:
+        for result in self.results():
             self._unread.append(result)
             finished = result.step == self.total_steps
             stopped = result.stopped and not finished
@@ -167,7 +176,8 @@ class TrainingRun(ABC):
                 shutil.copyfile(saved, here)
 
     def _reading_is_due(self) -> bool:
-        return self.worker.device.type == "cpu" or len(self._unread) >= READ_EVERY_STEPS
+        at_once = self.worker.device.type == "cpu" and not self.worker.through_xla
+        return at_once or len(self._unread) >= READ_EVERY_STEPS
 
     def _read_results(self) -> None:
         """Brings the results of the last steps to the host: journal, throughput, news."""
@@ -194,14 +204,13 @@ class TrainingRun(ABC):
         with self.throughput.paused():
             path = save_checkpoint(
                 self.folder.checkpoints,
-                self.state,
+                self.current_state(),
                 extra={
                     "settings": settings.model_dump(mode="json"),
                     "data_hash": self.data_hash,
                     "total_steps": self.total_steps,
                     "used_seconds": self.throughput.usage(),
-                    "device": self.worker.device.type,
-                    "processor": processor_name(self.worker.device),
+                    **self._device(),
                     "notes": self.notes,
                 },
                 files={JOURNAL_NAME: self.journal.path} | self._kept(),
@@ -209,6 +218,12 @@ class TrainingRun(ABC):
             )
             self._upload(path)
         self._publish({"checkpoint": path.name}, at_once=True)
+
+    def _device(self) -> dict[str, str]:
+        if self.worker.through_xla:
+            return {"device": xla_device.kind(), "processor": xla_device.name()}
+        device = self.worker.device
+        return {"device": device.type, "processor": processor_name(device)}
 
     def _kept(self) -> dict[str, Path]:
         paths = {name: self.folder.path / name for name in self.kept_files}

@@ -1,8 +1,8 @@
 """The settings that every training run has: its name and place, its workers, its checkpoints."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bert_core.training.settings import OptimizerSettings
 from workflows.cluster_settings import ClusterSettings
@@ -39,6 +39,8 @@ class RunSettings(CommandLineSettings):
 
     machine_fields: ClassVar[frozenset[str]] = frozenset({"profile", "name", "storage", "fresh"})
     """What belongs to one machine or one run, and not to what is repeated."""
+    trains_on_tpu: ClassVar[bool] = False
+    """Whether the steps also go through XLA."""
 
     profile: str = Field(
         default="local", description="where to train: a profile's name, or a YAML file"
@@ -69,6 +71,12 @@ class RunSettings(CommandLineSettings):
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
+
+    @model_validator(mode="after")
+    def _only_some_train_on_tpu(self) -> Self:
+        if not self.trains_on_tpu:
+            self.cluster.without_tpu()
+        return self
 
     def portable(self) -> dict[str, Any]:
         """The settings without what belongs to one machine."""

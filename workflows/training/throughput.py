@@ -12,6 +12,7 @@ import torch
 from bert_core.model.linear import linear
 from bert_core.training.loop import StepResult
 from workflows.cluster import Worker
+from workflows.training import xla_device
 
 RECENT_STEPS = 50
 """Steps over which rates are taken."""
@@ -76,8 +77,14 @@ class Throughput:
         return self._earlier_seconds + self._busy_seconds * self._worker.world_size
 
     def _measure_peak(self) -> None:
-        self._peak = max(self._peak, peak_flops(self._worker.device) * self._worker.world_size)
+        worker = self._worker
+        peak = xla_device.peak_flops() if worker.through_xla else peak_flops(worker.device)
+        self._peak = max(self._peak, peak * worker.world_size)
         self._num_peaks += 1
+
+    def _memory_bytes(self) -> int:
+        worker = self._worker
+        return xla_device.memory_bytes() if worker.through_xla else memory_bytes(worker.device)
 
     def _figures(self, step: int) -> dict[str, float]:
         seconds, tokens, slots, flops = map(sum, zip(*self._steps, strict=True))
@@ -85,7 +92,7 @@ class Throughput:
             "tokens_per_second": tokens / seconds,
             "padding_share": 1 - tokens / slots,
             "mfu": flops / seconds / self._peak,
-            "memory_bytes": memory_bytes(self._worker.device),
+            "memory_bytes": self._memory_bytes(),
             "eta_seconds": (self._total_steps - step) * seconds / len(self._steps),
         }
 

@@ -12,13 +12,16 @@ from workflows.run_folder import RunFolder, write_atomically
 from workflows.tracking.tracker import SPECIFICATION_NAME, TrackingSummary, read_json
 from workflows.training.job import JobResults, TrainingJob
 
-WATTS = {"cpu": 10, "cuda": 700}
-"""The assumption behind the energy estimate: a server core with memory, an H100 under load."""
+WATTS = {"cpu": 10, "cuda": 700, "tpu": 1000}
+"""The assumption behind the energy estimate: a server core with memory, an H100 under load, a TPU
+host with four v4 chips under load.
+"""
+_COUNTED = {"cpu": "core", "cuda": "GPU", "tpu": "TPU host"}
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a run has used: device hours are core-hours on CPU, else GPU-hours."""
+    """What a run has used: device hours are those of cores on CPU, of GPUs, of hosts of a TPU."""
 
     device: str
     device_hours: float
@@ -32,7 +35,7 @@ class Usage:
 
     def __str__(self) -> str:
         """Hours and energy in words, with the assumption behind the energy."""
-        kind, watts = ("core", WATTS["cpu"]) if self.device == "cpu" else ("GPU", WATTS["cuda"])
+        kind, watts = _COUNTED[self.device], WATTS[self.device]
         kilowatt_hours = self.device_hours * watts / 1000
         return (
             f"{self.device_hours:.2f} {kind}-hours, about {kilowatt_hours:.3g} kWh "

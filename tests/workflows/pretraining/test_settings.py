@@ -138,3 +138,12 @@ def test_what_cannot_train_is_refused():
     # A CPU has a kernel for it, and a range of workers may begin with few.
     PretrainSettings(batch=packed, name="wiki-2.1_a")
     PretrainSettings(cluster={"num_workers": [2, 300]})
+
+
+def test_on_tpu_rows_are_padded():
+    on_tpu = {"cluster": {"tpu": "v4", "topology": "2x2x2"}}
+    assert PretrainSettings(**on_tpu).cluster.num_workers == 2
+    with pytest.raises(ValidationError, match="packed rows do not run on TPU: set --batch.packed"):
+        PretrainSettings(**on_tpu, batch={"packed": True})
+    with pytest.raises(ValidationError, match="2 workers cannot share 1 rows"):
+        PretrainSettings(**on_tpu, batch={"global_batch_size": 1})

@@ -112,5 +112,9 @@ def test_other_packages_and_another_machine_are_warned_of(run):
         "workers": "2 where it was 4",
     }
     assert not any(each.refuses for each in findings)
+    on_tpu = {"device": "tpu", "num_threads": 8, "world_size": 2, "processor": "TPU v4"}
+    again = ClusterSettings(threads_per_worker=8, tpu="v4", topology="2x2x2")
+    (same,) = hardware_findings(replace(run, outcome=on_tpu), again)
+    assert same.text == "the same: tpu; workers 2, threads 8"
     (unknown,) = hardware_findings(replace(run, outcome={}), ClusterSettings())
     assert "not recorded which it was" in unknown.text

@@ -1,6 +1,11 @@
 import pytest
 from pydantic import ValidationError
 
+from workflows.ablations.settings import AblateSettings
+from workflows.evaluation.table7_settings import Table7Settings
+from workflows.finetuning.settings import settings_class
+from workflows.pretraining.settings import PretrainSettings
+from workflows.sweeps.settings import tune_settings_class
 from workflows.training.run_settings import RunSettings
 
 
@@ -16,3 +21,20 @@ def test_what_belongs_to_a_machine_is_not_repeated():
 def test_a_name_is_that_of_a_folder(name):
     with pytest.raises(ValidationError, match="name"):
         RunSettings(name=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (settings_class("sst2"), {"task": "sst2", "data": "data", "model": "model"}),
+        (tune_settings_class("sst2"), {"task": "sst2", "data": "data", "model": "model"}),
+        (AblateSettings, {"study": "objective"}),
+        (Table7Settings, {"data": "data", "model": "model"}),
+    ],
+)
+def test_on_tpu_there_is_pretraining_alone(kind, values):
+    kind(**values)
+    tpu = {"cluster": {"tpu": "v5e", "topology": "4x4"}}
+    with pytest.raises(ValidationError, match="only pre-training, .* runs on TPU"):
+        kind(**values, **tpu)
+    assert PretrainSettings(**tpu).cluster.num_workers == 4

@@ -80,6 +80,7 @@ def test_registered_once_and_only_then_the_run_is_done(job, tmp_path, capsys):
 def test_use_is_said_with_the_assumption_behind_it():
     assert str(Usage("cpu", 2.0)) == "2.00 core-hours, about 0.02 kWh (assuming 10 W per core)"
     assert str(Usage("cuda", 10.0)).startswith("10.00 GPU-hours, about 7 kWh")
+    assert str(Usage("tpu", 3.0)).startswith("3.00 TPU host-hours, about 3 kWh")
 
 
 def test_how_mlflow_is_opened():

@@ -352,6 +352,15 @@ def test_evaluation_reads_each_row_once_whatever_the_number_of_ranks():
 
 
 @pytest.mark.parametrize("packed", [False, True])
+def test_evaluation_has_the_shapes_of_a_step_of_few_rows(packed):
+    source = make_source(static=True, packed=packed, global_batch_size=6, micro_batch_size=32)
+    batches = list(source.epoch_zero(50))
+    assert sum(len(list(rows_of(batch))) for batch in batches) == 50
+    shapes = {batch.input_ids.shape for batch in [*batches, *source.step(0).micro_batches]}
+    assert len(shapes) == 1, "one program"
+
+
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("micro_batch", "of"), [(8, 32), (32, 32), (64, 32), (5, 7)])
 def test_evaluation_fits_into_static_shapes(packed, micro_batch, of):
     """A step has several bins, so that one has room for less than a micro-batch."""

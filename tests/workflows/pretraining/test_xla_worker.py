@@ -1,0 +1,114 @@
+"""The worker of a TPU host in this process, alone: its chips are one CPU device."""
+
+import shutil
+
+import jax
+import pytest
+import torch
+from pretraining_runs import Channel, Run, StoppingWorker, train_here, write_corpus
+
+from bert_core.errors import UserError
+from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+from workflows.pretraining import xla_worker
+from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.worker import PretrainingRun, open_pretraining
+from workflows.pretraining.xla_worker import XlaPretrainingRun
+from workflows.settings import parse_command_line
+
+STEPS = 12
+SETTINGS = {
+    "model.hidden_dropout_prob": 0.0,
+    "model.attention_probs_dropout_prob": 0.0,
+    "checkpoint.every_steps": 100,
+    "evaluation.every_steps": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def open_run(run, stop_after=-1):
+    """The run as a worker of a TPU opens it."""
+    settings = parse_command_line(PretrainSettings, run.arguments())
+    worker = StoppingWorker(0, 1, torch.device("cpu"), Channel(), through_xla=True)
+    worker.steps_left = stop_after
+    config = {"settings": settings.model_dump(mode="json"), "shards": str(run.shards)}
+    run.folder.mkdir(parents=True, exist_ok=True)
+    return open_pretraining(config, worker, run.folder, None)
+
+
+def losses(run):
+    return {step: each["train/loss"] for step, each in run.records() if "train/loss" in each}
+
+
+@pytest.mark.slow
+def test_from_torch_through_xla_and_back(tmp_path, corpus):
+    whole = Run(tmp_path / "torch", "run", corpus, STEPS, SETTINGS)
+    train_here(whole, stop_after=4)
+    moved = Run(tmp_path / "moved", "run", corpus, STEPS, SETTINGS)
+    shutil.copytree(whole.folder, moved.folder)
+    train_here(whole)
+
+    here = open_run(moved, stop_after=5)
+    outcome = here.train()
+    assert outcome["stopped"] and 9 <= outcome["step"] <= 10, "it hears of a stop a step late"
+    path, _ = newest_checkpoint(moved.checkpoints)
+    info = read_checkpoint(path)
+    assert info.step == outcome["step"]
+    assert info.extra["device"] == "cpu" and info.extra["processor"] == "cpu"
+    assert "going on from step 4" in here.messages
+    train_here(moved)
+
+    ours, theirs = losses(moved), losses(whole)
+    assert ours.keys() == theirs.keys() == set(range(1, STEPS + 1))
+    differences = {step: abs(ours[step] - theirs[step]) for step in ours}
+    assert max(differences.values()) < 5e-5, differences
+    for step in (5, outcome["step"] + 1):
+        assert differences[step] < 1e-5, "the first step on the other side"
+    ours, theirs = (heldout(run, 8) for run in (moved, whole))
+    assert ours == pytest.approx(theirs, rel=2e-5) and "heldout/perplexity" in ours
+
+
+def heldout(run, at):
+    (figures,) = (
+        each for step, each in run.records() if step == at and "heldout/perplexity" in each
+    )
+    return figures
+
+
+@pytest.mark.parametrize(
+    ("through_xla", "kind"), [(True, XlaPretrainingRun), (False, PretrainingRun)]
+)
+def test_a_worker_of_a_tpu_computes_by_xla_and_no_other(tmp_path, corpus, through_xla, kind):
+    run = Run(tmp_path, "run", corpus, STEPS, SETTINGS)
+    settings = parse_command_line(PretrainSettings, run.arguments())
+    worker = StoppingWorker(0, 1, torch.device("cpu"), Channel(), through_xla=through_xla)
+    config = {"settings": settings.model_dump(mode="json"), "shards": str(corpus)}
+    here = open_pretraining(config, worker, run.folder, None)
+    assert type(here) is kind
+    first, second = (next(here.batches(step)).micro_batches[0] for step in (0, 1))
+    assert (first.num_slots == second.num_slots == 8 * 32) is through_xla, "shapes that stay"
+
+
+def test_its_share_is_by_jax_and_not_by_ray(tmp_path, corpus, monkeypatch):
+    here = open_run(Run(tmp_path, "run", corpus, STEPS, SETTINGS))
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    step = next(here.batches(0))
+    assert sum(len(batch.next_sentence) for batch in step.micro_batches) == 4
+    assert step.num_rows == 8
+
+
+@pytest.mark.parametrize(
+    ("message", "raised"), [("RESOURCE_EXHAUSTED: 17 GiB", UserError), ("INTERNAL", None)]
+)
+def test_a_chip_without_room_is_the_users_to_mend(tmp_path, corpus, monkeypatch, message, raised):
+    def full(*_, **__):
+        raise jax.errors.JaxRuntimeError(message)
+
+    monkeypatch.setattr(xla_worker, "XlaTraining", full)
+    here = open_run(Run(tmp_path, "run", corpus, STEPS, SETTINGS))
+    with pytest.raises(raised or jax.errors.JaxRuntimeError, match="out of memory|INTERNAL"):
+        here.train()
