@@ -20,18 +20,22 @@ import ray.train
 import torch
 import torch.distributed as dist
 from ray.exceptions import OutOfMemoryError, RayActorError
-from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+from ray.train import FailureConfig, Result, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.train.v2.jax import JaxTrainer
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bert_core.errors import UserError
 from workflows.background_call import InThread, stop_on_signal
 from workflows.cluster_capacity import Waiting, WorkerStatus
 from workflows.cluster_settings import ClusterSettings
+from workflows.regrouping import NodeWatch, within_room
 
 POLL_SECONDS = 0.3
 """How often the driver looks for news and a worker for a request to stop."""
+NEVER_SECONDS = 1e9
+"""How often Ray resizes a group: it would not let workers save, as `regrouping` does."""
 
 
 @dataclass
@@ -77,10 +81,12 @@ class _Channel:
         self._status = WorkerStatus()
         self._job = 0
         self._stop = False
+        self._leaving = False
         self._failure: UserError | None = None
 
     def begin(self, group: str | None) -> None:
         # The news of a lost worker are no news now; a job that it finished stays finished.
+        self._leaving = False
         self._status = WorkerStatus(group=group, outcomes=self._status.outcomes)
 
     def begin_job(self, number: int) -> None:
@@ -91,16 +97,26 @@ class _Channel:
         self._status.news[self._job] = news
 
     def end_job(self, outcome: dict[str, Any]) -> None:
-        self._status.outcomes[self._job] = outcome
+        if self._stop or not (self._leaving and outcome["stopped"]):
+            self._status.outcomes[self._job] = outcome
 
     def end(self) -> None:
-        self._status.ended = True
+        self._status.ended = self._stop or not self._leaving
 
     def request_stop(self) -> None:
         self._stop = True
 
     def stop_requested(self) -> bool:
-        return self._stop
+        return self._stop or self._leaving
+
+    def leave(self, group: str) -> None:
+        self._leaving = group == self._status.group
+
+    def begin_again(self) -> bool:
+        # For workers that were asked to leave, and for no other reason.
+        again = self._leaving and not self._stop and self._failure is None
+        self._leaving = False
+        return again
 
     def fail(self, failure: UserError) -> None:
         self._failure = self._failure or failure
@@ -120,15 +136,19 @@ def workers_at(
     settings: ClusterSettings,
     folder: Path,
 ) -> Iterator["WorkersAtJobs"]:
-    """Calls `train_worker(config)` on every worker, which returns the outcomes of its jobs.
+    """Calls `train_worker(config)` on every worker, which returns the outcomes of config["jobs"].
 
     The driver has joined a cluster with room for them (`join_cluster_with_room`).
-    `folder` holds Ray's own files. Lost workers are replaced up to `max_failures` times; a
-    `UserError` in a worker ends the jobs at once. On SIGINT or SIGTERM the workers are asked to
-    stop and to return; on a second one, or where none is at work, the jobs are abandoned
+    `folder` holds Ray's own files. Lost workers are replaced up to `max_failures` times; those that
+    should begin again elsewhere (`regrouping`) are asked to stop, and others go on. A `UserError`
+    in a worker ends the jobs at once. On SIGINT or SIGTERM the workers are asked to stop and to
+    return; on a second one, or where none is at work, the jobs are abandoned
     (`KeyboardInterrupt`). Leaves when the workers have gone.
     """
-    channel: Any = ray.remote(num_cpus=0)(_Channel).remote()  # pyright: ignore - Ray's decorator
+    # Beside the driver: what needs no CPU would be put on any node, and be lost with it.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor: Any = ray.remote(num_cpus=0)(_Channel)
+    channel = actor.options(scheduling_strategy=here).remote()
     payload = {
         "train_worker": train_worker,
         "config": config,
@@ -136,11 +156,23 @@ def workers_at(
         "num_threads": settings.threads_per_worker or _share_of_cores(settings),
         "through_xla": settings.tpu is not None,
     }
-    trainer = _trainer(payload, settings, folder)
-    workers = WorkersAtJobs(channel, InThread(trainer.fit), settings)
-    with stop_on_signal(workers.request_stop):
+    watch = NodeWatch(settings, lambda: _answer(channel.status).group, channel.leave.remote)
+    fit = InThread(lambda: _fit_in_groups(payload, settings, folder))
+    workers = WorkersAtJobs(channel, fit, settings, lambda: watch.reason)
+    with stop_on_signal(workers.request_stop), watch:
         yield workers
         workers.wait()
+
+
+def _fit_in_groups(payload: dict[str, Any], settings: ClusterSettings, folder: Path) -> Result:
+    """Trains with one group of workers after the other; returns what Ray says of the last."""
+    channel, num_jobs = payload["channel"], len(payload["config"]["jobs"])
+    while True:
+        result = _trainer(payload, within_room(settings), folder).fit()
+        outcomes = result.return_value or []
+        finished = len(outcomes) == num_jobs and not outcomes[-1]["stopped"]
+        if finished or not ray.get(channel.begin_again.remote()):
+            return result
 
 
 def _trainer(
@@ -164,6 +196,7 @@ def _trainer(
                 use_tpu=True,
                 topology=kind.topology,
                 accelerator_type=kind.accelerator_type,
+                elastic_resize_monitor_interval_s=NEVER_SECONDS,
                 resources_per_worker=resources | {"TPU": kind.chips_per_host},
             ),
             run_config=run_config,
@@ -175,6 +208,7 @@ def _trainer(
         scaling_config=ScalingConfig(
             num_workers=settings.num_workers,
             use_gpu=settings.use_gpu,
+            elastic_resize_monitor_interval_s=NEVER_SECONDS,
             resources_per_worker=resources | ({"GPU": 1} if settings.use_gpu else {}),
         ),
         run_config=run_config,
@@ -184,23 +218,30 @@ def _trainer(
 class WorkersAtJobs:
     """Workers that go through jobs one after the other, seen from their driver."""
 
-    def __init__(self, channel: Any, fit: "InThread", settings: ClusterSettings) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        channel: Any,  # noqa: ANN401
+        fit: InThread,
+        settings: ClusterSettings,
+        reason_to_leave: Callable[[], str] = str,
+    ) -> None:
         self._channel = channel
         self._fit = fit
         self._settings = settings
+        self._reason_to_leave = reason_to_leave
         self._waiting = Waiting(settings)
 
     def news(self, job: int) -> Iterator[dict[str, Any]]:
         """Yields rank 0's news of a job as they come, until the next begins or the workers go.
 
-        As `waiting` they say what is waited for while workers are missing.
+        As `waiting` they say what is waited for while workers are missing or about to move.
         """
         over = False
         while not over:
             running = self._fit.running(POLL_SECONDS)
             status: WorkerStatus = _answer(self._channel.status)
             over = not running or any(number > job for number in status.news)
-            waiting = self._waiting.text(status) if running else ""
+            waiting = (self._waiting.text(status) or self._reason_to_leave()) if running else ""
             yield status.news.get(job, {}) | {"waiting": waiting}
 
     def outcome(self, job: int) -> dict[str, Any] | None:

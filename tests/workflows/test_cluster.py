@@ -193,3 +193,80 @@ def test_hosts_of_a_tpu_agree_over_a_group_of_their_own(monkeypatch):
     assert first == ("gloo", {"init_method": "tcp://here:1", "rank": 0, "world_size": 2})
     assert second == ("gloo", {"init_method": "tcp://there:1", "rank": 1, "world_size": 2})
     assert left == again == "left", "one alone has nobody to agree with, and torch has its own"
+
+
+STOPPED = {"step": 4, "stopped": True}
+
+
+def test_workers_that_leave_for_others_are_no_end_of_a_job():
+    channel = cluster._Channel()
+    channel.begin("first")
+    channel.leave("an earlier group")
+    assert not channel.stop_requested(), "it has gone already"
+    channel.leave("first")
+    assert channel.stop_requested()
+    channel.end_job(STOPPED)
+    channel.end()
+    assert not channel.status().outcomes and not channel.status().ended
+    assert channel.begin_again() and not channel.begin_again()
+    channel.begin("second")
+    assert not channel.stop_requested()
+    channel.leave("second")
+    channel.begin("in the place of lost ones")
+    assert not channel.stop_requested(), "they need not leave once more"
+    channel.leave("in the place of lost ones")
+    channel.end_job({"step": 9, "stopped": False})
+    assert channel.status().outcomes == {0: {"step": 9, "stopped": False}}
+
+
+def test_a_request_to_stop_or_a_mistake_is_an_end_for_workers_that_leave_too():
+    channel = cluster._Channel()
+    channel.begin("first")
+    channel.leave("first")
+    channel.request_stop()
+    channel.end_job(STOPPED)
+    channel.end()
+    assert channel.status().outcomes == {0: STOPPED} and channel.status().ended
+    assert not channel.begin_again()
+    channel = cluster._Channel()
+    channel.begin("first")
+    channel.leave("first")
+    channel.fail(UserError("a", "b", "c"))
+    assert not channel.begin_again()
+
+
+def test_groups_follow_each_other_until_the_last_job_is_done(monkeypatch, tmp_path):
+    monkeypatch.setattr(cluster.ray, "get", lambda value: value)
+    monkeypatch.setattr(cluster, "within_room", lambda settings: settings)
+    channel, settings = LocalChannel(), ClusterSettings()
+    payload = {"channel": channel, "config": {"jobs": ["a", "b"]}}
+    returned = []
+
+    def fit():
+        channel.channel.begin("group")
+        channel.channel.leave("group")
+        return SimpleNamespace(return_value=returned.pop(0))
+
+    monkeypatch.setattr(cluster, "_trainer", lambda *_: SimpleNamespace(fit=fit))
+    done = {"step": 9, "stopped": False}
+    returned += [[STOPPED], [done], [done, STOPPED], [done, done], "one too many"]
+    assert cluster._fit_in_groups(payload, settings, tmp_path).return_value == [done, done]
+    assert returned == ["one too many"], "left before, in and between the jobs, and none after"
+    channel.channel.request_stop()
+    returned[:] = [[STOPPED], "one too many"]
+    assert cluster._fit_in_groups(payload, settings, tmp_path).return_value == [STOPPED]
+    channel.channel.fail(UserError("a", "b", "c"))
+    returned[:] = [None, "one too many"]
+    assert cluster._fit_in_groups(payload, settings, tmp_path).return_value is None
+
+
+def test_the_driver_says_why_workers_leave_while_nothing_else_is_waited_for(monkeypatch):
+    monkeypatch.setattr(cluster.ray, "get", lambda value: value)
+    monkeypatch.setattr(cluster, "POLL_SECONDS", 0.01)
+    go = threading.Event()
+    fit = cluster.InThread(lambda: go.wait(30))
+    workers = cluster.WorkersAtJobs(LocalChannel(), fit, ClusterSettings(), lambda: "a node goes")
+    news = workers.news(0)
+    assert next(news) == {"waiting": "a node goes"}
+    go.set()
+    assert list(news)[-1] == {"waiting": ""}
