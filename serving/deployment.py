@@ -29,6 +29,7 @@ from serving.keys import read_keys
 from serving.limits import Limits
 from serving.model_sources import SharedSource, named_models, versions_beside
 from serving.models import Products
+from serving.ray_export import RayExport
 from serving.startup import RegistryAccess, RunningEngine, loader_for
 from serving.token_bucket import TokenBucket
 from serving.tracing import OtlpEndpoint, TraceShare, start_tracing
@@ -118,7 +119,8 @@ class Server:
         assigned = ray.get_runtime_context().get_assigned_resources()
         threads = max(1, int(assigned.get("CPU", 1)))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        replica = serve.get_replica_context().replica_id.unique_id
+        context = serve.get_replica_context()
+        replica = context.replica_id.unique_id
         tracing = start_tracing(arguments.otlp_endpoint, arguments.trace_share, replica)
         keys = None if arguments.api_key_file is None else read_keys(arguments.api_key_file)
         secret = arguments.webhook_secret_file
@@ -134,6 +136,10 @@ class Server:
             ),
             arguments.beside,
             _agreeing(arguments, {} if keys is None else keys.buckets),
+        )
+        self._export = RayExport(
+            self._running.engine.metrics.registry,
+            {"application": context.app_name, "replica": replica},
         )
         self._app = create_app(
             self._running.engine,
@@ -163,6 +169,8 @@ class Server:
 
     def __del__(self) -> None:
         """Ends the threads of the encoders; Ray Serve has let requests end before."""
+        if hasattr(self, "_export"):
+            self._export.close()
         if hasattr(self, "_running"):
             self._running.close()
 

@@ -277,7 +277,10 @@ class Following:
         if status is not None and status != followed.registry:
             followed.registry = status
             self._engine.metrics.note_registry(
-                title_of(place), is_reachable=status.fault is None, asked_at=status.asked_at
+                title_of(place),
+                is_reachable=status.fault is None,
+                asked_at=status.asked_at,
+                newest_version=status.newest_version,
             )
 
 

@@ -107,6 +107,13 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._newest = Gauge(
+            "bertline_registry_newest_version",
+            "Highest version in MLflow's registry of the model that an alias follows",
+            ("model",),
+            registry=self.registry,
+        )
+
     def count_request(self, route: str, model: str, status: int, seconds: float) -> None:
         """Takes in a request that was answered."""
         self._requests.labels(route, model, str(status)).inc()
@@ -162,14 +169,21 @@ class Metrics:
         """Takes in a request that the model's shadow had no time for, or failed at."""
         self._not_compared.labels(model).inc()
 
-    def note_registry(self, model: str, *, is_reachable: bool, asked_at: float) -> None:
-        """Takes in whether MLflow answered when it was asked last, and when that was."""
+    def note_registry(
+        self, model: str, *, is_reachable: bool, asked_at: float, newest_version: int | None = None
+    ) -> None:
+        """Takes in whether MLflow answered when it was asked last, and when that was.
+
+        `newest_version` is None where it was not said: what was said before stays.
+        """
         self._reachable.labels(model).set(is_reachable)
         self._asked_at.labels(model).set(asked_at)
+        if newest_version is not None:
+            self._newest.labels(model).set(newest_version)
 
     def forget(self, model: str) -> None:
         """Takes in that nobody has this title any more: what is said of now is taken back."""
-        for each in (self._version, self._reachable, self._asked_at):
+        for each in (self._version, self._reachable, self._asked_at, self._newest):
             each.remove(model)
 
     @property

@@ -101,13 +101,15 @@ def read_pointer(path: Path) -> Pointer | None:
 class WatchStatus(BaseModel):
     """When MLflow was asked last which version an address is, in Unix seconds, and what was wrong.
 
-    `fault` is None where it has answered.
+    `fault` is None where it has answered. `newest_version` is the highest number that the model of
+    an alias has there, whatever the alias says; None where nobody knows.
     """
 
     model_config = ConfigDict(frozen=True)
 
     asked_at: float
     fault: str | None
+    newest_version: int | None = None
 
 
 def write_status(pointer: Path, status: WatchStatus) -> None:

@@ -142,6 +142,25 @@ def fetch_model(
     return FetchedModel(folder, address.name, int(version.version), lineage)
 
 
+def newest_version(name: str, tracking_uri: str) -> int | None:
+    """The highest number among the versions of a registered model, None where there is none.
+
+    Raises `UnreachableError` where MLflow does not answer.
+    """
+    remedy = f"is MLflow at {without_password(tracking_uri)}?"
+    if not store_exists(tracking_uri):
+        raise UnreachableError(f"no versions of {name}", tracking_uri, remedy)
+    with as_user_error(f"no versions of {name}", remedy):
+        from mlflow import MlflowClient
+
+        quote = '"' if "'" in name else "'"
+        with mlflow_environment(tracking_uri, _QUICKLY):
+            found = MlflowClient(tracking_uri, tracking_uri).search_model_versions(
+                f"name = {quote}{name}{quote}", max_results=1, order_by=["version_number DESC"]
+            )
+    return int(found[0].version) if found else None
+
+
 _NOT_OURS = "name a version that a workflow of Bertline has registered"
 
 

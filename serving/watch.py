@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bert_core.errors import UserError
 from serving.model_cache import evict
+from serving.newest_versions import NewestVersions
 from serving.pointers import (
     Address,
     Pointer,
@@ -33,6 +34,7 @@ from serving.registry import (
     default_cache,
     default_tracking_uri,
     fetch_model,
+    newest_version,
 )
 from serving.watch_orders import Orders
 
@@ -76,6 +78,7 @@ class Watch:
         self._cache_gib = cache_gib
         self._said: dict[Address, str] = {}
         self._known_damage = KnownDamage()
+        self._newest_versions = NewestVersions(tracking_uri, newest_version)
         self._has_switched = False
 
     def follow(self, orders: Orders, seconds: float | None) -> None:
@@ -129,7 +132,9 @@ class Watch:
             if is_first:
                 raise
             warning = f"{address}: {error}"
-        write_status(path, WatchStatus(asked_at=time.time(), fault=warning))
+        newest = self._newest_versions.of(address) if warning is None else None
+        status = WatchStatus(asked_at=time.time(), fault=warning, newest_version=newest)
+        write_status(path, status)
         pointer = read_pointer(path)
         self._has_switched |= pointer != before
         version = None if pointer is None else pointer.version

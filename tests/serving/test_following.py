@@ -131,6 +131,22 @@ def test_a_registry_that_is_gone_is_seen_and_nothing_else(follow, copied_registr
     assert second.ask("/ready")[0] == 200 and classify(second)[0] == 1
 
 
+def test_a_newer_version_that_the_alias_is_not_at_is_in_the_metrics(
+    follow, copied_registry, small_models, tmp_path
+):
+    better = other_weights(small_models["sentiment"], tmp_path / "better", 2.0)
+    assert copied_registry.register(better, "mood") == 2
+    pinned = Address("mood", None, 1)
+    text = follow(mood=MOOD, pinned=pinned).ask("/metrics")[1].decode()
+    for line in (
+        'bertline_model_version{model="mood"} 1.0',
+        'bertline_registry_newest_version{model="mood"} 2.0',
+        'bertline_model_version{model="pinned"} 1.0',
+    ):
+        assert line in text.splitlines()
+    assert 'bertline_registry_newest_version{model="pinned"}' not in text
+
+
 def test_what_is_switched_off_is_let_go_of(follow, copied_registry, small_models):
     server = follow(mood=MOOD, mine=small_models["encoder"])
     copied_registry.register(small_models["encoder"], "mood")

@@ -22,6 +22,7 @@ from serving.registry import (
     default_tracking_uri,
     fetch_model,
     lineage_of_tags,
+    newest_version,
 )
 from serving.watch import Watch
 from serving.watch_orders import Orders
@@ -114,6 +115,22 @@ def test_a_server_that_does_not_answer_is_said_without_its_password(tmp_path):
     with pytest.raises(UnreachableError, match=r"is MLflow at http://127\.0\.0\.1:9\?") as told:
         fetch_model("models:/a@b", "http://me:secret@127.0.0.1:9", tmp_path)
     assert "secret" not in str(told.value) and "\n" not in str(told.value)
+
+
+def test_the_newest_version_is_the_highest_number_whatever_aliases_say(
+    copied_registry, small_models, tmp_path
+):
+    uri = copied_registry.uri
+    for number in range(2, 11):  # as text, 10 would come before 9
+        version = copied_registry.client.create_model_version("people", "file:///x")
+        assert int(version.version) == number
+    assert newest_version("people", uri) == 10
+    assert newest_version("mood", uri) == 1
+    assert newest_version("nobody's", uri) is None
+    nowhere = tmp_path / "no.db"
+    with pytest.raises(UnreachableError, match="no versions of people"):
+        newest_version("people", f"sqlite:///{nowhere}")
+    assert not nowhere.exists()
 
 
 def test_a_store_that_is_none_is_said(tmp_path):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class FinetuningJob(TrainingJob):
     """One fine-tuning run."""
 
+    kind = "finetuning"
     settings_comment = "the settings of a run of workflows/finetune.py"
 
     def __init__(

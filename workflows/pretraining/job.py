@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class PretrainingJob(TrainingJob):
     """One pre-training run."""
 
+    kind = "pretraining"
     settings_comment = (
         "python workflows/pretrain.py --preset THIS_FILE --shards FOLDER_OF_THE_SAME_SHARDS"
     )

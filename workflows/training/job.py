@@ -50,6 +50,8 @@ class JobResults:
 class TrainingJob(ABC):
     """One run: its settings and its place, and what its kind of training does."""
 
+    kind: str
+    """What the run is, in a word, for its metrics."""
     settings_comment: str
     """The first line of settings.yaml: how to repeat the run with it."""
     title: str = ""
@@ -171,14 +173,17 @@ def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
     """Shows a job's training until its end; says where it was stopped, if it was."""
     from workflows.tracking.system_metrics import note_throughput
     from workflows.training.live_line import LiveLine
+    from workflows.training.metrics import TrainingMetrics
 
-    with closing(LiveLine(job.title)) as line:
-        for news in workers.news(number):
-            line(news)
-            note_throughput(job.folder.path, news)
-            if job.remote is not None:
-                job.remote.follow(job.folder, news.get("checkpoint"))
-    outcome = workers.outcome(number)
+    with TrainingMetrics(job.folder.name, job.kind) as metrics:
+        with closing(LiveLine(job.title)) as line:
+            for news in workers.news(number):
+                line(news)
+                metrics(news)
+                note_throughput(job.folder.path, news)
+                if job.remote is not None:
+                    job.remote.follow(job.folder, news.get("checkpoint"))
+        outcome = workers.outcome(number)
     if outcome is None:
         return "stopped before it began"
     if job.remote is not None:
