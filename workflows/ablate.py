@@ -46,7 +46,8 @@ def train(ablation: Ablation) -> bool:
     from workflows.sweeps.training import TrialPlace, join_cluster_for
 
     place = TrialPlace.of(ablation.settings.cluster, ablation.settings.gpus_per_trial)
-    at_once = join_cluster_for(place, ablation.settings.at_once)
+    shared = ablation.folder.path if ablation.storage.uri is None else None
+    at_once = join_cluster_for(place, ablation.settings.at_once, shared=shared)
     artifacts = ablation.folder.path / ARTIFACTS_NAME
     (ablation.folder.path / WRITER_LOCK_NAME).touch()  # from here on it has begun
     tracker = SweepTracker(ablation.folder.path, tracked_ablation(ablation))

@@ -51,7 +51,8 @@ def train(sweep: Sweep) -> bool:
     from workflows.sweeps.training import TrialPlace, join_cluster_for
 
     place = TrialPlace.of(sweep.settings.cluster, sweep.settings.gpus_per_trial)
-    at_once = join_cluster_for(place, sweep.settings.at_once)
+    shared = sweep.folder.path if sweep.storage.uri is None else None
+    at_once = join_cluster_for(place, sweep.settings.at_once, shared=shared)
     (sweep.folder.path / WRITER_LOCK_NAME).touch()  # from here on it has begun
     tracker = SweepTracker(sweep.folder.path, tracked_sweep(sweep))
     status, patience_seconds, results = "FAILED", 5.0, None

@@ -14,7 +14,7 @@ from pretraining_runs import (
     write_corpus,
     writer_of,
 )
-from tpu_nodes import tpu_cluster
+from tpu_nodes import compiled_by_workers, host_of, tpu_cluster
 
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from workflows.pretrain import main
@@ -23,7 +23,9 @@ STEPS = 500
 COMPARED = 50
 """Steps after torch over which sums in another order change a loss by so little as is asked."""
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
-SETTINGS = NO_DROPOUT | {"checkpoint.every_steps": 20, "evaluation.every_steps": 40}
+CALM = {"optimizer.peak_learning_rate": 1e-3}
+"""At 2e-3 torch on one thread and on two are 100 times as far apart after 200 steps."""
+SETTINGS = NO_DROPOUT | CALM | {"checkpoint.every_steps": 20, "evaluation.every_steps": 40}
 ON_TPU = {"profile": "tpu-v4-16", "precision": "float32", "cluster.max_failures": 5}
 
 
@@ -33,10 +35,16 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def slice_environment():
-    """The environment of a command on a cluster with one slice of two hosts."""
+def cluster():
+    """A Ray cluster with one slice of two hosts."""
     with tpu_cluster() as cluster:
-        yield {"RAY_ADDRESS": cluster.address}
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def slice_environment(cluster):
+    """The environment of a command on it."""
+    return {"RAY_ADDRESS": cluster.address}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +71,8 @@ def story(by_torch, slice_environment):
     driver.until(lambda: find_writer(run) not in (None, first), 300, pause=0.2)
     driver.until_step(110, 300)
     other = rank_one_beside(writer_of(run))
-    assert other is not None, "one worker on each host"
+    assert other is not None
+    assert {host_of(writer_of(run)), host_of(other)} == {("slice-0", 0), ("slice-0", 1)}
     other.kill()
     driver.until(lambda: find_writer(run) is None, 120, pause=0.05)
     driver.until(lambda: find_writer(run) is not None and run.step() >= 170, 300)
@@ -93,7 +102,7 @@ def test_through_xla_and_back_the_losses_are_those_of_torch(by_torch, story):
     assert differences[13] < 1e-5, "the first step by XLA, of torch's checkpoint"
     near = [differences[step] for step in range(1, 13 + COMPARED)]
     assert max(near) < 5e-5, near
-    assert max(differences.values()) < 0.02, "the same rows and masks to the end"
+    assert max(differences.values()) < 1e-4, "the same rows and masks to the end"
     assert checkpoint.step >= 170
     assert f"going on from step {checkpoint.step}" in news[-1]["messages"]
     heldout = [
@@ -137,6 +146,18 @@ def test_the_next_loss_by_torch_is_that_of_xla(story, slice_environment, tmp_pat
     assert max(abs(ours[step] - theirs[step]) for step in near) < 5e-5
 
 
+@pytest.mark.slow
+@pytest.mark.ray
+def test_each_phase_is_compiled_once_by_each_worker(tmp_path, corpus, cluster, slice_environment):
+    before = compiled_by_workers(cluster)
+    phases = '[{"sequence_length": 16, "steps": 10}, {"sequence_length": 32, "steps": 10}]'
+    settings = SETTINGS | ON_TPU | {"phases": phases, "evaluation.every_steps": 5}
+    Run(tmp_path, "phases", corpus, 20, settings, slice_environment).finish(seconds=300)
+    after = compiled_by_workers(cluster)
+    counts = [each for name, each in after.items() if name not in before and each["step"]]
+    assert [(each["step"], each["share"]) for each in counts] == [(2, 2), (2, 2)]
+
+
 @pytest.mark.ray
 def test_without_a_tpu_it_gets_one_line(tmp_path, capsys, corpus, ray_cluster, monkeypatch):
     monkeypatch.setitem(os.environ, "RAY_ADDRESS", ray_cluster)
@@ -146,3 +167,39 @@ def test_without_a_tpu_it_gets_one_line(tmp_path, capsys, corpus, ray_cluster, m
     assert main(run.arguments()) == 2
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("error: no TPU found: Ray sees ") and " with 2 CPU (" in line
+
+
+@pytest.mark.ray
+def test_a_storage_that_hosts_cannot_reach_gets_one_line(tmp_path, corpus, slice_environment):
+    """The folder that a process works in is another one to each process, as on several machines."""
+    settings = ON_TPU | {"storage": "/proc/self/cwd"}
+    run = Run(tmp_path, "nowhere", corpus, 5, settings, slice_environment)
+    *_, line = run.finish(code=2).splitlines()
+    assert line.startswith(
+        "error: 2 of 2 other nodes cannot reach the folder: /proc/self/cwd/runs/"
+    )
+    assert "give --storage" in line
+    assert find_writer(run) is None and not committed_checkpoints(run)
+
+
+@pytest.mark.ray
+def test_more_slices_than_there_are_get_one_line(tmp_path, corpus, slice_environment):
+    settings = ON_TPU | {"cluster.num_slices": 2}
+    run = Run(tmp_path, "many", corpus, 5, settings, slice_environment)
+    *_, line = run.finish(code=2).splitlines()
+    assert line.startswith("error: 1 whole TPU slices v4 2x2x2 found, 2 needed: Ray sees ")
+    assert line.count("1 CPU, 4 TPU") == 2 and "in slice slice-0 of 2x2x2" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"profile": "tpu-v5e16"}, "unknown profile, did you mean tpu-v5e-16: --profile tpu-v5e16"),
+        (ON_TPU | {"cluster.num_workers": 3}, "has 2 hosts with one worker each: 3 workers do not"),
+        (ON_TPU | {"cluster.topology": "2x2x3"}, "v4 has no topology 2x2x3, did you mean 2x2x4"),
+    ],
+)
+def test_what_is_no_tpu_gets_one_line(tmp_path, corpus, settings, expected):
+    (line,) = Run(tmp_path, "none", corpus, 5, settings).finish(code=2).splitlines()
+    assert line.startswith("error: ") and expected in line
+    assert not (tmp_path / "runs").exists()

@@ -56,6 +56,18 @@ def test_more_gpus_than_there_are(storage, capsys, ray_cluster):
     assert not list(storage.glob("sweeps/*/"))
 
 
+@pytest.mark.ray
+def test_a_storage_that_a_machine_cannot_reach(storage, capsys, ray_cluster, monkeypatch):
+    """What is this process's folder is another one to the machine of trials."""
+    del ray_cluster
+    monkeypatch.setattr("workflows.reachable_storage._own_node", lambda: "another")
+    monkeypatch.chdir(storage)
+    assert main(sweep_arguments(storage, storage="/proc/self/cwd")) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: 1 of 1 other nodes cannot reach the folder: /proc/self/cwd/")
+    assert not list(storage.glob("sweeps/*/"))
+
+
 def of_mlflow(sweep):
     """The run of the sweep and those of its trials, by name, each with its metrics' histories."""
     from mlflow import MlflowClient

@@ -20,6 +20,7 @@ from workflows.background_call import InThread, stop_on_signal
 from workflows.cluster import POLL_SECONDS
 from workflows.cluster_settings import ClusterSettings
 from workflows.ray_tasks import connect
+from workflows.reachable_storage import refuse_folder_out_of_reach
 from workflows.sweeps.trial import EPOCH, SCORE, Board, run_trial
 from workflows.training.job import TrainingJob
 
@@ -70,18 +71,22 @@ Next = Callable[[], TrialToTrain | None]
 """Gives the next trial to begin, None when there is none left."""
 
 
-def join_cluster_for(place: TrialPlace, at_once: int | None = None) -> int:
+def join_cluster_for(
+    place: TrialPlace, at_once: int | None = None, *, shared: Path | None = None
+) -> int:
     """Joins a cluster, or starts one here; how many trials are to run at once.
 
     As many as there is room for now, at most `at_once`; on a cluster that was joined exactly so
     many, as it may grow. Raises `UserError` where no machine has room for a trial and none may
-    come.
+    come, and where one that has cannot reach the folder `shared`, which trials write below.
     """
     connect()
+    wanted = {"CPU": float(place.threads)} | ({"GPU": place.gpus} if place.gpus else {})
+    if shared is not None:
+        refuse_folder_out_of_reach(shared, wanted)
     if at_once is not None and os.environ.get("RAY_ADDRESS"):
         return at_once
     nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
-    wanted = {"CPU": float(place.threads)} | ({"GPU": place.gpus} if place.gpus else {})
     rooms = [min(node.get(kind, 0.0) // each for kind, each in wanted.items()) for node in nodes]
     if sum(rooms):
         return min(int(sum(rooms)), at_once or int(sum(rooms)))
