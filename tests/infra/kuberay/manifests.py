@@ -12,6 +12,12 @@ FILES = sorted(FOLDER.rglob("*.yaml"))
 NAMESPACE = "bertline"
 CLUSTERS = {"RayCluster": (), "RayJob": ("rayClusterSpec",), "RayService": ("rayClusterConfig",)}
 """Kinds of KubeRay, and where in the spec the cluster stands."""
+SECRETS = {
+    "bertline-object-store": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"},
+    "bertline-database": {"password"},
+    "bertline-api-keys": {"keys.json"},
+}
+"""What is made by hand, by the commands in base/settings.yaml and in infra/README.md."""
 
 
 @dataclass(frozen=True)

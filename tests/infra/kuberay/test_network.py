@@ -21,7 +21,10 @@ def policies(direction):
 
 
 def allows(direction, pod, other, port):
-    """Whether a policy lets this pod send to (or hear from) the other at a port."""
+    """Whether a policy lets this pod send to (or hear from) the other at a port.
+
+    A rule for everybody has no list of peers, and is no rule about another pod of ours.
+    """
     side = {"egress": "to", "ingress": "from"}[direction]
     for policy in policies(direction):
         if pod not in chosen(policy["podSelector"]):
@@ -29,7 +32,7 @@ def allows(direction, pod, other, port):
         for rule in policy.get(direction, []):
             ports = [each["port"] for each in rule.get("ports", [])]
             open_port = not ports or int(port) in ports
-            own = [each for each in rule[side] if set(each) == {"podSelector"}]
+            own = [each for each in rule.get(side, []) if set(each) == {"podSelector"}]
             if open_port and any(other in chosen(each["podSelector"]) for each in own):
                 return True
     return False
@@ -92,6 +95,9 @@ def test_policies_mean_pods_that_there_are():
         for direction, side in (("egress", "to"), ("ingress", "from")):
             assert (direction in spec) <= (direction.capitalize() in spec["policyTypes"]), name
             for rule in spec.get(direction, []):
+                if side not in rule:
+                    assert (name, direction) == ("training", "egress"), "that means everybody"
+                    continue
                 assert rule[side], "an empty list means everybody"
                 for peer in rule[side]:
                     if set(peer) == {"podSelector"}:
@@ -105,9 +111,29 @@ def outside(direction, name):
     for policy in policies(direction):
         if by_name(name) in chosen(policy["podSelector"]):
             for rule in policy.get(direction, []):
-                if any(set(peer) != {"podSelector"} for peer in rule[side]):
+                # Without a list it is everybody.
+                if any(set(peer) != {"podSelector"} for peer in rule.get(side, [{}])):
                     found |= {each["port"] for each in rule["ports"]}
     return found
+
+
+def test_names_are_asked_of_whoever_knows_them_on_gke():
+    (rule,) = of_kind("NetworkPolicy")["names"]["spec"]["egress"]
+    assert {each["port"] for each in rule["ports"]} == {53}
+    pods_of_names, *addresses = rule["to"]
+    (expression,) = pods_of_names["podSelector"]["matchExpressions"]
+    # Its own cache on each node is a pod of another label, to Dataplane V2 no address.
+    assert (expression["key"], expression["operator"]) == ("k8s-app", "In")
+    assert set(expression["values"]) == {"kube-dns", "node-local-dns"}
+    assert len(addresses) == 2
+
+
+def test_a_tpu_s_node_is_reached_whatever_the_network_takes_a_node_for():
+    rules = of_kind("NetworkPolicy")["training"]["spec"]["egress"]
+    assert {"ports": [{"protocol": "TCP", "port": 8353}]} in rules
+    (worker,) = by_name("pretrain-tpu/v6e-4x4").containers
+    (address,) = [each["value"] for each in worker["env"] if "VBAR" in each["name"]]
+    assert address.endswith(":8353")
 
 
 def test_from_outside_come_requests_the_operator_and_prometheus_alone():

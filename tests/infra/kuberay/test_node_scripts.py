@@ -92,7 +92,10 @@ class JobSubmissionClient:
 
     def list_jobs(self):
         jobs = [("done", "SUCCEEDED"), ("busy", "RUNNING"), (None, "RUNNING")]
-        return [SimpleNamespace(submission_id=name, status=Status(each)) for name, each in jobs]
+        more = {"entrypoint": "python x.py"}
+        return [
+            SimpleNamespace(submission_id=name, status=Status(each), **more) for name, each in jobs
+        ]
 
     def stop_job(self, name):
         print("stop", name)
@@ -117,7 +120,8 @@ def test_the_head_stops_its_jobs_and_waits_for_them(tmp_path):
         timeout=20,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split("\n")[:-1] == ["stop busy", "asked busy", "asked busy"]
+    said = ["stopping  python x.py", "stop busy", "asked busy", "asked busy"]
+    assert done.stdout.splitlines() == said
 
 
 def test_each_pod_has_the_script_that_it_calls():
@@ -149,7 +153,7 @@ def test_mlflow_knows_what_it_is_told():
     ]
     options = mlflow.cli.server.make_context("server", words).params
     assert options["artifacts_destination"] == "s3://bertline/mlflow"
-    assert options["backend_store_uri"] == "postgresql://mlflow@postgres:5432/mlflow"
+    assert options["backend_store_uri"] == "postgresql+psycopg2://mlflow@postgres:5432/mlflow"
     assert options["port"] == container["ports"][0]["containerPort"]
     # Its clients' Host header, which it refuses if it does not know it.
     address = environment_of(container)["MLFLOW_TRACKING_URI"].removeprefix("http://")

@@ -3,16 +3,19 @@
 import re
 import tomllib
 
-from manifests import FOLDER, NAMESPACE, chosen, environment_of, manifests, of_kind, pods
+from manifests import (
+    FOLDER,
+    NAMESPACE,
+    SECRETS,
+    chosen,
+    environment_of,
+    manifests,
+    of_kind,
+    pods,
+)
 from yaml_files import INFRA, documents
 
 NOTE = (FOLDER / "base" / "settings.yaml").read_text(encoding="utf-8")
-SECRETS = {
-    "bertline-object-store": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"},
-    "bertline-database": {"password"},
-    "bertline-api-keys": {"keys.json"},
-}
-"""What is made by hand, by the commands in settings.yaml."""
 
 
 def test_the_commands_that_make_the_secrets_are_told():
@@ -121,7 +124,7 @@ def test_services_find_their_pods_and_ports():
     assert of_kind("StatefulSet")["postgres"]["spec"]["serviceName"] in services
     addresses = [
         of_kind("ConfigMap")["bertline"]["data"]["MLFLOW_TRACKING_URI"],
-        *re.findall(r"postgresql://\w+@[\w:]+", str(of_kind("Deployment")["mlflow"])),
+        *re.findall(r"postgresql\+psycopg2://\w+@[\w:]+", str(of_kind("Deployment")["mlflow"])),
     ]
     assert len(addresses) == 2
     for address in addresses:
