@@ -7,17 +7,18 @@ usage() {
 usage: infra/ray/local.sh [WORKERS] [-- COMMAND...]
        infra/ray/local.sh stop
 
-Starts a Ray head and WORKERS nodes (1) that share this machine's cores, with token authentication,
-all on 127.0.0.1; submits the quickstart as a job with as many training workers, and shows its log.
-The same again uses the cluster that is there, and a finished run prints its summary.
+Starts a Ray head and WORKERS nodes (1) that share this machine's cores, with token authentication;
+submits the quickstart, 400 of its 2,600 steps, as a job with as many training workers, and shows its
+log. The same again uses the cluster that is there, and a finished run prints its summary.
 
   WORKERS     nodes beside the head; more than there are: the missing ones are started
-  -- COMMAND  what to submit in place of the quickstart, say: -- python workflows/pretrain.py --help
+  -- COMMAND  what to submit in place of it; the whole quickstart: -- python workflows/pretrain.py
   stop        ends the cluster and nothing else; a job at work leaves a checkpoint first
   --help      this text
 
-Ctrl-C leaves the job running. ~/.bertline/cluster holds the token, the address and what the nodes
-said (BERTLINE_CLUSTER_FOLDER names another, for a second cluster); the run lies in ~/.bertline.
+The dashboard answers on 127.0.0.1 alone. Ctrl-C leaves the job running. ~/.bertline/cluster holds the token, the address and
+what the nodes said (BERTLINE_CLUSTER_FOLDER names another, for a second cluster); the run lies in
+~/.bertline.
 TEXT
 }
 
@@ -25,6 +26,10 @@ fail() {
   echo "error: $1" >&2
   exit 2
 }
+
+# Minutes from nothing to a model, also on two cores that are busy; loss and schedule are whole.
+quickstart=(python workflows/pretrain.py --phases '[{"sequence_length": 128, "steps": 400}]'
+  --optimizer.warmup_steps 40)
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 state=${BERTLINE_CLUSTER_FOLDER:-$HOME/.bertline/cluster}
@@ -40,7 +45,7 @@ find_environment() {
   fi
 }
 
-# Ports that nobody listens on: Ray's own where they are free, else others.
+# Ports that nobody listens on, at whatever address: Ray's own where they are free, else others.
 free_ports() {
   python - "$@" <<'PYTHON'
 import socket
@@ -49,10 +54,12 @@ import sys
 taken = []
 for wanted in sys.argv[1:]:
     taken.append(socket.socket())
+    # One that was closed a moment ago may be used again at once.
+    taken[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        taken[-1].bind(("127.0.0.1", int(wanted)))
+        taken[-1].bind(("", int(wanted)))
     except OSError:
-        taken[-1].bind(("127.0.0.1", 0))
+        taken[-1].bind(("", 0))
 print(*(each.getsockname()[1] for each in taken))
 PYTHON
 }
@@ -74,12 +81,33 @@ for process in psutil.process_iter():
 PYTHON
 }
 
+# The nodes' address: another machine has no way to it, and it stays when this one's network is
+# another. Not 127.0.0.1, in whose place Ray takes the address in the network; that is taken where
+# the system has no other address of its own.
+node_address() {
+  python - <<'PYTHON'
+import socket
+
+with socket.socket() as probe:
+    try:
+        probe.bind(("127.0.0.2", 0))
+        print("127.0.0.2")
+    except OSError:
+        print("127.0.0.1")
+PYTHON
+}
+
+# A folder for each node: on one machine they would share a job's files, and the first node that
+# has done its part would delete them for all.
 start_node() {
-  local ports
+  local ports host folder=$1
+  shift
+  host=$(node_address)
   # Workers' ports are the system's choice: several nodes share this machine's.
   read -ra ports < <(free_ports 52365 52366 8078 8080)
-  BERTLINE_CLUSTER=$state ray start --node-ip-address=127.0.0.1 --disable-usage-stats \
-    --dashboard-agent-listen-port="${ports[0]}" --dashboard-agent-grpc-port="${ports[1]}" \
+  BERTLINE_CLUSTER=$state ray start --node-ip-address="$host" --temp-dir="$folder" \
+    --disable-usage-stats --dashboard-agent-listen-port="${ports[0]}" \
+    --dashboard-agent-grpc-port="${ports[1]}" \
     --runtime-env-agent-port="${ports[2]}" --metrics-export-port="${ports[3]}" \
     --min-worker-port=0 --max-worker-port=0 --object-store-memory=500000000 "$@" >>"$log" 2>&1 </dev/null ||
     fail "a node did not start: $(grep -v '^ *$' "$log" | tail -1); see $log"
@@ -93,10 +121,10 @@ start_head() {
   echo "$temporary" >"$state/temporary"
   echo "starting  a Ray head"
   : >"$log"
-  start_node --head --num-cpus=0 --port="${ports[0]}" --temp-dir="$temporary" \
+  start_node "$temporary/0" --head --num-cpus=0 --port="${ports[0]}" \
     --dashboard-host=127.0.0.1 --dashboard-port="${ports[1]}" \
     --ray-client-server-port="${ports[2]}"
-  echo "127.0.0.1:${ports[0]}" >"$state/address"
+  echo "$(node_address):${ports[0]}" >"$state/address"
   echo "http://127.0.0.1:${ports[1]}" >"$state/dashboard"
   echo 0 >"$state/workers"
 }
@@ -107,7 +135,7 @@ start_workers() {
   each=$((cores / $1 > 0 ? cores / $1 : 1))
   for ((number = $(<"$state/workers") + 1; number <= $1; number++)); do
     echo "starting  worker node $number with $each CPU"
-    start_node --address="$(<"$state/address")" --num-cpus="$each"
+    start_node "$(<"$state/temporary")/$number" --address="$(<"$state/address")" --num-cpus="$each"
     echo "$number" >"$state/workers"
   done
 }
@@ -140,7 +168,7 @@ start() {
   start_workers "$workers"
   workers=$(<"$state/workers")
   if [[ $# -eq 0 ]]; then
-    set -- python workflows/pretrain.py
+    set -- "${quickstart[@]}"
     [[ $workers -eq 1 ]] || set -- "$@" --cluster.num_workers "$workers"
   fi
   echo "cluster   $(<"$state/dashboard"); for your own commands:"
@@ -156,7 +184,7 @@ stop() {
   local waited left
   left=$(processes)
   if [[ -n $left ]]; then
-    stop_jobs 2>>"$log" || echo "its jobs do not answer, and end without a checkpoint of now"
+    python "$root/infra/ray/stop_jobs.py" "$(<"$state/dashboard")" 2>>"$log" || echo "its jobs do not answer, and end without a checkpoint of now"
     left=$(processes)
     # shellcheck disable=SC2086
     kill $left 2>/dev/null || true
@@ -175,23 +203,6 @@ stop() {
     rm -rf -- "$(<"$state/temporary")"
   fi
   rm -f -- "$state/temporary" "$state/address" "$state/dashboard" "$state/workers"
-}
-
-stop_jobs() {
-  python - "$(<"$state/dashboard")" <<'PYTHON'
-import sys
-import time
-
-from ray.job_submission import JobStatus, JobSubmissionClient
-
-client = JobSubmissionClient(sys.argv[1])
-for job in client.list_jobs():
-    if job.submission_id and not job.status.is_terminal():
-        print(f"stopping  {job.entrypoint}", flush=True)
-        client.stop_job(job.submission_id)
-        while not client.get_job_status(job.submission_id).is_terminal():
-            time.sleep(0.5)
-PYTHON
 }
 
 main() {

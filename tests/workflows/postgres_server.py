@@ -23,17 +23,17 @@ def postgres():
 
     It never runs as root: then as the user whom the installation made for it, or as nobody.
     """
-    programs = _programs()
+    found = programs()
     folder = Path(tempfile.mkdtemp())  # other users cannot look into pytest's
-    user = _user()
+    user = server_user()
     if user is not None:
         shutil.chown(folder, user)
     data, port = folder / "data", free_port()
-    make = [programs / "initdb", "--pgdata", str(data), "--username", "mlflow", "--auth", "trust"]
+    make = [found / "initdb", "--pgdata", str(data), "--username", "mlflow", "--auth", "trust"]
     subprocess.run(make, user=user, check=True, capture_output=True, cwd=folder)
     options = ["-p", str(port), "-k", str(folder), "-c", "listen_addresses=127.0.0.1"]
     server = subprocess.Popen(
-        [programs / "postgres", "-D", data, *options],
+        [found / "postgres", "-D", data, *options],
         user=user,
         cwd=folder,
         stderr=subprocess.DEVNULL,
@@ -41,10 +41,10 @@ def postgres():
     try:
         ask = ["--host", "127.0.0.1", "--port", str(port), "--username", "mlflow"]
         end = time.monotonic() + 60
-        while subprocess.run([programs / "pg_isready", *ask], capture_output=True).returncode:
+        while subprocess.run([found / "pg_isready", *ask], capture_output=True).returncode:
             assert time.monotonic() < end and server.poll() is None
             time.sleep(0.2)
-        subprocess.run([programs / "createdb", *ask, "mlflow"], check=True, cwd=folder)
+        subprocess.run([found / "createdb", *ask, "mlflow"], check=True, cwd=folder)
         yield f"postgresql+psycopg2://mlflow@127.0.0.1:{port}/mlflow"
     finally:
         server.send_signal(signal.SIGINT)
@@ -52,7 +52,7 @@ def postgres():
         shutil.rmtree(folder)
 
 
-def _programs():
+def programs():
     """The newest version's folder."""
     beside = shutil.which("initdb")
     if beside is not None:
@@ -63,7 +63,7 @@ def _programs():
     return found[-1].parent
 
 
-def _user():
+def server_user():
     """Who runs the server: None for who runs this."""
     if os.geteuid() != 0:
         return None

@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -56,6 +57,34 @@ def processes_of(state):
     return found
 
 
+def listening(state):
+    """Where the cluster's processes listen: address and the program's name in Ray."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("BERTLINE_CLUSTER") != str(state):
+                continue
+            name = "dashboard" if any("dashboard.py" in w for w in process.cmdline()) else "other"
+            for each in process.net_connections("tcp"):
+                if each.status == psutil.CONN_LISTEN:
+                    yield each.laddr.ip, name
+        except psutil.Error:
+            pass
+
+
+def nodes_seen(state, token):
+    """What a client with a token is told: the number of nodes, or why not."""
+    address = (state / "address").read_text().strip()
+    code = f"import ray; ray.init({address!r}, log_to_driver=False); print(len(ray.nodes()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"RAY_AUTH_TOKEN": token},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout if done.returncode == 0 else done.stderr
+
+
 def test_the_scripts_have_no_fault_that_shellcheck_knows():
     scripts = sorted(SCRIPT.parent.glob("*.sh"))
     assert len(scripts) == 2
@@ -97,12 +126,15 @@ def test_a_stop_of_nothing_says_so_and_the_token_is_made_once_and_for_the_user_a
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_from_nothing_to_a_finished_quickstart_and_back(local, state, ray_cluster, tmp_path):
     try:
-        done = local(timeout=300)
+        done = local(timeout=600)
         assert done.returncode == 0, done.stdout + done.stderr
         token = (state / "token").read_text()
         assert token not in done.stdout + done.stderr
+        assert "400 of its 2,600 steps" in local("--help").stdout
+        assert "finished     400 steps" in done.stdout
         assert "registered   models:/bert/1" in done.stdout
         assert "succeeded" in done.stdout
         (run,) = (tmp_path / "home" / ".bertline" / "runs").glob("quickstart-????????")
@@ -118,23 +150,30 @@ def test_from_nothing_to_a_finished_quickstart_and_back(local, state, ray_cluste
         assert "starting  worker node 2" in again.stdout
         assert "nodes 3" in again.stdout
 
+        # A job's files are deleted on a node that has done its part, and only there.
+        folders = Path((state / "temporary").read_text().strip())
+        assert {path.name for path in folders.iterdir()} == {"0", "1", "2"}
+        assert {host for host, name in listening(state) if name == "dashboard"} == {"127.0.0.1"}
+        assert "Unauthenticated" in nodes_seen(state, "f" * 64)
+        assert nodes_seen(state, token) == "3\n"
+
         # A path that is another folder in each process, as if on two machines.
         prepare = (
             f"{REPOSITORY}/workflows/prepare.py --text docs://json --output /proc/self/cwd/out"
         )
         refused = local("2", "--", "sh", "-c", f"cd {tmp_path} && python {prepare}", timeout=200)
-        (line,) = [line for line in refused.stdout.splitlines() if "error" in line[:8]]
+        # Ray shows a failed job's last lines twice.
+        (line,) = {line for line in refused.stdout.splitlines() if "error" in line[:8]}
         assert "2 of 2 other nodes cannot reach the folder: /proc/self/cwd/out" in line
         assert "exit code 2" in refused.stdout + refused.stderr
         assert processes_of(state)
-        temporary = Path((state / "temporary").read_text().strip())
     finally:
         stopped = local("stop", timeout=200)
     assert "stopped " in stopped.stdout
     assert processes_of(state) == []
-    assert not temporary.exists()
+    assert not folders.exists()
     # Another cluster of this machine goes on.
-    assert ray.get(ray.remote(num_cpus=1)(os.getpid).remote()) > 0
+    assert ray.get(ray.remote(num_cpus=1)(lambda: os.getpid()).remote()) > 0
 
 
 @pytest.mark.ray
