@@ -1,11 +1,13 @@
 """Calls that start Ray tasks go in, their results come out as they arrive; few wait at a time."""
 
 import errno
+import itertools
 import logging
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from workflows.output_folder import WorkKeptError
 
 _POLL_SECONDS = 0.5
 _ANSWER_SECONDS = 10
+_LOOK_SECONDS = 2.0
 
 
 def connect() -> None:
@@ -65,24 +68,45 @@ def run_tasks(
     """Yields (index of the call, result) in the order of arrival.
 
     At most `num_workers` tasks run at a time, by default as many as the cluster has CPUs; twice as
-    many are submitted, so that no CPU waits for the driver. A task's `UserError` is raised as it
-    is, a full disk as a `WorkKeptError`; everything else as Ray gives it.
+    many are submitted, so that no CPU waits for the driver. A cluster may grow meanwhile; that it
+    has no CPU at all is said once. A task's `UserError` is raised as it is, a full disk as a
+    `WorkKeptError`; everything else as Ray gives it.
     """
-    num_cpus = int(ray.cluster_resources().get("CPU", 1))
-    window = num_workers or 2 * max(num_cpus, 1)
+    window = _Window(num_workers)
     running: dict[Any, int] = {}
-    pending = iter(enumerate(calls))
+    pending = enumerate(calls)
     while True:
-        for index, call in pending:
+        for index, call in itertools.islice(pending, max(window.tasks() - len(running), 0)):
             running[call()] = index
-            if len(running) >= window:
-                break
         if not running:
             return
         ready, _ = ray.wait(list(running), num_returns=1, timeout=_POLL_SECONDS)
         while_waiting()
         for reference in ready:
             yield running.pop(reference), _result(reference)
+
+
+class _Window:
+    """How many tasks may be on their way, by what the cluster has now."""
+
+    def __init__(self, num_workers: int | None) -> None:
+        self._num_workers = num_workers
+        self._num_cpus = self._look()
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._said = False
+
+    def tasks(self) -> int:
+        """The most; prints once that there is no CPU to run them, when none has come by itself."""
+        if time.monotonic() >= self._next_look:
+            self._num_cpus = self._look()
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            if not self._num_cpus and not self._said:
+                self._said = True
+                print("waiting for a node with CPUs; Ray has none", file=sys.stderr, flush=True)
+        return self._num_workers or 2 * max(self._num_cpus, 1)
+
+    def _look(self) -> int:
+        return int(ray.cluster_resources().get("CPU", 0))
 
 
 def _result(reference: Any) -> Any:  # noqa: ANN401 - whatever the task returns

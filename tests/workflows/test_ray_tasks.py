@@ -1,13 +1,18 @@
 import errno
 import functools
 import itertools
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from bert_core.errors import UserError
 from workflows.output_folder import WorkKeptError
 from workflows.ray_tasks import connect, run_tasks
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def square(number):
@@ -72,3 +77,47 @@ def test_the_driver_is_told_while_it_waits(ray_cluster):
     told = []
     list(run_tasks(calls_of(doze, 3), 1, lambda: told.append(time.monotonic())))
     assert len(told) >= 5 and max(b - a for a, b in itertools.pairwise(told)) < 1.5
+
+
+GROWING = """
+import functools, time, ray
+from ray.cluster_utils import Cluster
+from workflows.ray_tasks import connect, run_tasks
+
+def here(number):
+    return ray.get_runtime_context().get_node_id()
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+ray.init(address=cluster.address, log_to_driver=False)
+started = []
+task = ray.remote(num_cpus=1)(here)
+calls = [functools.partial(lambda n: started.append(n) or task.remote(n), n) for n in range(20)]
+begun, start, grown = 0, time.monotonic(), []
+
+def grow():
+    if time.monotonic() > start + 5 and not grown:
+        print("submitted before a node came", len(started))
+        grown.append(cluster.add_node(num_cpus=4))
+
+for done, _ in enumerate(run_tasks(calls, while_waiting=grow), start=1):
+    begun = max(begun, len(started) - done + 1)
+print("at a time", begun, "done", done)
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_cluster_without_cpus_is_waited_for_and_used_when_it_grows(subprocess_environment):
+    done = subprocess.run(
+        [sys.executable, "-c", GROWING],
+        env=subprocess_environment | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("waiting for a node with CPUs; Ray has none\n") == 1
+    assert "submitted before a node came 2" in done.stdout
+    assert "at a time 8 done 20" in done.stdout
