@@ -131,8 +131,8 @@ def test_requirements_are_the_project_s():
 def test_what_is_copied_is_let_in_and_nothing_else_is():
     lines = (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
-    assert rules[0] == "*" and rules[-1] == "**/__pycache__"
-    let_in = {rule.removeprefix("!") for rule in rules[1:-1]}
+    assert rules[0] == "*" and rules[-2:] == ["**/*.json", "**/__pycache__"]
+    let_in = {rule.removeprefix("!") for rule in rules[1:-2]}
     copied = {
         source
         for _, instructions in STAGES.values()
