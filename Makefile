@@ -6,8 +6,10 @@ SHELL := /bin/bash
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+# What is installed besides what is always needed; infra/ray/local.sh needs nothing more.
+EXTRAS ?= [dev]
 # The folder counts too: an editable install that was moved points to where it was.
-STAMP := $(VENV)/.installed-$(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.installed-$(shell (pwd; echo '$(EXTRAS)'; cat pyproject.toml constraints.txt) | cksum | cut -d' ' -f1)
 RESULTS := benchmarks/results
 
 # Long tests are begun in `make test` while fewer seconds than this have passed.
@@ -129,5 +131,5 @@ $(STAMP):
 	    exit 2; \
 	  fi; \
 	  "$$name" -m venv $(VENV); }
-	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.$(EXTRAS)'
 	@rm -f $(VENV)/.installed-* && touch $@

@@ -78,6 +78,16 @@ def test_the_environment_is_made_once_and_again_when_its_files_change(run_make, 
     assert installs() == 2
 
 
+def test_an_environment_without_the_developers_packages_is_made_whole_when_they_are_needed(
+    run_make, tmp_path
+):
+    calls = tmp_path / "calls.txt"
+    for arguments in (["environment", "EXTRAS="], ["environment", "EXTRAS="], ["lint"], ["lint"]):
+        assert run_make(*arguments, python=MAKES_AN_ENVIRONMENT).returncode == 0
+    done = [line.split()[-1] for line in calls.read_text().splitlines() if "pip install" in line]
+    assert done == [".", ".[dev]"]
+
+
 def test_help_is_what_make_says_alone_and_installs_nothing(run_make, tmp_path):
     outcome = run_make(python="exit 1")
     assert outcome.returncode == 0

@@ -40,7 +40,7 @@ find_environment() {
   if [[ -x $root/.venv/bin/ray ]]; then
     PATH=$root/.venv/bin:$PATH
   elif ! command -v ray >/dev/null; then
-    make -C "$root" environment || fail "no Python environment with Ray: see what make says"
+    make -C "$root" environment EXTRAS= || fail "no Python environment with Ray: see what make says"
     PATH=$root/.venv/bin:$PATH
   fi
 }
