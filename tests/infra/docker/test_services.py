@@ -1,6 +1,7 @@
 """compose.yaml's services as processes, word for word: a job, its model, answers, metrics."""
 
 import json
+import shutil
 import time
 
 import pytest
@@ -59,6 +60,8 @@ def test_every_service_is_run_or_said_why_not():
 def composed(tmp_path):
     if not can_run_here():
         pytest.skip("network namespaces cannot be made here (needs root)")
+    if shutil.which("prometheus") is None:
+        pytest.skip("Prometheus is not installed here")
     with containers(tmp_path) as found:
         yield found
 
@@ -84,9 +87,10 @@ def test_what_is_composed_trains_registers_serves_and_is_seen(composed, tmp_path
     server.wait_until_healthy()
     secrets = tmp_path / "secrets"
     key = (secrets / "client_key").read_text()
-    body = json.dumps({"inputs": ["a text"]})
-    asked = "http://serving:8000/v1/embed", body
+    asked = "http://serving:8000/v1/features", json.dumps({"inputs": ["a text"]})
     assert ask(head, "wrong", *asked) == "401"
+    answer = json.loads(ask(head, key, *asked))
+    assert (answer["model"], answer["version"], len(answer["results"])) == ("bert", "1", 1)
     assert ask(head, key, "http://serving:8000/metrics") == "403"
     assert "bert" in ask(head, key, "http://serving:8000/v1/models")
 
