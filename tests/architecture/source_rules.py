@@ -173,6 +173,12 @@ def repeated_defaults(preset, defaults, prefix=""):
     return found
 
 
+def said_by(name, files):
+    """Whether one of some settings files speaks of a setting, given by its dotted name."""
+    section, _, field = name.rpartition(".")
+    return any(field in (content.get(section, {}) if section else content) for content in files)
+
+
 def _under(name, packages):
     return any(name == package or name.startswith(package + ".") for package in packages)
 

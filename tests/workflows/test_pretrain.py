@@ -232,6 +232,10 @@ def contents(storage):
             ["--profile", "tpu-v4-16", "--cluster.topology", "2x2x3"],
             ["v4 has no topology 2x2x3, did you mean 2x2x4; it has 2x2x1, 2x2x2, 2x2x4"],
         ),
+        (
+            ["--preset", "base-fast", "--profile", "tpu-v6e-16", "--batch.packed", "true"],
+            ["packed rows do not run on TPU: set --batch.packed false"],
+        ),
         (["--seed", "many"], ["--seed", "valid integer"]),
         (["--name", "../../elsewhere"], ["--name"]),
         (["--storage", "file:///proc/runs"], ["file:///proc/runs", "choose another --storage"]),
@@ -303,6 +307,18 @@ def test_another_recipe_or_a_second_process_gets_one_line(tmp_path, capsys, corp
     line = refused(capsys, tmp_path, *run.arguments())
     assert "optimizer.peak_learning_rate: 0.002 -> 0.5; seed: 0 -> 5" in line
     assert "--fresh" in line
+
+
+def test_a_packed_run_does_not_go_on_padded_on_tpu(tmp_path, capsys, corpus):
+    run = Run(tmp_path, "moved", corpus, steps=5)
+    run.settings = {"preset": "base-fast", "model.attention_probs_dropout_prob": 0.0}
+    settings = parse_command_line(PretrainSettings, [*run.arguments(), "--profile", "gpu"])
+    recipe = settings.recipe() | {"data": open_shards(corpus).data_hash}
+    with open_run(tmp_path, "moved", recipe, fresh=False):
+        pass
+    line = refused(capsys, tmp_path, *run.arguments(), "--profile", "tpu-v6e-16")
+    assert "run moved was made with other settings or data: batch.bins: " in line
+    assert "; batch.packed: True -> False (give another --name, or --fresh" in line
 
 
 def test_a_mistake_leaves_the_program_with_code_2(tmp_path, corpus):

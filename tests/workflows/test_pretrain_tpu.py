@@ -151,8 +151,9 @@ def test_the_next_loss_by_torch_is_that_of_xla(story, slice_environment, tmp_pat
 def test_each_phase_is_compiled_once_by_each_worker(tmp_path, corpus, cluster, slice_environment):
     before = compiled_by_workers(cluster)
     phases = '[{"sequence_length": 16, "steps": 10}, {"sequence_length": 32, "steps": 10}]'
-    settings = SETTINGS | ON_TPU | {"phases": phases, "evaluation.every_steps": 5}
-    Run(tmp_path, "phases", corpus, 20, settings, slice_environment).finish(seconds=300)
+    fast = {"preset": "base-fast", "phases": phases, "evaluation.every_steps": 5}
+    run = Run(tmp_path, "phases", corpus, 20, SETTINGS | ON_TPU | fast, slice_environment)
+    assert "8 rows each, padded" in run.finish(seconds=300)
     after = compiled_by_workers(cluster)
     counts = [each for name, each in after.items() if name not in before and each["step"]]
     assert [(each["step"], each["share"]) for each in counts] == [(2, 2), (2, 2)]

@@ -150,7 +150,11 @@ class PretrainSettings(RunSettings):
     optimizer: PretrainingOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
         default_factory=PretrainingOptimizerSettings
     )
-    compile: bool = Field(default=False, description="torch.compile the forward pass (GPU)")
+    compile: bool = Field(
+        default=False,
+        description="torch.compile the forward pass on GPU; a TPU's whole step is always compiled,"
+        " by XLA",
+    )
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
 
     @model_validator(mode="after")
@@ -191,6 +195,7 @@ class PretrainSettings(RunSettings):
 
     @model_validator(mode="after")
     def _tpu_has_padded_rows(self) -> Self:
+        """The TPU's profiles say so too, over what a preset says; here it was asked for."""
         if self.cluster.tpu is not None and self.batch.packed:
             raise ValueError("packed rows do not run on TPU: set --batch.packed false")
         return self

@@ -55,6 +55,7 @@ def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
 def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards) -> None:
     """Prints what is about to be trained, on what, and where it will lie."""
     phases = ", ".join(f"{phase.steps:,} at {phase.sequence_length}" for phase in settings.phases)
+    layout = "packed" if settings.batch.packed else "padded"
     lines = [
         f"run      {folder.name}",
         f"folder   {folder.path}",
@@ -66,7 +67,7 @@ def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards)
             if is_as_in_the_paper(settings.rows)
             else [f"rows     {described_rows(settings.rows)}"]
         ),
-        f"steps    {phases}, {settings.batch.global_batch_size:,} rows each",
+        f"steps    {phases}, {settings.batch.global_batch_size:,} rows each, {layout}",
         *packing_note(settings),
     ]
     print("\n".join(lines), flush=True)

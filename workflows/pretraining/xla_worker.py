@@ -8,6 +8,7 @@ import torch
 from bert_core.errors import UserError
 from bert_core.tasks.pretraining import compute_loss
 from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
+from bert_core.training.xla.compilation import lacks_memory
 from bert_core.training.xla.training import XlaTraining
 from workflows.pretraining.worker import PretrainingRun
 from workflows.training import xla_device
@@ -25,14 +26,17 @@ class XlaPretrainingRun(PretrainingRun):
         try:
             return super().train()
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not lacks_memory(error):
                 raise
             raise UserError(
                 "the device is out of memory", xla_device.name(), self.out_of_memory_remedy
             ) from error
 
     def results(self) -> Iterator[StepResult]:
-        """The steps that are left; from here on the weights on the chips are the true ones."""
+        """The steps that are left; from the first on the weights on the chips are the true ones.
+
+        Says so where the chips have no room for a whole micro-batch.
+        """
         settings = self.settings
         self._training = XlaTraining(
             self.state,
@@ -41,12 +45,18 @@ class XlaPretrainingRun(PretrainingRun):
             compute_dtype=self.dtype,
             seed=settings.seed,
         )
-        return self._training.train(
+        results = self._training.train(
             self.batches(self.state.step),
             total_steps=self.total_steps,
             schedule=self.learning_rate,
             should_stop=self.worker.stop_requested,
         )
+        parts = 1
+        for result in results:
+            if self._training.num_parts != parts:
+                parts = self._training.num_parts
+                self.messages.append(_in_parts(result.step, parts))
+            yield result
 
     def current_state(self) -> TrainingState:
         """Copied from the chips."""
@@ -61,3 +71,9 @@ class XlaPretrainingRun(PretrainingRun):
     def evaluation_loss(self) -> tuple[ComputeLoss, torch.dtype | None]:
         """On the chips of this host, with the weights that are there."""
         return self._training.evaluation_loss, None
+
+
+def _in_parts(step: int, parts: int) -> str:
+    if parts == 1:
+        return f"step {step}: the chips have room for whole micro-batches again"
+    return f"step {step}: too little room on a chip, a micro-batch is computed in {parts} parts"

@@ -1,8 +1,8 @@
 """The settings that every training run has: its name and place, its workers, its checkpoints."""
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bert_core.training.settings import OptimizerSettings
 from workflows.cluster_settings import ClusterSettings
@@ -72,11 +72,11 @@ class RunSettings(CommandLineSettings):
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
 
-    @model_validator(mode="after")
-    def _only_some_train_on_tpu(self) -> Self:
-        if not self.trains_on_tpu:
-            self.cluster.without_tpu()
-        return self
+    @field_validator("cluster")
+    @classmethod
+    def _only_some_train_on_tpu(cls, value: ClusterSettings) -> ClusterSettings:
+        """Said of the field, so before a TPU's profile is told that `batch` is unknown here."""
+        return value if cls.trains_on_tpu else value.without_tpu()
 
     def portable(self) -> dict[str, Any]:
         """The settings without what belongs to one machine."""

@@ -29,6 +29,17 @@ def stacked(micro_batches: Sequence[PretrainingBatch], *, count: int, rows_multi
     return {name: np.stack([each[name] for each in made]) for name in empty}
 
 
+def in_parts(arrays: Arrays, parts: int) -> Arrays:
+    """What `stacked` gives, each micro-batch as so many of fewer rows, which must divide its rows.
+
+    [M, N, …] becomes [M * parts, N / parts, …].
+    """
+    return {
+        name: each.reshape(len(each) * parts, each.shape[1] // parts, *each.shape[2:])
+        for name, each in arrays.items()
+    }
+
+
 def arrays_of(batch: PretrainingBatch, *, rows_multiple: int) -> Arrays:
     """The rows of a micro-batch, filled up to a multiple of so many by rows without tokens.
 

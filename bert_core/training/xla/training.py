@@ -7,7 +7,6 @@ functions alone: importing it takes the TPU of its host.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from torch import Tensor, nn
 from bert_core.tasks.pretraining import PretrainingBatch
 from bert_core.text.rows.batches import StepBatches
 from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
-from bert_core.training.xla.arrays import arrays_of, stacked
+from bert_core.training.xla.arrays import arrays_of, in_parts, stacked
+from bert_core.training.xla.compilation import Programs
 from bert_core.training.xla.forward import loss_in_jax
 from bert_core.training.xla.program import evaluation, mesh_of, shardings, training_step
 from bert_core.training.xla.results import LateStepResult, Numbers
@@ -40,6 +40,9 @@ class XlaTraining:
 
     Matrix products are in `compute_dtype`, float32 where it is None, on TPU too; weights, moments,
     sums and what `torch.autocast` computes in float32 stay float32.
+
+    A micro-batch for which the devices have no room is computed in equal parts, as few as will do:
+    sums are taken in another order, and other places dropped.
     """
 
     def __init__(
@@ -55,10 +58,10 @@ class XlaTraining:
 
         self._state = state
         self._seed = seed
-        self._in_float32 = compute_dtype is None
         self._pending: Numbers | None = None
         self._stop = False
-        self._programs: dict[tuple[Any, ...], Any] = {}
+        self._programs = Programs(in_float32=compute_dtype is None)
+        self._num_parts = 1
         mesh, local_mesh = mesh_of(jax.devices()), mesh_of(jax.local_devices())
         self._whole, self._by_device, self._by_row = shardings(mesh)
         self._whole_here, self._by_row_here, _ = shardings(local_mesh)
@@ -142,13 +145,19 @@ class XlaTraining:
         weights = jax.tree.map(self._here, {**self._fixed, **self._weights})
         arrays = arrays_of(batch, rows_multiple=jax.local_device_count())
         given = _put(arrays, self._by_row_here), _put(_scalars(counts), self._whole_here)
-        loss, sums = self._program("evaluation", self._evaluate, weights, *given)(weights, *given)
+        program = self._programs.of("evaluation", self._evaluate, weights, *given)
+        loss, sums = program(weights, *given)
         return torch.tensor(float(loss)), torch.from_numpy(np.array(sums))
 
     @property
     def num_compilations(self) -> int:
         """Programs compiled so far: one for each shape of a global batch and of an evaluation."""
         return len(self._programs)
+
+    @property
+    def num_parts(self) -> int:
+        """The parts in which a device computed its rows of a micro-batch in the newest step."""
+        return self._num_parts
 
     def _put_on_devices(self) -> None:
         """Copies weights, buffers and moments: torch and JAX must never share memory."""
@@ -169,17 +178,28 @@ class XlaTraining:
 
     def _start(self, batches: StepBatches, rate: float, *, stop: bool) -> Numbers:
         """Sends a step on its way to the devices; returns at once when its program is there."""
-        tallies = _tallies(batches, stop)
-        given = (
-            self._fixed,
-            _put(self._arrays(batches), self._by_row),
-            _put(_scalars(batches.counts), self._whole),
-            _put(tallies, self._by_device),
-            _put(np.float32(rate), self._whole),
-            _put(_draw(self._seed, self._state.step), self._whole),
+        import jax
+
+        arrays = self._arrays(batches)
+
+        def given(parts: int) -> tuple[Any, ...]:
+            return (
+                self._weights,
+                self._moments,
+                self._fixed,
+                _put(in_parts(arrays, parts), self._by_row),
+                _put(_scalars(batches.counts), self._whole),
+                _put(_tallies(batches, stop), self._by_device),
+                _put(np.float32(rate), self._whole),
+                _put(_draw(self._seed, self._state.step), self._whole),
+            )
+
+        shape = arrays["input_ids"].shape
+        rows = shape[1] // jax.local_device_count()
+        program, arguments, self._num_parts = self._programs.with_room(
+            "step", self._step, given, shape=shape, rows=rows
         )
-        program = self._program("step", self._step, self._weights, self._moments, *given)
-        self._weights, self._moments, found = program(self._weights, self._moments, *given)
+        self._weights, self._moments, found = program(*arguments)
         return Numbers(self._state.step + 1, found)
 
     def _arrays(self, batches: StepBatches) -> dict[str, _Array]:
@@ -191,16 +211,6 @@ class XlaTraining:
         share = -(-batches.num_rows // jax.process_count())  # rows are dealt out like cards
         count = -(-share // len(batches.micro_batches[0].next_sentence))
         return stacked(batches.micro_batches, count=count, rows_multiple=jax.local_device_count())
-
-    def _program(self, kind: str, function: Any, *arguments: Any) -> Any:  # noqa: ANN401
-        """The function compiled for arguments of these shapes, once."""
-        import jax
-
-        shapes = kind, *(each.shape for each in jax.tree.leaves(arguments))
-        if shapes not in self._programs:
-            with _products_in_float32(wanted=self._in_float32):
-                self._programs[shapes] = function.lower(*arguments).compile()
-        return self._programs[shapes]
 
     def _here(self, array: Any) -> Any:  # noqa: ANN401
         """What this process's devices hold of an array that is whole on each; no copy."""
@@ -251,10 +261,3 @@ def _draw(seed: int, step: int) -> _Array:
     """The data of a step's random key: neighbouring steps get unrelated ones."""
     text = f"dropout {seed} {step}".encode()
     return np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), np.uint32)
-
-
-def _products_in_float32(*, wanted: bool) -> AbstractContextManager[object]:
-    """Keeps a TPU from rounding the factors of float32 products to bfloat16."""
-    import jax
-
-    return jax.default_matmul_precision("float32") if wanted else nullcontext()

@@ -1,3 +1,4 @@
+import jax
 import pytest
 import torch
 
@@ -12,6 +13,8 @@ from bert_core.config import SIZES, ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Padded
 from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
+from bert_core.training.xla.arrays import arrays_of
+from bert_core.training.xla.forward import loss_in_jax
 
 ON_CPU = Kept(embedding_mask=4, layer_mask=2, head=8)
 
@@ -34,15 +37,15 @@ def kept_bytes(model, batch):
 
 
 def full_rows(config, rows, length):
-    tokens = rows * length
-    predictions = round(0.15 * tokens)
+    tokens, places = rows * length, round(0.15 * length)
+    within = torch.rand(rows, length).argsort(dim=1)[:, :places].sort(dim=1).values
     return PretrainingBatch(
         input_ids=torch.randint(5, config.vocab_size, (tokens,)),
         token_type_ids=torch.zeros(tokens, dtype=torch.long),
         position_ids=torch.arange(length).repeat(rows),
         layout=Padded(torch.ones(rows, length, dtype=torch.bool), True),
-        masked_positions=torch.randperm(tokens)[:predictions].sort().values,
-        masked_ids=torch.randint(5, config.vocab_size, (predictions,)),
+        masked_positions=(within + length * torch.arange(rows)[:, None]).flatten(),
+        masked_ids=torch.randint(5, config.vocab_size, (rows * places,)),
         next_sentence=torch.zeros(rows, dtype=torch.long),
         num_real_tokens=tokens,
         num_slots=tokens,
@@ -67,6 +70,42 @@ def test_the_formula_is_what_torch_keeps(layers, hidden, rows, length):
     expected = activation_bytes(config, rows * length, predictions, rows, ON_CPU)
     expected += logit_bytes(config, predictions, at_peak=False) + casts
     assert kept_bytes(Bert.for_pretraining(config), batch) == pytest.approx(expected, rel=0.01)
+
+
+def kept_bytes_through_xla(model, batch):
+    """Bytes of all that JAX keeps for the backward pass, parameters left out, each once."""
+    arrays = arrays_of(batch, rows_multiple=1)
+    loss = loss_in_jax(model, compute_loss, torch.bfloat16, training=True)
+    weights = {n: jax.ShapeDtypeStruct(p.shape, "float32") for n, p in model.named_parameters()}
+
+    def backward(weights):
+        key = jax.random.key(0, impl="rbg")
+        counts = {"num_predictions": 1, "num_rows": 1}
+        given = {name: jax.numpy.array(each) for name, each in arrays.items()}
+        return jax.vjp(lambda own: loss(own, given, counts, key), weights, has_aux=True)[1]
+
+    kept = jax.tree.leaves(jax.eval_shape(backward, weights))
+    own = {(each.shape, each.dtype) for each in weights.values()}
+    found = [each for each in kept if (each.shape, each.dtype) not in own]
+    return sum(each.size * each.dtype.itemsize for each in found)
+
+
+def test_through_xla_about_as_much_is_kept_as_on_cuda():
+    config = ModelConfig(
+        num_hidden_layers=3,
+        hidden_size=128,
+        num_attention_heads=2,
+        intermediate_size=512,
+        vocab_size=1_000,
+        attention_probs_dropout_prob=0.0,
+    )
+    batch = full_rows(config, 8, 128)
+    predictions = len(batch.masked_ids)
+    casts = 2 * (3 * 12 * 128**2 + 2 * 128**2 + config.vocab_size * 128)
+    expected = activation_bytes(config, 8 * 128, predictions, 8)
+    expected += logit_bytes(config, predictions, at_peak=False) + casts
+    found = kept_bytes_through_xla(Bert.for_pretraining(config), batch)
+    assert found == pytest.approx(expected, rel=0.1)
 
 
 def test_as_many_rows_as_fit():

@@ -247,3 +247,19 @@ def losses_of_keys():
     loss, weights, batch, counts, _ = one_micro_batch(None)
     compiled = jax.jit(loss)
     return [float(compiled(weights, batch, counts, jax.random.key(n))[0]) for n in (0, 0, 1)]
+
+
+def kept_for_backward(dtype):
+    """Shape and type of all that is kept of a loss for its gradient, and the number of tokens.
+
+    With dropout on hidden states and attention probabilities.
+    """
+    import jax
+
+    loss, weights, batch, counts, key = one_micro_batch(dtype)
+
+    def backward(weights):
+        return jax.vjp(lambda given: loss(given, batch, counts, key), weights, has_aux=True)[1]
+
+    kept = jax.tree.leaves(jax.eval_shape(backward, weights))
+    return [(each.shape, str(each.dtype)) for each in kept], batch["input_ids"].size

@@ -116,10 +116,13 @@ def moment_distance(first, second):
     return max(float((one[name] - other[name]).abs().max() / one[name].abs().max()) for name in one)
 
 
-def against_torch(micro_batch, num_layers):
+def against_torch(micro_batch, num_layers, optimizer):
     import jax
 
-    by_torch, by_xla = (new_state(num_hidden_layers=num_layers) for _ in range(2))
+    def new():
+        return new_state(optimizer, num_hidden_layers=num_layers)
+
+    by_torch, by_xla = new(), new()
     training = xla(by_xla)
     batches = source(micro_batch).steps
     found = {
@@ -127,7 +130,7 @@ def against_torch(micro_batch, num_layers):
         "torch": read(torch_steps(by_torch, 5, batches(0))),
         "xla": read(xla_steps(training, 0, 5, batches(0))),
         "compilations": training.num_compilations,
-        "untouched": distance(by_xla, new_state(num_hidden_layers=num_layers)) == 0,
+        "untouched": distance(by_xla, new()) == 0,
     }
     training.current_state()
     return found | {
@@ -139,9 +142,9 @@ def against_torch(micro_batch, num_layers):
     }
 
 
-def moved(folder, first):
+def moved(folder, first, optimizer):
     """Two steps on one side, a checkpoint, the third on both; `first` is where it began."""
-    state = new_state()
+    state = new_state(optimizer)
     if first == "torch":
         list(torch_steps(state, 2))
     else:
@@ -149,7 +152,7 @@ def moved(folder, first):
         list(xla_steps(training, 0, 2))
         training.current_state()
     path = save_checkpoint(folder, state, extra={}, files={}, keep=1)
-    here, there = new_state(), new_state()
+    here, there = new_state(optimizer), new_state(optimizer)
     load_checkpoint(path, here)
     load_checkpoint(path, there)
     training = xla(there)

@@ -2,9 +2,10 @@ import pytest
 from pydantic import ValidationError
 
 from bert_core.config import SIZES
+from bert_core.errors import UserError
 from bert_core.text.rows.settings import BINS_VERSION
 from workflows.pretraining.settings import ModelSettings, Phase, PretrainSettings
-from workflows.settings import differences, parse_command_line, settings_hash
+from workflows.settings import LAYERS, differences, parse_command_line, settings_hash
 
 HEADS = {"num_attention_heads": 12}
 
@@ -138,6 +139,48 @@ def test_what_cannot_train_is_refused():
     # A CPU has a kernel for it, and a range of workers may begin with few.
     PretrainSettings(batch=packed, name="wiki-2.1_a")
     PretrainSettings(cluster={"num_workers": [2, 300]})
+
+
+TPU_PROFILES = sorted(path.stem for path in LAYERS["profile"].glob("tpu-*.yaml"))
+
+
+@pytest.mark.parametrize("preset", ["base-fast", "small"])
+@pytest.mark.parametrize("profile", TPU_PROFILES)
+def test_a_presets_packing_yields_to_the_profile_of_a_tpu(preset, profile):
+    chosen = ["--preset", preset]
+    on_gpu, on_tpu = (
+        parse_command_line(PretrainSettings, [*chosen, "--profile", each])
+        for each in ("gpu", profile)
+    )
+    assert on_gpu.batch.packed and not on_tpu.batch.packed
+    named = {"profile", "cluster"}
+    assert on_tpu.model_dump(exclude=named | {"batch"}) == on_gpu.model_dump(
+        exclude=named | {"batch"}
+    )
+    # Another recipe, by what is different alone; the padded one is the same wherever it runs.
+    assert differences(on_gpu.recipe(), on_tpu.recipe()) == [
+        f"batch.bins: {BINS_VERSION} -> None",
+        "batch.packed: True -> False",
+    ]
+    assert settings_hash(on_gpu.recipe()) != settings_hash(on_tpu.recipe())
+    padded = [*chosen, "--profile", "gpu", "--batch.packed", "false"]
+    assert parse_command_line(PretrainSettings, padded).recipe() == on_tpu.recipe()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--profile", "tpu-v6e-16", "--batch.packed", "true"],
+        ["--profile", "tpu-v6e-16", "--batch.packed"],
+        ["--cluster.tpu", "v6e", "--cluster.topology", "4x4"],
+    ],
+)
+def test_packed_rows_that_were_asked_for_on_tpu_are_refused(arguments):
+    with pytest.raises(UserError) as caught:
+        parse_command_line(PretrainSettings, ["--preset", "base-fast", *arguments])
+    line = str(caught.value)
+    assert line.startswith("packed rows do not run on TPU: set --batch.packed false")
+    assert "\n" not in line
 
 
 def test_on_tpu_rows_are_padded():

@@ -42,10 +42,17 @@ def test_more_workers_than_bins_are_told():
 def test_what_is_about_to_happen_is_said(tmp_path, corpus, capsys):
     announce(parse("--preset", "base"), RunFolder(tmp_path / "a"), open_shards(corpus))
     printed = capsys.readouterr().out
-    assert "900,000 at 128, 100,000 at 512, 256 rows each" in printed
+    assert "900,000 at 128, 100,000 at 512, 256 rows each, padded\n" in printed
     assert "run      a" in printed and str(tmp_path) in printed and "35 documents" in printed
     assert "rows " not in printed.replace("rows each", "")
     other = parse("--rows.objective", "left_to_right", "--model.hidden_size", "192")
     announce(other, RunFolder(tmp_path / "a"), open_shards(corpus))
     printed = capsys.readouterr().out
     assert "rows     left_to_right\n" in printed and "tiny with hidden_size 192" in printed
+
+
+@pytest.mark.parametrize(("profile", "layout"), [("gpu", "packed"), ("tpu-v6e-16", "padded")])
+def test_whether_rows_are_packed_is_said(tmp_path, corpus, capsys, profile, layout):
+    settings = parse("--preset", "base-fast", "--profile", profile)
+    announce(settings, RunFolder(tmp_path / "a"), open_shards(corpus))
+    assert f", 4,096 rows each, {layout}\n" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from pretraining_runs import Channel, Run, StoppingWorker, train_here, write_cor
 
 from bert_core.errors import UserError
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+from bert_core.training.xla.compilation import Programs
 from workflows.pretraining import xla_worker
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import PretrainingRun, open_pretraining
@@ -22,6 +23,20 @@ SETTINGS = {
     "checkpoint.every_steps": 100,
     "evaluation.every_steps": 8,
 }
+
+
+FAST = {
+    "preset": "base-fast",
+    "precision": "float32",
+    "model.hidden_dropout_prob": 0.0,
+    "model.attention_probs_dropout_prob": 0.0,
+    "batch.global_batch_size": 12,
+    "batch.micro_batch_size": 4,
+    "phases": '[{"sequence_length": 16, "steps": 4}, {"sequence_length": 32, "steps": 4}]',
+    "optimizer.warmup_steps": 3,
+    "optimizer.peak_learning_rate": 2e-2,
+}
+"""`base-fast` in small, its steps so large that what is wrong with an update shows in losses."""
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +84,37 @@ def test_from_torch_through_xla_and_back(tmp_path, corpus):
         assert differences[step] < 1e-5, "the first step on the other side"
     ours, theirs = (heldout(run, 8) for run in (moved, whole))
     assert ours == pytest.approx(theirs, rel=2e-5) and "heldout/perplexity" in ours
+
+
+def test_the_fast_recipe_on_a_tpus_profile_is_that_of_padded_rows(tmp_path, corpus, monkeypatch):
+    """LAMB, clipped, with several micro-batches and two phases, of which one finds little room."""
+    padded = Run(tmp_path / "torch", "run", corpus, 8, FAST | {"batch.packed": "false"})
+    train_here(padded)
+    on_tpu = Run(tmp_path / "tpu", "run", corpus, 8, FAST | {"profile": "tpu-v6e-16"})
+    monkeypatch.setattr(Programs, "of", refusing_long_micro_batches(Programs.of))
+    here = open_run(on_tpu)
+    assert here.settings.optimizer.name == "lamb" and here.settings.compile
+    assert here.train() == {"step": 8, "stopped": False}
+    ours, theirs = losses(on_tpu), losses(padded)
+    assert ours.keys() == theirs.keys() == set(range(1, 9))
+    differences = {step: abs(ours[step] - theirs[step]) for step in ours}
+    assert max(differences.values()) < 5e-5, differences
+    assert ours[8] < ours[1] - 0.2, "it learns"
+    assert max(each.get("train/gradient_norm", 0) for _, each in on_tpu.records()) > 1, "clipped"
+    assert here.messages == [
+        "step 5: too little room on a chip, a micro-batch is computed in 2 parts"
+    ]
+
+
+def refusing_long_micro_batches(compiled):
+    """The method `of` of programs of a compiler without room for 4 rows of 32 tokens in a step."""
+
+    def of(programs, kind, function, *arguments):
+        if kind == "step" and arguments[3]["input_ids"].shape[1:] == (4, 32):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in hbm")
+        return compiled(programs, kind, function, *arguments)
+
+    return of
 
 
 def heldout(run, at):

@@ -40,6 +40,20 @@ def test_the_written_settings_repeat_the_run(tmp_path):
     assert not {"storage", "shards", "name", "fresh", "preset", "profile"} & written.keys()
 
 
+def test_what_a_profile_has_said_over_a_preset_is_written_and_tracked(tmp_path, job):
+    pretraining = job("--preset", "base-fast", "--profile", "tpu-v6e-16")
+    settings = pretraining.run_settings
+    write_settings(settings, pretraining.folder, PretrainingJob.settings_comment)
+    written = yaml.safe_load(pretraining.folder.settings.read_text())
+    assert written["batch"]["packed"] is False and written["cluster"]["tpu"] == "v6e"
+    again = parse_command_line(PretrainSettings, ["--preset", str(pretraining.folder.settings)])
+    assert again.recipe() == settings.recipe()
+    assert again.cluster.tpu_slice == settings.cluster.tpu_slice
+    params = tracked_run(pretraining).params
+    assert params["batch.packed"] == "False"
+    assert (params["preset"], params["profile"]) == ("base-fast", "tpu-v6e-16")
+
+
 def test_mlflow_is_told_everything_but_where_this_machine_keeps_it(tmp_path, job):
     pretraining = job("--shards", str(tmp_path / "corpus"), "--tracking.experiment", "tests")
     run = tracked_run(pretraining)

@@ -1,10 +1,12 @@
 import pytest
 from pydantic import ValidationError
 
+from bert_core.errors import UserError
 from workflows.ablations.settings import AblateSettings
 from workflows.evaluation.table7_settings import Table7Settings
 from workflows.finetuning.settings import settings_class
 from workflows.pretraining.settings import PretrainSettings
+from workflows.settings import parse_command_line
 from workflows.sweeps.settings import tune_settings_class
 from workflows.training.run_settings import RunSettings
 
@@ -38,3 +40,7 @@ def test_on_tpu_there_is_pretraining_alone(kind, values):
     with pytest.raises(ValidationError, match="only pre-training, .* runs on TPU"):
         kind(**values, **tpu)
     assert PretrainSettings(**tpu).cluster.num_workers == 4
+    # A profile also speaks of batches, which only pre-training has.
+    options = [f"--{name}={value}" for name, value in values.items()]
+    with pytest.raises(UserError, match="only pre-training, .* runs on TPU"):
+        parse_command_line(kind, [*options, "--profile", "tpu-v5e-16"])

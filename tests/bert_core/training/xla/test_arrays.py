@@ -7,7 +7,7 @@ from static_batches import LENGTH, static_source
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
-from bert_core.training.xla.arrays import arrays_of, stacked
+from bert_core.training.xla.arrays import arrays_of, in_parts, stacked
 
 
 def predictions(batch):
@@ -61,6 +61,16 @@ def test_micro_batches_that_lack_carry_no_label(micro_batches):
     assert (arrays["next_sentence"][3:] == IGNORE_INDEX).all()
     with pytest.raises(ValueError, match="3 micro-batches where 2"):
         stacked(micro_batches, count=2, rows_multiple=2)
+
+
+def test_parts_of_micro_batches_are_their_rows_in_turn(micro_batches):
+    whole = stacked(micro_batches, count=3, rows_multiple=1)
+    halves = in_parts(whole, 2)
+    for name, each in halves.items():
+        assert each.shape[:2] == (6, 2)
+        assert np.array_equal(np.concatenate(each), np.concatenate(whole[name]))
+    with pytest.raises(ValueError, match="reshape"):
+        in_parts(whole, 3)
 
 
 def test_packed_rows_are_refused():

@@ -6,13 +6,18 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
+import xla_room
 import xla_runs
 
 
-@pytest.mark.parametrize(("micro_batch", "num_layers"), [(4, 2), (3, 1)])  # 3: some rows lack
-def test_five_steps_are_those_of_torch(in_xla, micro_batch, num_layers):
-    found = in_xla(xla_runs.against_torch, micro_batch, num_layers)
+@pytest.mark.parametrize(
+    ("micro_batch", "num_layers", "optimizer"),
+    [(4, 2, "adamw"), (3, 1, "adamw"), (3, 1, "lamb")],  # 3: some rows lack
+)
+def test_five_steps_are_those_of_torch(in_xla, micro_batch, num_layers, optimizer):
+    found = in_xla(xla_runs.against_torch, micro_batch, num_layers, optimizer)
     assert found["devices"] == 2
+    assert min(each["gradient_norm"] for each in found["torch"]) > 1, "all are clipped"
     for ours, theirs in zip(found["xla"], found["torch"], strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=5e-5)
         assert ours["sums"] == pytest.approx(theirs["sums"], abs=1e-3)
@@ -27,9 +32,9 @@ def test_five_steps_are_those_of_torch(in_xla, micro_batch, num_layers):
     assert found["untouched"]  # until the state is asked for
 
 
-@pytest.mark.parametrize("first", ["torch", "xla"])
-def test_a_checkpoint_of_one_side_is_continued_by_the_other(in_xla, tmp_path, first):
-    (by_torch, by_xla), distance = in_xla(xla_runs.moved, tmp_path, first)
+@pytest.mark.parametrize(("first", "optimizer"), [("torch", "lamb"), ("xla", "adamw")])
+def test_a_checkpoint_of_one_side_is_continued_by_the_other(in_xla, tmp_path, first, optimizer):
+    (by_torch, by_xla), distance = in_xla(xla_runs.moved, tmp_path, first, optimizer)
     assert [each["step"] for each in by_xla] == [3, 4]
     for ours, theirs in zip(by_xla, by_torch, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
@@ -46,6 +51,24 @@ def test_dropout_is_a_function_of_seed_and_step(in_xla):
 
 def test_each_phase_is_compiled_once(in_xla):
     assert in_xla(xla_runs.two_phases) == [1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("most_rows", "parts"), [(4, 2), (2, 4)])
+def test_without_room_for_a_micro_batch_it_is_computed_in_parts(in_xla, most_rows, parts):
+    ours, theirs, distance, refused, found = in_xla(xla_room.with_little_room, most_rows)
+    assert found == parts
+    assert refused == [8, 4][: parts // 2], "asked once and not in each step"
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=5e-5)
+        assert one["sums"] == pytest.approx(other["sums"], abs=1e-3)
+        assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], abs=5e-5)
+        assert one["tokens"] == other["tokens"]
+    assert distance < 2e-5
+
+
+def test_without_room_for_a_row_it_is_the_devices_error(in_xla):
+    said, refused = in_xla(xla_room.without_room)
+    assert said.startswith("RESOURCE_EXHAUSTED") and refused == [4, 2]
 
 
 def test_bfloat16_is_that_of_autocast_and_the_weights_stay_float32(in_xla):
