@@ -1,5 +1,6 @@
 """YAML files of infra/, read as the strictest reader does: a key that stands twice is refused."""
 
+import copy
 from pathlib import Path
 
 import yaml
@@ -46,6 +47,15 @@ def places(value, place=()):
     elif isinstance(value, list):
         for number, each in enumerate(value):
             yield from places(each, (*place, number))
+
+
+def misspelt(content, place):
+    """A copy of a document in which one key, said by the path to it, has a letter too many."""
+    content = holder = copy.deepcopy(content)
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[f"{place[-1]}s"] = holder.pop(place[-1])
+    return content
 
 
 def environment(path):

@@ -1,6 +1,5 @@
 """compose.yaml: held to Compose's schema key by key, and what it names is there."""
 
-import copy
 import importlib.resources
 import json
 import re
@@ -10,7 +9,7 @@ import pytest
 from compose_files import COMPOSE, FOLDER, compose, mounts, secret_file, services, variables
 from containers import REPOSITORY
 from manifests import of_kind
-from yaml_files import INFRA, document, places
+from yaml_files import INFRA, document, misspelt, places
 
 SCHEMA = json.loads(
     (
@@ -45,15 +44,6 @@ def test_any_misspelt_key_is_found(path):
         if not faults(misspelt(content, place)):
             missed.append(place)
     assert tried > 3 and missed == []
-
-
-def misspelt(content, place):
-    """The content with one key that has a letter too many."""
-    content = holder = copy.deepcopy(content)
-    for key in place[:-1]:
-        holder = holder[key]
-    holder[f"{place[-1]}s"] = holder.pop(place[-1])
-    return content
 
 
 def test_own_names_are_names_of_something():

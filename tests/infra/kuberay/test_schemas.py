@@ -6,7 +6,7 @@ import pytest
 import yaml
 from manifest_schemas import faults
 from manifests import FILES, FOLDER, manifests
-from yaml_files import documents, places, read_documents
+from yaml_files import documents, misspelt, places, read_documents
 
 FREE = {
     *("data", "labels", "annotations", "matchLabels", "nodeSelector", "rayStartParams"),
@@ -37,15 +37,6 @@ def test_the_document_is_valid(manifest):
 def test_all_kinds_are_here():
     assert {each.values[0]["kind"] for each in every_document()} == KINDS
     assert not [path for path in FOLDER.rglob("*") if path.is_file() and path not in FILES]
-
-
-def misspelt(manifest, place):
-    """The document with one key that has a letter too many."""
-    manifest = holder = copy.deepcopy(manifest)
-    for key in place[:-1]:
-        holder = holder[key]
-    holder[f"{place[-1]}s"] = holder.pop(place[-1])
-    return manifest
 
 
 def is_a_name(place, kind):

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 import jsonschema
 import pytest
-import yaml
 from google_api import faults, schemas
 from ray.autoscaler import _private
 from ray.autoscaler._private.gcp.config import get_node_type
@@ -20,6 +19,7 @@ from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.dashboard.modules.job import job_supervisor
 from ray.scripts import scripts
+from yaml_files import document, misspelt, places
 
 REPOSITORY = Path(__file__).parents[3]
 FOLDER = REPOSITORY / "infra" / "ray"
@@ -29,7 +29,7 @@ COMMANDS = re.compile(r".*_commands$")
 
 
 def launcher(name):
-    return yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    return document(FOLDER / f"{name}.yaml")
 
 
 def problems(config):
@@ -56,17 +56,6 @@ def node_problems(node):
     return faults(node, {"$ref": shape}, schemas(document))
 
 
-def places(value, place=()):
-    """Every key of a file, as the path that leads to it."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield (*place, key)
-            yield from places(each, (*place, key))
-    elif isinstance(value, list):
-        for number, each in enumerate(value):
-            yield from places(each, (*place, number))
-
-
 def is_a_word_of_ours(place):
     """Names that nobody else knows: those of node types, and the places of files."""
     return len(place) == 2 and place[0] in ("available_node_types", "file_mounts")
@@ -75,15 +64,6 @@ def is_a_word_of_ours(place):
 @pytest.mark.parametrize("name", FILES)
 def test_the_file_is_as_ray_and_google_want_it(name):
     assert problems(launcher(name)) == []
-
-
-def misspelt(config, place):
-    """The file with one key that has a letter too many."""
-    config = holder = copy.deepcopy(config)
-    for key in place[:-1]:
-        holder = holder[key]
-    holder[place[-1] + "s"] = holder.pop(place[-1])
-    return config
 
 
 @pytest.mark.parametrize("name", FILES)
