@@ -1,8 +1,11 @@
 """Whoever follows a README gets what it says: commands, options, paths and the snippet."""
 
 import functools
+import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -86,6 +89,20 @@ def help_of(program, variant=""):
     return done.stdout or done.stderr
 
 
+@pytest.fixture(scope="module")
+def helps_side_by_side():
+    """Each program takes seconds to import what it needs: all are asked before the first test."""
+    asked = [(program,) for program in PROGRAMS]
+    asked += [(program, each) for program in PROGRAMS for each in VARIANTS.get(program, ())]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(_ask, asked))
+
+
+def _ask(words):
+    with suppress(AssertionError):  # the test that is about this program finds it again
+        help_of(*words)
+
+
 def declared_options(program):
     """The options that its help lists, each at the start of a line; not those of its prose."""
     told = help_of(program)
@@ -111,6 +128,7 @@ def test_every_target_is_in_the_makefile():
     assert asked <= targets
 
 
+@pytest.mark.usefixtures("helps_side_by_side")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_program_is_there_and_takes_the_options_shown(program):
     name = program.split()[-1]
