@@ -34,9 +34,9 @@ def test_shards_that_cannot_train_are_refused(tmp_path, corpus):
 
 def test_more_workers_than_bins_are_told():
     assert not packing_note(parse("--preset", "base"))
-    assert not packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,8]"))
-    (line,) = packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,9]"))
-    assert "at most 8 bins" in line and "from 512" in line
+    assert not packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,16]"))
+    (line,) = packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,17]"))
+    assert "at most 16 bins" in line and "from 256" in line
 
 
 def test_what_is_about_to_happen_is_said(tmp_path, corpus, capsys):
