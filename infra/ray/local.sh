@@ -16,9 +16,9 @@ log. The same again uses the cluster that is there, and a finished run prints it
   stop        ends the cluster and nothing else; a job at work leaves a checkpoint first
   --help      this text
 
-The dashboard answers on 127.0.0.1 alone. Ctrl-C leaves the job running. ~/.bertline/cluster holds the token, the address and
-what the nodes said (BERTLINE_CLUSTER_FOLDER names another, for a second cluster); the run lies in
-~/.bertline.
+The dashboard answers on 127.0.0.1 alone. Ctrl-C leaves the job running. ~/.bertline/cluster holds
+the token, the address and what the nodes said (BERTLINE_CLUSTER_FOLDER names another, for a second
+cluster); the run lies in ~/.bertline.
 TEXT
 }
 
@@ -27,7 +27,7 @@ fail() {
   exit 2
 }
 
-# Minutes from nothing to a model, also on two cores that are busy; loss and schedule are whole.
+# Minutes from nothing to a model on two cores: fewer steps, under a whole schedule of their own.
 quickstart=(python workflows/pretrain.py --phases '[{"sequence_length": 128, "steps": 400}]'
   --optimizer.warmup_steps 40)
 
@@ -184,7 +184,8 @@ stop() {
   local waited left
   left=$(processes)
   if [[ -n $left ]]; then
-    python "$root/infra/ray/stop_jobs.py" "$(<"$state/dashboard")" 2>>"$log" || echo "its jobs do not answer, and end without a checkpoint of now"
+    python "$root/infra/ray/stop_jobs.py" "$(<"$state/dashboard")" 2>>"$log" ||
+      echo "its jobs do not answer, and end without a checkpoint of now"
     left=$(processes)
     # shellcheck disable=SC2086
     kill $left 2>/dev/null || true
