@@ -5,8 +5,8 @@ A version that cannot be loaded, or does not answer, never takes traffic: the on
 
 import gc
 import logging
-import threading
 from pathlib import Path
+from threading import Thread
 
 from bert_core.memory import give_back_memory
 from serving.engine import Engine
@@ -60,8 +60,9 @@ class Places:
         _LOG.warning(
             "%s is version %s from now on, no longer %s", title_of(place), model.version, stood
         )
-        if before is not None:
-            self._let_go(before)
+        retired = [] if before is None else [before]
+        del before
+        self._let_go(retired)
 
     def note(self, place: Place, found: Path | Pointer, pointer_path: Path | None) -> None:
         """Takes in which version stands there, which may be before this was made."""
@@ -95,11 +96,14 @@ class Places:
         self._engine.metrics.forget(title_of(place))
         if before is not None:
             _LOG.warning("%s, version %s, is there no longer", title_of(place), before.version)
-            self._let_go(before)
+            retired = [before]
+            del before
+            self._let_go(retired)
 
-    def _let_go(self, model: ServedModel) -> None:
-        retired = [model]  # taken out there: a thread holds what it was given to its end
-        threading.Thread(target=self._retire, args=(retired,), daemon=True).start()
+    def _let_go(self, retired: list[ServedModel]) -> None:
+        """Takes what is in the list out of it: callers and threads hold what they were given."""
+        if retired:
+            Thread(target=self._retire, args=(retired,), daemon=True).start()
 
     def _retire(self, retired: list[ServedModel]) -> None:
         model = retired.pop()

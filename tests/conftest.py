@@ -1,6 +1,7 @@
 """What all tests share: the Ray cluster, the data beside the checkout, the rules for skipping."""
 
 import logging
+import multiprocessing
 import os
 import re
 import secrets
@@ -8,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,6 +52,21 @@ def ray_cluster():
     )
     yield context.address_info["address"]
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def in_xla(tmp_path_factory):
+    """Calls a function of a module in a process for all tests of XLA, and gives what it returns.
+
+    It has two CPU devices, which must be said before JAX starts. And torchax changes PyTorch for
+    good: where it has been imported, nothing can be compiled any more.
+    """
+    import xla_runs
+
+    spawn = multiprocessing.get_context("spawn")
+    cache = tmp_path_factory.mktemp("xla")
+    with ProcessPoolExecutor(1, spawn, xla_runs.start, (2, str(cache))) as pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
 @pytest.fixture

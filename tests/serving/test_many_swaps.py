@@ -8,6 +8,7 @@ import time
 import weakref
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Thread
 from urllib.request import Request, urlopen
 
 import pytest
@@ -36,11 +37,20 @@ def other_encoder(folder, to):
     return to
 
 
+class QuickThread(Thread):
+    """A thread that has ended before whoever started it goes on."""
+
+    def start(self):
+        super().start()
+        self.join()
+
+
 def test_memory_is_given_back_when_the_version_before_is_gone(small_models, tmp_path, monkeypatch):
     engine = Engine(load_models({"mood": small_models["sentiment"]}))
     before, gone = weakref.ref(engine.models["mood"]), SimpleQueue()
     monkeypatch.setattr(places, "give_back_memory", lambda: gone.put(before() is None))
     folder = other_encoder(small_models["sentiment"], tmp_path / "second")
+    monkeypatch.setattr(places, "Thread", QuickThread)
     places.Places(engine).put((None, "mood"), folder, 1.0, None)
     assert gone.get(timeout=SECONDS) is True
     engine.close()

@@ -1,6 +1,5 @@
-import jax
 import pytest
-import torch
+from kept_bytes import full_rows, kept_bytes, kept_bytes_through_xla
 
 from benchmarks.scaling.memory import (
     Kept,
@@ -11,47 +10,10 @@ from benchmarks.scaling.memory import (
 )
 from bert_core.config import SIZES, ModelConfig
 from bert_core.model.bert import Bert
-from bert_core.model.layout import Padded
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
-from bert_core.training.xla.arrays import arrays_of
-from bert_core.training.xla.forward import loss_in_jax
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import parse_command_line
 
 ON_CPU = Kept(embedding_mask=4, layer_mask=2, head=8)
-
-
-def kept_bytes(model, batch):
-    """Bytes of all that torch keeps for the backward pass, parameters left out, each once."""
-    own = {each.untyped_storage().data_ptr() for each in model.parameters()}
-    found = {}
-
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = (storage.nbytes(), tensor)  # alive, so that none reuses it
-        return tensor
-
-    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    with hooks, torch.autocast("cpu", torch.bfloat16):
-        compute_loss(model, batch, num_predictions=1, num_rows=1)
-    return sum(num_bytes for num_bytes, _ in found.values())
-
-
-def full_rows(config, rows, length):
-    tokens, places = rows * length, round(0.15 * length)
-    within = torch.rand(rows, length).argsort(dim=1)[:, :places].sort(dim=1).values
-    return PretrainingBatch(
-        input_ids=torch.randint(5, config.vocab_size, (tokens,)),
-        token_type_ids=torch.zeros(tokens, dtype=torch.long),
-        position_ids=torch.arange(length).repeat(rows),
-        layout=Padded(torch.ones(rows, length, dtype=torch.bool), True),
-        masked_positions=(within + length * torch.arange(rows)[:, None]).flatten(),
-        masked_ids=torch.randint(5, config.vocab_size, (rows * places,)),
-        next_sentence=torch.zeros(rows, dtype=torch.long),
-        num_real_tokens=tokens,
-        num_slots=tokens,
-    )
 
 
 @pytest.mark.parametrize(
@@ -74,25 +36,7 @@ def test_the_formula_is_what_torch_keeps(layers, hidden, rows, length):
     assert kept_bytes(Bert.for_pretraining(config), batch) == pytest.approx(expected, rel=0.01)
 
 
-def kept_bytes_through_xla(model, batch):
-    """Bytes of all that JAX keeps for the backward pass, parameters left out, each once."""
-    arrays = arrays_of(batch, rows_multiple=1)
-    loss = loss_in_jax(model, compute_loss, torch.bfloat16, training=True)
-    weights = {n: jax.ShapeDtypeStruct(p.shape, "float32") for n, p in model.named_parameters()}
-
-    def backward(weights):
-        key = jax.random.key(0, impl="rbg")
-        counts = {"num_predictions": 1, "num_rows": 1}
-        given = {name: jax.numpy.array(each) for name, each in arrays.items()}
-        return jax.vjp(lambda own: loss(own, given, counts, key), weights, has_aux=True)[1]
-
-    kept = jax.tree.leaves(jax.eval_shape(backward, weights))
-    own = {(each.shape, each.dtype) for each in weights.values()}
-    found = [each for each in kept if (each.shape, each.dtype) not in own]
-    return sum(each.size * each.dtype.itemsize for each in found)
-
-
-def test_through_xla_about_as_much_is_kept_as_on_cuda():
+def test_through_xla_about_as_much_is_kept_as_on_cuda(in_xla):
     config = ModelConfig(
         num_hidden_layers=3,
         hidden_size=128,
@@ -106,7 +50,7 @@ def test_through_xla_about_as_much_is_kept_as_on_cuda():
     casts = 2 * (3 * 12 * 128**2 + 2 * 128**2 + config.vocab_size * 128)
     expected = activation_bytes(config, 8 * 128, predictions, 8)
     expected += logit_bytes(config, predictions, at_peak=False) + casts
-    found = kept_bytes_through_xla(Bert.for_pretraining(config), batch)
+    found = in_xla(kept_bytes_through_xla, Bert.for_pretraining(config), batch)
     assert found == pytest.approx(expected, rel=0.1)
 
 
