@@ -52,7 +52,7 @@ def require_datasets(address: HubAddress) -> None:
         raise HubDataError(
             "Hugging Face data sets need the package `datasets`",
             address.typed,
-            "pip install 'bertline[datasets]'",
+            "in the checkout: pip install -e '.[datasets]'",
         )
 
 

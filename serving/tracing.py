@@ -124,6 +124,6 @@ def start_tracing(
         raise UserError(
             f"tracing without its packages ({error.name})",
             f"otlp_endpoint {endpoint}",
-            "pip install 'bertline[tracing]'",
+            "in the checkout: pip install -e '.[tracing]'",
         ) from error
     return OtlpTracing(endpoint.rstrip("/") + _PATH, share, instance)

@@ -25,7 +25,7 @@ def refuse_missing_packages() -> None:
         raise UserError(
             f"training on TPU needs {', '.join(missing)}",
             "not installed here",
-            "on every machine: pip install 'bertline[tpu]'",
+            "in the checkout on every machine: pip install -e '.[tpu]'",
         )
 
 

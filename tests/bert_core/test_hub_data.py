@@ -89,5 +89,5 @@ def test_without_a_network_it_is_said_at_once(monkeypatch):
 
 def test_the_library_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(HubDataError, match=r"pip install 'bertline\[datasets\]'"):
+    with pytest.raises(HubDataError, match=r"pip install -e '\.\[datasets\]'"):
         require_datasets(HubAddress.of("hf://nyu-mll/glue"))

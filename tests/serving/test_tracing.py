@@ -60,7 +60,7 @@ def test_it_is_off_by_default(subprocess_environment):
 def test_without_its_packages_the_remedy_is_told(monkeypatch):
     monkeypatch.delitem(sys.modules, "serving.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(UserError, match=r"pip install 'bertline\[tracing\]'") as told:
+    with pytest.raises(UserError, match=r"pip install -e '\.\[tracing\]'") as told:
         start_tracing("http://collector:4318", 1.0)
     assert "\n" not in str(told.value)
 

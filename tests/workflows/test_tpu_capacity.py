@@ -101,7 +101,7 @@ def test_a_missing_extra_is_named_before_anything_starts(monkeypatch):
     monkeypatch.setattr(
         tpu_capacity, "find_spec", lambda name: None if name == "optax" else object()
     )
-    with pytest.raises(UserError, match=r"needs optax: .*pip install 'bertline\[tpu\]'"):
+    with pytest.raises(UserError, match=r"needs optax: .*pip install -e '\.\[tpu\]'"):
         tpu_capacity.refuse_missing_packages()
     monkeypatch.setattr(tpu_capacity, "find_spec", lambda _: object())
     tpu_capacity.refuse_missing_packages()

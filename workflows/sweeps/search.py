@@ -80,7 +80,9 @@ class Proposals:
             import optuna
         except ImportError as error:
             raise UserError(
-                "Optuna is not installed", "--search optuna", "pip install 'bertline[optuna]'"
+                "Optuna is not installed",
+                "--search optuna",
+                "in the checkout: pip install -e '.[optuna]'",
             ) from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         # A sampler of the same seed would propose again what it did before the sweep was killed.

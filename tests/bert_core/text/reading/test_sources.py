@@ -64,7 +64,7 @@ def test_datasets_of_hugging_face_are_read_by_their_package(tmp_path, read, monk
     with pytest.raises(UserError, match="no data set's name: hf://csv"):
         read("hf://csv")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"pip install 'bertline\[datasets\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[datasets\]'"):
         read("hf://org/name:config:train")
 
 
