@@ -23,6 +23,7 @@ LOOK_SECONDS = 1.0
 GROW_AFTER_SECONDS = 30.0
 """How long there must be room for more workers before a run begins again with them."""
 SLICE_LABEL = "ray.io/tpu-slice-name"
+POD_TYPE_LABEL = "ray.io/tpu-pod-type"
 
 Resources = Mapping[str, Mapping[str, float]]
 """Amounts by kind, of each node by its id."""
@@ -151,9 +152,14 @@ def places(settings: ClusterSettings, nodes: Resources) -> int:
     }
     if settings.tpu is None:
         return sum(fitting.values())
-    slices = {node["NodeID"]: (node["Labels"] or {}).get(SLICE_LABEL) for node in ray.nodes()}
+    shape = settings.tpu_slice
+    slices = {
+        node["NodeID"]: labels.get(SLICE_LABEL)
+        for node in ray.nodes()
+        if (labels := node["Labels"] or {}).get(POD_TYPE_LABEL) == shape.pod_type
+    }
     hosts = Counter(slices.get(node) for node, number in fitting.items() if number)
-    whole = settings.tpu_slice.num_hosts
+    whole = shape.num_hosts
     return whole * sum(name is not None and number >= whole for name, number in hosts.items())
 
 

@@ -30,13 +30,14 @@ def refuse_missing_packages() -> None:
 
 
 def refuse_missing_slices(settings: ClusterSettings) -> None:
-    """Raises `UserError` where a cluster that cannot grow lacks whole slices of this kind.
+    """Raises `UserError` where the cluster lacks whole slices of this kind.
 
-    For a process that has joined the cluster.
+    For a process that has joined the cluster. Whether an autoscaler could bring slices, Ray does
+    not say: they have to be there, and a job waits for none, as it does for CPUs and GPUs.
     """
     wanted, kind = settings.fewest_slices, settings.tpu_slice
     whole = get_num_tpu_slices(kind.topology, kind.accelerator_type)
-    if whole >= wanted or _may_grow():
+    if whole >= wanted:
         return
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if not any(node["Resources"].get("TPU") for node in nodes):
@@ -64,11 +65,3 @@ def described_node(node: dict[str, Any]) -> str:
     if _SHAPE in labels:
         parts.append(f"in slice {labels.get(_SLICE, '?')} of {labels[_SHAPE]}")
     return f"{node['NodeManagerAddress']} with {', '.join(parts) or 'nothing'}"
-
-
-def _may_grow() -> bool:
-    """Whether an autoscaler says that it can add TPU nodes."""
-    from ray._private.state import state  # it has no public door
-
-    most = state.get_max_resources_from_cluster_config()
-    return bool(most and most.get("TPU"))

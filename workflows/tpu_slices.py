@@ -34,6 +34,15 @@ class TpuSlice:
         """What Ray calls the generation, such as TPU-V5LITEPOD."""
         return f"TPU-{GENERATIONS[self.generation].upper()}"
 
+    @property
+    def pod_type(self) -> str:
+        """What Ray and Google Cloud call such slices, such as v5litepod-16."""
+        from ray._private.accelerators.tpu import infer_tpu_pod_type_from_topology
+
+        name = infer_tpu_pod_type_from_topology(self.topology, self.accelerator_type)
+        assert name is not None, self
+        return name
+
     def __str__(self) -> str:
         return f"{self.generation} {self.topology}"
 

@@ -184,7 +184,7 @@ stop() {
   local waited left
   left=$(processes)
   if [[ -n $left ]]; then
-    python "$root/infra/ray/stop_jobs.py" "$(<"$state/dashboard")" 2>>"$log" ||
+    [[ ! -s $state/dashboard ]] || python "$root/infra/ray/stop_jobs.py" "$(<"$state/dashboard")" 2>>"$log" ||
       echo "its jobs do not answer, and end without a checkpoint of now"
     left=$(processes)
     # shellcheck disable=SC2086

@@ -10,9 +10,12 @@ import time
 from ray.job_submission import JobSubmissionClient
 
 client = JobSubmissionClient(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8265")
+stopped = []
 for job in client.list_jobs():
     if job.submission_id and not job.status.is_terminal():
         print(f"stopping  {job.entrypoint}", flush=True)
         client.stop_job(job.submission_id)
-        while not client.get_job_status(job.submission_id).is_terminal():
-            time.sleep(0.5)
+        stopped.append(job.submission_id)
+for name in stopped:
+    while not client.get_job_status(name).is_terminal():
+        time.sleep(0.5)

@@ -6,7 +6,7 @@ in kuberay/test_node_pools.py.
 
 import re
 
-from manifests import NAMESPACE, SECRETS, manifests, of_kind
+from manifests import NAMESPACE, SECRETS, keys_told, manifests, of_kind
 from yaml_files import INFRA, document
 
 README = (INFRA / "README.md").read_text(encoding="utf-8")
@@ -75,7 +75,7 @@ def test_secrets_are_made_in_their_namespace_before_what_needs_them():
 def test_secrets_hold_what_the_pods_read():
     for secret, keys in SECRETS.items():
         line = LINES[position("kubectl", "-n", NAMESPACE, "create", "secret", "generic", secret)]
-        assert set(re.findall(r"--from-(?:literal|file)=([\w.]+)", line)) == keys
+        assert keys_told(line) == keys
     made = position("python", "-m", "serving.new_key", "TEAM", "--file", "keys.json")
     create = ("kubectl", "-n", NAMESPACE, "create", "secret", "generic", "bertline-api-keys")
     assert made < position(*create)

@@ -118,14 +118,18 @@ def test_places_need_each_kind_of_resource():
 
 
 def test_of_a_tpu_only_whole_slices_count(nodes):
-    label = regrouping.SLICE_LABEL
-    nodes.labels = {"a": {label: "one"}, "b": {label: "one"}, "c": {label: "two"}, "d": {}}
+    def host_of(name, pod_type="v4-16"):
+        return {regrouping.SLICE_LABEL: name, regrouping.POD_TYPE_LABEL: pod_type}
+
+    nodes.labels = {"a": host_of("one"), "b": host_of("one"), "c": host_of("two"), "d": {}}
     host = {"CPU": 8.0, "TPU": 4.0}
     assert places(TPU, dict.fromkeys("abcd", host)) == 2
     assert places(TPU, dict.fromkeys("acd", host)) == 0
-    nodes.labels["d"] = {label: "two"}
+    nodes.labels["d"] = host_of("two")
     assert places(TPU, dict.fromkeys("abcd", host)) == 4
     assert places(TPU, dict.fromkeys("abc", host) | {"d": {"CPU": 8.0}}) == 2
+    nodes.labels |= {"c": host_of("two", "v4-32"), "d": host_of("two", "v4-32")}
+    assert places(TPU, dict.fromkeys("abcd", host)) == 2, "two hosts of a larger slice are none"
 
 
 @pytest.fixture

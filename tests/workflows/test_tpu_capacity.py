@@ -33,7 +33,6 @@ SECOND = HOST | {
 @pytest.fixture
 def cluster(monkeypatch):
     """Makes Ray say that it has these nodes."""
-    monkeypatch.setattr(tpu_capacity, "_may_grow", lambda: False)
     monkeypatch.setattr(tpu_capacity.ray, "is_initialized", lambda: True)
 
     def of(*nodes):
@@ -79,22 +78,6 @@ def test_a_large_cluster_is_not_listed_to_the_end(cluster):
     with pytest.raises(UserError) as caught:
         tpu_capacity.refuse_missing_slices(wanted())
     assert caught.value.where.count("10.0.0.1") == 8 and caught.value.where.endswith("12 more")
-
-
-def test_a_cluster_that_grows_is_waited_for(cluster, monkeypatch):
-    cluster(HEAD)
-    monkeypatch.setattr(tpu_capacity, "_may_grow", lambda: True)
-    tpu_capacity.refuse_missing_slices(wanted())
-
-
-@pytest.mark.parametrize(
-    ("most", "grows"), [({}, False), ({"CPU": 99}, False), ({"CPU": 9, "TPU": 16}, True)]
-)
-def test_whether_it_grows_is_what_the_autoscaler_says(monkeypatch, most, grows):
-    from ray._private.state import state
-
-    monkeypatch.setattr(state, "get_max_resources_from_cluster_config", lambda: most)
-    assert tpu_capacity._may_grow() is grows
 
 
 def test_a_missing_extra_is_named_before_anything_starts(monkeypatch):

@@ -20,6 +20,13 @@ SECRETS = {
 """What is made by hand, by the commands in base/settings.yaml and in infra/README.md."""
 
 
+def keys_told(command: str) -> set[str]:
+    """The keys of the secret that a command makes; of a file with lines those beside it."""
+    return set(re.findall(r"--from-file=([\w.]+)", command)) | set(
+        re.findall(r"\b([A-Z_]+)=…", command)
+    )
+
+
 @dataclass(frozen=True)
 class Pods:
     """Pods that are alike, as a manifest describes them."""

@@ -9,6 +9,7 @@ from manifests import (
     SECRETS,
     chosen,
     environment_of,
+    keys_told,
     manifests,
     of_kind,
     pods,
@@ -19,11 +20,8 @@ NOTE = (FOLDER / "base" / "settings.yaml").read_text(encoding="utf-8")
 
 
 def test_the_commands_that_make_the_secrets_are_told():
-    command = r"# +kubectl -n bertline create secret generic ([\w-]+)((?:.*\\\n)*.*)"
-    told = {
-        name: set(re.findall(r"--from-(?:literal|file)=([\w.]+)", rest))
-        for name, rest in re.findall(command, NOTE)
-    }
+    command = r"# +kubectl -n bertline create secret generic ([\w-]+)((?:.*\n#   (?:  |#))*.*)"
+    told = {name: keys_told(rest) for name, rest in re.findall(command, NOTE)}
     assert told == SECRETS
 
 

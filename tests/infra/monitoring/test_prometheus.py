@@ -30,7 +30,14 @@ CHECKS = {
     "rules_test.yaml": ["test", "rules"],
 }
 READ_BY = {"servers.yaml": "prometheus.yaml", "rules.yaml": "rules_test.yaml"}
-ALERTS = {"TrainingStalled", "LossNotFinite", "QueueGrowing", "ErrorRate", "AliasBehind"}
+ALERTS = {
+    "TrainingStalled",
+    "LossNotFinite",
+    "QueueGrowing",
+    "ErrorRate",
+    "AliasBehind",
+    "NoServer",
+}
 POD_DISCOVERY = some(
     only(("role",), role={"enum": ["pod"]}, namespaces=only(("names",), names=some(TEXT)))
 )
