@@ -157,6 +157,12 @@ def pytest_runtest_protocol(item):
     return None
 
 
+def pytest_runtest_teardown(item):
+    """Ends the tests at one that has changed PyTorch for those after it (see `in_xla`)."""
+    if "torchax" in sys.modules:
+        pytest.exit(f"{item.nodeid} has imported torchax in the process of all tests", returncode=1)
+
+
 def pytest_terminal_summary(terminalreporter, config):
     """Names the long tests that were not begun."""
     names = config.stash[NOT_BEGUN]

@@ -84,6 +84,14 @@ def test_all_long_tests_run_when_there_is_time(run_pytest):
     assert "3 passed" in run_pytest(source, "--long-tests-within", "600").stdout
 
 
+def test_what_changes_pytorch_for_all_ends_the_run(run_pytest):
+    source = "import sys\ndef test_a(): sys.modules['torchax'] = sys\ndef test_b(): pass\n"
+    outcome = run_pytest(source)
+    assert outcome.returncode == 1
+    assert "test_made.py::test_a has imported torchax" in outcome.stdout
+    assert "test_b" not in outcome.stdout
+
+
 @pytest.mark.parametrize("module", ["bert_core.text.x", "workflows.x", "serving.x"])
 def test_a_warning_of_our_own_modules_is_an_error(module):
     with pytest.raises(UserWarning, match="deliberate"):

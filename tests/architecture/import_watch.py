@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import warnings
+from functools import cache
 from pathlib import Path
 
 from source_rules import PACKAGES, imports_of
@@ -91,15 +92,30 @@ def import_others(name, root):
         module = todo.pop()
         for path in source_files(module, root) - done:
             done.add(path)
-            for each in imports_of(path.read_text(encoding="utf-8")):
+            for each in imports_in(path):
                 if each.at_import and ours(each.name):
                     todo.append(each.name)
                 elif each.at_import:
-                    # What cannot be imported is a function or class, or fails again under watch.
-                    with contextlib.suppress(ImportError):
-                        importlib.import_module(each.name)
+                    import_once(each.name)
 
 
+@cache
+def imports_in(path):
+    """What a file imports: 400 modules have much the same below them."""
+    return imports_of(path.read_text(encoding="utf-8"))
+
+
+@cache
+def import_once(name):
+    """Imports something from elsewhere, which stays.
+
+    What cannot be imported is a function or class, or fails again under watch.
+    """
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+
+
+@cache
 def source_files(module, root):
     """The files that importing a module, or a name out of one, executes; found without importing.
 

@@ -1,4 +1,4 @@
-"""The worker of a TPU host in this process, alone: its chips are one CPU device."""
+"""The worker of a TPU host, alone: its chips are CPU devices."""
 
 import shutil
 
@@ -6,10 +6,10 @@ import jax
 import pytest
 import torch
 from pretraining_runs import Channel, Run, StoppingWorker, train_here, write_corpus
+from xla_pretraining import open_run, train, train_with_little_room
 
 from bert_core.errors import UserError
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
-from bert_core.training.xla.compilation import Programs
 from workflows.pretraining import xla_worker
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import PretrainingRun, open_pretraining
@@ -44,36 +44,25 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
-def open_run(run, stop_after=-1):
-    """The run as a worker of a TPU opens it."""
-    settings = parse_command_line(PretrainSettings, run.arguments())
-    worker = StoppingWorker(0, 1, torch.device("cpu"), Channel(), through_xla=True)
-    worker.steps_left = stop_after
-    config = {"settings": settings.model_dump(mode="json"), "shards": str(run.shards)}
-    run.folder.mkdir(parents=True, exist_ok=True)
-    return open_pretraining(config, worker, run.folder, None)
-
-
 def losses(run):
     return {step: each["train/loss"] for step, each in run.records() if "train/loss" in each}
 
 
 @pytest.mark.slow
-def test_from_torch_through_xla_and_back(tmp_path, corpus):
+def test_from_torch_through_xla_and_back(tmp_path, corpus, in_xla):
     whole = Run(tmp_path / "torch", "run", corpus, STEPS, SETTINGS)
     train_here(whole, stop_after=4)
     moved = Run(tmp_path / "moved", "run", corpus, STEPS, SETTINGS)
     shutil.copytree(whole.folder, moved.folder)
     train_here(whole)
 
-    here = open_run(moved, stop_after=5)
-    outcome = here.train()
+    outcome, messages, _ = in_xla(train, moved, 5)
     assert outcome["stopped"] and 9 <= outcome["step"] <= 10, "it hears of a stop a step late"
     path, _ = newest_checkpoint(moved.checkpoints)
     info = read_checkpoint(path)
     assert info.step == outcome["step"]
     assert info.extra["device"] == "cpu" and info.extra["processor"] == "cpu"
-    assert "going on from step 4" in here.messages
+    assert "going on from step 4" in messages
     train_here(moved)
 
     ours, theirs = losses(moved), losses(whole)
@@ -86,35 +75,21 @@ def test_from_torch_through_xla_and_back(tmp_path, corpus):
     assert ours == pytest.approx(theirs, rel=2e-5) and "heldout/perplexity" in ours
 
 
-def test_the_fast_recipe_on_a_tpus_profile_is_that_of_padded_rows(tmp_path, corpus, monkeypatch):
+def test_the_fast_recipe_on_a_tpus_profile_is_that_of_padded_rows(tmp_path, corpus, in_xla):
     """LAMB, clipped, with several micro-batches and two phases, of which one finds little room."""
     padded = Run(tmp_path / "torch", "run", corpus, 8, FAST | {"batch.packed": "false"})
     train_here(padded)
     on_tpu = Run(tmp_path / "tpu", "run", corpus, 8, FAST | {"profile": "tpu-v6e-16"})
-    monkeypatch.setattr(Programs, "of", refusing_long_micro_batches(Programs.of))
-    here = open_run(on_tpu)
-    assert here.settings.optimizer.name == "lamb" and here.settings.compile
-    assert here.train() == {"step": 8, "stopped": False}
+    outcome, messages, settings = in_xla(train_with_little_room, on_tpu, (4, 32))
+    assert settings.optimizer.name == "lamb" and settings.compile
+    assert outcome == {"step": 8, "stopped": False}
     ours, theirs = losses(on_tpu), losses(padded)
     assert ours.keys() == theirs.keys() == set(range(1, 9))
     differences = {step: abs(ours[step] - theirs[step]) for step in ours}
     assert max(differences.values()) < 5e-5, differences
     assert ours[8] < ours[1] - 0.2, "it learns"
     assert max(each.get("train/gradient_norm", 0) for _, each in on_tpu.records()) > 1, "clipped"
-    assert here.messages == [
-        "step 5: too little room on a chip, a micro-batch is computed in 2 parts"
-    ]
-
-
-def refusing_long_micro_batches(compiled):
-    """The method `of` of programs of a compiler without room for 4 rows of 32 tokens in a step."""
-
-    def of(programs, kind, function, *arguments):
-        if kind == "step" and arguments[3]["input_ids"].shape[1:] == (4, 32):
-            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in hbm")
-        return compiled(programs, kind, function, *arguments)
-
-    return of
+    assert messages == ["step 5: too little room on a chip, a micro-batch is computed in 2 parts"]
 
 
 def heldout(run, at):
