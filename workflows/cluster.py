@@ -376,6 +376,9 @@ def _lost_workers(error: WorkerGroupError) -> bool:
 
 
 def _share_of_cores(settings: ClusterSettings) -> int:
-    """Torch threads of a worker; a host of a TPU has one worker alone."""
+    """Torch threads of a worker: the same however many there are, as last bits depend on it.
+
+    A host of a TPU has one worker alone.
+    """
     beside = settings.fewest_workers if settings.tpu is None else 1
     return max(1, (os.cpu_count() or 1) // beside)

@@ -40,7 +40,8 @@ class ClusterSettings(BaseModel):
     threads_per_worker: int | None = Field(
         default=None,
         ge=1,
-        description="torch threads of a worker; by default the cores shared out evenly",
+        description="torch threads of a worker; by default the cores of the driver's machine shared"
+        " out among the fewest workers, so that it stays the same when others come",
     )
     max_failures: int = Field(
         default=3, ge=0, description="times that lost workers are replaced before the run gives up"
