@@ -45,7 +45,7 @@ def leave(processes, ray, **variables):
 
 def test_a_worker_tells_ray_and_waits_for_its_end(processes):
     said = processes.parent / "said"
-    later = f"( sleep 1; rm -r {processes}/9; echo gone >>{said} ) >/dev/null 2>&1 &"
+    later = f"( sleep 1; echo gone >>{said}; rm -r {processes}/9 ) >/dev/null 2>&1 &"
     done = leave(processes, f'printf "%s\\n" "$@" >{said}\n{later}', NOTICE_SECONDS="90")
     assert (done.returncode, done.stderr) == (0, "")
     *words, last = said.read_text().splitlines()
@@ -91,7 +91,7 @@ class JobSubmissionClient:
         self.polled = 0
 
     def list_jobs(self):
-        jobs = [("done", "SUCCEEDED"), ("busy", "RUNNING"), (None, "RUNNING")]
+        jobs = [("done", "SUCCEEDED"), ("busy", "RUNNING"), (None, "RUNNING"), ("late", "RUNNING")]
         more = {"entrypoint": "python x.py"}
         return [
             SimpleNamespace(submission_id=name, status=Status(each), **more) for name, each in jobs
@@ -107,7 +107,7 @@ class JobSubmissionClient:
 """
 
 
-def test_the_head_stops_its_jobs_and_waits_for_them(tmp_path):
+def test_the_head_stops_all_its_jobs_and_waits_for_them(tmp_path):
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").touch()
     (tmp_path / "ray" / "job_submission.py").write_text(STAND_IN)
@@ -120,8 +120,8 @@ def test_the_head_stops_its_jobs_and_waits_for_them(tmp_path):
         timeout=20,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    said = ["stopping  python x.py", "stop busy", "asked busy", "asked busy"]
-    assert done.stdout.splitlines() == said
+    stopped = ["stopping  python x.py", "stop busy", "stopping  python x.py", "stop late"]
+    assert done.stdout.splitlines() == [*stopped, "asked busy", "asked busy", "asked late"]
 
 
 def test_each_pod_has_the_script_that_it_calls():
