@@ -24,12 +24,12 @@ from ray.train import FailureConfig, Result, RunConfig, ScalingConfig, WorkerGro
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.train.v2.jax import JaxTrainer
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bert_core.errors import UserError
 from workflows.background_call import InThread, stop_on_signal
 from workflows.cluster_capacity import Waiting, WorkerStatus
 from workflows.cluster_settings import ClusterSettings
+from workflows.ray_tasks import beside_the_driver
 from workflows.regrouping import NodeWatch, within_room
 
 POLL_SECONDS = 0.3
@@ -145,10 +145,7 @@ def workers_at(
     return; on a second one, or where none is at work, the jobs are abandoned
     (`KeyboardInterrupt`). Leaves when the workers have gone.
     """
-    # Beside the driver: what needs no CPU would be put on any node, and be lost with it.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor: Any = ray.remote(num_cpus=0)(_Channel)
-    channel = actor.options(scheduling_strategy=here).remote()
+    channel = beside_the_driver(_Channel)
     payload = {
         "train_worker": train_worker,
         "config": config,

@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bert_core.errors import UserError
 from workflows.output_folder import WorkKeptError
@@ -46,6 +47,17 @@ def connect() -> None:
         raise
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+def beside_the_driver(kind: type, *arguments: object) -> Any:  # noqa: ANN401 - a handle of Ray's
+    """An actor on this process's node, which needs no CPU.
+
+    Ray would put it on any node, and it would be lost with that one.
+    """
+    node = ray.get_runtime_context().get_node_id()
+    here = NodeAffinitySchedulingStrategy(node, soft=False)
+    actor: Any = ray.remote(num_cpus=0)(kind)
+    return actor.options(scheduling_strategy=here).remote(*arguments)
 
 
 def _refuse_a_silent_address(address: str) -> None:

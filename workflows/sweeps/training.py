@@ -19,7 +19,7 @@ from bert_core.errors import UserError
 from workflows.background_call import InThread, stop_on_signal
 from workflows.cluster import POLL_SECONDS
 from workflows.cluster_settings import ClusterSettings
-from workflows.ray_tasks import connect
+from workflows.ray_tasks import beside_the_driver, connect
 from workflows.reachable_storage import refuse_folder_out_of_reach
 from workflows.sweeps.trial import EPOCH, SCORE, Board, run_trial
 from workflows.training.job import TrainingJob
@@ -116,7 +116,7 @@ def train_trials(
     abandoned (`KeyboardInterrupt`).
     """
     os.environ.update(_TUNE_ENVIRONMENT)
-    board: Any = ray.remote(num_cpus=0)(Board).remote()  # pyright: ignore - Ray's decorator
+    board = beside_the_driver(Board)
     order = _Order(next_trial, place.threads)
     shutil.rmtree(folder, ignore_errors=True)
     trainable = tune.with_parameters(run_trial, shared=dict(shared), board=board)

@@ -97,7 +97,8 @@ def test_what_is_composed_trains_registers_serves_and_is_seen(composed, tmp_path
     prometheus = composed["prometheus"]
     prometheus.start(["prometheus", *prometheus.service["command"]])  # its image's entry point
     prometheus.wait_until_healthy()
-    until_seen(prometheus, {"ray": 2, "serving": 1})
+    # Both nodes, and on the head's Ray's autoscaler and dashboard.
+    until_seen(prometheus, {"ray": 4, "serving": 1})
 
     job = head.start(["ray", "job", "submit", "--", "sleep", "1000"])
     deadline = time.monotonic() + 60
