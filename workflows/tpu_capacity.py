@@ -33,7 +33,7 @@ def refuse_missing_slices(settings: ClusterSettings) -> None:
     """Raises `UserError` where the cluster lacks whole slices of this kind.
 
     For a process that has joined the cluster. Whether an autoscaler could bring slices, Ray does
-    not say: they have to be there, and a job waits for none, as it does for CPUs and GPUs.
+    not say: they have to be there. A job waits for CPUs and GPUs alone.
     """
     wanted, kind = settings.fewest_slices, settings.tpu_slice
     whole = get_num_tpu_slices(kind.topology, kind.accelerator_type)
