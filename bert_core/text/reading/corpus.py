@@ -1,10 +1,13 @@
 """Parts of text files go in, documents come out: one string each, one paragraph a line.
 
-A text file whose first line is `= Title =` has a document per title; any other has a blank line
-between documents. The first style is what wiki extractors write, so its markup residue is dropped.
+A text file whose first line is `= Title =` has a document per title, one whose first line is a tag
+`<doc id=… title=…>` a document per tag, as WikiExtractor writes them; any other has a blank line
+between documents. Headings and markup residue of the first two are dropped. A text file whose first
+line is a JSON object with the text column is read as records.
 """
 
 import lzma
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -14,12 +17,18 @@ from bert_core.text.reading.documentation import read_documentation
 from bert_core.text.reading.lines import read_lines
 from bert_core.text.reading.records import read_dataset, read_jsonl, read_parquet
 from bert_core.text.reading.sources import CorpusPart, damaged_file, open_part
-from bert_core.text.reading.wiki_markup import clean_wiki_line, is_title
+from bert_core.text.reading.wiki_markup import (
+    clean_wiki_line,
+    is_doc_tag,
+    is_title,
+    is_title_of,
+)
 
 MAX_DOCUMENT_BYTES = 4 << 20
 """A longer document is cut at a line's end, so that no task ever holds more."""
 
 _MAX_LINE_BYTES = 1 << 20
+_RECORD = re.compile(r'\{\s?"[^"\\]{1,100}"\s?:')
 
 
 def read_documents(
@@ -43,22 +52,29 @@ def read_documents(
                 if part.kind == "jsonl":
                     yield from _cut(read_jsonl(stream, part, dropped, text_column, strict), dropped)
                 else:
-                    yield from _read_text(stream, part, dropped, strict)
+                    yield from _read_text(stream, part, dropped, text_column, strict)
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             raise damaged_file(part, error) from error
 
 
 def _read_text(
-    stream: IO[bytes], part: CorpusPart, dropped: Counter[str], strict: bool
+    stream: IO[bytes], part: CorpusPart, dropped: Counter[str], text_column: str, strict: bool
 ) -> Iterator[str]:
-    titled = _is_titled(stream)
+    first = _first_line(stream)
+    if _RECORD.match(first) and f'"{text_column}"' in first:
+        yield from _cut(read_jsonl(stream, part, dropped, text_column, strict), dropped)
+        return
     lines = read_lines(stream, part, _MAX_LINE_BYTES, dropped, strict)
-    divide = _titled_documents if titled else _blank_line_documents
     end = float("inf") if part.end is None else part.end
-    clean = clean_wiki_line if titled else _keep_line
+    if is_title(first):
+        divided, clean = _titled_documents(lines, part.start, end), clean_wiki_line
+    elif is_doc_tag(first):
+        divided, clean = _tagged_documents(lines, part.start, end, dropped), clean_wiki_line
+    else:
+        divided, clean = _blank_line_documents(lines, part.start, end), _keep_line
     num_bytes = 0
     document: list[str] = []
-    for line in divide(lines, part.start, end):
+    for line in divided:
         if line is not None:
             cleaned = clean(line, dropped)
             if cleaned:
@@ -72,11 +88,11 @@ def _read_text(
             document, num_bytes = [], 0
 
 
-def _is_titled(stream: IO[bytes]) -> bool:
-    """Looks at the first line that is not blank, then goes back to the start."""
+def _first_line(stream: IO[bytes]) -> str:
+    """The first line that is not blank, at most 64 KiB of it; the stream is at its start again."""
     head = stream.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
     stream.seek(0)
-    return is_title(head.split(b"\n", 1)[0].rstrip().decode("utf-8", "replace"))
+    return head.split(b"\n", 1)[0].rstrip().decode("utf-8", "replace")
 
 
 def _titled_documents(
@@ -94,6 +110,33 @@ def _titled_documents(
         elif offset >= end:
             return
     if mine:
+        yield None
+
+
+def _tagged_documents(
+    lines: Iterator[tuple[int, str]], start: int, end: float, dropped: Counter[str]
+) -> Iterator[str | None]:
+    """Yields the lines of the documents whose tag begins in [start, end), None after each.
+
+    WikiExtractor repeats the title below the tag.
+    """
+    tag, below_tag = "", False
+    for offset, line in lines:
+        if is_doc_tag(line) or line == "</doc>":
+            if tag:
+                yield None
+            tag = line if line != "</doc>" and start <= offset < end else ""
+            below_tag = True
+        elif not tag:
+            if offset >= end:
+                return
+        elif line:
+            if below_tag and is_title_of(line, tag):
+                dropped["heading_lines"] += 1
+            else:
+                yield line
+            below_tag = False
+    if tag:
         yield None
 
 

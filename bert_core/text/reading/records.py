@@ -14,8 +14,10 @@ from bert_core.text.reading.sources import (
     missing_column,
     open_part,
 )
+from bert_core.text.reading.wiki_markup import clean_wiki_line, is_wiki_record
 
-_MAX_RECORD_BYTES = 16 << 20
+MAX_RECORD_BYTES = 256 << 20
+"""A longer line of JSON is refused: it is held in memory several times over."""
 
 
 def read_jsonl(
@@ -27,7 +29,8 @@ def read_jsonl(
     """
     end = float("inf") if part.end is None else part.end
     names: set[str] = set()
-    for offset, line in read_lines(stream, part, _MAX_RECORD_BYTES, dropped, strict):
+    lines = read_lines(stream, part, MAX_RECORD_BYTES, dropped, strict, records=True)
+    for offset, line in lines:
         if offset >= end:
             break
         if not line:
@@ -40,11 +43,14 @@ def read_jsonl(
                 raise CorpusError("invalid JSON", where, "mend or remove the line") from error
             dropped["invalid_json_lines"] += 1
             continue
+        text = None
         if isinstance(record, dict):
             names.update(record)
-        yield from _strings(
-            [record.get(text_column) if isinstance(record, dict) else None], dropped
-        )
+            text = record.get(text_column)
+            if isinstance(text, str) and is_wiki_record(record):
+                cleaned = (clean_wiki_line(line.strip(), dropped) for line in text.split("\n"))
+                text = "\n".join(cleaned)
+        yield from _strings([text], dropped)
     if names and text_column not in names:
         raise missing_column(text_column, sorted(names), part.path)
 

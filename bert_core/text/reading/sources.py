@@ -4,11 +4,16 @@ Files, folders, globs, URIs with `s3://` and `gs://`, `hf://OWNER/NAME[:CONFIG[:
 `docs://[PACKAGE]`.
 """
 
+import bz2
+import codecs
 import glob
 import gzip
 import io
 import lzma
 import os
+import posixpath
+import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -26,10 +31,19 @@ if TYPE_CHECKING:
 PART_BYTES = 8 << 20
 _BUFFER = 1 << 20
 _FORMATS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
-_COMPRESSIONS = {".xz": "xz", ".gz": "gz"}
-_EXPANSION = {"": 1.0, "gz": 2.8, "xz": 3.6}
+_COMPRESSIONS = {".xz": "xz", ".gz": "gz", ".bz2": "bz2"}
+_EXPANSION = {"": 1.0, "gz": 2.8, "xz": 3.6, "bz2": 3.7}
 """Bytes of text that a compressed byte of natural language stands for, roughly."""
-_READABLE = ".txt, .txt.xz, .txt.gz, .jsonl, .jsonl.xz, .jsonl.gz or .parquet"
+_READABLE = ".txt, .jsonl (or .xz, .gz, .bz2 of them), .parquet or WikiExtractor's wiki_NN"
+_EXTRACTED = re.compile(r"wiki_\d+")
+"""Names of the files that WikiExtractor writes."""
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Encodings by the byte order marks that files in them begin with, the longest first."""
 
 
 class CorpusError(UserError):
@@ -202,6 +216,8 @@ def _format(name: str) -> tuple[str, str] | None:
     if compression:
         extension = os.path.splitext(stem)[1]  # noqa: PTH122
     kind = _FORMATS.get(extension)
+    if kind is None and _EXTRACTED.fullmatch(posixpath.basename(stem + extension)):
+        kind = "text"
     if kind is None or (compression and kind == "parquet"):
         return None
     return kind, compression
@@ -217,7 +233,7 @@ def _part_of_file(typed: str, path: str, num_bytes: int) -> CorpusPart:
 def _divide(part: CorpusPart, text_column: str, option: str) -> Iterator[CorpusPart]:
     if part.kind == "parquet":
         yield from _row_groups(part, text_column, option)
-    elif part.compression or part.num_bytes <= PART_BYTES:
+    elif part.num_bytes <= PART_BYTES or not is_divisible(part):
         yield part
     else:
         for start in range(0, part.num_bytes, PART_BYTES):
@@ -264,9 +280,36 @@ def damaged_file(part: CorpusPart, error: Exception) -> UnreadableFileError:
     return UnreadableFileError(what, part.path, "restore the file")
 
 
+def is_divisible(part: CorpusPart) -> bool:
+    """Whether reading can begin at any byte of a file: no compressed one, nor one in UTF-16."""
+    if part.compression:
+        return False
+    with _open_as_it_is(part) as stream:
+        return _encoding_by_mark(stream.read(4)) is None
+
+
 def open_part(part: CorpusPart) -> IO[bytes]:
-    """Opens the file of a part for reading bytes, uncompressed; raises `CorpusError`."""
-    opened = {"": _as_it_is, "xz": lzma.open, "gz": gzip.open}[part.compression]
+    """Opens the file of a part for reading bytes, uncompressed; raises `CorpusError`.
+
+    Text that begins with the byte order mark of UTF-16 or UTF-32 is given in UTF-8.
+    """
+    stream = _open_as_it_is(part)
+    if part.kind == "parquet" or part.start:
+        return stream
+    try:
+        encoding = _encoding_by_mark(stream.read(4))
+        stream.seek(0)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise damaged_file(part, error) from error
+    return io.BufferedReader(_Recoded(stream, encoding), _BUFFER) if encoding else stream
+
+
+def _encoding_by_mark(head: bytes) -> str | None:
+    return next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+
+
+def _open_as_it_is(part: CorpusPart) -> IO[bytes]:
+    opened = {"": _as_it_is, "xz": lzma.open, "gz": gzip.open, "bz2": bz2.open}[part.compression]
     try:
         if part.filesystem:
             filesystem, _ = _filesystem(part.filesystem)
@@ -280,3 +323,34 @@ def open_part(part: CorpusPart) -> IO[bytes]:
 
 def _as_it_is(source: Any) -> Any:  # noqa: ANN401 - a path, or a stream that is open
     return Path(source).open("rb", buffering=_BUFFER) if isinstance(source, str) else source
+
+
+class _Recoded(io.RawIOBase):
+    """The bytes of a text in UTF-8, read from a stream of it in another encoding."""
+
+    def __init__(self, stream: IO[bytes], encoding: str) -> None:
+        self._text = io.TextIOWrapper(stream, encoding, newline="")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Goes back to the start; raises OSError for any other place."""
+        if offset or whence != io.SEEK_SET:
+            raise OSError("recoded text can only be read from its start")
+        return self._text.seek(0)
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - a writable buffer
+        try:
+            content = self._text.read(len(buffer) // 4).encode()
+        except UnicodeError as error:
+            raise OSError(f"invalid {self._text.encoding.upper()}") from error
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        self._text.close()
+        super().close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bert_core.text.reading.lines import read_lines
+from bert_core.text.reading.records import MAX_RECORD_BYTES
 from bert_core.text.reading.sources import (
     CorpusError,
     CorpusPart,
@@ -71,7 +72,9 @@ def records_of(
     end = float("inf") if part.end is None else part.end
     names: set[str] = set()
     with open_part(part) as stream:
-        for offset, line in read_lines(stream, part, _MAX_LINE_BYTES, dropped, strict):
+        records = part.kind == "jsonl"
+        most = MAX_RECORD_BYTES if records else _MAX_LINE_BYTES
+        for offset, line in read_lines(stream, part, most, dropped, strict, records=records):
             if offset >= end:
                 break
             if not line:

@@ -14,7 +14,13 @@ from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any
 
-from bert_core.text.reading.sources import CorpusError, CorpusPart, damaged_file, open_part
+from bert_core.text.reading.sources import (
+    CorpusError,
+    CorpusPart,
+    damaged_file,
+    is_divisible,
+    open_part,
+)
 from bert_core.text.reading.text_records import TextPart, records_of
 
 _WANTED_PARTS, _LEAST_BYTES, _MOST_BYTES = 64, 32 << 10, 512 << 10
@@ -55,7 +61,7 @@ def divide(parts: Sequence[CorpusPart], part_bytes: int | None = None) -> Iterat
             yield from _stretches_of_rows(list(group), names[path], part_bytes)
             continue
         for part in group:
-            if part.compression or part.num_bytes <= part_bytes:
+            if part.num_bytes <= part_bytes or not is_divisible(part):
                 yield TextPart(part, names[path])
             else:
                 yield from _stretches_of_bytes(part, names[path], part_bytes)

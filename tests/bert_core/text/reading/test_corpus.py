@@ -1,3 +1,4 @@
+import bz2
 import gzip
 import json
 import lzma
@@ -81,3 +82,63 @@ def test_a_document_without_end_is_cut(tmp_path, monkeypatch, read):
         assert "\n".join(documents) == text
         assert dropped["documents_cut_for_length"] == len(documents) - 1 > 3
         assert max(len(document.encode()) for document in documents) < 1200
+
+
+EXTRACTED = (
+    '<doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="Anarchism">\n'
+    "Anarchism\n\nAnarchism is a philosophy.\n\nEtymology.\n\nThe term is &lt;b&gt;old&lt;/b&gt;.\n"
+    "\n</doc>\n"
+    '<doc id="13" url="https://en.wikipedia.org/wiki?curid=13" title="AT&amp;T">\n'
+    "AT&T\n\nIt is a company.\n</doc>\n"
+)
+RECORDS = [
+    {
+        "id": "12",
+        "revid": "1",
+        "url": "https://en.wikipedia.org/wiki?curid=12",
+        "title": "Anarchism",
+        "text": "Anarchism is a philosophy.\n\nEtymology.\n\nThe term is &lt;b&gt;old&lt;/b&gt;.\n",
+    },
+    {
+        "id": "13",
+        "url": "https://en.wikipedia.org/wiki?curid=13",
+        "title": "AT&T",
+        "text": "It is a company.",
+    },
+]
+PAGES = ["Anarchism is a philosophy.\nThe term is  old .", "It is a company."]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "wiki_00", "wiki_00.bz2", "b.txt.bz2"])
+@pytest.mark.parametrize("records", [False, True])
+def test_what_wikiextractor_writes(tmp_path, read, name, records):
+    text = "\n".join(map(json.dumps, RECORDS)) + "\n" if records else EXTRACTED
+    content = bz2.compress(text.encode()) if name.endswith("bz2") else text.encode()
+    folder = tmp_path / "AA"
+    folder.mkdir()
+    write_file(folder / name, content)
+    documents, dropped = read(tmp_path)
+    assert documents == PAGES
+    assert dropped["heading_lines"] == (1 if records else 3)
+    assert dropped["wiki_markup_characters"] > 0
+
+
+def test_json_lines_of_another_shape_in_a_text_file_stay_text(tmp_path, read):
+    line = '{"id": 3, "body": "no column named so"}'
+    assert read(write_file(tmp_path / "a.txt", line))[0] == [line]
+    assert read(tmp_path / "a.txt", text_column="body")[0] == ["no column named so"]
+
+
+@pytest.mark.parametrize("part_bytes", [1, 2, 7, 30, 100, 101, 1000])
+def test_parts_of_an_extracted_file_give_each_document_once(
+    tmp_path, monkeypatch, read, part_bytes
+):
+    text = "".join(
+        f'<doc id="{n}" url="u" title="é {n}">\né {n}\n\n'
+        f"{'word ' * (n % 9 + 1)}\n\nmore\n</doc>\n\n"
+        for n in range(60)
+    )
+    path = write_file(tmp_path / "a.txt", text)
+    whole = [f"{('word ' * (n % 9 + 1)).strip()}\nmore" for n in range(60)]
+    monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
+    assert read(path)[0] == whole

@@ -1,6 +1,11 @@
+import codecs
+import gzip
+import re
+import subprocess
+
 import pytest
 
-from bert_core.text.reading import corpus
+from bert_core.text.reading import corpus, sources
 from bert_core.text.reading.sources import CorpusError
 
 
@@ -33,3 +38,81 @@ def test_line_ends_byte_order_mark_and_nul(tmp_path, read):
         write_file(tmp_path / "a.txt", b"\xef\xbb\xbf= T =\r\na\0b\r\n\r\nc\r\n")
     )
     assert documents == ["ab\nc"] and dropped == {"heading_lines": 1}
+
+
+GERMAN = "".join(f"Größe {n} über alles, sagte die Köchin.\n\n" for n in range(40))
+CHINESE = "".join(f"第{n}条记录的内容在这里。\n\n" for n in range(40))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+@pytest.mark.parametrize("text", [GERMAN, CHINESE])
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("part_bytes", [100, 1 << 20])
+def test_byte_order_marks_are_obeyed(
+    tmp_path, monkeypatch, read, encoding, text, compressed, part_bytes
+):
+    content = text.encode(encoding)
+    path = tmp_path / ("a.txt.gz" if compressed else "a.txt")
+    write_file(path, gzip.compress(content) if compressed else content)
+    monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
+    assert read(path, strict=True) == (text.split("\n\n")[:-1], {})
+
+
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE])
+def test_both_byte_orders(tmp_path, read, mark):
+    order = "utf-16-be" if mark == codecs.BOM_UTF16_BE else "utf-16-le"
+    write_file(tmp_path / "a.jsonl", mark + '{"text": "Größe"}\n'.encode(order))
+    assert read(tmp_path / "a.jsonl")[0] == ["Größe"]
+    write_file(tmp_path / "b.txt", mark + "Größe".encode(order) + b"\xd8")  # breaks off
+    with pytest.raises(CorpusError, match=r"b\.txt"):
+        read(tmp_path / "b.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        (GERMAN, "latin-1"),
+        (GERMAN, "utf-16-le"),
+        (GERMAN, "utf-16-be"),
+        (GERMAN, "utf-32-le"),
+        (CHINESE, "gb18030"),
+        (CHINESE, "big5"),
+        (CHINESE, "utf-16-le"),
+        ("plain ASCII text\n" * 9, "utf-16-le"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_text_in_another_encoding_is_refused(tmp_path, read, text, encoding, name):
+    path = write_file(tmp_path / name, text.encode(encoding, "replace"))
+    with pytest.raises(CorpusError, match=r"not UTF-8.*iconv"):
+        read(path)
+
+
+def test_the_remedy_for_another_encoding_works(tmp_path, read):
+    path = write_file(tmp_path / "a.txt", GERMAN.encode("cp1252"))
+    with pytest.raises(CorpusError) as refused:
+        read(path)
+    convert, drop = re.findall(r"iconv (-f \S+ -t \S+(?: -c)?)", refused.value.remedy)
+    for options, documents in (
+        (convert, GERMAN),
+        (drop, GERMAN.encode("ascii", "ignore").decode()),
+    ):
+        command = ["iconv", *options.split(), str(path)]
+        done = subprocess.run(command, capture_output=True)
+        write_file(tmp_path / "b.txt", done.stdout)
+        assert read(tmp_path / "b.txt", strict=True)[0] == documents.split("\n\n")[:-1]
+
+
+def test_a_few_invalid_bytes_in_much_text_are_replaced_in_every_part(tmp_path, monkeypatch, read):
+    lines = [b"a fine line of some sixty characters, and nothing wrong with it"] * 2000
+    lines[::100] = [b"one bad \xff byte"] * 20
+    path = write_file(tmp_path / "a.txt", b"\n".join(lines))
+    assert read(path)[1] == {"invalid_utf8_characters_replaced": 20}
+    monkeypatch.setattr(sources, "PART_BYTES", 30_000)
+    assert set(read(path)[1]) == {"invalid_utf8_characters_replaced"}
+
+
+def test_bytes_that_continue_nothing_are_refused_not_looped_over(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 64)
+    with pytest.raises(CorpusError, match="not UTF-8"):
+        read(write_file(tmp_path / "a.txt", b"\x80" * 1000))

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from bert_core.text.reading import sources
+from bert_core.text.reading import records, sources
 from bert_core.text.reading.sources import CorpusError
 
 
@@ -51,3 +51,14 @@ def test_parts_of_a_jsonl_file_give_each_record_once(tmp_path, monkeypatch, read
     )
     monkeypatch.setattr(sources, "PART_BYTES", 17)
     assert read(path)[0] == [str(n) * n for n in range(1, 30)]
+
+
+def test_a_long_record_is_read_and_one_that_is_too_long_refused(tmp_path, monkeypatch, read):
+    long = "a sentence of it. " * (17 * 2**20 // 18)
+    path = write_file(tmp_path / "a.jsonl", f'{{"text": "short"}}\n{json.dumps({"text": long})}\n')
+    documents, dropped = read(path)
+    assert documents[0] == "short" and "".join(documents[1:]).replace("\n", "") == long.strip()
+    assert set(dropped) <= {"documents_cut_for_length"}
+    monkeypatch.setattr(records, "MAX_RECORD_BYTES", 1 << 20)
+    with pytest.raises(CorpusError, match=r"a record of more than 1 MiB: .*a\.jsonl, byte 18"):
+        read(path)
