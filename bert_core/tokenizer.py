@@ -92,11 +92,14 @@ def train_wordpiece(
     vocabulary_size: int,
     *,
     lowercase: bool,
-    limit_alphabet: int = 1000,
+    alphabet_coverage: float = 0.9995,
+    least_alphabet: int = 1000,
     min_frequency: int = 2,
 ) -> Tokenizer:
     """Trains a vocabulary of at most `vocabulary_size` entries, special tokens included.
 
+    Its characters are the most frequent ones: `least_alphabet` of them, or as many more as make up
+    `alphabet_coverage` of the text (0.9995 is SentencePiece's default). Chinese needs thousands.
     `texts` is walked through twice, so a one-shot iterator is held in memory. The same texts give
     the same tokenizer to the byte: the trainer of `tokenizers` numbers the `##` characters in the
     order of a randomly seeded hash map (its issue 1794) and cuts the alphabet at random among
@@ -108,7 +111,10 @@ def train_wordpiece(
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     counts = _count_normalized_characters(texts, normalizer)
-    alphabet = sorted(sorted(counts, key=lambda char: (-counts[char], char))[:limit_alphabet])
+    by_frequency = sorted(counts, key=lambda char: (-counts[char], char))
+    covered = np.cumsum([counts[char] for char in by_frequency])
+    wanted = np.searchsorted(covered, alphabet_coverage * covered[-1]) + 1 if counts else 0
+    alphabet = sorted(by_frequency[: max(least_alphabet, int(wanted))])
     continuing = [
         f"##{char}"
         for char in alphabet
@@ -119,7 +125,9 @@ def train_wordpiece(
         raise TokenizerError(
             "no vocabulary can be trained",
             f"{len(alphabet)} different characters for {vocabulary_size} entries",
-            "give more text" if not alphabet else "ask for a larger vocabulary",
+            "ask for a larger vocabulary, or a lower alphabet coverage"
+            if alphabet
+            else "give more text",
         )
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary_size,

@@ -58,6 +58,7 @@ class Preparation:
     tokenizer: str | None
     vocabulary_size: int
     cased: bool
+    alphabet_coverage: float
     tokenizer_sample_bytes: int
     heldout_share: float
     shard_tokens: int
@@ -116,7 +117,12 @@ def _provide_tokenizer(plan: Preparation, corpus: Corpus) -> int:
         with ProgressLine(f"training the tokenizer on {total / 1e6:,.1f} MB", 2 * total) as line:
             note = "then the merges"
             texts = SampleTexts(plan.work, corpus, lambda size: line.advance(size, note))
-            trained = train_wordpiece(texts, plan.vocabulary_size, lowercase=not plan.cased)
+            trained = train_wordpiece(
+                texts,
+                plan.vocabulary_size,
+                lowercase=not plan.cased,
+                alphabet_coverage=plan.alphabet_coverage,
+            )
         save_tokenizer(trained, path)
     return num_embeddings(load_tokenizer(path))
 

@@ -6,7 +6,7 @@ Killed at any moment, the same command finishes the rest; the result is equal to
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,17 @@ _DISK_FACTOR = 1.8
 """Bytes on disk at the worst moment for each byte of text: the text again, and its tokens twice."""
 
 
+_MUCH_UNKNOWN = 0.01
+
+
 class PrepareSettings(CommandLineSettings):
     """Text to token shards."""
 
     text: list[str] = Field(
         min_length=1,
         description=(
-            "files, folders, globs (.txt, .jsonl, .xz or .gz of them, .parquet), s3:// or gs:// "
+            "files, folders, globs (.txt, .jsonl, .xz, .gz or .bz2 of them, WikiExtractor's "
+            "wiki_NN, .parquet; UTF-8, or UTF-16 with a byte order mark), s3:// or gs:// "
             "addresses, hf://OWNER/NAME[:CONFIG[:SPLIT]], docs:// (the standard library's "
             "documentation) or docs://PACKAGE; several may follow"
         ),
@@ -55,6 +59,13 @@ class PrepareSettings(CommandLineSettings):
         default=30_000, ge=100, description="entries of the vocabulary that is trained"
     )
     cased: bool = Field(default=False, description="keep capitals and accents when training it")
+    alphabet_coverage: float = Field(
+        default=0.9995,
+        gt=0,
+        le=1,
+        description="share of the text's characters that the trained vocabulary has; the rest is "
+        "[UNK]. The 1,000 most frequent characters are always in it",
+    )
     tokenizer_sample_bytes: int = Field(
         default=200_000_000,
         ge=1,
@@ -133,7 +144,8 @@ def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str
     values = settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
     if settings.tokenizer:
         files.update(tokenizer_hash(load_tokenizer(settings.tokenizer)).encode())
-        values |= {"vocabulary_size": None, "cased": None, "tokenizer_sample_bytes": None}
+        trained = ("vocabulary_size", "cased", "alphabet_coverage", "tokenizer_sample_bytes")
+        values |= dict.fromkeys(trained)
     return {"settings": values, "files_sha256": files.hexdigest()}
 
 
@@ -164,6 +176,35 @@ def describe(index: ShardIndex) -> list[str]:
     for reason, number in sorted(counts.items()):
         if number:
             lines.append(f"  {reason.replace('_', ' '):40}{number:>14,}")
+    documents = sum(entry.num_documents for split in index.splits.values() for entry in split)
+    return lines + _warnings(index.settings, unknown / max(num_tokens, 1), single, documents)
+
+
+def _warnings(
+    settings: Mapping[str, Any], unknown_share: float, single: int, documents: int
+) -> list[str]:
+    """What makes a poor encoder, and what to do about it."""
+    lines = []
+    if unknown_share > _MUCH_UNKNOWN:
+        remedy = "the vocabulary does not fit the text: leave --tokenizer out to train one on it"
+        if not settings.get("tokenizer"):
+            coverage = settings.get("alphabet_coverage") or 0
+            remedy = (
+                f"raise --alphabet_coverage above {coverage:g} and add --fresh; where words have "
+                "more than 100 characters, put spaces between words"
+            )
+        lines.append(f"warning: {unknown_share:.1%} of the tokens are unknown; {remedy}")
+    if documents == 1:
+        lines.append(
+            "warning: the corpus is one document, of which nothing can be held out: a file, a "
+            "blank line or a line `= Title =` begins another"
+        )
+    elif single > documents / 2:
+        lines.append(
+            f"warning: {single:,} of {documents:,} documents have one sentence, too few for "
+            "next-sentence prediction: leave blank lines between documents alone, or pre-train "
+            "with --rows.objective mlm"
+        )
     return lines
 
 

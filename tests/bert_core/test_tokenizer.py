@@ -3,6 +3,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from tokenizers import Tokenizer, models
@@ -44,11 +45,14 @@ def test_training_is_equal_to_the_byte():
     script = (
         "import hashlib, sys; sys.path.insert(0, sys.argv[1]);"
         "from test_tokenizer import some_texts; from bert_core.tokenizer import train_wordpiece;"
-        "text = train_wordpiece(some_texts(), 500, lowercase=True, limit_alphabet=15).to_str();"
+        "text = train_wordpiece(some_texts(), 500, lowercase=True,"
+        " least_alphabet=15, alphabet_coverage=0.5).to_str();"
         "print(hashlib.sha256(text.encode()).hexdigest())"
     )
     here = [
-        train_wordpiece(some_texts(), 500, lowercase=True, limit_alphabet=15).to_str()
+        train_wordpiece(
+            some_texts(), 500, lowercase=True, least_alphabet=15, alphabet_coverage=0.5
+        ).to_str()
         for _ in range(3)
     ]
     folder = __file__.rsplit("/", 1)[0]
@@ -91,6 +95,29 @@ def test_every_kept_character_can_continue_a_word(tokenizer):
     for char in "abcdefghijklmnop":
         assert char in vocabulary and f"##{char}" in vocabulary
     assert "," in vocabulary and "##," not in vocabulary and "##漢" not in vocabulary
+
+
+def chinese_texts(num_characters=60_000, alphabet=6000):
+    """Text whose characters are about as frequent as those of Chinese: the r-th as 1/(r + 60)."""
+    draw = random.Random(3)
+    characters = [chr(0x4E00 + 3 * rank) for rank in range(alphabet)]
+    weights = [(1 / (rank + 60)) ** 1.3 for rank in range(alphabet)]
+    drawn = draw.choices(characters, weights, k=num_characters)
+    return ["".join(drawn[begin : begin + 30]) + "。" for begin in range(0, num_characters, 30)]
+
+
+def test_the_alphabet_covers_text_of_many_characters():
+    texts = chinese_texts()
+    used = Counter("".join(texts))
+    assert sum(n for _, n in used.most_common(1000)) < 0.95 * used.total()  # more are needed
+    trained = train_wordpiece(texts, 30_000, lowercase=True)
+    ids = [each.ids for each in trained.encode_batch(texts, add_special_tokens=False)]
+    unknown = sum(row.count(trained.token_to_id("[UNK]")) for row in ids)
+    assert 0 < unknown <= 0.0005 * sum(map(len, ids))
+    every = train_wordpiece(texts, 30_000, lowercase=True, alphabet_coverage=1.0)
+    assert all(char in every.get_vocab() for char in used)
+    with pytest.raises(TokenizerError, match="lower alphabet coverage"):
+        train_wordpiece(texts, 3000, lowercase=True)
 
 
 def test_embeddings_reach_the_highest_id(tokenizer):

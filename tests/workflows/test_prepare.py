@@ -209,6 +209,31 @@ def test_invalid_utf8_is_replaced_and_counted(tmp_path, capsys, ray_cluster):
 
 
 @pytest.mark.ray
+def test_text_that_makes_a_poor_encoder_is_warned_about_and_the_remedy_works(
+    tmp_path, capsys, ray_cluster
+):
+    """6,000 characters about as frequent as those of Chinese, each document one sentence."""
+    draw = random.Random(3)
+    characters = [chr(0x4E00 + 3 * rank) for rank in range(6000)]
+    weights = [(1 / (rank + 60)) ** 1.3 for rank in range(6000)]
+    sentences = ["".join(draw.choices(characters, weights, k=30)) + "。" for _ in range(2000)]
+    text = tmp_path / "a.txt"
+    text.write_text("\n\n".join(sentences))
+    command = ["--text", text, "--output", tmp_path / "out", "--language", "zh"]
+    code, out, _ = run(capsys, *command, "--alphabet_coverage", 0.5)
+    assert code == 0
+    unknown, single = [line for line in out.splitlines() if line.startswith("warning")]
+    assert "raise --alphabet_coverage above 0.5 and add --fresh" in unknown
+    assert "2,000 of 2,000 documents have one sentence" in single
+    text.write_text("\n\n".join("\n".join(sentences[n : n + 10]) for n in range(0, 2000, 10)))
+    code, out, _ = run(capsys, *command, "--fresh")
+    assert code == 0 and "warning" not in out
+    index = read_index(tmp_path / "out")
+    tokens = sum(entry.num_tokens for entry in index.splits["train"])
+    assert 0 < index.counts["unknown_tokens"] < 0.001 * tokens
+
+
+@pytest.mark.ray
 def test_a_vocabulary_larger_than_uint16(tmp_path, capsys, ray_cluster):
     words = [f"w{n}" for n in range(70_000)]
     vocabulary = tmp_path / "vocab.txt"
