@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import AuthenticationError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bert_core.errors import UserError
@@ -39,7 +39,17 @@ def connect() -> None:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     except ConnectionError as error:
         what = " ".join(str(error).split())
-        remedy = "start the cluster, give its RAY_AUTH_TOKEN, or unset RAY_ADDRESS"
+        if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+            remedy = "start the cluster, give its RAY_AUTH_TOKEN, or unset RAY_ADDRESS"
+        else:
+            remedy = (
+                "start the cluster, or, where it asks for a token, set RAY_AUTH_MODE=token and its "
+                "RAY_AUTH_TOKEN, or unset RAY_ADDRESS"
+            )
+        raise UserError(what, f"RAY_ADDRESS={address}", remedy) from error
+    except AuthenticationError as error:
+        what = "RAY_AUTH_MODE is token, and there is no token"
+        remedy = "set RAY_AUTH_TOKEN to the cluster's, or run ray get-auth-token --generate"
         raise UserError(what, f"RAY_ADDRESS={address}", remedy) from error
     except SystemExit as error:
         if error.code == signal.SIGTERM:  # Ray's own handler, which ends a program without a word

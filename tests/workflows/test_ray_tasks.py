@@ -1,6 +1,7 @@
 import errno
 import functools
 import itertools
+import os
 import subprocess
 import sys
 import time
@@ -121,3 +122,30 @@ def test_a_cluster_without_cpus_is_waited_for_and_used_when_it_grows(subprocess_
     assert done.stderr.count("waiting for a node with CPUs; Ray has none\n") == 1
     assert "submitted before a node came 2" in done.stdout
     assert "at a time 8 done 20" in done.stdout
+
+
+CONNECT = (
+    "import sys; from bert_core.errors import UserError; from workflows.ray_tasks import connect\n"
+    "try:\n    connect()\nexcept UserError as error:\n    sys.exit(error.remedy)"
+)
+
+
+@pytest.mark.slow  # Ray asks for 15 s before it gives up
+@pytest.mark.ray
+def test_the_remedies_for_a_cluster_that_asks_for_a_token_work(ray_cluster, tmp_path):
+    token = os.environ["RAY_AUTH_TOKEN"]
+    without = {name: value for name, value in os.environ.items() if "RAY_AUTH" not in name}
+    without |= {"RAY_ADDRESS": ray_cluster, "HOME": str(tmp_path)}
+
+    def connected(**given):
+        command = [sys.executable, "-c", CONNECT]
+        done = subprocess.run(
+            command, env=without | given, cwd=REPOSITORY, capture_output=True, text=True
+        )
+        return done.returncode, done.stderr.splitlines()[-1]
+
+    code, remedy = connected()
+    assert code == 1 and "RAY_AUTH_MODE=token" in remedy and "RAY_AUTH_TOKEN" in remedy
+    code, remedy = connected(RAY_AUTH_MODE="token")
+    assert code == 1 and "RAY_AUTH_TOKEN" in remedy
+    assert connected(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)[0] == 0

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from bert_core.errors import UserError
+from bert_core.text.rows.pairs import RowPlanner
 from bert_core.text.rows.settings import RowSettings
 from bert_core.text.shard_index import TOKENIZER_NAME
 from bert_core.text.shards import TokenShards, open_shards
@@ -39,17 +42,51 @@ def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
             str(shards.folder / TOKENIZER_NAME),
             "put the right one back, or prepare the text again with workflows/prepare.py --fresh",
         )
+    heldout = open_shards(shards.folder, "heldout")
     needed = 2 if rows.input_format == "segment_pair" else 1
-    for each in (shards, open_shards(shards.folder, "heldout")):
+    for each in (shards, heldout):
         if each.num_documents < needed:
-            remedy = "prepare more documents, or more held-out ones with --heldout_share"
-            if each.num_documents:  # one: enough where no second segment comes from another
-                remedy += ", or set --rows.input_format full_sentences and --rows.objective mlm"
             raise UserError(
                 f"{each.num_documents} documents in the {each.split} split, {needed} are needed",
                 str(shards.folder),
-                remedy,
+                _remedy_for_few_documents(shards.num_documents, heldout.num_documents),
             )
+
+
+def _remedy_for_few_documents(training: int, heldout: int) -> str:
+    """What makes the corpus large enough, or the rows such that it is."""
+    without_pairs = "set --rows.input_format full_sentences and --rows.objective mlm"
+    if training + heldout < 2:
+        return "give more documents: a file, a blank line or a line `= Title =` begins another"
+    if not heldout:
+        return "prepare the text again with a --heldout_share above 0 and --fresh"
+    if training + heldout < 4:
+        return f"give four documents or more, or {without_pairs}"
+    return f"prepare the text again with workflows/prepare.py --fresh, or {without_pairs}"
+
+
+_FEW_NEXT, _ROWS_COUNTED = 0.2, 10_000
+"""Below this share of IsNext among the labels, next-sentence prediction has little to learn."""
+
+
+def label_note(settings: PretrainSettings, shards: TokenShards) -> list[str]:
+    """A line where documents are too short for balanced next-sentence labels; else none."""
+    rows = settings.rows
+    if rows.objective != "mlm_nsp" or rows.input_format != "segment_pair":
+        return []
+    length = settings.phases[0].sequence_length
+    planner = RowPlanner(shards, rows, length, key=(settings.seed, "labels"))
+    starts = planner.row_starts(0, 0)[:_ROWS_COUNTED]
+    first = np.zeros(len(starts), dtype=np.int64)
+    share = float((planner.rows(first, first, starts).next_sentence == 0).mean())
+    if share >= _FEW_NEXT:
+        return []
+    sentences = sum(shard.num_sentences for shard in shards.shards) / shards.num_documents
+    return [
+        f"warning  only {share:.0%} of the next-sentence labels are IsNext: documents have "
+        f"{sentences:.1f} sentences on average; leave blank lines between documents alone when "
+        "preparing the text, or set --rows.objective mlm"
+    ]
 
 
 def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards) -> None:
@@ -69,6 +106,7 @@ def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards)
         ),
         f"steps    {phases}, {settings.batch.global_batch_size:,} rows each, {layout}",
         *packing_note(settings),
+        *label_note(settings, shards),
     ]
     print("\n".join(lines), flush=True)
 

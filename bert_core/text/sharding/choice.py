@@ -13,8 +13,8 @@ _HELDOUT_SALT, _SAMPLE_SALT = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
 def choose_documents(hashes: NDArray[np.uint64], heldout_share: float) -> NDArray[np.int8]:
     """[documents] int8: `DUPLICATE` for all but the first of equal hashes, `HELDOUT` or `TRAIN`.
 
-    A document is held out if its hash says so, with probability `heldout_share`; of a small corpus
-    of two documents or more, one is held out all the same, and one is left to train on.
+    A document is held out if its hash says so, with probability `heldout_share`. Both splits of a
+    small corpus have two documents at least, one where there are fewer than four.
     """
     choice = np.full(len(hashes), TRAIN, dtype=np.int8)
     order = np.argsort(hashes, kind="stable")
@@ -24,8 +24,10 @@ def choose_documents(hashes: NDArray[np.uint64], heldout_share: float) -> NDArra
     if heldout_share > 0 and len(different) > 1:
         ranks = _mixed(hashes[different], _HELDOUT_SALT)
         held_out = ranks < np.uint64(min(int(heldout_share * 2**64), 2**64 - 1))
-        held_out[ranks.argmin()] = True
-        held_out[ranks.argmax()] = False
+        least = 2 if len(different) >= 4 else 1  # a NotNext segment comes from another document
+        ascending = np.argsort(ranks, kind="stable")
+        held_out[ascending[:least]] = True
+        held_out[ascending[-least:]] = False
         choice[different[held_out]] = HELDOUT
     return choice
 

@@ -1,11 +1,24 @@
+from collections import Counter
+
 import pytest
 from pretraining_runs import write_corpus
 
 from bert_core.errors import UserError
+from bert_core.text.reading.sources import find_parts
 from bert_core.text.rows.settings import RowSettings
+from bert_core.text.shard_index import ShardIndex, write_index
+from bert_core.text.sharding.encoding import SentenceEncoder
+from bert_core.text.sharding.inventory import take_inventory
+from bert_core.text.sharding.pieces import encode_piece, join_pieces, scan_parts
 from bert_core.text.shards import open_shards
+from bert_core.tokenizer import (
+    num_embeddings,
+    save_tokenizer,
+    tokenizer_hash,
+    train_wordpiece,
+)
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.setup import announce, packing_note, refuse_unfit_shards
+from workflows.pretraining.setup import announce, label_note, packing_note, refuse_unfit_shards
 from workflows.run_folder import RunFolder
 from workflows.settings import parse_command_line
 
@@ -56,3 +69,69 @@ def test_whether_rows_are_packed_is_said(tmp_path, corpus, capsys, profile, layo
     settings = parse("--preset", "base-fast", "--profile", profile)
     announce(settings, RunFolder(tmp_path / "a"), open_shards(corpus))
     assert f", 4,096 rows each, {layout}\n" in capsys.readouterr().out
+
+
+def written_shards(folder, documents, heldout_share=0.01):
+    """Shards of the documents, as `prepare` would make them, without Ray."""
+    folder.mkdir()
+    text = folder / "text.txt"
+    text.write_text("\n\n".join(documents))
+    parts = list(find_parts([str(text)], "text", Counter()))
+    scanned = scan_parts(folder, "000000", parts, text_column="text", strict=False)
+    corpus = take_inventory(folder, [scanned], heldout_share, 10**9)
+    tokenizer = train_wordpiece(documents, 300, lowercase=True)
+    encoder = SentenceEncoder(tokenizer, "uint16")
+    piece, choice = corpus.pieces[0], corpus.choices[0]
+    encoded = encode_piece(folder, piece, choice, encoder, "en")
+    splits = {
+        split: [join_pieces(folder, folder, f"{split}-0", [entry], 300)[0]]
+        for split, entry in encoded.splits.items()
+    }
+    save_tokenizer(tokenizer, folder / "tokenizer.json")
+    write_index(
+        folder,
+        ShardIndex(
+            dtype="uint16",
+            vocab_size=num_embeddings(tokenizer),
+            tokenizer_sha256=tokenizer_hash(tokenizer),
+            splits={"train": [], "heldout": []} | splits,
+        ),
+    )
+    return open_shards(folder)
+
+
+WHOLE_ROWS = RowSettings(objective="mlm", input_format="full_sentences")
+DOCUMENTS = [f"This is document {n}.\nIt has a second line.\nAnd a third." for n in range(4)]
+
+
+def test_the_remedies_for_few_documents_work(tmp_path):
+    """Each names what to do; done, the next check passes."""
+
+    def refused(documents, **settings):
+        folder = tmp_path / f"{len(documents)}-{len(list(tmp_path.iterdir()))}"
+        shards = written_shards(folder, documents, **settings)
+        with pytest.raises(UserError) as error:
+            refuse_unfit_shards(shards, RowSettings())
+        return shards, error.value.remedy
+
+    _, remedy = refused(DOCUMENTS[:1])
+    assert "more documents" in remedy and "--rows" not in remedy  # there, nothing is held out
+    for few in (2, 3):
+        shards, remedy = refused(DOCUMENTS[:few])
+        assert "four documents" in remedy and "full_sentences" in remedy
+        refuse_unfit_shards(shards, WHOLE_ROWS)
+    refuse_unfit_shards(written_shards(tmp_path / "four", DOCUMENTS), RowSettings())
+    _, remedy = refused(DOCUMENTS, heldout_share=0)
+    assert "--heldout_share above 0" in remedy
+    least = written_shards(tmp_path / "least", DOCUMENTS, heldout_share=1e-9)
+    refuse_unfit_shards(least, RowSettings())
+
+
+def test_labels_that_are_nearly_all_alike_are_warned_about(tmp_path):
+    single = [f"Sentence {n} stands alone here." for n in range(60)]
+    shards = written_shards(tmp_path / "single", single)
+    (line,) = label_note(parse("--preset", "base"), shards)
+    assert "only 0% of the next-sentence labels" in line and "--rows.objective mlm" in line
+    assert not label_note(parse("--preset", "base", "--rows.objective", "mlm"), shards)
+    longer = ["\n".join(single[n : n + 12]) for n in range(0, 60, 6)]
+    assert not label_note(parse("--preset", "base"), written_shards(tmp_path / "longer", longer))

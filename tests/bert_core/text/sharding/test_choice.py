@@ -37,10 +37,10 @@ def test_the_choice_of_a_document_does_not_hang_on_the_others():
 
 @pytest.mark.parametrize("share", [0.001, 0.999])
 def test_small_corpora_have_both_splits(share):
-    for num in (2, 3, 10):
+    for num, least in ((2, 1), (3, 1), (4, 2), (10, 2)):
         for seed in range(10):
-            choice = choose_documents(some_hashes(num, seed), share)
-            assert {HELDOUT, TRAIN} <= set(choice.tolist())
+            choice = choose_documents(some_hashes(num, seed), share).tolist()
+            assert choice.count(HELDOUT) >= least and choice.count(TRAIN) >= least
     assert choose_documents(some_hashes(1), share).tolist() == [TRAIN]
     assert choose_documents(some_hashes(0), share).tolist() == []
 
