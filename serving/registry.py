@@ -38,7 +38,7 @@ _ENVIRONMENT = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-_QUICKLY = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+QUICKLY = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 """For a question of a few bytes: a server that waits for the answer may have its model anyway."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _NOT_THERE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
@@ -173,7 +173,7 @@ def fetch_model(
     with as_user_error(no_such, remedy, is_lookup=True):
         from mlflow import MlflowClient
 
-        with mlflow_environment(tracking_uri, _QUICKLY):
+        with mlflow_environment(tracking_uri, QUICKLY):
             client = MlflowClient(tracking_uri, tracking_uri)
             version = _version_of(client, address)
             source = str(version.source)
@@ -208,12 +208,16 @@ def newest_version(name: str, tracking_uri: str) -> int | None:
     with as_user_error(f"no versions of {name}", remedy):
         from mlflow import MlflowClient
 
-        quote = '"' if "'" in name else "'"
-        with mlflow_environment(tracking_uri, _QUICKLY):
+        with mlflow_environment(tracking_uri, QUICKLY):
             found = MlflowClient(tracking_uri, tracking_uri).search_model_versions(
-                f"name = {quote}{name}{quote}", max_results=1, order_by=["version_number DESC"]
+                f"name = {filter_value(name)}", max_results=1, order_by=["version_number DESC"]
             )
     return int(found[0].version) if found else None
+
+
+def filter_value(text: str) -> str:
+    """A text in quotes, as conditions of MLflow's searches have it."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 _NOT_OURS = "name a version that a workflow of Bertline has registered"

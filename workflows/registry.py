@@ -21,7 +21,14 @@ import yaml
 
 import bert_core
 from bert_core.errors import UserError, nearest
-from serving.registry import FOLDER_NAME, METRIC_TAG, as_user_error, mlflow_environment
+from serving.registry import (
+    FOLDER_NAME,
+    METRIC_TAG,
+    QUICKLY,
+    as_user_error,
+    filter_value,
+    mlflow_environment,
+)
 from workflows.command import run_command
 from workflows.settings import parse_command_line
 from workflows.tracking.mlflow_run import open_client
@@ -33,6 +40,8 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 CONTENT_TAG = "bertline.content_sha256"
+RUN_TAG = "bertline.run"
+"""On a registered model, the run that was begun last to make a version of it."""
 PARENT_TAG = "encoder.version"
 """The version of the encoder that a model was made of; it is found by the two below."""
 PARENT_CONTENT_TAG, PARENT_RUN_ID_TAG = "encoder.content_sha256", "encoder.run_id"
@@ -86,6 +95,21 @@ def register_model_folder(
     return version
 
 
+def refuse_unregistrable(name: str, run: str, tracking_uri: str) -> None:
+    """Makes sure before a training that MLflow will take a version of `name` from it.
+
+    The model is created there if it is not, without a version, and a tag says which run is to make
+    one: that asks for the permission to write. Raises `UserError` where MLflow does not answer or
+    refuses.
+    """
+    remedy = "see to MLflow first, or leave the registration out"
+    problem = as_user_error(f"no version of {name} can be registered", remedy)
+    with mlflow_environment(tracking_uri, QUICKLY), problem:
+        client = open_client(tracking_uri)
+        _create_registered_model(client, name)
+        client.set_registered_model_tag(name, RUN_TAG, run)
+
+
 def content_hash(folder: Path) -> str:
     """What makes a model itself: sha256 over architecture, weights and tokenizer.
 
@@ -118,7 +142,7 @@ def version_of_content(
 
 
 def _registered_version(client: "MlflowClient", name: str, run_id: str, content: str) -> int | None:
-    condition = f"name = '{name}' and tags.`{CONTENT_TAG}` = '{content}'"
+    condition = f"name = {filter_value(name)} and tags.`{CONTENT_TAG}` = '{content}'"
     versions = client.search_model_versions(condition)
     return next((int(each.version) for each in versions if each.run_id == run_id), None)
 
