@@ -62,7 +62,7 @@ def finetune(settings: TaskRunSettings) -> bool:
     with opened_job(settings, storage) as job:
         announce(job)
         if job.folder.summary.exists():
-            print(job.folder.summary.read_text(encoding="utf-8"))
+            print(job.folder.finished_summary())
             return True
         return train_and_register([job])
 

@@ -7,11 +7,15 @@ pattern, Markdown, a formula or a database.
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -76,20 +80,55 @@ class Line:
         assert done.returncode == 0, f"{program}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done.stdout
 
-    def serve(self, *models):
-        """A server's port and its process."""
+    def finetune(self, name):
+        """Trains and registers a tagger of all the hostile labels."""
+        data = self.folder / "data"
+        return self.run(
+            "finetune",
+            storage=self.storage,
+            cluster__threads_per_worker=1,
+            task="ner",
+            data=data if data.exists() else write_tags(data),
+            model="models:/bert@latest-trained",
+            name=name,
+            register=NAME,
+            epochs=30,
+            optimizer__peak_learning_rate=5e-3,
+            options__word_column="tokens",
+            options__tag_column="tags",
+            options__max_length=64,
+        )
+
+    @contextmanager
+    def serving(self, *models):
+        """A server of models, until the block ends."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         command = [sys.executable, "-m", "serving", "--port", str(port)]
         command += [part for each in models for part in ("--model", str(each))]
         command += ["--tracking_uri", sqlite_uri(self.storage / "mlflow" / "mlflow.db")]
-        return port, subprocess.Popen(
+        log = self.folder / "server.log"
+        process = subprocess.Popen(
             command,
             cwd=self.folder,
             env=self.environment,
-            stdout=(self.folder / "server.log").open("w"),
+            stdout=log.open("w"),
             stderr=subprocess.STDOUT,
         )
+        try:
+            yield Server(port, process, log)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server listens, its process and its log."""
+
+    port: int
+    process: subprocess.Popen
+    log: Path
 
 
 @pytest.fixture(scope="module")
@@ -114,20 +153,7 @@ def line(tmp_path_factory, ray_cluster):
         optimizer__warmup_steps=2,
         evaluation__num_rows=16,
     )
-    line.trained = line.run(
-        "finetune",
-        **common,
-        task="ner",
-        data=write_tags(line.folder / "data"),
-        model="models:/bert@latest-trained",
-        name="tagger",
-        register=NAME,
-        epochs=30,
-        optimizer__peak_learning_rate=5e-3,
-        options__word_column="tokens",
-        options__tag_column="tags",
-        options__max_length=64,
-    )
+    line.trained = line.finetune("tagger")
     return line
 
 
@@ -169,26 +195,40 @@ def test_it_is_evaluated_and_served(line):
     found = json.loads((report / "report.json").read_text(encoding="utf-8"))
     assert {each["name"] for each in found["classes"]} == set(HOSTILE_LABELS)
     assert "<script>" not in (report / "report.md").read_text(encoding="utf-8")
-    port, server = line.serve(
-        f"models:/{NAME}@latest-trained", line.storage / "runs" / "tagger" / "model"
-    )
-    try:
+    of_run = line.storage / "runs" / "tagger" / "model"
+    with line.serving(f"models:/{NAME}@latest-trained", of_run) as server:
         for model in (NAME, "model"):
-            answer = post(
-                port, "/v1/ner", {"inputs": " ".join(WORDS), "model": model}, server, line
-            )
+            answer = post(server, "/v1/ner", {"inputs": " ".join(WORDS), "model": model})
             types = {each["type"] for each in answer["results"][0]["entities"]}
             assert types and types <= set(HOSTILE_LABELS)
-        with urlopen(f"http://127.0.0.1:{port}/metrics") as metrics:
+        with urlopen(f"http://127.0.0.1:{server.port}/metrics") as metrics:
             assert b"bertline" in metrics.read()
-    finally:
-        server.terminate()
-        server.wait()
 
 
-def post(port, path, body, server, line):
+def test_a_moved_storage_goes_on(line):
+    """The last test here: the storage has another name from now on."""
+    before, line.storage = line.storage, line.folder / "moved storage"
+    shutil.move(before, line.storage)
+    told = line.run("registry", "lineage", f"{NAME}@latest-trained", storage=line.storage)
+    assert "models:/bert/1" in told and "not read" not in told
+    told = line.finetune("tagger")
+    assert f"{line.storage}/runs/tagger/model" in told and f"{before}/" not in told
+    line.finetune("again")
+    assert not before.exists()
+    client = open_client(sqlite_uri(line.storage / "mlflow" / "mlflow.db"))
+    versions = client.search_model_versions(f"name = '{NAME}'")
+    assert {each.version for each in versions} == {1, 2}
+    assert len([*(line.storage / "mlflow" / "artifacts" / "models").iterdir()]) == 3
+    with line.serving(f"one=models:/{NAME}/1", f"two=models:/{NAME}/2") as server:
+        for model in ("one", "two"):
+            assert post(server, "/v1/ner", {"inputs": "ba keli", "model": model})["model"] == model
+    told = line.run("reproduce", "encoder", storage=line.storage)
+    assert "the same to the bit" in told
+
+
+def post(server, path, body):
     request = Request(
-        f"http://127.0.0.1:{port}{path}",
+        f"http://127.0.0.1:{server.port}{path}",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
@@ -197,9 +237,10 @@ def post(port, path, body, server, line):
         try:
             with urlopen(request, timeout=60) as answer:
                 return json.load(answer)
-        except OSError as error:
-            log = (line.folder / "server.log").read_text()
-            assert server.poll() is None and time.monotonic() < end, f"{error}: {log[-3000:]}"
-            if hasattr(error, "read") and error.code != 503:
+        except HTTPError as error:
+            if error.code != 503:
                 raise AssertionError(error.read()) from error
+        except OSError as error:
+            told = f"{error}: {server.log.read_text()[-3000:]}"
+            assert server.process.poll() is None and time.monotonic() < end, told
         time.sleep(0.3)
