@@ -3,6 +3,9 @@
 from collections.abc import Collection
 from difflib import get_close_matches
 
+_JOINER = "\u200d"
+"""Stands between the emoji that are shown as one."""
+
 
 class UserError(Exception):
     """A mistake in the input or the surroundings, said in one line.
@@ -12,7 +15,7 @@ class UserError(Exception):
     """
 
     def __init__(self, what: str, where: str, remedy: str) -> None:
-        super().__init__(f"{what}: {where} ({remedy})")
+        super().__init__(one_line(f"{what}: {where} ({remedy})"))
         self.what = what
         self.where = where
         self.remedy = remedy
@@ -20,6 +23,23 @@ class UserError(Exception):
     def __reduce__(self) -> tuple[type["UserError"], tuple[str, str, str]]:
         """Lets the error cross process borders: its three parts rebuild it."""
         return type(self), (self.what, self.where, self.remedy)
+
+
+def one_line(text: str) -> str:
+    """A text of any origin, such as a label, as it may be printed.
+
+    White space becomes a space; control characters, marks of direction, lone surrogates and what
+    cannot be seen are written as in Python, `\\x1b`. Joined emoji stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    if character.isprintable() or character == _JOINER:
+        return character
+    return " " if character.isspace() else character.encode("unicode_escape").decode()
 
 
 def nearest(name: str, known: Collection[str]) -> str:

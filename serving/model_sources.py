@@ -25,7 +25,7 @@ def named_models(given: Sequence[str]) -> dict[str, Path | Address]:
     found: dict[str, Path | Address] = {}
     for each in given:
         name, has_name, model = each.partition("=")
-        if not has_name or each.startswith(ADDRESS_PREFIX):
+        if not has_name or "/" in name or each.startswith(ADDRESS_PREFIX):  # "=" is in the path
             name, model = "", each
         source = Address.of(model) if model.startswith(ADDRESS_PREFIX) else Path(model)
         name = name or (source.name if isinstance(source, Address) else source.resolve().name)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
 
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
@@ -37,7 +38,7 @@ _ENVIRONMENT = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-_QUICKLY = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+QUICKLY = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 """For a question of a few bytes: a server that waits for the answer may have its model anyway."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _NOT_THERE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
@@ -88,15 +89,68 @@ def default_tracking_uri(storage: Path) -> str:
     A relative SQLite path becomes absolute here, because workers have other working folders.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if uri.startswith(SQLITE_PREFIX):
-        return SQLITE_PREFIX + str(Path(uri.removeprefix(SQLITE_PREFIX)).absolute())
-    return uri or f"{SQLITE_PREFIX}{storage.absolute() / 'mlflow' / 'mlflow.db'}"
+    path = sqlite_path(uri)
+    if path is not None:
+        _, mark, query = uri.partition("?")
+        return f"{sqlite_uri(path.absolute())}{mark}{query}"
+    return uri or sqlite_uri(storage.absolute() / "mlflow" / "mlflow.db")
+
+
+def sqlite_uri(path: Path) -> str:
+    """The tracking URI of a SQLite file, which may lie in a folder of any name.
+
+    Where a character means something in a URI all of the path is quoted, slashes too: MLflow makes
+    the folder that the URI names before it is unquoted.
+    """
+    text = str(path)
+    if "%" not in text and "?" not in text:
+        return SQLITE_PREFIX + text
+    root = "/" if text.startswith("/") else ""
+    return SQLITE_PREFIX + root + quote(text.removeprefix("/"), safe="")
+
+
+def sqlite_path(tracking_uri: str) -> Path | None:
+    """The file of a SQLite store; None for the URI of a server."""
+    if not tracking_uri.startswith(SQLITE_PREFIX):
+        return None
+    return Path(unquote(tracking_uri.removeprefix(SQLITE_PREFIX).partition("?")[0]))
 
 
 def store_exists(tracking_uri: str) -> bool:
     """Whether a SQLite store is there; of a server nobody knows before it is asked."""
-    path = tracking_uri.removeprefix(SQLITE_PREFIX)
-    return path == tracking_uri or Path(path).exists()
+    path = sqlite_path(tracking_uri)
+    return path is None or path.exists()
+
+
+def artifact_root(tracking_uri: str) -> Path | None:
+    """The folder of artifacts beside a SQLite store; None where the server has its own."""
+    path = sqlite_path(tracking_uri)
+    return None if path is None else path.absolute().parent / "artifacts"
+
+
+def local_path(location: str) -> Path | None:
+    """The path that an artifact address stands for; None for one that is not of a local disk."""
+    if "://" not in location and not location.startswith("file:"):
+        return Path(location)
+    parts = urlsplit(location)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def present_location(location: str, tracking_uri: str) -> str:
+    """An artifact address as it is now: beside a store that was moved or copied, the artifacts are.
+
+    MLflow keeps absolute addresses. One below a folder `artifacts` is looked for below that of the
+    store, and stays as it is where nothing is there.
+    """
+    root, path = artifact_root(tracking_uri), local_path(location)
+    if root is None or path is None or path.is_relative_to(root):
+        return location
+    parts = path.parts
+    for number in (number for number, part in enumerate(parts) if part == root.name):
+        here = root.joinpath(*parts[number + 1 :])
+        if here != root and here.exists():
+            return here.as_uri()
+    return location
 
 
 def fetch_model(
@@ -119,7 +173,7 @@ def fetch_model(
     with as_user_error(no_such, remedy, is_lookup=True):
         from mlflow import MlflowClient
 
-        with mlflow_environment(tracking_uri, _QUICKLY):
+        with mlflow_environment(tracking_uri, QUICKLY):
             client = MlflowClient(tracking_uri, tracking_uri)
             version = _version_of(client, address)
             source = str(version.source)
@@ -131,7 +185,8 @@ def fetch_model(
         folder = find_folder(cache, model.model_id)
         if folder is None:
             known_damage.check(model.model_id)
-            source = f"{model.artifact_location}/artifacts/{FOLDER_NAME}"
+            location = present_location(model.artifact_location, tracking_uri)
+            source = f"{location}/artifacts/{FOLDER_NAME}"
             download = _Download(model_uri, source, tracking_uri)
             try:
                 folder = add_folder(cache, model.model_id, download.content, download.into)
@@ -153,12 +208,16 @@ def newest_version(name: str, tracking_uri: str) -> int | None:
     with as_user_error(f"no versions of {name}", remedy):
         from mlflow import MlflowClient
 
-        quote = '"' if "'" in name else "'"
-        with mlflow_environment(tracking_uri, _QUICKLY):
+        with mlflow_environment(tracking_uri, QUICKLY):
             found = MlflowClient(tracking_uri, tracking_uri).search_model_versions(
-                f"name = {quote}{name}{quote}", max_results=1, order_by=["version_number DESC"]
+                f"name = {filter_value(name)}", max_results=1, order_by=["version_number DESC"]
             )
     return int(found[0].version) if found else None
+
+
+def filter_value(text: str) -> str:
+    """A text in quotes, as conditions of MLflow's searches have it."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 _NOT_OURS = "name a version that a workflow of Bertline has registered"

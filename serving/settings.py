@@ -1,12 +1,18 @@
 """What `python -m serving` is told, from its command line."""
 
 import ipaddress
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, CliApp, PydanticBaseSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+)
 from pydantic_settings.exceptions import SettingsError
 
 from bert_core.errors import UserError, nearest
@@ -156,13 +162,26 @@ class ServerSettings(BaseSettings):
             )
 
 
+class _Models(CliSettingsSource):
+    """Takes each value of --model, --canary and --shadow whole: a path may have commas and quotes.
+
+    pydantic's own reading divides `NAME=MODEL,SHARE` at the comma.
+    """
+
+    def _merge_parsed_list(self, parsed_list: list[str], field_name: str) -> str:
+        if field_name in ("model", "canary", "shadow"):
+            return json.dumps(parsed_list)
+        return super()._merge_parsed_list(parsed_list, field_name)
+
+
 def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
     """Reads a command line; `--help` prints every option and leaves with exit code 0.
 
     Raises `UserError`, in one line, for what is wrong with it.
     """
     try:
-        settings = CliApp.run(ServerSettings, cli_args=list(arguments))
+        source = _Models(ServerSettings)
+        settings = CliApp.run(ServerSettings, list(arguments), cli_settings_source=source)
     except SettingsError as error:
         raise UserError("wrong command line", str(error), "see --help") from error
     except ValidationError as error:

@@ -33,7 +33,7 @@ def ablate(settings: AblateSettings) -> bool:
     with opened_ablation(settings, storage) as ablation:
         announce(ablation)
         if ablation.folder.summary.exists():
-            print(ablation.folder.summary.read_text(encoding="utf-8"))
+            print(ablation.folder.finished_summary())
             return True
         return train(ablation)
 

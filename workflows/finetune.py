@@ -20,6 +20,7 @@ from workflows.finetuning.data import (
     refuse_too_long_rows,
 )
 from workflows.finetuning.job import FinetuningJob
+from workflows.finetuning.report import shown_labels
 from workflows.finetuning.settings import (
     FeatureSettings,
     TaskRunSettings,
@@ -61,7 +62,7 @@ def finetune(settings: TaskRunSettings) -> bool:
     with opened_job(settings, storage) as job:
         announce(job)
         if job.folder.summary.exists():
-            print(job.folder.summary.read_text(encoding="utf-8"))
+            print(job.folder.finished_summary())
             return True
         return train_and_register([job])
 
@@ -101,14 +102,13 @@ def announce(job: FinetuningJob) -> None:
     """Prints what is about to be trained, on what, and where it will lie."""
     settings, data = job.settings, job.data
     labels = data.task.labels
-    shown = ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
     rows, features = data.train.rows, ""
     if isinstance(settings, FeatureSettings):
         features = f"features {settings.strategy}, the encoder stays as it is\n"
     print(
         f"run      {job.folder.name}\n"
         f"folder   {job.folder.path}\n"
-        f"task     {settings.task}{f', labels {shown}' if labels else ''}\n"
+        f"task     {settings.task}{f', labels {shown_labels(labels, 8)}' if labels else ''}\n"
         f"encoder  {job.encoder.path}\n"
         f"{features}"
         f"data     {len(data.train.examples):,} training examples, "

@@ -48,6 +48,10 @@ def save_picture(figure: "Figure", path: Path) -> None:
 
     What stands over the edge, such as a long title, makes the picture larger.
     """
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a label such as $x$ is no formula
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}")
     written = path.suffix.removeprefix(".")

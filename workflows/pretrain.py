@@ -40,7 +40,7 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
     with opened_pretraining(settings, storage, shards) as job:
         announce(settings, job.folder, shards)
         if job.folder.summary.exists():
-            print(job.folder.summary.read_text(encoding="utf-8"))
+            print(job.folder.finished_summary())
             return job.folder
         return job.folder if train_and_register([job]) else None
 

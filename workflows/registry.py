@@ -2,7 +2,8 @@
 
 In: a model folder and the run that made it. Out: a version number, of which `serving.registry`
 makes a folder again. No pickle: MLflow keeps the folder, `bert_core` and `model_pyfunc.py` as they
-are. As a command, `python workflows/registry.py lineage NAME@ALIAS`: the way back to the text.
+are, and by these a version does its task there (`mlflow models serve`). As a command, `python
+workflows/registry.py lineage NAME@ALIAS`: the way back to the text.
 """
 
 import hashlib
@@ -20,7 +21,14 @@ import yaml
 
 import bert_core
 from bert_core.errors import UserError, nearest
-from serving.registry import FOLDER_NAME, METRIC_TAG, as_user_error, mlflow_environment
+from serving.registry import (
+    FOLDER_NAME,
+    METRIC_TAG,
+    QUICKLY,
+    as_user_error,
+    filter_value,
+    mlflow_environment,
+)
 from workflows.command import run_command
 from workflows.settings import parse_command_line
 from workflows.tracking.mlflow_run import open_client
@@ -32,10 +40,14 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 CONTENT_TAG = "bertline.content_sha256"
+RUN_TAG = "bertline.run"
+"""On a registered model, the run that was begun last to make a version of it."""
 PARENT_TAG = "encoder.version"
 """The version of the encoder that a model was made of; it is found by the two below."""
 PARENT_CONTENT_TAG, PARENT_RUN_ID_TAG = "encoder.content_sha256", "encoder.run_id"
 IDENTITY_NAMES = ("config.json", "model.safetensors", "tokenizer.json")
+PYFUNC = "model_pyfunc"
+"""The module of `workflows.versions` that MLflow keeps with a version and calls."""
 REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 
 
@@ -83,6 +95,21 @@ def register_model_folder(
     return version
 
 
+def refuse_unregistrable(name: str, run: str, tracking_uri: str) -> None:
+    """Makes sure before a training that MLflow will take a version of `name` from it.
+
+    The model is created there if it is not, without a version, and a tag says which run is to make
+    one: that asks for the permission to write. Raises `UserError` where MLflow does not answer or
+    refuses.
+    """
+    remedy = "see to MLflow first, or leave the registration out"
+    problem = as_user_error(f"no version of {name} can be registered", remedy)
+    with mlflow_environment(tracking_uri, QUICKLY), problem:
+        client = open_client(tracking_uri)
+        _create_registered_model(client, name)
+        client.set_registered_model_tag(name, RUN_TAG, run)
+
+
 def content_hash(folder: Path) -> str:
     """What makes a model itself: sha256 over architecture, weights and tokenizer.
 
@@ -115,7 +142,7 @@ def version_of_content(
 
 
 def _registered_version(client: "MlflowClient", name: str, run_id: str, content: str) -> int | None:
-    condition = f"name = '{name}' and tags.`{CONTENT_TAG}` = '{content}'"
+    condition = f"name = {filter_value(name)} and tags.`{CONTENT_TAG}` = '{content}'"
     versions = client.search_model_versions(condition)
     return next((int(each.version) for each in versions if each.run_id == run_id), None)
 
@@ -151,30 +178,29 @@ def _save(folder: Path, temporary: Path) -> Path:
     """Writes MLflow's layout of a model; returns its folder, free of this machine's paths."""
     import mlflow.pyfunc
 
-    source = temporary / FOLDER_NAME
-    shutil.copytree(folder, source)
+    from workflows.versions.registry_signature import signature_and_example
+
     own_code = temporary / "bert_core"
     package = Path(bert_core.__path__[0])
     shutil.copytree(package, own_code, ignore=shutil.ignore_patterns("__pycache__"))
-    code = shutil.copy(Path(__file__).with_name("versions") / "model_pyfunc.py", temporary)
     saved = temporary / "saved"
+    signature, input_example = signature_and_example(folder)
     mlflow.pyfunc.save_model(
         saved,
-        python_model=str(code),
-        artifacts={"model_folder": str(source)},
-        code_paths=[str(own_code)],
+        loader_module=PYFUNC,
+        code_paths=[str(own_code), str(Path(__file__).with_name("versions") / f"{PYFUNC}.py")],
         pip_requirements=[f"{name}=={_public_version(name)}" for name in REQUIREMENTS],
+        signature=signature,
+        input_example=input_example,
     )
-    _remove_machine_paths(saved / "MLmodel", temporary)
+    shutil.copytree(folder, saved / "artifacts" / FOLDER_NAME)
+    described = yaml.safe_load((saved / "MLmodel").read_text())
+    described["flavors"]["python_function"]["data"] = f"artifacts/{FOLDER_NAME}"
+    described["model_size_bytes"] = sum(
+        each.stat().st_size for each in saved.rglob("*") if each.is_file()
+    )
+    (saved / "MLmodel").write_text(yaml.safe_dump(described, sort_keys=False))
     return saved
-
-
-def _remove_machine_paths(path: Path, temporary: Path) -> None:
-    """Makes MLmodel's absolute paths relative to the model, which is how they are read."""
-    text = path.read_text().replace(f"{temporary}/", "")
-    described = yaml.safe_load(text)
-    described["flavors"]["python_function"]["artifacts"]["model_folder"]["uri"] = FOLDER_NAME
-    path.write_text(yaml.safe_dump(described, sort_keys=False))
 
 
 def _public_version(package: str) -> str:

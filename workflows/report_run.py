@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from bert_core.errors import UserError
 from workflows.output_folder import check_folder
 from workflows.tracking.mlflow_run import artifact_location, open_client
 from workflows.tracking.tracker import code_tags, without_machine_paths
@@ -58,7 +59,7 @@ def log_report(
         for path in files:
             client.log_artifact(run_id, str(path))
         client.set_terminated(run_id)
-    except (MlflowException, OSError) as error:
+    except (MlflowException, OSError, UserError) as error:
         print(f"mlflow   not logged: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
         return None
     print(f"mlflow   experiment {experiment}, run {run_name}")

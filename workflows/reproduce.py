@@ -125,7 +125,7 @@ def finetuning_attempt(
             if isinstance(again, FeatureSettings) and job.features.exists():
                 print(f"states   as they are kept, not computed again: {job.features}")
             if job.folder.summary.exists():
-                print(job.folder.summary.read_text(encoding="utf-8"))
+                print(job.folder.finished_summary())
                 return job.folder
             return job.folder if train_and_register([job]) else None
 

@@ -66,6 +66,17 @@ class RunFolder:
         """What a finished run ended with."""
         return self.path / "summary.txt"
 
+    def finished_summary(self) -> str:
+        """The summary of a finished run, its paths as they are, be the storage moved since."""
+        from workflows.tracking.tracker import SPECIFICATION_NAME, read_json
+
+        text = self.summary.read_text(encoding="utf-8")
+        before = read_json(self.path / SPECIFICATION_NAME).get("folder")
+        if before is None:
+            return text
+        storage = Path(before).parent.parent
+        return text.replace(f"{storage}/", f"{self.path.absolute().parent.parent}/")
+
     @property
     def begun(self) -> bool:
         """Whether a worker has ever begun to write here."""

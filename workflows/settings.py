@@ -9,6 +9,7 @@ import json
 import re
 from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +35,20 @@ class _HelpFormatter(RawDescriptionHelpFormatter):
     def _get_help_string(self, action: Action) -> str | None:
         said = super()._get_help_string(action)
         return said and re.sub(r" \(default(: null|: \[\]| factory: .*)\)$", "", said)
+
+
+class _JsonLists(CliSettingsSource):
+    """Takes a list that is written as JSON as it is: pydantic's own reading breaks escapes in it.
+
+    So a path may have a quote, a backslash or any letter in it.
+    """
+
+    def _merge_parsed_list(self, parsed_list: list[str], field_name: str) -> str:
+        if len(parsed_list) == 1 and str(parsed_list[0]).startswith("["):
+            with suppress(ValueError):
+                json.loads(parsed_list[0])
+                return parsed_list[0]
+        return super()._merge_parsed_list(parsed_list, field_name)
 
 
 class CommandLineSettings(BaseSettings):
@@ -84,7 +99,7 @@ def parse_command_line(settings_class: type[Settings], arguments: Sequence[str])
             if chosen:
                 given = _merged(given, read_layer(option, chosen, folder))
     try:
-        flags = CliSettingsSource(
+        flags = _JsonLists(
             settings_class,
             cli_parse_args=_flags_of_booleans(settings_class, arguments),
             cli_exit_on_error=False,

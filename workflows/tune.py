@@ -38,8 +38,13 @@ def tune(settings: TuneSettings) -> bool:
     with opened_sweep(settings, storage) as sweep:
         announce(sweep)
         if sweep.folder.summary.exists() and not sweep.left():
-            print(sweep.folder.summary.read_text(encoding="utf-8"))
+            print(sweep.folder.finished_summary())
             return True
+        name = settings.tracking.asked_name
+        if name is not None and not sweep.folder.begun:
+            from workflows.registry import refuse_unregistrable
+
+            refuse_unregistrable(name, sweep.folder.name, sweep.tracking_uri)
         return train(sweep)
 
 

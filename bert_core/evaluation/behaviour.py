@@ -16,6 +16,7 @@ from bert_core.evaluation.behaviour_suite import (
     MinimumFunctionality,
     Suite,
 )
+from bert_core.evaluation.table_text import markdown_text
 from bert_core.tasks.classification import Text
 
 Prediction = Mapping[str, Any]
@@ -92,17 +93,18 @@ def markdown_results(results: Sequence[CheckResult]) -> str:
     """A table of all checks, and below it the worst cases of those that failed."""
     lines = ["| check | kind | cases | failed |", "|---|---|--:|--:|"]
     for each in results:
-        name = each.name.replace("|", "\\|")
+        name = markdown_text(each.name)
         share = f"{each.num_failures} ({each.failure_rate:.1%})"
         lines.append(f"| {name} | {each.kind} | {each.num_cases} | {share} |")
     for each in results:
         if each.failures:
-            lines += ["", f"**{each.name}**", ""]
+            lines += ["", f"**{markdown_text(each.name)}**", ""]
             for failure in each.failures:
                 shown = _shown(failure.case.after)
                 if failure.case.before is not None:
                     shown = f"{_shown(failure.case.before)} → {shown}"
-                lines.append(f"- {shown}: expected {failure.expected}, found {failure.found}")
+                told = f"{shown}: expected {failure.expected}, found {failure.found}"
+                lines.append(f"- {markdown_text(told)}")
     return "\n".join(lines) + "\n"
 
 

@@ -26,6 +26,7 @@ from bert_core.evaluation.slicing import (
     by_question_word,
     by_words,
 )
+from bert_core.evaluation.table_text import markdown_text
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
@@ -150,9 +151,9 @@ def markdown_slices(slices: Sequence[Slice], metrics: Sequence[str]) -> str:
     ]
     for each in slices:
         cells = [_cell(each.metrics.get(metric)) for metric in metrics]
-        name = " ".join(each.name.split()).replace("|", "\\|")
+        by, name = markdown_text(each.by), markdown_text(each.name)
         mark = " (few)" if each.is_small else ""
-        lines.append(f"| {each.by} | {name} | {each.count}{mark} | {' | '.join(cells)} |")
+        lines.append(f"| {by} | {name} | {each.count}{mark} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,9 +1,15 @@
 """Tables as text: cells and notes go in; columns for a terminal, or lines of Markdown, come out."""
 
+import re
 import textwrap
 from collections.abc import Sequence
+from html import escape
+
+from bert_core.errors import one_line
 
 _WIDTH = 96
+_MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
+"""What Markdown takes for markup, besides HTML; an underscore at the edge of a word alone."""
 
 
 def aligned_table(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
@@ -20,3 +26,9 @@ def aligned_table(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
 def markdown_line(cells: Sequence[str]) -> str:
     """A line of a Markdown table."""
     return "| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |"
+
+
+def markdown_text(text: str) -> str:
+    """A text of any origin as Markdown shows it as it is, on one line and in a table too."""
+    line = " ".join(one_line(text).split())
+    return _MARKUP.sub(r"\\\g<0>", escape(line, quote=False))

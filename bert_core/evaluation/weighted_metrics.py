@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_core.evaluation.class_counts import ClassCounts, f1_of, ratio
-from bert_core.tasks.metrics import FloatArray
+from bert_core.tasks.metrics import FloatArray, metric_parts
 from bert_core.tasks.squad_metrics import answer_scores
 
 WeightedMetrics = Callable[[FloatArray], dict[str, FloatArray]]
@@ -88,6 +88,7 @@ def of_entities(
     `right_words` and `num_words` as in `of_words`.
     """
     accuracy = of_words(right_words, num_words)
+    parts = metric_parts(classes.names)
 
     def compute(counts: FloatArray) -> dict[str, FloatArray]:
         sums = classes.sums(counts)
@@ -98,7 +99,7 @@ def of_entities(
             "recall": ratio(hits, gold),
             "f1": f1_of(hits, gold, found),
             **accuracy(counts),
-            **{f"f1_{name}": of_types[:, index] for index, name in enumerate(classes.names)},
+            **{f"f1_{parts[name]}": of_types[:, index] for index, name in enumerate(classes.names)},
         }
 
     return compute

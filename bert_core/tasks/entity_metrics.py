@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_core.tasks.metrics import metric_parts
 from bert_core.tasks.tag_schemes import OUTSIDE, Tags
 
 
@@ -15,6 +16,8 @@ def entity_metrics(
     gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]], types: Sequence[str] = ()
 ) -> dict[str, float]:
     """Micro-averaged `precision`, `recall` and `f1`, `accuracy` by word, `f1_TYPE` by type.
+
+    The types are written as `metric_parts` has them.
 
     An entity is right when its type and both its ends are. A sentence's tags may be in any scheme,
     gold and found in different ones, and are read as conlleval reads them. What is undefined
@@ -43,10 +46,11 @@ def entity_metrics(
     # seqeval's order: the types that occur, sorted.
     occurring = (tags.type_names[index] for index in np.unique(tags.types[tags.inside]))
     by_type = dict.fromkeys(types, 0.0) | dict(zip(occurring, f1_of_types, strict=True))
+    parts = metric_parts(by_type)
     return {
         "precision": float(precision),
         "recall": float(recall),
         "f1": float(f1),
         "accuracy": float((wanted == guessed).mean()),
-        **{f"f1_{name}": float(value) for name, value in sorted(by_type.items())},
+        **{f"f1_{parts[name]}": float(value) for name, value in sorted(by_type.items())},
     }

@@ -1,12 +1,54 @@
 """Metrics over labels and numbers, from scikit-learn and scipy; all of them in 0..1 or -1..1."""
 
-from collections.abc import Sequence
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+
+METRIC_NAME = re.compile(r"[\w\-. :/]{1,250}")
+"""What MLflow takes as the name of a metric."""
+
+_MOST_OF_A_LABEL = 180
+"""Characters of a label in a metric's name; what is put before it needs room too."""
+_UNSAFE = re.compile(r"[^\w\-. :]|[^\0-\uffff]|_(?=[xX][0-9A-Za-z]+_)|^\s|\s$")
+_ANY = re.compile(r".", re.DOTALL)
+_ESCAPED = re.compile(r"_x([0-9A-F]{4,6})_")
+
+
+def metric_parts(labels: Iterable[str]) -> dict[str, str]:
+    """For each label what stands for it in the names of metrics, all of them different.
+
+    Ordinary labels stand for themselves. A character that MLflow does not take, and a slash, which
+    parts names, is written `_x0026_` by its code point, as XML tools write names; so `R&D` is
+    `R_x0026_D`. Of labels that differ by case or accents alone, which a server's database may take
+    for one, all but the first are written in code points. The end of a very long label is a hash.
+    """
+    ordered = sorted(set(labels))
+    alike: Counter[str] = Counter()
+    parts = {}
+    for label in ordered:
+        plain = unicodedata.normalize("NFKD", label).casefold().strip()
+        plain = "".join(each for each in plain if not unicodedata.combining(each))
+        alike[plain] += 1
+        pattern = _UNSAFE if alike[plain] == 1 else _ANY
+        part = pattern.sub(lambda match: f"_x{ord(match[0]):04X}_", label)
+        if len(part) > _MOST_OF_A_LABEL:
+            digest = hashlib.sha256(label.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            part = f"{part[: _MOST_OF_A_LABEL - len(digest) - 4]}_xH{digest}_"
+        parts[label] = part
+    return parts
+
+
+def readable_metric(name: str) -> str:
+    """A metric's name with the label in it as people write it, `f1_R&D`."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 
 def label_metrics(

@@ -17,10 +17,8 @@ NEAR_MLFLOW_IN_SERVING = {"serving.watch", "serving.registry"}
 RAY_TRAIN_MODULES = {"workflows.cluster"}
 MLFLOW_MODULES = re.compile(
     r"workflows\.(registry|report_run|tracking\.\w+|promotion\.aliases"
-    r"|versions\.(registry_\w+|model_pyfunc))|serving\.registry"
+    r"|versions\.registry_\w+)|serving\.registry"
 )
-# MLflow itself imports this file, from inside a logged model, to find the model in it.
-MLFLOW_AT_THE_TOP = {"workflows.versions.model_pyfunc"}
 
 UNWANTED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 PICKLES = ("pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "ray.cloudpickle")
@@ -90,7 +88,7 @@ def import_complaints(module, source):
         if _under(each.name, ("mlflow",)):
             if not MLFLOW_MODULES.fullmatch(module):
                 complaints.append(f"line {each.line}: MLflow is for tracking and registry alone")
-            elif each.at_import and module not in MLFLOW_AT_THE_TOP:
+            elif each.at_import:
                 complaints.append(f"line {each.line}: import {each.name} inside the function")
         if _under(each.name, PICKLES):
             complaints.append(f"line {each.line}: no {each.name}: reading it executes code")

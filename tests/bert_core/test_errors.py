@@ -1,6 +1,6 @@
 import pickle
 
-from bert_core.errors import UserError, nearest
+from bert_core.errors import UserError, nearest, one_line
 
 
 class MissingText(UserError):
@@ -27,3 +27,10 @@ def test_the_nearest_name():
     fields = ["oven.degrees", "oven.minutes", "flour"]
     assert nearest("oven.degres", fields) == ", did you mean oven.degrees"
     assert nearest("minute", fields) == ", did you mean oven.minutes"
+
+
+def test_a_text_of_any_origin_is_printed_on_one_line():
+    assert one_line("a\nb\tc") == "a b c"
+    assert one_line("\x1b[31m\0\u202e\ud800") == r"\x1b[31m\x00\u202e\ud800"
+    assert one_line("Zoë 中文 👨\u200d👩\u200d👧") == "Zoë 中文 👨\u200d👩\u200d👧"
+    assert "\n" not in str(UserError("unknown label", "a\nb", "the model knows c\nd"))

@@ -15,7 +15,14 @@ CHAMPION = Address("people", "champion", None)
 
 def test_folders_and_addresses_have_names():
     found = named_models(
-        ["a/b", "ner=c/d", "models:/people@champion", "old=models:/people/1", "models:/a=b/2"]
+        [
+            "a/b",
+            "ner=c/d",
+            "models:/people@champion",
+            "old=models:/people/1",
+            "models:/a=b/2",
+            "/x=y/e",
+        ]
     )
     assert found == {
         "b": Path("a/b"),
@@ -23,6 +30,7 @@ def test_folders_and_addresses_have_names():
         "people": CHAMPION,
         "old": Address("people", None, 1),
         "a=b": Address("a=b", None, 2),
+        "e": Path("/x=y/e"),
     }
 
 

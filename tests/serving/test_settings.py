@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bert_core.errors import UserError
+from serving.model_sources import SharedSource
 from serving.pointers import Address
 from serving.settings import parse_arguments
 
@@ -71,3 +72,13 @@ def test_the_environment_says_nothing(monkeypatch):
     monkeypatch.setenv("INSECURE", "true")
     settings = parse_arguments(["--model", "a"])
     assert settings.port == 8000 and not settings.insecure
+
+
+def test_a_model_and_its_canary_are_taken_whole():
+    path = '/a, b/"c"=[d]\\/ü'
+    given = ["--model", path, "--model=e", "--canary", f"e={path},0.25", "--shadow=e=f,1"]
+    settings = parse_arguments(given)
+    assert settings.model == [path, "e"]
+    assert list(settings.models.values()) == [Path(path), Path("e")]
+    assert settings.beside["canary"]["e"] == SharedSource(Path(path), 0.25)
+    assert settings.beside["shadow"]["e"] == SharedSource(Path("f"), 1.0)

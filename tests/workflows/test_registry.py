@@ -1,4 +1,5 @@
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import train_wordpiece
-from workflows.registry import CONTENT_TAG, register_model_folder
+from serving.registry import sqlite_path, sqlite_uri
+from workflows.registry import CONTENT_TAG, refuse_unregistrable, register_model_folder
 from workflows.tracking.mlflow_run import create_store, open_client
 from workflows.versions.model_card import model_card
 
@@ -133,6 +135,22 @@ def test_mlflow_loads_the_alias_and_predicts(version, store_uri, tmp_path, model
 def test_a_folder_that_is_no_model_is_named(store_uri, run_id, tmp_path):
     with pytest.raises(UserError, match=r"not a model folder.*config\.json"):
         register(tmp_path, store_uri, run_id)
+
+
+def test_whether_a_version_can_be_registered_is_asked_first(store_uri, open_folder, nobody):
+    refuse_unregistrable("asked's", "run", store_uri)
+    refuse_unregistrable("asked's", "another run", store_uri)
+    asked = open_client(store_uri).get_registered_model("asked's")
+    assert asked.tags == {"bertline.run": "another run"} and not asked.latest_versions
+    unwritable = Path(shutil.copy(sqlite_path(store_uri), open_folder / "mlflow.db"))
+    with sqlite3.connect(unwritable) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+    unwritable.chmod(0o644)
+    with (
+        nobody(),
+        pytest.raises(UserError, match=r"no version of cats can be registered.*readonly"),
+    ):
+        refuse_unregistrable("cats", "run", sqlite_uri(unwritable))
 
 
 def test_nothing_logged_holds_a_path_of_this_machine(version, store_uri, model_folder):

@@ -6,6 +6,7 @@ import pytest
 
 from bert_core.errors import UserError
 from workflows.run_folder import RunFolder, open_run, sole_writer, write_atomically
+from workflows.tracking.tracker import SPECIFICATION_NAME, write_json
 
 RECIPE = {"seed": 0, "optimizer": {"name": "adamw", "warmup_steps": 10}}
 
@@ -126,3 +127,13 @@ def test_a_small_file_is_replaced_whole(tmp_path):
     write_atomically(path, "one")
     write_atomically(path, "two")
     assert [each.name for each in tmp_path.iterdir()] == ["a.txt"] and path.read_text() == "two"
+
+
+def test_a_summary_names_the_paths_of_a_moved_storage(tmp_path):
+    before = RunFolder(tmp_path / "before" / "runs" / "run")
+    before.path.mkdir(parents=True)
+    before.summary.write_text(f"model  {before.model}\nMLflow /elsewhere/mlflow.db\n")
+    write_json(before.path / SPECIFICATION_NAME, {"folder": str(before.path)})
+    assert before.finished_summary() == before.summary.read_text()
+    after = RunFolder((tmp_path / "before").rename(tmp_path / "after") / "runs" / "run")
+    assert after.finished_summary() == f"model  {after.model}\nMLflow /elsewhere/mlflow.db\n"

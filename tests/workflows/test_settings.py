@@ -198,3 +198,10 @@ def test_several_values_after_one_option():
         '["a", "b"]',
     ]
     assert several_values(["--help"], "--text") == ["--help"]
+
+
+@pytest.mark.parametrize("text", ["ü", "it's", 'a"b', "a\\b", "\\", "a, b", "[x]", "{1}", "a b"])
+def test_a_value_of_a_list_may_have_any_character(text):
+    for given in (["--flours", text, "rye"], [f"--flours={text}", "--flours=rye"]):
+        bread = parse_command_line(Bread, several_values(given, "--flours"))
+        assert bread.flours == [text, "rye"]

@@ -32,6 +32,12 @@ def storage(tmp_path):
         (None, {"task": "mprc"}, "did you mean mrpc"),
         (None, {"data": "nowhere"}, "nowhere"),
         (None, {"preset": "no_such_file.yaml"}, "cannot read the preset"),
+        ([], {"tracking__register_as": "team/cats"}, "take '/' out of it"),
+        (
+            [],
+            {"tracking__register_as": "cats", "tracking__uri": "http://127.0.0.1:9"},
+            "no version of cats can be registered",
+        ),
     ],
 )
 def test_bad_input_is_one_line(storage, capsys, monkeypatch, axes, changed, expected):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_core.evaluation.outcomes import Outcome, spans
+from bert_core.evaluation.table_text import markdown_text
 
 _TITLES = {"first": "text", "second": "second text", "words": "text"}
 _BEHIND_TEXTS = ("right answer", "found", "confidence", "where")
@@ -17,13 +18,8 @@ def markdown_mistakes(mistakes: Sequence[Outcome], *, width: int) -> str:
     rows = mistake_rows(mistakes, width)
     titles = list(rows[0])
     ruler = ["--:" if title == "confidence" else "---" for title in titles]
-    cells = [titles, ruler, *([markdown_cell(each) for each in row.values()] for row in rows)]
+    cells = [titles, ruler, *([markdown_text(each) for each in row.values()] for row in rows)]
     return "\n".join(f"| {' | '.join(each)} |" for each in cells)
-
-
-def markdown_cell(text: str) -> str:
-    """Text as a cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def mistake_rows(mistakes: Sequence[Outcome], width: int) -> list[dict[str, str]]:

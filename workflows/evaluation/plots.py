@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert_core.errors import one_line
 from bert_core.evaluation.calibration import Calibration
 from bert_core.evaluation.confusion import ConfusionMatrix
 from workflows.pictures import (
@@ -98,6 +99,7 @@ def plot_reliability(calibration: Calibration, output_path: Path, *, title: str)
 
 
 def _short(name: str) -> str:
+    name = one_line(name)
     half = LONGEST_NAME // 2
     return name if len(name) <= LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
 

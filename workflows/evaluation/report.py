@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bert_core.errors import one_line
 from bert_core.evaluation.behaviour import CheckResult, markdown_results
 from bert_core.evaluation.bootstrap import Interval, bootstrap_intervals
 from bert_core.evaluation.calibration import Calibration, calibration
@@ -20,9 +21,11 @@ from bert_core.evaluation.slices import (
     usual_slicings,
 )
 from bert_core.evaluation.slicing import by_column
+from bert_core.evaluation.table_text import markdown_text
 from bert_core.tasks.encoded_rows import tally_text
+from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import Task
-from workflows.evaluation.mistakes import markdown_cell, markdown_mistakes
+from workflows.evaluation.mistakes import markdown_mistakes
 from workflows.evaluation.plots import plot_confusion, plot_numbers, plot_reliability
 from workflows.run_folder import write_atomically
 from workflows.tracking.tracker import without_machine_paths
@@ -114,8 +117,12 @@ def evaluation_report(
 def summary_lines(report: EvaluationReport) -> list[str]:
     """The metrics with their intervals, a line each, the one that decides first."""
     names = sorted(report.metrics, key=lambda name: name != report.criterion)
-    width = max(map(len, names))
-    lines = [f"{name:{width}}  {_interval(report.metrics[name])}" for name in names]
+    shown = [one_line(readable_metric(name)) for name in names]
+    width = max(map(len, shown))
+    lines = [
+        f"{title:{width}}  {_interval(report.metrics[name])}"
+        for title, name in zip(shown, names, strict=True)
+    ]
     if report.calibration is not None:
         lines.append(f"{'ece':{width}}  {report.calibration.expected_error:.4f}")
     if report.comparison is not None:
@@ -135,8 +142,9 @@ def write_report(report: EvaluationReport, folder: Path) -> None:
         plot_reliability(report.calibration, folder / RELIABILITY, title=report.title)
     if report.numbers:
         plot_numbers(report.numbers, folder / NUMBERS, title=report.title)
+    title = markdown_text(report.title)
     mistakes = markdown_mistakes(report.mistakes, width=AT_LENGTH)
-    write_atomically(folder / "mistakes.md", f"# {report.title}: worst mistakes\n\n{mistakes}\n")
+    write_atomically(folder / "mistakes.md", f"# {title}: worst mistakes\n\n{mistakes}\n")
     write_atomically(folder / "report.md", markdown_report(report))
     text = json.dumps(_as_json(report), indent=1, ensure_ascii=False, default=str)
     write_atomically(folder / "report.json", text + "\n")
@@ -144,10 +152,13 @@ def write_report(report: EvaluationReport, folder: Path) -> None:
 
 def markdown_report(report: EvaluationReport) -> str:
     """The whole report, to read."""
-    rows = [f"| {name} | {_interval(each)} |" for name, each in report.metrics.items()]
+    rows = [
+        f"| {markdown_text(readable_metric(name))} | {_interval(each)} |"
+        for name, each in report.metrics.items()
+    ]
     counts = f"{report.num_examples:,} examples", tally_text(report.tally)
     sections = [
-        f"# {report.title}",
+        f"# {markdown_text(report.title)}",
         f"{', '.join(filter(None, counts))}. In brackets 95 % bootstrap intervals.",
         "\n".join(["| metric | value |", "|---|---|", *rows]),
     ]
@@ -189,7 +200,7 @@ def _interval(found: Interval) -> str:
 def _confusions(matrix: ConfusionMatrix) -> str:
     """The mistakes made most often."""
     lines = [
-        f"| {markdown_cell(gold)} | {markdown_cell(found)} | {count:,} |"
+        f"| {markdown_text(gold)} | {markdown_text(found)} | {count:,} |"
         for gold, found, count in matrix.most_confused(MOST_CONFUSED)
     ]
     return "\n".join(["| right answer | found | times |", "|---|---|--:|", *lines])

@@ -6,6 +6,7 @@ In: a run folder with its last checkpoint and journal. Out: `model/` and `artifa
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_core.errors import one_line
 from workflows.finetuning.data import EncoderFolder, TaskData, located
 from workflows.finetuning.settings import FeatureSettings, TaskRunSettings
 from workflows.remote_run import RemoteRun
@@ -75,7 +76,7 @@ class FinetuningJob(TrainingJob):
             "profile": Path(self.settings.profile).stem,
             "examples.train": str(len(self.data.train.examples)),
             "examples.dev": str(len(self.data.dev.examples)),
-            "labels": ", ".join(self.data.task.labels),
+            "labels": one_line(", ".join(self.data.task.labels)),
         }
         tags = {"data.sha256": self.data.sha256} | encoder_tags(self.encoder)
         source = data_name(self.settings.data)

@@ -1,11 +1,13 @@
 """What a fine-tuning run leaves behind: the model folder, its card, the lines of its summary."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 
+from bert_core.errors import one_line
 from bert_core.example_choice import example_of_task
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
@@ -13,6 +15,7 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.example_statistics import statistics_of_examples
+from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
@@ -32,6 +35,17 @@ PIPELINES = {
 """What `transformers` calls the tasks that it has a pipeline for."""
 
 
+CARD_LABELS = 100
+"""So many labels a card names: a description at MLflow has room for 5,000 characters."""
+
+
+def shown_labels(labels: Sequence[str], num_shown: int) -> str:
+    """The first labels on one line, long ones cut, and how many more there are."""
+    shown = [one_line(each if len(each) <= 40 else f"{each[:39]}…") for each in labels[:num_shown]]
+    more = len(labels) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+
+
 def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
     """The model card of a finished run."""
     settings, data = job.settings, job.data
@@ -45,7 +59,7 @@ def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
             "Dev examples": len(data.dev.examples),
             "Of the training examples": tally_text(data.train.rows.tally),
             "Of the dev examples": tally_text(data.dev.rows.tally),
-            "Labels": ", ".join(data.task.labels) or "none",
+            "Labels": shown_labels(data.task.labels, CARD_LABELS) or "none",
             "SHA-256 of the encoded examples": data.sha256,
         },
         recipe={
@@ -149,7 +163,7 @@ def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) 
     data, best = job.data, checkpoint.extra["notes"]["best"]
     criterion = data.task.criterion
     others = [
-        f"{name.removeprefix('dev/')} {value:.3f}"
+        f"{one_line(readable_metric(name.removeprefix('dev/')))} {value:.3f}"
         for name, value in best["figures"].items()
         if name != f"dev/{criterion}"
     ]

@@ -16,7 +16,12 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.training.settings import FinetuningOptimizerSettings
 from workflows.settings import LAYERS, given_option, read_layer
-from workflows.training.run_settings import RunSettings, TrackingSettings
+from workflows.training.run_settings import (
+    ExperimentName,
+    ModelName,
+    RunSettings,
+    TrackingSettings,
+)
 
 Approach = Literal["finetune", "features"]
 
@@ -37,11 +42,11 @@ class DropoutSettings(BaseModel):
 class FinetuneTrackingSettings(TrackingSettings):
     """Where MLflow is and what a run is called there."""
 
-    experiment: str = Field(default="fine-tuning", description="MLflow experiment")
-    register_as: str | None = Field(
+    experiment: ExperimentName = Field(default="fine-tuning", description="MLflow experiment")
+    register_as: ModelName | None = Field(
         default=None,
         description="name under which the model is registered, also --register NAME; by default it"
-        " is not",
+        " is not; MLflow has to take it before the training begins",
     )
 
 

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError, nearest
-from serving.registry import as_user_error, lineage_of_tags, mlflow_environment, store_exists
+from serving.registry import (
+    as_user_error,
+    filter_value,
+    lineage_of_tags,
+    mlflow_environment,
+    store_exists,
+)
 from workflows.tracking.mlflow_run import open_client
 
 if TYPE_CHECKING:
@@ -79,7 +85,7 @@ class ModelRegistry:
             found: list[ModelVersion] = []
             token = None
             while True:
-                condition = f"name = '{self.name}'"
+                condition = f"name = {filter_value(self.name)}"
                 page = self._client.search_model_versions(condition, page_token=token)
                 found += page
                 token = page.token

@@ -14,13 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bert_core.errors import UserError
-from serving.registry import SQLITE_PREFIX
+from serving.registry import sqlite_path
 from workflows.promotion.aliases import ModelRegistry
 from workflows.promotion.history import user_and_host, utc_now
 
@@ -192,10 +191,11 @@ def _write(registry: ModelRegistry, claim: Claim) -> None:
 @contextmanager
 def _file_lock(registry: ModelRegistry) -> Iterator[bool]:
     """Locks a file beside a SQLite store; False where there is no such store."""
-    if not registry.tracking_uri.startswith(SQLITE_PREFIX):
+    store = sqlite_path(registry.tracking_uri)
+    if store is None:
         yield False
         return
-    store = Path(registry.tracking_uri.removeprefix(SQLITE_PREFIX)).resolve()
+    store = store.resolve()
     digest = hashlib.sha256(registry.name.encode()).hexdigest()[:12]
     path = store.with_name(f"{store.name}.promotion-{digest}.lock")
     try:

@@ -93,13 +93,24 @@ def _of_folder(folder: RunFolder) -> RecordedRun:
     return RecordedRun(
         name=folder.name,
         settings=_settings(folder.settings.read_text(encoding="utf-8"), known, folder.name),
-        places=checkpoint.extra["settings"],
+        places=present_places(checkpoint.extra["settings"], folder.path.parent.parent),
         tags=known,
         data=read_json(artifacts / DATA),
         code=read_code(artifacts / CODE),
         outcome=read_json(artifacts / OUTCOME) or outcome_of(folder, checkpoint),
         values=journal_values(folder),
     )
+
+
+def present_places(places: Mapping[str, Any], storage: Path) -> dict[str, Any]:
+    """Settings with the paths below the storage as they are, be it moved since the run began."""
+    before = Path(str(places.get("storage", storage)))
+    present = dict(places)
+    for name, value in places.items():
+        if isinstance(value, str) and value.startswith(f"{before}/"):
+            here = storage / Path(value).relative_to(before)
+            present[name] = str(here) if here.exists() else value
+    return present
 
 
 def _last_checkpoint(folder: RunFolder) -> CheckpointInfo:

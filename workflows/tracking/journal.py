@@ -5,7 +5,6 @@ In: `{name: value}` of a step. Out: records in order, each (step, name) once, wh
 
 import json
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -13,9 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bert_core.errors import UserError
-
-# What MLflow accepts as a metric's name; a bad one must fail at the first step, not in the sender.
-METRIC_NAME = re.compile(r"[A-Za-z0-9_\-. :/]{1,250}")
+from bert_core.tasks.metrics import METRIC_NAME
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,23 @@ process.
 import fcntl
 import hashlib
 import json
+import os
 import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
-from serving.registry import SQLITE_PREFIX
+from serving.registry import (
+    artifact_root,
+    local_path,
+    sqlite_path,
+    sqlite_uri,
+)
 from workflows.tracking.journal import JournalReader, Record
 from workflows.tracking.tracker import (
     ARTIFACTS_NAME,
@@ -43,16 +50,27 @@ MAX_PARAMS_PER_CALL = 100  # MLflow's limit, for tags too
 MAX_PAUSE_SECONDS = 30.0  # between attempts, while MLflow is away
 
 
+_ADDRESSES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
+"""Tables and columns of a SQLite store that hold absolute addresses of artifacts."""
+
+
 def create_store(tracking_uri: str) -> None:
     """Creates a SQLite store in write-ahead mode if there is none; a server's store is its own.
 
     Two processes that open a missing store break it for good, so it is made under a lock, beside
-    its name, and renamed when it is whole. Takes about ten seconds once, nothing afterwards.
+    its name, and renamed when it is whole. Takes about ten seconds once. In a store that is there
+    the addresses are corrected if it was moved or copied (`correct_addresses`).
     """
-    if not tracking_uri.startswith(SQLITE_PREFIX):
+    path = sqlite_path(tracking_uri)
+    if path is None:
         return
-    path = Path(tracking_uri.removeprefix(SQLITE_PREFIX))
     if path.exists():
+        correct_addresses(tracking_uri)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(path.name + ".lock").open("w") as lock:
@@ -63,12 +81,73 @@ def create_store(tracking_uri: str) -> None:
 
         beside = path.with_name(path.name + ".new")
         beside.unlink(missing_ok=True)
-        store = SqlAlchemyStore(f"{SQLITE_PREFIX}{beside}", str(path.parent / "artifacts"))
+        store = SqlAlchemyStore(sqlite_uri(beside), artifact_location(tracking_uri))
         store.engine.dispose()
-        connection = sqlite3.connect(beside)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.close()
+        with closing(sqlite3.connect(beside)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
         beside.replace(path)
+
+
+def correct_addresses(tracking_uri: str) -> None:
+    """Makes the artifact addresses of a store that was moved or copied those of its new folder.
+
+    MLflow keeps them absolute: a later run would write into the old folder, and what is in the new
+    one would not be found. Addresses elsewhere than beside the store stay as they are. Raises
+    `UserError` where the store was moved and cannot be written.
+    """
+    path, root = sqlite_path(tracking_uri), artifact_root(tracking_uri)
+    assert path is not None and root is not None
+    with closing(sqlite3.connect(path, timeout=60)) as connection:
+        try:
+            moved = [each for each in _roots(connection) if _is_moved(connection, each, root)]
+        except sqlite3.Error:  # not a store that MLflow can read as it is: that is its to say
+            return
+        try:
+            with connection:
+                for old in moved:
+                    _replace_root(connection, old, root)
+        except sqlite3.Error as error:
+            raise UserError(
+                f"the MLflow store was moved, and its addresses cannot be corrected, {error}",
+                str(path),
+                f"as its owner, run python -m workflows.tracking.sender create '{tracking_uri}'",
+            ) from error
+    for old in moved:
+        print(f"mlflow   artifacts that were at {old} are now at {root.as_uri()}", file=sys.stderr)
+
+
+def _roots(connection: sqlite3.Connection) -> list[str]:
+    """The folders of artifacts of all experiments that were created as `artifact_location` says."""
+    query = "SELECT DISTINCT artifact_location FROM experiments WHERE artifact_location LIKE ?"
+    return [location for (location,) in connection.execute(query, ["file:%/artifacts"])]
+
+
+def _is_moved(connection: sqlite3.Connection, location: str, root: Path) -> bool:
+    """Whether artifacts below a folder are below `root` now."""
+    old = local_path(location)
+    if old is None or old == root:
+        return False
+    with suppress(OSError):  # one of them is not there, or closed to this user
+        if old.samefile(root):
+            return False
+    for table, column in _ADDRESSES[1:3]:
+        query = f"SELECT {column} FROM {table} WHERE substr({column}, 1, ?) = ?"
+        beginning = f"{location}/"
+        for (each,) in connection.execute(query, [len(beginning), beginning]):
+            path = local_path(each)
+            if path is not None and (root / path.relative_to(old)).exists():
+                return True
+    return False
+
+
+def _replace_root(connection: sqlite3.Connection, location: str, root: Path) -> None:
+    new = root.as_uri()
+    for table, column in _ADDRESSES:
+        connection.execute(
+            f"UPDATE {table} SET {column} = ? || substr({column}, ?)"
+            f" WHERE {column} = ? OR substr({column}, 1, ?) = ?",
+            [new, len(location) + 1, location, len(location) + 1, f"{location}/"],
+        )
 
 
 def open_client(tracking_uri: str) -> "MlflowClient":
@@ -81,10 +160,8 @@ def open_client(tracking_uri: str) -> "MlflowClient":
 
 def artifact_location(tracking_uri: str) -> str | None:
     """The artifact folder beside a SQLite store, as URI; None where the server has its own."""
-    if not tracking_uri.startswith(SQLITE_PREFIX):
-        return None
-    path = Path(tracking_uri.removeprefix(SQLITE_PREFIX))
-    return (path.absolute().parent / "artifacts").as_uri()
+    root = artifact_root(tracking_uri)
+    return None if root is None else root.as_uri()
 
 
 class RunSender:
@@ -103,6 +180,8 @@ class RunSender:
         specification = read_json(run_folder / SPECIFICATION_NAME)
         if not specification:
             raise UserError("no tracked run", str(run_folder), "name the folder of a run")
+        specification["tracking_uri"] = _present_uri(specification, run_folder)
+        specification.pop("folder", None)
         dataset = specification.pop("dataset")
         run = TrackedRun(**specification, dataset=DatasetInput(**dataset) if dataset else None)
         self.run = replace(run, tags=run.tags | dict(tags or {}))
@@ -306,3 +385,13 @@ class RunSender:
             write_json(self.run_folder / STATE_NAME, self.state)
         except OSError as error:  # it holds nothing that the store does not know
             print(f"cannot write {STATE_NAME}: {error}", file=sys.stderr)
+
+
+def _present_uri(specification: Mapping[str, str], run_folder: Path) -> str:
+    """The tracking URI of a run; of a folder that was moved with its store, where that is now."""
+    uri, folder = specification["tracking_uri"], specification.get("folder")
+    store = sqlite_path(uri)
+    if store is None or folder is None or Path(folder) == run_folder.absolute():
+        return uri
+    moved = Path(os.path.normpath(run_folder.absolute() / os.path.relpath(store, folder)))
+    return sqlite_uri(moved) if moved.exists() else uri

@@ -161,7 +161,8 @@ class Tracker:
 def write_specification(run_folder: Path, run: TrackedRun) -> None:
     """Writes down what the run is, where its sender finds it; raises OSError."""
     (run_folder / ARTIFACTS_NAME).mkdir(parents=True, exist_ok=True)
-    write_json(run_folder / SPECIFICATION_NAME, asdict(run))
+    described = asdict(run) | {"folder": str(run_folder.absolute())}
+    write_json(run_folder / SPECIFICATION_NAME, described)
 
 
 def start_sender(run_folder: Path, command: str, *options: str) -> subprocess.Popen[bytes]:
@@ -206,7 +207,8 @@ def summarize_tracking(run_folder: Path, error: str | None = None) -> TrackingSu
         any(record.step > confirmed.get(name, -1) for name in record.metrics)
         for record in read_records(run_folder / JOURNAL_NAME)
     )
-    command = f"{shlex.quote(sys.executable)} -m workflows.tracking.sender send {run_folder}"
+    program = [sys.executable, "-m", "workflows.tracking.sender"]
+    command = shlex.join([*program, "send", str(run_folder)])
     last_error = state.get("error") or error
     return TrackingSummary(
         run_id=state.get("run_id"),

@@ -111,6 +111,7 @@ def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
     run are written and registered while the next one trains.
     """
     refuse_a_full_disk(jobs)
+    refuse_unregistrable_jobs(jobs)
     for job in jobs:
         if job.remote is not None and not job.run_settings.fresh:
             job.remote.catch_up(job.folder)
@@ -219,6 +220,19 @@ def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], 
     if job.remote is not None:
         job.remote.push_results(job.folder)
     return True
+
+
+def refuse_unregistrable_jobs(jobs: Sequence[TrainingJob]) -> None:
+    """Raises `UserError` where a run that is yet to begin could not be registered as asked.
+
+    One that has begun goes on: MLflow may be back by its end.
+    """
+    asked = [(job, job.run_settings.tracking.asked_name) for job in jobs if not job.folder.begun]
+    for job, name in asked:
+        if name is not None:
+            from workflows.registry import refuse_unregistrable
+
+            refuse_unregistrable(name, job.folder.name, job.tracking_uri)
 
 
 def refuse_a_full_disk(jobs: Sequence[TrainingJob]) -> None:

@@ -1,12 +1,44 @@
 """The settings that every training run has: its name and place, its workers, its checkpoints."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from bert_core.training.settings import OptimizerSettings
 from workflows.cluster_settings import ClusterSettings
 from workflows.settings import CommandLineSettings, default_storage
+
+_NOT_IN_MODEL_NAMES = "/\\:@?#%'\""
+_LONGEST_RUN_NAME = 180
+"""Bytes, of the 255 that a file's name may have: the names of locks and of old runs are longer."""
+
+
+def _model_name(name: str) -> str:
+    """What MLflow takes as the name of a model, and what `models:/NAME@ALIAS` can say."""
+    wrong = [each for each in name if each in _NOT_IN_MODEL_NAMES or not each.isprintable()]
+    if wrong:
+        raise ValueError(f"{name!r} is no name for a model at MLflow: take {wrong[0]!r} out of it")
+    if not name.strip(" .") or name != name.strip() or len(name) > 200:
+        rule = "1 to 200 characters, not dots alone, no space at either end"
+        raise ValueError(f"{name!r} is no name for a model at MLflow: {rule}")
+    return name
+
+
+def _experiment_name(name: str) -> str:
+    if not name.strip() or not name.isprintable() or len(name) > 500:
+        raise ValueError(f"{name!r} is no name for an experiment: 1 to 500 characters on one line")
+    return name
+
+
+def _run_name(name: str) -> str:
+    if len(name.encode()) > _LONGEST_RUN_NAME:
+        raise ValueError(f"a name of {len(name.encode())} bytes: at most {_LONGEST_RUN_NAME}")
+    return name
+
+
+ModelName = Annotated[str, AfterValidator(_model_name)]
+ExperimentName = Annotated[str, AfterValidator(_experiment_name)]
+RunName = Annotated[str, Field(pattern=r"^\w[\w.\-]*$"), AfterValidator(_run_name)]
 
 
 class CheckpointSettings(BaseModel):
@@ -27,11 +59,17 @@ class TrackingSettings(BaseModel):
         default=None,
         description="MLflow tracking URI; by default a SQLite store under the storage folder",
     )
-    experiment: str = Field(default="pretraining", description="MLflow experiment")
-    register_as: str | None = Field(
+    experiment: ExperimentName = Field(default="pretraining", description="MLflow experiment")
+    register_as: ModelName | None = Field(
         default="bert",
-        description="name under which the encoder is registered; null for no registration",
+        description="name under which the encoder is registered; null for no registration; where it"
+        " is given, MLflow has to take it before the training begins",
     )
+
+    @property
+    def asked_name(self) -> str | None:
+        """The name under which the user has asked to register, None where a default stands."""
+        return self.register_as if "register_as" in self.model_fields_set else None
 
 
 class RunSettings(CommandLineSettings):
@@ -45,9 +83,8 @@ class RunSettings(CommandLineSettings):
     profile: str = Field(
         default="local", description="where to train: a profile's name, or a YAML file"
     )
-    name: str | None = Field(
+    name: RunName | None = Field(
         default=None,
-        pattern=r"^\w[\w.\-]*$",
         description="run name, a plain folder name; the same name goes on (default: made of the"
         " settings and a hash of them and the data)",
     )

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import yaml
 
+from bert_core.evaluation.table_text import markdown_text
+from bert_core.tasks.metrics import readable_metric
 from workflows.tracking.tracker import without_machine_paths
 
 LICENCE_NOTE = (
@@ -37,7 +39,7 @@ def model_card(
     pipeline, kind = ("text-generation", "next") if predicts_next else ("fill-mask", "masked")
     sections = [
         _header(pipeline, language),
-        f"# {name}\n\n{summary}",
+        f"# {markdown_text(name)}\n\n{summary}",
         f"## Data\n\n{_table(('', 'Value'), data)}",
         f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
         f"## Figures on held-out documents\n\n{_figures(figures, baseline, kind)}",
@@ -62,10 +64,10 @@ def finetuned_model_card(
     """
     sections = [
         _header(pipeline, None),
-        f"# {name}\n\n{summary}",
+        f"# {markdown_text(name)}\n\n{summary}",
         f"## Data\n\n{_table(('', 'Value'), data)}",
         f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
-        f"## Figures on the dev examples\n\n{_table(('', 'Value'), figures)}",
+        f"## Figures on the dev examples\n\n{_table(('', 'Value'), _readable(figures))}",
         _loading(pipeline, None),
     ]
     return _finished(sections, lineage)
@@ -101,8 +103,15 @@ def _figures(figures: Mapping[str, float], baseline: Mapping[str, float], kind: 
     return f"{_rows(('', 'This model', 'Unigram baseline'), rows)}\n\n{explanation}"
 
 
+def _readable(figures: Mapping[str, float]) -> dict[str, float]:
+    """Metrics by their names with the labels in them as people write them."""
+    return {readable_metric(name): value for name, value in figures.items()}
+
+
 def _table(titles: tuple[str, str], entries: Mapping[str, object]) -> str:
-    return _rows(titles, [(name, _written(value)) for name, value in entries.items()])
+    return _rows(
+        titles, [(markdown_text(name), _written(value)) for name, value in entries.items()]
+    )
 
 
 def _rows(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -118,7 +127,7 @@ def _written(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return markdown_text(str(value))
 
 
 def _loading(pipeline: str | None, sentence: str | None) -> str:

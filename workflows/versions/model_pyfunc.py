@@ -1,59 +1,214 @@
-"""The code MLflow keeps with a pre-trained encoder: texts with [MASK] in, likely words out.
+"""The code MLflow keeps with a version: texts in, and out what the model of the folder is for.
 
-Run by `mlflow.pyfunc.load_model`, and nowhere else; the weights are read as safetensors.
+`mlflow.pyfunc.load_model` and `mlflow models serve` call `_load_pyfunc`; the weights are read as
+safetensors. Nothing here imports MLflow or workflows.
 """
 
-from mlflow.models import set_model
-from mlflow.pyfunc.model import PythonModel, PythonModelContext
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from bert_core.features.extractor import FeatureChoice, load_extractor
+from bert_core.features.sentence_pooling import read_sentence_pooling
+from bert_core.features.states import states_at_places
+from bert_core.model.bert import Bert
+from bert_core.model_folder import CONFIG, load_model_folder
+from bert_core.predictor import PREDICTION_TOKENS, Predictor, load_predictor
+from bert_core.pretrained.fill_mask import FillMask
+from bert_core.pretrained.heads import masked_token_answers
+from bert_core.quantization import for_inference, read_precision
+from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
+from bert_core.tasks.catalog import task_of
+from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.multiple_choice import Choices, MultipleChoice
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.squad import Question
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import Task
+from bert_core.tasks.text_tagging import TextTagging
 
 NUM_CANDIDATES = 5
+TEXT, PAIR = ("text",), ("text", "text_pair")
+QUESTION, CHOICE = ("question", "context"), ("context", "choices")
+LISTS = ("choices",)
+"""Columns that hold a list of texts."""
 
 
-class FillMask(PythonModel):
-    """Fills the first [MASK] of each text."""
+@dataclass(frozen=True)
+class PyfuncModel:
+    """What MLflow calls; `answer` gives one answer for each row, a value for each of `columns`."""
 
-    def load_context(self, context: PythonModelContext) -> None:
-        """Loads the model folder that lies among the version's artifacts."""
-        from bert_core.model_folder import load_model_folder
+    columns: tuple[str, ...]
+    answer: Callable[[list[tuple[Any, ...]]], list[Any]]
 
-        _, model, self.tokenizer = load_model_folder(context.artifacts["model_folder"])
-        self.model = model.eval()
+    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[Any]:  # noqa: ANN401 - a table, or lists
+        """An answer for each row of a table, or each item of a list.
 
-    def predict(  # pyright: ignore[reportIncompatibleMethodOverride] - the base returns None
-        self, context: PythonModelContext, model_input: list[str], params: dict | None = None
-    ) -> list[list[dict[str, str | float]]]:
-        """For each text the likeliest words, best first: {"token": str, "probability": float}.
-
-        Raises ValueError for a text without [MASK] or longer than the model's positions, and for a
-        model that was not taught to fill it.
+        Raises ValueError for what lacks a column, and for a value that is no text.
         """
-        del context, params
-        return [self._fill(text) for text in model_input]
+        del params
+        rows = input_rows(model_input, self.columns)
+        return self.answer(rows) if rows else []
 
-    def _fill(self, text: str) -> list[dict[str, str | float]]:
-        import torch
 
-        from bert_core.model.layout import Packed
+def _load_pyfunc(data_path: str) -> PyfuncModel:
+    folder = Path(data_path)
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    if task_of(config) is None:
+        _, model, tokenizer = load_model_folder(folder)
+        if "masked_token" in model.heads:
+            model = for_inference(model, read_precision(folder), torch.device("cpu"))
+            return PyfuncModel(TEXT, lambda rows: fill_masks(model, tokenizer, _texts(rows)))
+        if not {"classifier", "span"} & {*model.heads}:
+            return _vectors(folder)
+    predictor = load_predictor(folder)
+    return PyfuncModel(task_columns(predictor.task), lambda rows: task_answers(predictor, rows))
 
-        if "masked_token" not in self.model.heads:
-            raise ValueError(f"a model that fills no [MASK]: it has {[*self.model.heads]}")
-        ids = self.tokenizer.encode(text).ids
-        mask_id = self.tokenizer.token_to_id("[MASK]")
-        longest = self.model.config.max_position_embeddings
-        if mask_id not in ids or len(ids) > longest:
-            raise ValueError(f"a text needs one [MASK] and at most {longest} tokens: {text[:60]!r}")
-        input_ids = torch.tensor(ids)
-        positions, layout = torch.arange(len(ids)), Packed.from_lengths([len(ids)])
-        with torch.inference_mode():
-            states = self.model.encoder(input_ids, torch.zeros_like(input_ids), positions, layout)
-            masked = states[ids.index(mask_id)].unsqueeze(0)
-            head = self.model.heads["masked_token"]
-            logits = head(masked, self.model.encoder.word_embeddings)
-            top = logits.softmax(-1).squeeze(0).topk(min(NUM_CANDIDATES, logits.shape[-1]))
-        return [
-            {"token": str(self.tokenizer.id_to_token(index)), "probability": probability}
-            for probability, index in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+
+def task_columns(task: Task | None) -> tuple[str, ...]:
+    """What a model reads, by its task; None is that of a model without one."""
+    if isinstance(task, Classification) and task.second_column is not None:
+        return PAIR
+    if isinstance(task, QuestionAnswering):
+        return QUESTION
+    return CHOICE if isinstance(task, MultipleChoice) else TEXT
+
+
+def task_answers(predictor: Predictor, rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """What the predictor answers, in the form of HTTP, with `n_tokens` and `truncated`."""
+    codec, examples, fields = _question(predictor.task, rows)
+    encoded = codec.encode(examples, predictor.tokenizer)
+    found = predictor.answer(codec, encoded, examples)
+    read = zip(found, encoded.num_tokens.tolist(), encoded.truncated.tolist(), strict=True)
+    return [{**fields(each), "n_tokens": count, "truncated": cut} for each, count, cut in read]
+
+
+def _question(
+    task: Task, rows: Sequence[tuple[Any, ...]]
+) -> tuple[Codec, list[Any], Callable[[Mapping[str, Any]], dict[str, Any]]]:
+    if isinstance(task, Classification):
+        texts = [Text(first, second[0] if second else None, None) for first, *second in rows]
+        return task, texts, classified
+    if isinstance(task, Tagging):
+        return TextTagging(task, overflow=task.overflow), _texts(rows), tagged
+    if isinstance(task, QuestionAnswering):
+        questions = [Question("", question, context, None) for question, context in rows]
+        return answering(task, overflow=task.overflow), questions, answered
+    return task, [Choices(context, tuple(choices), None) for context, choices in rows], dict
+
+
+def fill_masks(
+    model: Bert, tokenizer: Tokenizer, texts: Sequence[str]
+) -> list[list[dict[str, Any]]]:
+    """For the first [MASK] of each text the likeliest words, best first.
+
+    Each is {"token": str, "probability": float}. Raises ValueError for a text without [MASK].
+    """
+    codec = FillMask(tokenizer, model.config.max_position_embeddings, NUM_CANDIDATES)
+    rows = codec.encode(texts, tokenizer)
+    missing = {*range(len(texts))} - set(rows.notes["example"].tolist())
+    if missing:
+        raise ValueError(f"a text needs [MASK] in it: {texts[min(missing)][:60]!r}")
+    outputs = torch.empty(len(rows.places), model.encoder.word_embeddings.shape[0])
+    computed = states_at_places(
+        model.encoder,
+        rows,
+        (model.config.num_hidden_layers,),
+        device=torch.device("cpu"),
+        max_tokens=PREDICTION_TOKENS,
+        autocast_dtype=None,
+    )
+    with torch.inference_mode():
+        for items, batch, states in computed:
+            places = torch.from_numpy(rows.places_of(items))
+            outputs[places] = masked_token_answers(model, states, batch.place_counts).float()
+    return [
+        [
+            {"token": each["token"], "probability": each["score"]}
+            for each in found["masks"][0]["candidates"]
         ]
+        for found in codec.decode(outputs.numpy(), rows, texts)
+    ]
 
 
-set_model(FillMask())
+def _vectors(folder: Path) -> PyfuncModel:
+    """The vector of a text as sentence-transformers' files say it, or the mean of its tokens."""
+    said, choice = read_sentence_pooling(folder), FeatureChoice()
+    if said is not None:
+        choice = FeatureChoice(
+            pooling=said.pooling, normalize=said.normalize, max_length=said.max_length
+        )
+    extractor = load_extractor(folder, choice)
+    return PyfuncModel(
+        TEXT, lambda rows: [{"vector": each} for each in extractor.of_texts(_texts(rows)).tolist()]
+    )
+
+
+def _texts(rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    return [text for (text,) in rows]
+
+
+def input_rows(given: Any, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:  # noqa: ANN401 - a table, or lists
+    """The rows of a table, of lists by column, or of a list of texts or of rows by column.
+
+    A single column may have any name, or none. Raises ValueError for what lacks a column, and for
+    a value that is no text.
+    """
+    if hasattr(given, "to_dict"):  # a table of pandas
+        given = {str(name): values for name, values in given.to_dict("list").items()}
+    given = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, Mapping):
+        given = dict(given)
+        if len(columns) == len(given) == 1:
+            given = dict(zip(columns, given.values(), strict=True))
+        _refuse_missing(given, columns)
+        lists = [_listed(given[name], is_row=name in LISTS) for name in columns]
+        if len({len(each) for each in lists}) > 1:
+            raise ValueError(f"columns of different lengths: {', '.join(columns)}")
+        rows = list(zip(*lists, strict=True))
+    else:
+        rows = [_row(each, columns) for each in given]
+    return [
+        tuple(_value(value, name, number) for name, value in zip(columns, row, strict=True))
+        for number, row in enumerate(rows)
+    ]
+
+
+def _listed(value: Any, *, is_row: bool) -> list[Any]:  # noqa: ANN401 - a value, or a list of them
+    """A column's values; a single one is a column of one."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, str) or (is_row and value and isinstance(value[0], str)):
+        return [value]
+    return list(value)
+
+
+def _row(item: Any, columns: tuple[str, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - a text or a row
+    if isinstance(item, Mapping):
+        _refuse_missing(item, columns)
+        return tuple(item[name] for name in columns)
+    if len(columns) == 1:
+        return tuple(item) if isinstance(item, list) and len(item) == 1 else (item,)
+    raise ValueError(f"a row needs {' and '.join(columns)}: {str(item)[:60]!r}")
+
+
+def _refuse_missing(given: Mapping[str, Any], columns: tuple[str, ...]) -> None:
+    missing = [name for name in columns if name not in given]
+    if missing:
+        raise ValueError(f"no column {missing[0]}: there are {', '.join(map(str, given))}")
+
+
+def _value(value: Any, name: str, number: int) -> str | list[str]:  # noqa: ANN401 - anything
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if name in LISTS and isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    if name in LISTS or not isinstance(value, str):
+        wanted = "list of texts" if name in LISTS else "text"
+        raise ValueError(f"{name} of row {number} is no {wanted}: {str(value)[:60]!r}")
+    return value

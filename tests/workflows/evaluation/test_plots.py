@@ -2,6 +2,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from hostile_labels import HOSTILE_LABELS
 from matplotlib import colormaps
 from matplotlib.image import imread
 
@@ -75,3 +76,13 @@ def test_a_reliability_diagram_says_how_far_off(calibrated, tmp_path):
     assert labels_of(again) == labels
     plot_reliability(calibrated, tmp_path / "reliability.png", title="dev")
     assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
+def test_any_label_is_drawn_as_it_is(tmp_path):
+    num = len(HOSTILE_LABELS)
+    matrix = ConfusionMatrix(HOSTILE_LABELS, np.eye(num, dtype=np.int64))
+    plot_confusion(matrix, tmp_path / "a.svg", title="$x$ against $\\y$")
+    shown = labels_of(tmp_path / "a.svg")
+    assert {"$x$", "$$", r"$\frac$", "R&amp;D", "$x$ against $\\y$"} <= shown
+    plot_confusion(matrix, tmp_path / "a.png", title="$")

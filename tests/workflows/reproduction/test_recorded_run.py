@@ -8,7 +8,7 @@ import yaml
 
 from bert_core.errors import UserError
 from workflows.reproduction.code_files import CodeState
-from workflows.reproduction.recorded_run import journal_values, read_recorded_run
+from workflows.reproduction.recorded_run import journal_values, present_places, read_recorded_run
 from workflows.run_folder import RunFolder
 from workflows.tracking.tracker import SPECIFICATION_NAME, write_json
 
@@ -78,3 +78,13 @@ def test_what_is_no_finished_run_is_refused(run, tmp_path):
         (checkpoint / "state.json").write_text("{}")
     with pytest.raises(UserError, match="run run has not finished, or its last checkpoint is gone"):
         read(run)
+
+
+def test_places_below_a_moved_storage_are_those_of_now(tmp_path):
+    (tmp_path / "prepared").mkdir()
+    places = {"storage": "/old", "shards": "/old/prepared", "data": "/old/gone", "model": "bert"}
+    assert present_places(places | {"seed": 1}, tmp_path) == {
+        **places,
+        "shards": str(tmp_path / "prepared"),
+        "seed": 1,
+    }
