@@ -1,6 +1,5 @@
 """Fine-tuned model folders that `transformers` wrote: config.json goes in, the task comes out."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task, add_task_head
+from bert_core.tokenizer_settings import longest_row
 
 _USUAL = {
     TASKS[name].architecture: name
@@ -121,11 +121,6 @@ def _labels(task: Task, config: Mapping[str, Any], num_outputs: int, where: str)
 
 def _max_length(task: Task, folder: Path, model: Bert) -> int:
     """What the tokenizer was made for, as far as there are positions for it."""
-    positions = model.config.max_position_embeddings
-    path = folder / "tokenizer_config.json"
-    written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    length = written.get("model_max_length")
-    # Where nobody said it, `transformers` writes a number of 31 digits.
-    longest = length if isinstance(length, int) and 8 <= length <= positions else positions
+    longest = longest_row(folder, model.config.max_position_embeddings)
     # Windows over long contexts are an end in themselves: no longer than the task has them.
     return min(longest, task.max_length) if isinstance(task, QuestionAnswering) else longest
