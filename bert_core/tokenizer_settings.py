@@ -85,14 +85,14 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     Raises `UserError`, naming the file, for what cannot be read or is not supported.
     """
     path = folder / TOKENIZER_CONFIG
-    said = _read_object(path)
+    said = read_object(path)
     try:
         extra = said.get("extra_special_tokens") or said.get("additional_special_tokens") or []
         said, extra = _with_named(said, extra)
         numbered = said.get("added_tokens_decoder")
         if numbered is None:
             path = folder / "special_tokens_map.json"
-            older = _read_object(path)
+            older = read_object(path)
             said |= {name: _token(each, special=True) for name, each in _tokens_in(older).items()}
             said, more = _with_named(said, older.get("extra_special_tokens") or [])
             extra = [*extra, *more]
@@ -101,12 +101,12 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
             special = {_token(each).content for each in known if each}
             numbered = {
                 index: {"content": token, "special": token in special}
-                for token, index in _read_object(path).items()
+                for token, index in read_object(path).items()
             }
             extra = extra or older.get("additional_special_tokens") or []
         path = folder / TOKENIZER_CONFIG
         if not said.get("tokenizer_class"):
-            of_model = _read_object(folder / "config.json").get("tokenizer_class")
+            of_model = read_object(folder / "config.json").get("tokenizer_class")
             said["tokenizer_class"] = of_model or "BertTokenizer"
         by_id = sorted(numbered.items(), key=lambda each: int(each[0]))
         return TokenizerSettings.model_validate(
@@ -128,7 +128,7 @@ def longest_row(folder: Path, positions: int) -> int:
     Raises `UserError` for a length without room for a text.
     """
     path = folder / TOKENIZER_CONFIG
-    said = _read_object(path)
+    said = read_object(path)
     length = said.get("model_max_length", said.get("max_len"))
     if length is None:
         return positions
@@ -181,7 +181,7 @@ def _token(said: str | Mapping[str, Any] | AddedToken, *, special: bool = False)
     return AddedToken(said["content"], **flags, special=special or said.get("special", False))
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """A JSON object; an empty one where there is no file."""
     if not path.is_file():
         return {}

@@ -1,7 +1,7 @@
 """Routes of Text Embeddings Inference (TEI): /embed, /embed_all, /predict, /similarity."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,7 +92,7 @@ class EmbeddingsInferenceRoutes:
         codec = LabelScores(task, "none" if request.raw_scores else None)
         check_pairs(inputs, task, served.name)
         found = await self._engine.ask(served, codec, inputs, overflow)
-        answers = [best_labels(each.found["scores"]) for each in found]
+        answers = [best_labels(task, each.found["scores"]) for each in found]
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
         return json_of(answers if is_many else answers[0], headers)
 
@@ -125,11 +125,12 @@ async def similarities(
     return np.clip(found.vectors[1:] @ found.vectors[0], -1, 1).tolist(), found.headers
 
 
-def best_labels(scores: dict[str, float]) -> list[dict[str, Any]]:
-    """Labels with their scores, best first."""
+def best_labels(task: Classification, scores: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The labels as their model's folder has them, with their scores, best first."""
+    named = zip(task.output_names, scores.values(), strict=True)
     return [
         {"label": label, "score": score}
-        for label, score in sorted(scores.items(), key=lambda each: -each[1])
+        for label, score in sorted(named, key=lambda each: -each[1])
     ]
 
 

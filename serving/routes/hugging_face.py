@@ -89,7 +89,7 @@ class HuggingFaceRoutes:
         codec = LabelScores(task, request.parameters.function_to_apply)
         found = await self._engine.ask(served, codec, inputs, "error")
         top_k = request.parameters.top_k
-        return _answer([best_labels(each.found["scores"])[:top_k] for each in found], found)
+        return _answer([best_labels(task, each.found["scores"])[:top_k] for each in found], found)
 
     async def token_classification(
         self, request: TokenClassificationRequest, model: str | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bert_core.tasks.label_scores import ScoreFunction
+from bert_core.tasks.classification import ScoreFunction
 from bert_core.tasks.text_tagging import Aggregation
 from serving.schemas.embeddings_inference import Compared
 from serving.schemas.fields import InputText, TextPair, example
