@@ -215,6 +215,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise TokenizerError(
             "damaged tokenizer", str(path), f"restore the file; {str(error).splitlines()[0]}"
         ) from error
+    if settings.lowercase_first:  # the tokenizer's own normalisation may then keep accents
+        own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special_token_ids(tokenizer)

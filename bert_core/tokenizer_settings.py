@@ -6,7 +6,7 @@ Precedence and defaults are those of `transformers` 5 for a BERT model.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tokenizers import AddedToken
@@ -14,6 +14,10 @@ from tokenizers import AddedToken
 from bert_core.errors import UserError
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+TRANSFORMER_SETTINGS = "sentence_bert_config.json"
+"""What sentence-transformers sets of an encoder and its tokenizer."""
+
+T = TypeVar("T", dict[str, Any], list[Any])
 
 _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The special tokens that settings name, in the order in which `transformers` adds them."""
@@ -35,7 +39,8 @@ class TokenizerSettings(BaseModel):
     """What decides the tokens of a text, besides the vocabulary.
 
     `numbered` are added tokens in the order of their ids, `special` those that have a name.
-    `split_special_tokens` cannot be stored in a tokenizer.json and is refused.
+    `lowercase_first` is `do_lower_case` of sentence-transformers, a step before the tokenizer's own
+    normalisation. `split_special_tokens` cannot be stored in a tokenizer.json and is refused.
     """
 
     model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
@@ -45,6 +50,7 @@ class TokenizerSettings(BaseModel):
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
     split_special_tokens: Literal[False] = False
+    lowercase_first: bool = False
     model_input_names: list[str] | None = None
     numbered: list[AddedToken]
     special: dict[str, AddedToken]
@@ -112,6 +118,7 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
         return TokenizerSettings.model_validate(
             said
             | {
+                "lowercase_first": _lowercases_first(folder),
                 "numbered": [_token(token) for _, token in by_id],
                 "special": _special_tokens(said),
                 "extra": [_token(each) for each in extra],
@@ -120,6 +127,12 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     except (ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError("wrong settings of a tokenizer", str(path), reason) from error
+
+
+def _lowercases_first(folder: Path) -> bool:
+    if not (folder / "modules.json").is_file():
+        return False
+    return read_object(folder / TRANSFORMER_SETTINGS).get("do_lower_case") or False
 
 
 def longest_row(folder: Path, positions: int) -> int:
@@ -144,7 +157,7 @@ def _splits_as_bert(tokenizer_class: str) -> bool:
 
 def _special_tokens(said: Mapping[str, Any]) -> dict[str, AddedToken]:
     """The tokens with a name. Raises `ValueError` where one of BERT's five is called otherwise."""
-    tokens = _tokens_in(_DEFAULTS | said if _splits_as_bert(said["tokenizer_class"]) else said)
+    tokens = _tokens_in({**_DEFAULTS, **said} if _splits_as_bert(said["tokenizer_class"]) else said)
     for name, usual in _DEFAULTS.items():
         if name in tokens and _token(tokens[name]).content != usual:
             raise ValueError(
@@ -181,14 +194,17 @@ def _token(said: str | Mapping[str, Any] | AddedToken, *, special: bool = False)
     return AddedToken(said["content"], **flags, special=special or said.get("special", False))
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object; an empty one where there is no file."""
+def read_object(path: Path, kind: type[T] = dict) -> T:
+    """The JSON object, or the list, of a file; an empty one where there is no file.
+
+    Raises `UserError` for a file that holds something else.
+    """
     if not path.is_file():
-        return {}
+        return kind()
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError("cannot be read", str(path), f"restore the file; {error}") from error
-    if not isinstance(found, dict):
-        raise UserError("no JSON object", str(path), "restore the file")
+    if not isinstance(found, kind):
+        raise UserError(f"no JSON {kind.__name__}", str(path), "restore the file")
     return found

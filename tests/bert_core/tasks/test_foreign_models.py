@@ -225,12 +225,26 @@ def test_texts_and_pairs_are_read_unless_the_task_says_it(folder):
         assert load_predictor(path, task_name=name).task.reads_pairs is expected
 
 
-def test_an_activation_of_a_cross_encoder_that_is_not_known_is_refused(folder):
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"activation_fn": "torch.nn.modules.activation.Tanh"}, "Tanh"),
+        ({"default_prompt_name": "query", "prompts": {"query": "Query: "}}, "prompt"),
+    ],
+)
+def test_what_is_not_done_of_a_cross_encoder_is_refused(folder, said, named):
     path, _ = folder(CLASSIFIER, num_labels=1)
-    said = {"activation_fn": "torch.nn.modules.activation.Tanh"}
     (path / "config_sentence_transformers.json").write_text(json.dumps(said))
-    with pytest.raises(ModelFolderError, match="Tanh"):
+    with pytest.raises(ModelFolderError, match=named):
         load_predictor(path)
+
+
+def test_rows_of_a_cross_encoder_are_as_long_as_its_folder_says(folder):
+    path, _ = folder(CLASSIFIER, num_labels=1)
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 32}')
+    assert load_predictor(path).task.max_length == 48
+    (path / "modules.json").write_text("[]")
+    assert load_predictor(path).task.max_length == 32
 
 
 @pytest.mark.parametrize(
