@@ -84,7 +84,7 @@ def save_model_folder(
     save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
     # safetensors makes a file for its owner alone; a server may run as somebody else.
     (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
-    _write_tokenizer(written, tokenizer, model.config.max_position_embeddings)
+    _write_tokenizer(written, tokenizer, model.config)
     (written / "README.md").write_text(card, encoding="utf-8")
     beside = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
     for name, content in beside.items():
@@ -138,6 +138,16 @@ def load_model_folder(
     return model.config, model, tokenizer
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a folder's weights: one, or the shards that its index names.
+
+    Raises `ModelFolderError` for an index that is damaged or names what is not there.
+    """
+    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
+        return [folder / WEIGHTS]
+    return [folder / file for file in sorted(set(_read_index(folder).values()))]
+
+
 def _to_config_json(model: Bert) -> dict[str, Any]:
     values = model.config.model_dump()
     if values["position_embedding"] == "learned":
@@ -165,7 +175,7 @@ def _weights(model: Bert) -> dict[str, Tensor]:
     }
 
 
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer, longest: int) -> None:
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
     """Writes the tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take."""
     save_tokenizer(tokenizer, folder / "tokenizer.json")
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -176,7 +186,9 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, longest: int) -> None:
     }
     _write_json(folder / "special_tokens_map.json", special)
     normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
-    settings = {"model_max_length": longest, **special}
+    settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings, **special}
+    if config.type_vocab_size == 1:  # `transformers` would ask for segment 1 of pairs
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
     if normalizer.get("type") == "BertNormalizer":
         settings |= {
             "tokenizer_class": "BertTokenizer",

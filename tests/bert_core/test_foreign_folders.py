@@ -9,7 +9,12 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertTokenizer
 
 from bert_core.model.layout import Packed
-from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
+from bert_core.model_folder import (
+    ModelFolderError,
+    load_model_folder,
+    save_model_folder,
+    weight_files,
+)
 from bert_core.predictor import compute_all_outputs, load_predictor
 from bert_core.tasks.squad import Question
 from bert_core.tasks.task import head_answers
@@ -214,11 +219,15 @@ def shard(folder, *, index=None):
 
 @pytest.mark.parametrize("architecture", [CLASSIFIER, PRETRAINED])
 def test_weights_may_lie_in_shards(tmp_path, architecture):
-    check_equal(shard(write_folder(tmp_path, architecture)), architecture)
+    folder = shard(write_folder(tmp_path, architecture))
+    check_equal(folder, architecture)
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    assert weight_files(folder) == [folder / name for name in names]
 
 
 def test_one_file_counts_before_shards(tmp_path):
     folder = write_folder(tmp_path, CLASSIFIER)
+    assert weight_files(folder) == [folder / "model.safetensors"]
     weights = (folder / "model.safetensors").read_bytes()
     shard(folder)
     (folder / "model-00001-of-00002.safetensors").write_bytes(b"")
@@ -288,6 +297,21 @@ def test_with_one_segment_a_question_and_its_context_are_of_that_one(tmp_path):
     expected = outputs_of(theirs, {"input_ids": ids})["logits"][0, rows.places]
     torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-5, rtol=0)
     assert predictor.predict([question])[0][0]["text"] is not None
+
+
+def test_a_saved_model_of_one_segment_reads_pairs_elsewhere_too(tmp_path):
+    _, model, tokenizer = load_model_folder(
+        write_folder(tmp_path / "theirs", CLASSIFIER, type_vocab_size=1)
+    )
+    ids = torch.tensor(tokenizer.encode("a b", "c d").ids)
+    expected = ours_of(model.eval(), CLASSIFIER, ids, (ids > 8).long())["logits"]
+    config = {"architectures": [CLASSIFIER]}
+    save_model_folder(tmp_path / "ours", model, tokenizer, card="", extra_config=config)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours")
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    with torch.no_grad():
+        found = theirs.eval()(**inputs("a b", "c d", return_tensors="pt")).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 REFUSED = {
