@@ -74,8 +74,7 @@ class TokenizerSettings(BaseModel):
         added = [token for token in self.numbered if repr(token) not in same]
         known = {token.content for token in (*present, *added)}
         for token in (*self.special.values(), *self.extra):
-            if token.content not in known:
-                known.add(token.content)
+            if token.content not in known and token not in added:  # the last of a name counts
                 added.append(token)
         special = {token.content for token in self.special.values()}
         for token in added:
@@ -106,7 +105,11 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
             known = [*(said.get(name) for name in _NAMED), *extra]
             special = {_token(each).content for each in known if each}
             numbered = {
-                index: {"content": token, "special": token in special}
+                index: {
+                    "content": token,
+                    "special": token in special,
+                    "normalized": token not in special,
+                }
                 for token, index in read_object(path).items()
             }
             extra = extra or older.get("additional_special_tokens") or []
@@ -206,5 +209,6 @@ def read_object(path: Path, kind: type[T] = dict) -> T:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError("cannot be read", str(path), f"restore the file; {error}") from error
     if not isinstance(found, kind):
-        raise UserError(f"no JSON {kind.__name__}", str(path), "restore the file")
+        wanted = "object" if kind is dict else "list"
+        raise UserError(f"no JSON {wanted}", str(path), "restore the file")
     return found

@@ -79,6 +79,13 @@ SETTINGS = {
         "special_tokens_map": {"mask_token": "[CLS]"},
         "added_tokens": {"e": 9},
     },
+    "a usual token in an older file": {"added_tokens": {"[MASK]": 5, "<new>": len(VOCABULARY)}},
+    "told twice": {
+        "special_tokens_map": {
+            "cls_token": {"content": "[CLS]", "lstrip": True, "single_word": True},
+            "additional_special_tokens": ["[CLS]", "[MASK]"],
+        }
+    },
     "named and extra": {
         "tokenizer_config": {
             "tokenizer_class": "DistilBertTokenizerFast",
