@@ -25,6 +25,7 @@ _MODULES = {
     "heads.pooler.dense": "bert.pooler.dense",
     "heads.masked_token.transform": "cls.predictions.transform.dense",
     "heads.masked_token.norm": "cls.predictions.transform.LayerNorm",
+    "heads.masked_token.decoder": "cls.predictions.decoder",
     "heads.masked_token": "cls.predictions",
     "heads.next_sentence.classifier": "cls.seq_relationship",
     "heads.classifier.linear": "classifier",
@@ -46,23 +47,22 @@ _FUSED = _LAYER + "query_key_value"
 _SPLIT = tuple(_THEIR_LAYER + f"attention.self.{part}" for part in ("query", "key", "value"))
 """Our one module, their three, stacked along dimension 0."""
 
-_TOP_LEVEL = ("bert.", "cls.", "classifier.", "feature_tagger.", "qa_outputs.")
+_ENCODER = ("embeddings.", "encoder.", "pooler.")
+"""How names of an encoder alone begin, which lack the `bert.` before them."""
 
 _IGNORED = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 """Constants that older folders store among the weights."""
 
-_TIED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-"""Copies that some folders store; ours holds the original once."""
+_WORDS, _PROJECTION = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+_BIAS, _PROJECTION_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
+"""What the head over the vocabulary adds, under its two names; the second one is added there."""
 
 _OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 """Layer-norm names in folders converted from the first TensorFlow release."""
 
 
 class UnknownWeightError(ValueError):
-    """A weight that BERT does not have, or one that contradicts the tie of its copy."""
+    """A weight of an encoder that BERT does not have, or one that is missing."""
 
 
 def to_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -82,35 +82,38 @@ def to_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             theirs[f"{_MODULES[module].format(layer=layer)}.{leaf}"] = tensor
         else:
             raise UnknownWeightError(name)
+    if _PROJECTION in theirs:  # only a tied one shares the bias there
+        theirs[_PROJECTION_BIAS] = theirs[_BIAS].clone()
     return theirs
 
 
 def from_hugging_face(
-    state: Mapping[str, Tensor], *, is_decoder: bool = False
+    state: Mapping[str, Tensor], *, is_decoder: bool = False, is_tied: bool = True
 ) -> dict[str, Tensor]:
     """Renames weights of a Hugging Face `BertModel` or `BertFor…` to those of a `Bert`.
 
     Encoder-only names, which lack the `bert.` prefix, are understood. The head over the vocabulary
-    is that of next tokens where `is_decoder` of their configuration says so. Raises
-    `UnknownWeightError` for a name that is not in the table, for a query without its key and value,
-    and for a projection that is not tied to the word embeddings.
+    is that of next tokens where `is_decoder` of their configuration says so; it has a projection of
+    its own where theirs differs from the word embeddings, and must have one unless `is_tied`, their
+    `tie_word_embeddings`. Heads that are not in the table are left out, as `transformers` does.
+    Raises `UnknownWeightError` for an encoder's weight that is not in the table, a query without
+    its key and value, a missing projection, and numbers that are not floating-point.
     """
     ours_of = {theirs: ours for ours, theirs in _MODULES.items()}
-    state = {_full_name(name): tensor for name, tensor in state.items()}
+    state = _resolve_ties({_full_name(name): tensor for name, tensor in state.items()}, is_tied)
     ours, fused = {}, {}
     for name, tensor in state.items():
-        if name in _IGNORED:
-            continue
-        if name in _TIED:
-            _check_tie(name, state)
-            continue
         module, layer, leaf = _parse(name, r"bert\.encoder\.layer\.(\d+)\.", _THEIR_LAYER)
         if module in _SPLIT:
             fused.setdefault((layer, leaf), {})[module] = tensor
         elif module in ours_of:
             ours[f"{ours_of[module].format(layer=layer)}.{leaf}"] = tensor
-        else:
+        elif name.startswith("bert.") and name not in _IGNORED:
             raise UnknownWeightError(name)
+        else:
+            continue
+        if not (tensor.is_floating_point() or module.startswith("feature_tagger")):
+            raise UnknownWeightError(f"{name} holds {tensor.dtype}, not floating-point numbers")
     for (layer, leaf), parts in fused.items():
         if len(parts) < len(_SPLIT):
             raise UnknownWeightError(f"layer {layer}: query, key and value {leaf} are not complete")
@@ -118,6 +121,21 @@ def from_hugging_face(
     if is_decoder:
         return {_renamed(name, _MASKED_TOKEN, _NEXT_TOKEN): each for name, each in ours.items()}
     return ours
+
+
+def _resolve_ties(state: dict[str, Tensor], is_tied: bool) -> dict[str, Tensor]:
+    """Leaves one tensor of what is stored twice, and takes the projection for missing words."""
+    projection = state.pop(_PROJECTION, None)
+    if _PROJECTION_BIAS in state:
+        state[_BIAS] = state.pop(_PROJECTION_BIAS)
+    if projection is None:
+        if _BIAS in state and not is_tied:
+            raise UnknownWeightError(f"{_PROJECTION} is missing, and tie_word_embeddings is false")
+    elif is_tied and _WORDS not in state:
+        state[_WORDS] = projection
+    elif _WORDS not in state or not torch.equal(projection, state[_WORDS]):
+        state[_PROJECTION] = projection
+    return state
 
 
 def _renamed(name: str, old: str, new: str) -> str:
@@ -134,13 +152,7 @@ def _parse(name: str, layer_pattern: str, layer_template: str) -> tuple[str, str
 
 
 def _full_name(name: str) -> str:
-    if not name.startswith(_TOP_LEVEL):
+    if name.startswith(_ENCODER):
         name = f"bert.{name}"
     module, _, leaf = name.rpartition(".")
     return f"{module}.{_OLD_LEAVES.get(leaf, leaf)}"
-
-
-def _check_tie(name: str, state: Mapping[str, Tensor]) -> None:
-    original = state.get(_TIED[name])
-    if original is not None and not torch.equal(state[name], original):
-        raise UnknownWeightError(f"{name} differs from {_TIED[name]}, to which BERT ties it")

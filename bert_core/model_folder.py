@@ -25,19 +25,32 @@ from bert_core.hugging_face import from_hugging_face, to_hugging_face
 from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert
 from bert_core.model.encoder import Encoder, SinusoidalPositions
-from bert_core.tokenizer import load_tokenizer, save_tokenizer
+from bert_core.model.heads import MaskedTokenHead
+from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
+from bert_core.tokenizer_settings import read_tokenizer_settings
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
+INDEX = "model.safetensors.index.json"
+"""Which file holds which weight, of weights in several files."""
 
 _POSITIONS = "encoder.embeddings.position.weight"
+_SEGMENTS = "encoder.embeddings.segment.weight"
+
+_PRETRAINED = (
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertLMHeadModel",
+)
+"""The classes of `transformers` with heads of pre-training."""
 
 _REQUIRED = {
     "model_type": "bert",
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
-    "tie_word_embeddings": True,
+    "quantization_config": None,
 }
 """What config.json may say of a model that is computed here; all are the defaults when absent."""
 
@@ -71,7 +84,7 @@ def save_model_folder(
     save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
     # safetensors makes a file for its owner alone; a server may run as somebody else.
     (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
-    _write_tokenizer(written, tokenizer, model.config.max_position_embeddings)
+    _write_tokenizer(written, tokenizer, model.config)
     (written / "README.md").write_text(card, encoding="utf-8")
     beside = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
     for name, content in beside.items():
@@ -112,18 +125,27 @@ def load_model_folder(
     """
     folder = Path(folder)
     _verify_checksums(folder)
-    config = ModelConfig.model_validate(
-        _read_config(folder / CONFIG).model_dump() | dict(changes or {})
-    )
-    model = _read_model(folder, config)
+    config, said = _read_config(folder / CONFIG)
+    config = ModelConfig.model_validate(config.model_dump() | dict(changes or {}))
+    model = _read_model(folder, config, said)
     tokenizer = load_tokenizer(folder)
-    if tokenizer.get_vocab_size() > config.vocab_size:
+    if num_embeddings(tokenizer) > config.vocab_size:
         raise ModelFolderError(
-            f"the tokenizer has {tokenizer.get_vocab_size()} words, the model {config.vocab_size}",
+            f"the tokenizer has {num_embeddings(tokenizer)} words, the model {config.vocab_size}",
             str(folder),
             "restore the tokenizer that the model was trained with",
         )
-    return config, model, tokenizer
+    return model.config, model, tokenizer
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a folder's weights: one, or the shards that its index names.
+
+    Raises `ModelFolderError` for an index that is damaged or names what is not there.
+    """
+    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
+        return [folder / WEIGHTS]
+    return [folder / file for file in sorted(set(_read_index(folder).values()))]
 
 
 def _to_config_json(model: Bert) -> dict[str, Any]:
@@ -134,7 +156,10 @@ def _to_config_json(model: Bert) -> dict[str, Any]:
     if "masked_token" in model.heads:
         with_rows = "next_sentence" in model.heads
         architecture = "BertForPreTraining" if with_rows else "BertForMaskedLM"
-    return {"architectures": [architecture], "dtype": "float32", **_REQUIRED, **values}
+    required = {name: value for name, value in _REQUIRED.items() if value is not None}
+    is_tied = not any(name.endswith("decoder.weight") for name in model.heads.state_dict())
+    values |= {"architectures": [architecture], "tie_word_embeddings": is_tied}
+    return {"dtype": "float32", **required, **values}
 
 
 def _weights(model: Bert) -> dict[str, Tensor]:
@@ -150,7 +175,7 @@ def _weights(model: Bert) -> dict[str, Tensor]:
     }
 
 
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer, longest: int) -> None:
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
     """Writes the tokenizer in the forms that transformers 4 and 5 and vocab.txt readers take."""
     save_tokenizer(tokenizer, folder / "tokenizer.json")
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -161,7 +186,9 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, longest: int) -> None:
     }
     _write_json(folder / "special_tokens_map.json", special)
     normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
-    settings = {"model_max_length": longest, **special}
+    settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings, **special}
+    if config.type_vocab_size == 1:  # `transformers` would ask for segment 1 of pairs
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
     if normalizer.get("type") == "BertNormalizer":
         settings |= {
             "tokenizer_class": "BertTokenizer",
@@ -190,38 +217,45 @@ def _verify_checksums(folder: Path) -> None:
             )
 
 
-def _read_config(path: Path) -> ModelConfig:
+def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
+    """The architecture that config.json describes, and all that it says."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         for name, required in _REQUIRED.items():
             if values.get(name, required) != required:
                 raise ModelFolderError(
-                    f"{name} {values[name]!r} is not computed here",
+                    f"{name} {str(values[name])[:80]!r} is not computed here",
                     str(path),
                     f"only {name} {required!r} is",
                 )
-        return ModelConfig(
-            **{name: values[name] for name in ModelConfig.model_fields & values.keys()}
-        )
-    except (ValidationError, ValueError, AttributeError) as error:
+        if values.get("pad_token_id", 0) is None:
+            del values["pad_token_id"]  # no token is left out of what is computed here
+        known = {name: values[name] for name in ModelConfig.model_fields & values.keys()}
+        return ModelConfig(**known), values
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ModelFolderError("damaged model configuration", str(path), reason) from error
+    except (ValueError, AttributeError) as error:
         first_line = str(error).splitlines()[0]
         raise ModelFolderError("damaged model configuration", str(path), first_line) from error
 
 
-def _read_model(folder: Path, config: ModelConfig) -> Bert:
-    path = folder / WEIGHTS
-    if not path.is_file():
-        remedy = (
-            "convert the weights to safetensors" if list(folder.glob("*.bin")) else "restore it"
-        )
-        raise ModelFolderError("no weights", str(path), remedy)
+def _read_model(folder: Path, config: ModelConfig, said: Mapping[str, Any]) -> Bert:
+    """The model with the heads whose weights are complete; `said` is what config.json says."""
     try:
-        state = from_hugging_face(load_file(path), is_decoder=config.is_decoder)
+        state = from_hugging_face(
+            _read_weights(folder, said),
+            is_decoder=config.is_decoder,
+            is_tied=said.get("tie_word_embeddings", True) is not False,
+        )
         if config.position_embedding == "sinusoidal":
             del state[_POSITIONS]
-        names = [name for name in HEADS if any(key.startswith(f"heads.{name}.") for key in state)]
+        if not read_tokenizer_settings(folder).has_segments:
+            config = config.model_copy(update={"type_vocab_size": 1})
+            state[_SEGMENTS] = state[_SEGMENTS][:1]
         model = Bert(Encoder(config), {})
-        model.add_missing_heads(names)
+        _add_pretrained_heads(model, state, next(iter(said.get("architectures") or ()), None))
         for name in TASK_HEADS:
             weight = state.get(f"heads.{name}.linear.weight")
             if weight is not None:
@@ -237,10 +271,65 @@ def _read_model(folder: Path, config: ModelConfig) -> Bert:
         model.load_state_dict(state)
     except (SafetensorError, RuntimeError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
+        path = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
         raise ModelFolderError(
             "weights that are damaged or not of this model", str(path), reason
         ) from error
     return model
+
+
+def _add_pretrained_heads(model: Bert, state: dict[str, Tensor], architecture: str | None) -> None:
+    """Adds the heads of pre-training that `state` has.
+
+    Takes the weights of an incomplete one out of `state`, as `transformers` does, unless the
+    architecture is one of pre-training: then loading names what is missing.
+    """
+    for name in HEADS:
+        prefix = f"heads.{name}."
+        found = {each for each in state if each.startswith(prefix)}
+        if not found:
+            continue
+        head = HEADS[name](model.config)
+        if f"{prefix}decoder.weight" in found:
+            head = MaskedTokenHead(model.config, is_tied=False)
+        wanted = {f"{prefix}{each}" for each in head.state_dict()}
+        is_whole = found == wanted and (name != "next_sentence" or "pooler" in model.heads)
+        if is_whole or architecture in _PRETRAINED:
+            model.heads[name] = head
+            continue
+        for each in found:
+            del state[each]
+
+
+def _read_weights(folder: Path, said: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights under their names in the folder, of one file or of the shards of an index."""
+    if (folder / WEIGHTS).is_file():
+        return load_file(folder / WEIGHTS)
+    if (folder / INDEX).is_file():
+        shards = _read_index(folder)
+        tensors = {file: load_file(folder / file) for file in sorted(set(shards.values()))}
+        return {name: tensors[file][name] for name, file in shards.items()}
+    remedy = "restore it"
+    if list(folder.glob("*.bin")):  # a pickle, which may run anything
+        architecture = next(iter(said.get("architectures") or ()), "AutoModel")
+        remedy = (
+            "if you trust the folder, write it with transformers: "
+            f"{architecture}.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+        )
+    raise ModelFolderError("no weights", str(folder / WEIGHTS), remedy)
+
+
+def _read_index(folder: Path) -> dict[str, str]:
+    """The file of each weight. Raises `ModelFolderError` for a file that is not in the folder."""
+    path = folder / INDEX
+    try:
+        shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        for file in set(shards.values()):
+            if Path(file).name != file or not (folder / file).is_file():
+                raise ModelFolderError("no weights", str(folder / file), f"{INDEX} names it")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ModelFolderError("damaged index of weights", str(path), "restore it") from error
+    return shards
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -6,12 +6,13 @@ Texts go in, a `tokenizers.Tokenizer` with BERT's normalisation and special toke
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tokenizers import (
+    AddedToken,
     Tokenizer,
     decoders,
     models,
@@ -22,6 +23,11 @@ from tokenizers import (
 )
 
 from bert_core.errors import UserError
+from bert_core.tokenizer_settings import (
+    TOKENIZER_CONFIG,
+    TokenizerSettings,
+    read_tokenizer_settings,
+)
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """In the order of their ids in a vocabulary trained here."""
@@ -67,17 +73,31 @@ def num_embeddings(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
-def wordpiece_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
+def wordpiece_tokenizer(
+    vocabulary: dict[str, int],
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    handle_chinese_chars: bool = True,
+    added_tokens: Sequence[AddedToken] | None = None,
+) -> Tokenizer:
     """Builds BERT's tokenizer over a given vocabulary.
 
-    Text is cleaned, CJK characters stand alone, accents fall away when lower-cased (Devlin et al.
-    2018, and the published code). Encoding with special tokens gives `[CLS] A [SEP] B [SEP]`.
+    Text is cleaned, CJK characters stand alone, accents fall away when lower-cased unless
+    `strip_accents` says otherwise (Devlin et al. 2018, and the published code). `added_tokens`, by
+    default the special ones, are found in raw text; the vocabulary gives them their ids, or they
+    follow its last. Encoding with special tokens gives `[CLS] A [SEP] B [SEP]`.
     """
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
-    tokenizer.add_special_tokens([token for token in SPECIAL_TOKENS if token in vocabulary])
+    if added_tokens is None:
+        tokenizer.add_special_tokens([token for token in SPECIAL_TOKENS if token in vocabulary])
+    else:
+        tokenizer.add_tokens(list(added_tokens))
     special = special_token_ids(tokenizer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
@@ -179,9 +199,11 @@ def _add_character_counts(raw: np.ndarray, texts: list[str]) -> None:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Loads a `tokenizer.json`, a `vocab.txt`, or a folder that holds one of them.
 
-    A `vocab.txt` says nothing about case: it is taken as cased if any of its entries has a
-    capital letter. Padding and truncation that a file brings along are switched off.
-    Raises `TokenizerError` for a missing or damaged file or a vocabulary without BERT's tokens.
+    Settings beside the file count as in `AutoTokenizer` of `transformers` 5: a `vocab.txt` is
+    lower-cased unless tokenizer_config.json says `"do_lower_case": false`. A `tokenizer.json`
+    without a tokenizer_config.json keeps its own normalisation. Padding and truncation that a file
+    brings along are switched off. Raises `UserError` for a missing or damaged file, a vocabulary
+    without BERT's tokens, and settings that are not supported.
     """
     path = Path(path)
     if path.is_dir():
@@ -189,33 +211,61 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         path = next((each for each in found if each.is_file()), found[0])
     if not path.is_file():
         raise TokenizerError("no tokenizer", str(path), "give a vocab.txt or a tokenizer.json")
+    settings = read_tokenizer_settings(path.parent)
     try:
         if path.suffix == ".json":
-            tokenizer = Tokenizer.from_file(str(path))
+            tokenizer = _from_tokenizer_file(path, settings)
         else:
-            tokenizer = _from_vocabulary_file(path)
+            tokenizer = _from_vocabulary_file(path, settings)
     except UserError:
         raise
     except Exception as error:  # tokenizers raises bare Exception for a file it cannot parse
         raise TokenizerError(
             "damaged tokenizer", str(path), f"restore the file; {str(error).splitlines()[0]}"
         ) from error
+    if settings.lowercase_first:  # the tokenizer's own normalisation may then keep accents
+        own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special_token_ids(tokenizer)
+    if tokenizer.model.token_to_id("[UNK]") is None:  # added ones are not found for unknown words
+        raise TokenizerError("the vocabulary lacks [UNK]", str(path), "use a BERT vocabulary")
     return tokenizer
 
 
-def _from_vocabulary_file(path: Path) -> Tokenizer:
-    entries = path.read_text(encoding="utf-8").split("\n")
-    while entries and not entries[-1]:
-        entries.pop()
-    vocabulary = {entry.rstrip("\r"): index for index, entry in enumerate(entries)}
-    cased = any(
-        entry != entry.lower() and not (entry.startswith("[") and entry.endswith("]"))
-        for entry in vocabulary
+def _from_tokenizer_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.add_tokens(settings.added_tokens(list(tokenizer.get_added_tokens_decoder().values())))
+    normalizer = tokenizer.normalizer
+    if (
+        isinstance(normalizer, normalizers.BertNormalizer)
+        and settings.splits_as_bert
+        and (path.parent / TOKENIZER_CONFIG).is_file()
+    ):
+        tokenizer.normalizer = normalizers.BertNormalizer(
+            clean_text=normalizer.clean_text,
+            handle_chinese_chars=settings.tokenize_chinese_chars,
+            strip_accents=settings.strip_accents,
+            lowercase=settings.do_lower_case,
+        )
+    return tokenizer
+
+
+def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
+    if not settings.splits_as_bert:
+        raise TokenizerError(
+            f"a {settings.tokenizer_class}, which is not supported",
+            str(path),
+            "give a tokenizer.json, or a model with a BertTokenizer",
+        )
+    return wordpiece_tokenizer(
+        models.WordPiece.read_file(str(path)),
+        lowercase=settings.do_lower_case,
+        strip_accents=settings.strip_accents,
+        handle_chinese_chars=settings.tokenize_chinese_chars,
+        added_tokens=settings.added_tokens(),
     )
-    return wordpiece_tokenizer(vocabulary, lowercase=not cased)
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:

@@ -1,5 +1,7 @@
 """A model -> what it can be asked: our own routes, and whether pairs of texts or single ones."""
 
+from typing import Literal
+
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
@@ -25,7 +27,15 @@ def routes_of(model: ServedModel) -> list[str]:
     return [route for route, is_able in can.items() if is_able]
 
 
-def reads_pairs(model: ServedModel) -> bool | None:
-    """Whether a model classifies pairs, not single texts; None of one that does not classify."""
-    task = model.task
-    return task.second_column is not None if isinstance(task, Classification) else None
+ReadsPairs = bool | Literal["either"]
+
+
+def reads_pairs(model: ServedModel) -> ReadsPairs | None:
+    """Whether a model classifies pairs, not single texts, or either, as the request has it.
+
+    None of one that does not classify.
+    """
+    if not isinstance(model.task, Classification):
+        return None
+    known = model.task.reads_pairs
+    return "either" if known is None else known

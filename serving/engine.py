@@ -313,8 +313,13 @@ def _too_many_tokens(found: str, most: int) -> RequestError:
 
 
 def check_pairs(inputs: Inputs, task: Classification, name: str) -> None:
-    """Raises `RequestError` for a pair where the model reads single texts, and the reverse."""
-    wants_pairs = task.second_column is not None
+    """Raises `RequestError` for a pair where the model reads single texts, and the reverse.
+
+    A model that `transformers` fine-tuned does not say it, and reads both.
+    """
+    wants_pairs = task.reads_pairs
+    if wants_pairs is None:
+        return
     for number, each in enumerate(inputs.items):
         if (each.second is not None) != wants_pairs:
             raise RequestError(

@@ -106,7 +106,7 @@ class ServedModel:
 
         Raises `UserError` for what is not known here.
         """
-        return read_sentence_pooling(self.folder) or SentencePooling()
+        return read_sentence_pooling(self.folder, self.config.max_position_embeddings)
 
     @cached_property
     def lineage(self) -> Lineage | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.task import FloatArray
 from serving.engine import Engine
@@ -23,11 +24,13 @@ class Wanted:
 
     - `normalize`, whether vectors get the length 1; None leaves it to the folder
     - `dimensions`, the first so many numbers of each, for models that were trained for it
+    - `prompt_name`, which of the folder's prompts stands before each text; None is its default
     """
 
     normalize: bool | None = None
     dimensions: int | None = None
     overflow: OverflowOrError = "error"
+    prompt_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,11 @@ async def sentence_vectors(
 ) -> SentenceVectors:
     """The vector of each text.
 
-    Raises `RequestError` for more dimensions than there are, and what `Engine.features` does.
+    Raises `RequestError` for more dimensions than there are and a prompt that the folder lacks, and
+    what `Engine.features` does.
     """
-    size = model.config.hidden_size
+    said = model.sentence_pooling
+    size = said.dimensions(model.config.hidden_size)
     if wanted.dimensions is not None and wanted.dimensions > size:
         raise RequestError(
             422,
@@ -60,23 +65,47 @@ async def sentence_vectors(
             field="dimensions",
             remedy="ask for fewer, or leave it out",
         )
-    said = model.sentence_pooling
     normalize = said.normalize if wanted.normalize is None else wanted.normalize
+    is_changed = wanted.dimensions is not None or bool(said.dense)
     choice = FeatureChoice(
-        pooling=said.pooling,
-        normalize=normalize and wanted.dimensions is None,
-        max_length=said.max_length,
+        pooling=said.pooling, normalize=normalize and not is_changed, max_length=said.max_length
     )
+    inputs = with_prompt(model, inputs, wanted.prompt_name)
     found = await engine.features(model, choice, inputs, wanted.overflow)
-    vectors = np.concatenate([np.empty((0, size), np.float32), *(each.vectors for each in found)])
-    if wanted.dimensions is not None:
+    empty = np.empty((0, model.config.hidden_size), np.float32)
+    vectors = np.concatenate([empty, *(each.vectors for each in found)])
+    for dense in said.dense:
+        vectors = dense(vectors)
+    if is_changed:
         vectors = vectors[:, : wanted.dimensions]
         if normalize:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors /= np.maximum(lengths, 1e-12)
+            vectors = vectors / np.maximum(lengths, 1e-12)
     return SentenceVectors(
         vectors, [each.num_tokens for each in found], [each.truncated for each in found]
     )
+
+
+def with_prompt(model: ServedModel, inputs: Inputs, name: str | None) -> Inputs:
+    """Texts with the folder's prompt of this name before each, or its default one.
+
+    Raises `RequestError` for a name that the folder does not have.
+    """
+    try:
+        prompt = model.sentence_pooling.prompt(name)
+    except UserError as error:
+        if name is None:
+            raise
+        raise RequestError(
+            422,
+            "Unknown prompt",
+            f"{model.name} has no prompt {name}",
+            field="prompt_name",
+            remedy=error.remedy,
+        ) from error
+    if not prompt:
+        return inputs
+    return inputs.map(lambda each: prompt + each if isinstance(each, str) else each)
 
 
 def texts_of(model: ServedModel, given: object, field: str) -> Inputs:

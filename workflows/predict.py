@@ -119,12 +119,12 @@ def _hash(folder: Path, predictor: "Predictor") -> str:
     import hashlib
 
     from bert_core.disk import file_sha256
-    from bert_core.model_folder import CONFIG, WEIGHTS
+    from bert_core.model_folder import CONFIG, weight_files
     from bert_core.tokenizer import tokenizer_hash
 
     total = hashlib.sha256(tokenizer_hash(predictor.tokenizer).encode())
-    for name in (CONFIG, WEIGHTS):
-        total.update(file_sha256(folder / name).encode())
+    for file in (folder / CONFIG, *weight_files(folder)):
+        total.update(file_sha256(file).encode())
     return total.hexdigest()
 
 

@@ -53,7 +53,9 @@ class PrepareSettings(CommandLineSettings):
     )
     output: Path = Field(description="folder of the shards; all nodes of a cluster must see it")
     tokenizer: str | None = Field(
-        default=None, description="vocab.txt, tokenizer.json or their folder; else one is trained"
+        default=None,
+        description="vocab.txt, tokenizer.json or their folder, with the settings in"
+        " tokenizer_config.json beside it; else one is trained",
     )
     vocabulary_size: int = Field(
         default=30_000, ge=100, description="entries of the vocabulary that is trained"

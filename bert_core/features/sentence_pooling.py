@@ -1,66 +1,172 @@
 """How a folder of sentence-transformers makes one vector of a text: modules.json and what it names.
 
 Public servers of embeddings follow these files, so that their clients need not say it.
+Shapes: N texts, D dimensions.
 """
 
-import json
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
 
 from bert_core.errors import UserError
 from bert_core.features.units import Pooling
+from bert_core.tasks.task import FloatArray
+from bert_core.tokenizer_settings import TRANSFORMER_SETTINGS, longest_row, read_object
 
-_MODULES = "modules.json"
-_LIMITS = "sentence_bert_config.json"
+_MODULES, _SETTINGS = "modules.json", "config_sentence_transformers.json"
+_PACKAGE = "sentence_transformers."
 
 _MODES: dict[str, Pooling] = {"cls": "cls", "cls_token": "cls", "max": "max", "max_tokens": "max"}
 _MODES |= {"mean": "mean", "mean_tokens": "mean"}
 _SWITCH = "pooling_mode_"
+
+_ACTIVATIONS = {
+    "torch.nn.modules.activation.GELU": F.gelu,
+    "torch.nn.modules.activation.ReLU": F.relu,
+    "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
+    "torch.nn.modules.activation.Tanh": torch.tanh,
+    "torch.nn.modules.linear.Identity": torch.nn.Identity(),
+}
+_USUAL_ACTIVATION = "torch.nn.modules.activation.Tanh"
+
+_TAKE_FEATURES = "take features at /v1/features instead, or another model"
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A linear map of vectors and its activation."""
+
+    weight: Tensor
+    bias: Tensor | None
+    activation: str
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        """Maps vectors [N, D] to others, of as many dimensions as the weight has rows."""
+        with torch.inference_mode():
+            mapped = F.linear(torch.from_numpy(vectors), self.weight, self.bias)
+            return _ACTIVATIONS[self.activation](mapped).numpy()
 
 
 @dataclass(frozen=True)
 class SentencePooling:
     """The pooling of a text's tokens, whether its vector gets the length 1, the tokens of a row.
 
-    `max_length` is None where the folder does not say it.
+    `dense` maps come between the two. `prompts` by name stand before texts; without a name it is
+    the `default_prompt`, if there is one. `max_length` is None where the folder does not say it.
     """
 
     pooling: Pooling = "mean"
     normalize: bool = False
     max_length: int | None = None
+    dense: tuple[Dense, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+    def dimensions(self, hidden_size: int) -> int:
+        """D, given the width of the encoder."""
+        return len(self.dense[-1].weight) if self.dense else hidden_size
+
+    def prompt(self, name: str | None) -> str:
+        """What stands before each text. Raises `UserError` for a name that is not known."""
+        name = self.default_prompt if name is None else name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            known = f"there are {', '.join(self.prompts)}" if self.prompts else "leave it out"
+            raise UserError("no such prompt", name, known)
+        return self.prompts[name]
 
 
-def read_sentence_pooling(folder: Path) -> SentencePooling | None:
-    """What a model folder says of it; None of one that is not of sentence-transformers.
+def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
+    """What a model folder says of it; the mean where it is not of sentence-transformers.
 
-    Raises `UserError` for what we would have to do otherwise than it says.
+    Rows are no longer than `positions`. Raises `UserError` for what we would have to do otherwise
+    than the folder says.
     """
+    longest = longest_row(folder, positions)
     if not (folder / _MODULES).is_file():
-        return None
-    modules = _read(folder / _MODULES)
-    pooling: Pooling = "mean"
-    normalize = False
-    for module in modules if isinstance(modules, list) else []:
-        kind = str(module.get("type", "")).rpartition(".")[2]
-        if kind == "Normalize":
-            normalize = True
-        elif kind == "Pooling":
-            path = folder / PurePosixPath(str(module.get("path", ""))).name / "config.json"
-            pooling = _mode(_read(path), path)
-        elif kind != "Transformer":
-            raise UserError(
-                f"a module of sentence-transformers, {kind}, that is not known here",
-                str(folder / _MODULES),
-                "take features at /v1/features instead, or a model without it",
-            )
-    limits = _read(folder / _LIMITS) if (folder / _LIMITS).is_file() else {}
-    longest = limits.get("max_seq_length") if isinstance(limits, dict) else None
-    return SentencePooling(pooling, normalize, longest if isinstance(longest, int) else None)
+        return SentencePooling(max_length=longest if longest < positions else None)
+    settings = read_object(folder / _SETTINGS)
+    prompts = settings.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
+        raise UserError("prompts that are no texts", str(folder / _SETTINGS), "restore the file")
+    found: dict[str, Any] = {"prompts": prompts, "max_length": _max_length(folder, positions)}
+    name = settings.get("default_prompt_name")
+    if name is not None:
+        found["default_prompt"] = name
+        SentencePooling(prompts=prompts).prompt(name)
+    dense: list[Dense] = []
+    for kind, part in _modules(folder):
+        if found.get("normalize") and kind != "Normalize":
+            raise _refusal(f"the module {kind} after Normalize", folder / _MODULES)
+        if kind == "Pooling" and "pooling" not in found:
+            found["pooling"] = _mode(read_object(part / "config.json"), part, prompts)
+        elif kind == "Dense" and "pooling" in found:
+            dense.append(_read_dense(part))
+        elif kind == "Normalize" and "pooling" in found:
+            found["normalize"] = True
+            _check_names(read_object(part / "config.json"), part)
+        else:
+            raise _refusal(f"the module {kind} in this place", folder / _MODULES)
+    if "pooling" not in found:
+        raise _refusal("no module Pooling", folder / _MODULES)
+    return SentencePooling(**found, dense=tuple(dense))
 
 
-def _mode(config: Any, path: Path) -> Pooling:  # noqa: ANN401 - whatever JSON holds
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """The kinds of modules after the encoder, and their folders."""
+    path = folder / _MODULES
+    modules = read_object(path, list)
+    found = []
+    for module in modules:
+        kind = str(module.get("type", "")) if isinstance(module, dict) else ""
+        if not kind.startswith(_PACKAGE):
+            raise _refusal(f"the module {kind or module!r}", path)
+        name = kind.rpartition(".")[2]
+        part = str(module.get("path", ""))
+        is_first = not found
+        if is_first and (name != "Transformer" or part):
+            raise _refusal(f"{name} in {part or 'the folder'} as the first module", path)
+        if not is_first and (not part or Path(part).name != part):
+            raise _refusal(f"the folder {part!r} of {name}", path)
+        found.append((name, folder / part))
+    return found[1:]
+
+
+def _max_length(folder: Path, positions: int) -> int | None:
+    """`max_seq_length`, else what the tokenizer was made for. Refuses what changes the encoder."""
+    path = folder / TRANSFORMER_SETTINGS
+    said = read_object(path)
+    usual = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
+    for name, value in usual.items():
+        if said.get(name, value) != value:
+            raise _refusal(f"{name} {said[name]!r}", path)
+    for name in ("model", "tokenizer", "processor", "config"):
+        for setting in (f"{name}_args", f"{name}_kwargs"):
+            if set(said.get(setting) or ()) - {"attn_implementation"}:
+                raise _refusal(f"{setting} {said[setting]}", path)
+    if said.get("processing_kwargs"):
+        raise _refusal(f"processing_kwargs {said['processing_kwargs']}", path)
+    length = said.get("max_seq_length")
+    if length is None:
+        longest = longest_row(folder, positions)
+        return longest if longest < positions else None
+    if type(length) is not int or length < 8:
+        raise _refusal(f"max_seq_length {length!r}", path)
+    return min(length, positions)
+
+
+def _mode(config: Mapping[str, Any], path: Path, prompts: Mapping[str, str]) -> Pooling:
     """The pooling that the configuration of one says, in its new form or its old one."""
+    if not config.get("include_prompt", True) and any(prompts.values()):
+        raise _refusal("a pooling without the tokens of the prompt", path)
     named = config.get("pooling_mode")
     if named is None:
         named = [
@@ -68,18 +174,39 @@ def _mode(config: Any, path: Path) -> Pooling:  # noqa: ANN401 - whatever JSON h
             for name, is_on in config.items()
             if name.startswith(_SWITCH) and is_on
         ]
+        has_width = {"word_embedding_dimension", "embedding_dimension"} & config.keys()
+        named = named or (["mean"] if has_width else [])
     modes = [named] if isinstance(named, str) else list(named)
     if len(modes) != 1 or modes[0] not in _MODES:
-        raise UserError(
-            f"a pooling that is not known here: {' and '.join(map(str, modes)) or 'none'}",
-            str(path),
-            "take features at /v1/features instead, or another model",
-        )
+        raise _refusal(f"the pooling {' and '.join(map(str, modes)) or 'none'}", path)
     return _MODES[modes[0]]
 
 
-def _read(path: Path) -> Any:  # noqa: ANN401 - whatever JSON holds
+def _read_dense(path: Path) -> Dense:
+    config = read_object(path / "config.json")
+    _check_names(config, path)
+    activation = config.get("activation_function", _USUAL_ACTIVATION)
+    if activation not in _ACTIVATIONS:
+        raise _refusal(f"the activation {activation}", path)
+    if config.get("use_residual"):
+        raise _refusal("Dense with use_residual", path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot be read ({error})", str(path), "restore the folder") from error
+        weights = load_file(path / "model.safetensors")
+        dense = Dense(weights["linear.weight"].float(), weights.get("linear.bias"), activation)
+        wanted = (config["out_features"], config["in_features"])
+    except (OSError, KeyError, SafetensorError) as error:
+        remedy = "write the folder again with sentence-transformers, which makes safetensors"
+        raise UserError("no weights of Dense", str(path / "model.safetensors"), remedy) from error
+    if dense.weight.shape != wanted or bool(config.get("bias", True)) != (dense.bias is not None):
+        raise UserError("weights of another Dense", str(path), "restore the folder")
+    return dense
+
+
+def _check_names(config: Mapping[str, Any], path: Path) -> None:
+    for name in ("module_input_name", "module_output_name"):
+        if config.get(name) not in (None, "sentence_embedding"):
+            raise _refusal(f"{name} {config[name]!r}", path)
+
+
+def _refusal(what: str, path: Path) -> UserError:
+    return UserError(f"not supported of sentence-transformers: {what}", str(path), _TAKE_FEATURES)

@@ -72,8 +72,13 @@ class Embeddings(nn.Module):
         return self.of_words(self.word(input_ids), token_type_ids, position_ids)
 
     def of_words(self, words: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """Embeds tokens whose words' vectors [T, H] are given, whatever they come from."""
-        embedded = words + self.position(position_ids) + self.segment(token_type_ids)
+        """Embeds tokens whose words' vectors [T, H] are given, whatever they come from.
+
+        With one segment in the table, every token is of that one.
+        """
+        one = self.segment.num_embeddings == 1
+        segment = self.segment.weight if one else self.segment(token_type_ids)
+        embedded = words + self.position(position_ids) + segment
         return dropout(self.norm(embedded), self.dropout, self.training)
 
 

@@ -16,23 +16,31 @@ class MaskedTokenHead(nn.Module):
     """Predicts a word at each position, masked or next; it projects on the table of embeddings.
 
     The table is an argument, not a parameter: the tie is visible where the head is called, and the
-    model holds the weights once. Transform as in the original implementation.
+    model holds the weights once. A head that is not `is_tied`, of a model made elsewhere, has a
+    table of its own and uses that. Transform as in the original implementation.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, is_tied: bool = True) -> None:
         super().__init__()
         self.transform = nn.Linear(config.hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.decoder: nn.Linear | None = None
+        if not is_tied:
+            self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         initialize(self, config.initializer_range)
 
     def features(self, hidden_states: Tensor) -> Tensor:
-        """What is multiplied with the word embeddings: [P, H] from the states [P, H]."""
+        """What is multiplied with the table: [P, H] from the states [P, H]."""
         return self.norm(F.gelu(self.transform(hidden_states)))
+
+    def table(self, word_embeddings: Tensor) -> Tensor:
+        """What the features are multiplied with, [V, H]: the word embeddings, or its own table."""
+        return word_embeddings if self.decoder is None else self.decoder.weight
 
     def forward(self, hidden_states: Tensor, word_embeddings: Tensor) -> Tensor:
         """Logits [P, V] over the vocabulary for the states [P, H] of the positions asked for."""
-        return F.linear(self.features(hidden_states), word_embeddings, self.bias)
+        return F.linear(self.features(hidden_states), self.table(word_embeddings), self.bias)
 
 
 class Pooler(nn.Module):

@@ -23,6 +23,9 @@ from bert_core.tasks.tables import Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 
+ScoreFunction = Literal["softmax", "sigmoid", "none"]
+"""What becomes of the head's outputs; the names are those of Hugging Face."""
+
 Answer = str | tuple[str, ...] | float
 """A label, several labels, or a number."""
 
@@ -90,6 +93,26 @@ class Classification(Task):
         return (*names, "f1") if has_f1 else names
 
     @property
+    def reads_pairs(self) -> bool | None:
+        """Whether it reads pairs, not single texts; None where each example may be either."""
+        return self.second_column is not None
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The labels as clients of Hugging Face know them; that of a number has the usual name."""
+        return self.labels or ("LABEL_0",)
+
+    @property
+    def score_function(self) -> ScoreFunction:
+        """What makes scores of the outputs unless something else is asked for."""
+        usual: dict[str, ScoreFunction] = {
+            "single": "softmax",
+            "multiple": "sigmoid",
+            "regression": "none",
+        }
+        return usual[self.kind]
+
+    @property
     def head(self) -> HeadShape:
         """The pooler's classifier, with an output for each label or one for the number."""
         return HeadShape("classifier", max(len(self.labels), 1), pooled=True)
@@ -123,9 +146,9 @@ class Classification(Task):
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer) -> EncodedRows:
         """One row for each example, or several windows, each an item with the example's label."""
         first = [each.first for each in examples]
-        second = None
-        if any(each.second is not None for each in examples):
-            second = [each.second or "" for each in examples]
+        second = [each.second for each in examples]
+        if self.reads_pairs:
+            second = [each or "" for each in second]
         sequences = encode_sequences(tokenizer, first, second, self.max_length, self.overflow)
         ones = np.ones_like(sequences.lengths)
         return EncodedRows(

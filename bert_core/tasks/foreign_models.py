@@ -1,20 +1,24 @@
 """Fine-tuned model folders that `transformers` wrote: config.json goes in, the task comes out."""
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from pydantic import Field
 
 from bert_core.model.bert import Bert
 from bert_core.model.heads import Classifier, Span
 from bert_core.model_folder import ModelFolderError
 from bert_core.tasks.catalog import TASKS
-from bert_core.tasks.classification import Classification
+from bert_core.tasks.classification import Classification, ScoreFunction, Text
+from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.glue import GlueTask
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import Task, add_task_head
+from bert_core.tasks.task import FloatArray, Task, add_task_head
+from bert_core.tokenizer_settings import TRANSFORMER_SETTINGS, longest_row, read_object
 
 _USUAL = {
     TASKS[name].architecture: name
@@ -28,6 +32,50 @@ _KINDS = {
     "regression": "regression",
 }
 """What `problem_type` of config.json means."""
+
+_ACTIVATIONS = {
+    "torch.nn.modules.activation.Sigmoid": True,
+    "torch.nn.modules.linear.Identity": False,
+}
+"""What sentence-transformers does to the outputs of a cross-encoder: whether it is the sigmoid."""
+
+
+class ForeignClassification(Classification):
+    """Classification by a model whose folder does not say whether it reads texts or pairs."""
+
+    published_labels: tuple[str, ...] = Field(
+        default=(), description="the labels as config.json has them, in the order of the outputs"
+    )
+    is_score: bool = Field(
+        default=False, description="whether the only output is a score, not the number of a scale"
+    )
+    is_raw: bool = Field(
+        default=False, description="whether such a score is the output itself, not its sigmoid"
+    )
+
+    @property
+    def reads_pairs(self) -> bool | None:
+        """Whether data are pairs, where the user says so; else what the example is."""
+        return True if self.second_column is not None else None
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The labels as config.json has them."""
+        return self.published_labels
+
+    @property
+    def score_function(self) -> ScoreFunction:
+        """As `transformers` has it: the sigmoid of a single output that is no regression."""
+        return "sigmoid" if self.is_score else super().score_function
+
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Text]
+    ) -> list[dict[str, Any]]:
+        """As `Classification`; the `value` of a score as sentence-transformers gives it."""
+        found = super().decode(outputs, rows, examples)
+        if self.is_score and not self.is_raw:
+            return [{"value": float(1 / (1 + np.exp(-each["value"])))} for each in found]
+        return found
 
 
 def infer_task(
@@ -73,11 +121,15 @@ def infer_task(
     num_outputs = head.linear.out_features
     where = f"{folder} as {name}"
     changes: dict[str, Any] = {"max_length": _max_length(task, folder, model)}
+    names: tuple[str, ...] = ()
+    if isinstance(task, Classification | Tagging):
+        names = _output_names(config, num_outputs, where)
     if name == "classification":
-        changes["kind"] = _kind(config, num_outputs, where)
+        task = ForeignClassification(published_labels=names)
+        changes |= _kind(folder, config, num_outputs, where)
     task = task.model_copy(update=changes)
-    if isinstance(task, Classification | Tagging) and task.problem_type != "regression":
-        task = task.model_copy(update={"labels": _labels(task, config, num_outputs, where)})
+    if names and task.problem_type != "regression":
+        task = task.model_copy(update={"labels": _labels(task, names, where)})
     if num_outputs != task.head.num_outputs:
         raise ModelFolderError(
             f"{num_outputs} outputs where the task has {task.head.num_outputs}",
@@ -89,24 +141,62 @@ def infer_task(
     return name, task
 
 
-def _kind(config: Mapping[str, Any], num_outputs: int, where: str) -> str:
-    """The kind of classification; `transformers` takes one output for a number."""
-    usual = "single_label_classification" if num_outputs > 1 else "regression"
-    written = config.get("problem_type") or usual
+def _kind(folder: Path, config: Mapping[str, Any], num_outputs: int, where: str) -> dict[str, Any]:
+    """The kind of classification, and what becomes of a single output.
+
+    It is a number where `problem_type` says so; else a score, of a cross-encoder.
+    """
+    written = config.get("problem_type") or "single_label_classification"
     if written not in _KINDS:
         raise ModelFolderError(f"unknown problem_type {written!r}", where, "mend config.json")
-    return _KINDS[written]
+    if num_outputs > 1 or written != "single_label_classification":
+        return {"kind": _KINDS[written]}
+    return {"kind": "regression", "is_score": True, "is_raw": not _is_sigmoid(folder, config)}
 
 
-def _labels(task: Task, config: Mapping[str, Any], num_outputs: int, where: str) -> tuple[str, ...]:
-    """The labels in the order of the outputs, as the task calls them where it has its own."""
-    written = config.get("id2label") or {}
-    unnamed = [f"LABEL_{index}" for index in range(num_outputs)]
-    names = [str(written.get(str(index), name)) for index, name in enumerate(unnamed)]
-    if names == unnamed and len(task.labels) in (0, num_outputs):
-        return task.labels or tuple(map(str, range(num_outputs)))
+def _is_sigmoid(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether the score of a cross-encoder is the sigmoid of its output, as it is by default."""
+    settings = read_object(folder / "config_sentence_transformers.json")
+    if settings.get("default_prompt_name"):
+        what = f"a prompt before each pair, {settings['default_prompt_name']}, is not supported"
+        raise ModelFolderError(what, str(folder), "take default_prompt_name out, and send it")
+    said = settings.get("activation_fn")
+    said = said or (config.get("sentence_transformers") or {}).get("activation_fn")
+    said = said or config.get("sbert_ce_default_activation_function")
+    if said is not None and said not in _ACTIVATIONS:
+        remedy = f"there are {' and '.join(_ACTIVATIONS)}"
+        raise ModelFolderError(f"the activation {said!r} is not known", str(folder), remedy)
+    return said is None or _ACTIVATIONS[said]
+
+
+def _output_names(config: Mapping[str, Any], num_outputs: int, where: str) -> tuple[str, ...]:
+    """The labels as config.json has them, in the order of the outputs; else the usual names."""
+    written = config.get("id2label")
+    if not written:
+        return tuple(f"LABEL_{index}" for index in range(num_outputs))
+    try:
+        names = {int(index): str(name) for index, name in written.items()}
+    except (AttributeError, ValueError) as error:
+        raise ModelFolderError("id2label is no map of numbers", where, "mend it") from error
+    if sorted(names) != list(range(num_outputs)) or len(set(names.values())) < num_outputs:
+        raise ModelFolderError(
+            f"id2label has {', '.join(f'{index}: {name}' for index, name in names.items())[:200]}",
+            where,
+            f"give a label of its own to each of 0 to {num_outputs - 1} in config.json",
+        )
+    return tuple(names[index] for index in range(num_outputs))
+
+
+def _labels(task: Task, names: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """The labels in the order of the outputs, as the task calls them where it has its own.
+
+    Classes without names are numbers, as in data sets.
+    """
+    are_unnamed = all(name == f"LABEL_{index}" for index, name in enumerate(names))
+    if isinstance(task, Classification) and are_unnamed and len(task.labels) in (0, len(names)):
+        return task.labels or tuple(map(str, range(len(names))))
     if not task.labels:
-        return tuple(names)
+        return names
     own = {label.casefold(): label for label in task.labels}
     published = task.published_label if isinstance(task, GlueTask) else str
     labels = [own.get(published(name.casefold()), name) for name in names]
@@ -122,10 +212,9 @@ def _labels(task: Task, config: Mapping[str, Any], num_outputs: int, where: str)
 def _max_length(task: Task, folder: Path, model: Bert) -> int:
     """What the tokenizer was made for, as far as there are positions for it."""
     positions = model.config.max_position_embeddings
-    path = folder / "tokenizer_config.json"
-    written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    length = written.get("model_max_length")
-    # Where nobody said it, `transformers` writes a number of 31 digits.
-    longest = length if isinstance(length, int) and 8 <= length <= positions else positions
+    longest = longest_row(folder, positions)
+    of_cross_encoder = read_object(folder / TRANSFORMER_SETTINGS).get("max_seq_length")
+    if (folder / "modules.json").is_file() and isinstance(of_cross_encoder, int):
+        longest = min(max(of_cross_encoder, 8), positions)
     # Windows over long contexts are an end in themselves: no longer than the task has them.
     return min(longest, task.max_length) if isinstance(task, QuestionAnswering) else longest

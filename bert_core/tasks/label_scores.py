@@ -5,17 +5,19 @@ Shapes: N examples, L labels.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from bert_core.tasks.classification import Classification, Text, outputs_of_examples
+from bert_core.tasks.classification import (
+    Classification,
+    ScoreFunction,
+    Text,
+    outputs_of_examples,
+)
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray
-
-ScoreFunction = Literal["softmax", "sigmoid", "none"]
-"""What becomes of the head's outputs; the names are those of Hugging Face."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,7 @@ class LabelScores:
     ) -> list[dict[str, Any]]:
         """`scores` of each example: of each label its own, in the order of the labels."""
         logits = outputs_of_examples(outputs, rows, len(examples)).astype(np.float64)
-        usual: dict[str, ScoreFunction] = {
-            "single": "softmax",
-            "multiple": "sigmoid",
-            "regression": "none",
-        }
-        match self.function or usual[self.task.kind]:
+        match self.function or self.task.score_function:
             case "softmax":
                 shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
                 scores = shifted / shifted.sum(axis=1, keepdims=True)

@@ -102,7 +102,7 @@ def _masked_token_loss(
     assert isinstance(head, MaskedTokenHead)
     features = head.features(masked_states)  # [P, H]
     loss, hits = vocabulary_cross_entropy(
-        features, model.encoder.word_embeddings, head.bias, batch.masked_ids, count
+        features, head.table(model.encoder.word_embeddings), head.bias, batch.masked_ids, count
     )
     return loss, _sums(loss.detach() * count, hits, batch.masked_ids)
 

@@ -39,11 +39,11 @@ class Sequences:
 def encode_sequences(
     tokenizer: Tokenizer,
     first: Sequence[str],
-    second: Sequence[str] | None,
+    second: Sequence[str | None] | None,
     max_length: int,
     overflow: Overflow = "right",
 ) -> Sequences:
-    """Rows of at most `max_length` for each text of `first`, or for each pair with `second`.
+    """Rows of at most `max_length` for each text of `first`, or its pair with one of `second`.
 
     `overflow` says what becomes of what is longer. Cut on the `right`, as the fast tokenizers of
     Hugging Face do, or on the `left`, pairs lose tokens from the longer text first. A `window` is
@@ -53,11 +53,13 @@ def encode_sequences(
     ids = special_token_ids(tokenizer)
     a_ids = token_ids(tokenizer, first)
     a_lengths = np.fromiter(map(len, a_ids), np.int64, len(a_ids))
-    b_ids = None if second is None else token_ids(tokenizer, second)
-    if b_ids is None:
-        b_lengths, special = np.zeros_like(a_lengths), 2
-    else:
-        b_lengths, special = np.fromiter(map(len, b_ids), np.int64, len(b_ids)), 3
+    paired = [None] * len(a_ids) if second is None else second
+    is_pair = [each is not None for each in paired]
+    b_ids: list[list[int]] = [[]] * len(a_ids)
+    if any(is_pair):
+        b_ids = token_ids(tokenizer, [each or "" for each in paired])
+    b_lengths = np.fromiter(map(len, b_ids), np.int64, len(b_ids))
+    special = 2 + np.array(is_pair, dtype=np.int64)
     room = max_length - special
     if overflow == "window":
         text, kept_a, kept_b, from_a, from_b = _windows(a_lengths, b_lengths, room)
@@ -72,11 +74,11 @@ def encode_sequences(
     rows = zip(*map(np.ndarray.tolist, (text, kept_a, kept_b, from_a, from_b)), strict=True)
     for number, a_length, b_length, a_start, b_start in rows:
         parts += [[ids.cls], a_ids[number][a_start : a_start + a_length], [ids.sep]]
-        if b_ids is not None:
+        if is_pair[number]:
             parts += [b_ids[number][b_start : b_start + b_length], [ids.sep]]
     return Sequences(
         input_ids=np.array([token for part in parts for token in part], dtype=np.int64),
-        lengths=kept_a + kept_b + special,
+        lengths=kept_a + kept_b + special[text],
         first_lengths=kept_a + 2,
         text=text,
         num_tokens=a_lengths + b_lengths + special,
@@ -85,9 +87,9 @@ def encode_sequences(
 
 
 def _windows(
-    first: IntArray, second: IntArray, room: int
+    first: IntArray, second: IntArray, room: IntArray
 ) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-    """Windows over the longer text of pairs of these lengths, [N].
+    """Windows over the longer text of pairs of these lengths, [N], with so much room each.
 
     The pair that each is of, what is kept of its first and second text, and from which token on,
     [R] each.
@@ -147,7 +149,9 @@ def word_pieces(tokenizer: Tokenizer, words: Iterable[str]) -> WordPieces:
     )
 
 
-def truncate_pairs(first: IntArray, second: IntArray, room: int) -> tuple[IntArray, IntArray]:
+def truncate_pairs(
+    first: IntArray, second: IntArray, room: IntArray | int
+) -> tuple[IntArray, IntArray]:
     """What is kept of pairs of these lengths: the longer gives way until both are equal.
 
     Where both are cut and `room` is odd, the longer keeps one token more, of equals the second.

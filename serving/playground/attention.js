@@ -52,7 +52,7 @@ export const attention = {
           { name: "A film", values: { text: "A joy from start to end." } },
         ],
   body: (values, model, memory) => ({
-    inputs: oneOrPair(values),
+    inputs: oneOrPair(values, model),
     label: values.label,
     layers: [layerOf(memory, model)],
   }),

@@ -33,7 +33,7 @@ export const classify = {
       name,
       values: { text: first, second },
     })),
-  body: (values) => ({ inputs: oneOrPair(values), overflow: values.overflow }),
+  body: (values, model) => ({ inputs: oneOrPair(values, model), overflow: values.overflow }),
   show: ({ results: [found] }) => {
     if (found.value !== undefined) return [];
     const given = found.labels ?? [found.label];
@@ -55,6 +55,7 @@ export const classify = {
 };
 
 /** What `inputs` is of a text and perhaps a second one, which are the values of two fields. */
-export function oneOrPair({ text: first, second }) {
-  return second === null ? first : { text: first, text_pair: second };
+export function oneOrPair({ text: first, second }, model) {
+  const isOne = second === null || (second === "" && model.reads_pairs === "either");
+  return isOne ? first : { text: first, text_pair: second };
 }

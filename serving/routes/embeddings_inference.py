@@ -1,7 +1,7 @@
 """Routes of Text Embeddings Inference (TEI): /embed, /embed_all, /predict, /similarity."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from serving.models import ServedModel
 from serving.problems import foreign_refusals
 from serving.routes.query_parameters import refuse_unknown_parameters
 from serving.schemas.embeddings_inference import (
+    Compared,
     EmbedAllRequest,
     EmbedRequest,
     Prediction,
@@ -25,7 +26,13 @@ from serving.schemas.embeddings_inference import (
     SimilarityRequest,
 )
 from serving.schemas.fields import OverflowOrError
-from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, texts_of
+from serving.sentence_vectors import (
+    Wanted,
+    read_headers,
+    sentence_vectors,
+    texts_of,
+    with_prompt,
+)
 
 OR_TRUNCATE = "shorten it, or set truncate, where the route has it"
 """What clients of these routes can do about a text that is too long."""
@@ -61,7 +68,8 @@ class EmbeddingsInferenceRoutes:
     async def embed(self, request: EmbedRequest, model: str | None = None) -> Response:
         """One vector of each text."""
         encoder = self._engine.traffic.find_embedder(model)
-        wanted = Wanted(request.normalize, request.dimensions, _overflow(request.truncate, request))
+        overflow = _overflow(request.truncate, request)
+        wanted = Wanted(request.normalize, request.dimensions, overflow, request.prompt_name)
         inputs = replace(texts_of(encoder, request.inputs, "inputs"), if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
         return json_of(found.vectors.tolist(), found.headers)
@@ -72,6 +80,7 @@ class EmbeddingsInferenceRoutes:
         choice = FeatureChoice(max_length=encoder.sentence_pooling.max_length)
         overflow = _overflow(request.truncate, request)
         inputs = replace(Inputs.of(request.inputs), if_too_long=OR_TRUNCATE)
+        inputs = with_prompt(encoder, inputs, request.prompt_name)
         found = await self._engine.token_states(encoder, choice, inputs, overflow)
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
         return json_of([each.vectors.tolist() for each in found], headers)
@@ -92,7 +101,7 @@ class EmbeddingsInferenceRoutes:
         codec = LabelScores(task, "none" if request.raw_scores else None)
         check_pairs(inputs, task, served.name)
         found = await self._engine.ask(served, codec, inputs, overflow)
-        answers = [best_labels(each.found["scores"]) for each in found]
+        answers = [best_labels(task, each.found["scores"]) for each in found]
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
         return json_of(answers if is_many else answers[0], headers)
 
@@ -101,35 +110,30 @@ class EmbeddingsInferenceRoutes:
         encoder = self._engine.traffic.find_embedder(model)
         parameters = request.parameters
         overflow = "error" if parameters is None else _overflow(parameters.truncate, parameters)
-        compared = request.inputs
-        scores, headers = await similarities(
-            self._engine, encoder, compared.source_sentence, compared.sentences, overflow
-        )
+        wanted = Wanted(True, None, overflow, parameters and parameters.prompt_name)
+        scores, headers = await similarities(self._engine, encoder, request.inputs, wanted)
         return json_of(scores, headers)
 
 
 async def similarities(
-    engine: Engine,
-    encoder: ServedModel,
-    source: str,
-    sentences: Sequence[str],
-    overflow: OverflowOrError,
+    engine: Engine, encoder: ServedModel, compared: Compared, wanted: Wanted
 ) -> tuple[list[float], dict[str, str]]:
     """The cosine between the source's vector and that of each sentence; headers of the answer."""
     inputs = Inputs(
-        [source, *sentences],
+        [compared.source_sentence, *compared.sentences],
         lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
         OR_TRUNCATE,
     )
-    found = await sentence_vectors(engine, encoder, inputs, Wanted(True, None, overflow))
+    found = await sentence_vectors(engine, encoder, inputs, wanted)
     return np.clip(found.vectors[1:] @ found.vectors[0], -1, 1).tolist(), found.headers
 
 
-def best_labels(scores: dict[str, float]) -> list[dict[str, Any]]:
-    """Labels with their scores, best first."""
+def best_labels(task: Classification, scores: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The labels as their model's folder has them, with their scores, best first."""
+    named = zip(task.output_names, scores.values(), strict=True)
     return [
         {"label": label, "score": score}
-        for label, score in sorted(scores.items(), key=lambda each: -each[1])
+        for label, score in sorted(named, key=lambda each: -each[1])
     ]
 
 

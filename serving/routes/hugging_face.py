@@ -89,7 +89,7 @@ class HuggingFaceRoutes:
         codec = LabelScores(task, request.parameters.function_to_apply)
         found = await self._engine.ask(served, codec, inputs, "error")
         top_k = request.parameters.top_k
-        return _answer([best_labels(each.found["scores"])[:top_k] for each in found], found)
+        return _answer([best_labels(task, each.found["scores"])[:top_k] for each in found], found)
 
     async def token_classification(
         self, request: TokenClassificationRequest, model: str | None = None
@@ -166,7 +166,7 @@ class HuggingFaceRoutes:
         if fields.truncate:
             is_left = (fields.truncation_direction or "right").lower() == "left"
             overflow = "left" if is_left else "right"
-        wanted = Wanted(fields.normalize, fields.dimensions, overflow)
+        wanted = Wanted(fields.normalize, fields.dimensions, overflow, fields.prompt_name)
         inputs = replace(Inputs.of(request.inputs), if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
         if fields.encoding_format == "base64":
@@ -210,10 +210,8 @@ class HuggingFaceRoutes:
     ) -> Response:
         """The cosine between a sentence's vector and those of others."""
         encoder = self._engine.traffic.find_embedder(model)
-        compared = request.inputs
-        scores, headers = await similarities(
-            self._engine, encoder, compared.source_sentence, compared.sentences, "error"
-        )
+        wanted = Wanted(normalize=True)
+        scores, headers = await similarities(self._engine, encoder, request.inputs, wanted)
         return json_of(scores, headers)
 
 

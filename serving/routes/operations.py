@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from bert_core.lineage import Lineage
 from bert_core.quantization import Precision
-from serving.abilities import reads_pairs, routes_of
+from serving.abilities import ReadsPairs, reads_pairs, routes_of
 from serving.engine import Engine
 from serving.followed import source_of
 from serving.limits import Limits
@@ -74,14 +74,14 @@ class ModelInfo(BaseModel):
     neither the folder nor the registry says anything: run, training data, code, metrics. Of a model
     that follows its address at MLflow `refused` is the version that was not let in, if there is
     one, and `registry` what became of the last question. `routes` are those of our own that it
-    answers at; `reads_pairs` is whether it classifies pairs, not single texts, None of one that
-    does not classify. `canary` answers a share of its requests, `shadow` is asked them too and only
-    compared; None where there is none.
+    answers at. `reads_pairs` is whether it classifies pairs, not single texts: `either` where its
+    folder does not say it, None of one that does not classify. `canary` answers a share of its
+    requests, `shadow` is asked them too and only compared; None where there is none.
     """
 
     task: str | None
     routes: list[str]
-    reads_pairs: bool | None
+    reads_pairs: ReadsPairs | None
     labels: list[str]
     heads: list[str]
     sha256: str | None

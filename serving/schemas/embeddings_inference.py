@@ -11,7 +11,7 @@ Side = Literal["Left", "left", "Right", "right"]
 
 
 class _Request(BaseModel):
-    """What all of its requests have; a prompt is refused, as our folders have none."""
+    """What all of its requests have."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -19,7 +19,10 @@ class _Request(BaseModel):
         default=None, description="whether a text that is too long is cut; else it is refused"
     )
     truncation_direction: Side = Field(default="Right", description="on which side it is cut")
-    prompt_name: None = Field(default=None, description="prompts are not known here")
+
+
+PromptName = Annotated[str, Field(max_length=200)] | None
+"""Which prompt of the model's folder stands before each text; by default the folder's own."""
 
 
 class EmbedRequest(_Request):
@@ -28,6 +31,7 @@ class EmbedRequest(_Request):
     model_config = example(inputs=["A cat sleeps.", "The bank raised its rates."])
 
     inputs: InputText | list[InputText] | list[TokenId] | list[list[TokenId]]
+    prompt_name: PromptName = None
     normalize: bool = True
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
@@ -38,6 +42,7 @@ class EmbedAllRequest(_Request):
     model_config = example(inputs="A cat sleeps.")
 
     inputs: InputText | list[InputText]
+    prompt_name: PromptName = None
 
 
 class PredictRequest(_Request):
@@ -52,6 +57,7 @@ class PredictRequest(_Request):
         | Annotated[list[InputText], Field(min_length=1, max_length=2)]
         | list[Annotated[list[InputText], Field(min_length=1, max_length=2)]]
     )
+    prompt_name: None = None
     raw_scores: bool = Field(default=False, description="what the model says, as it is")
 
 
@@ -76,7 +82,7 @@ class _SimilarityParameters(BaseModel):
 
     truncate: bool | None = None
     truncation_direction: Side = "Right"
-    prompt_name: None = None
+    prompt_name: PromptName = None
 
 
 class SimilarityRequest(BaseModel):

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bert_core.tasks.label_scores import ScoreFunction
+from bert_core.tasks.classification import ScoreFunction
 from bert_core.tasks.text_tagging import Aggregation
-from serving.schemas.embeddings_inference import Compared
+from serving.schemas.embeddings_inference import Compared, PromptName
 from serving.schemas.fields import InputText, TextPair, example
 
 Direction = Literal["Left", "left", "Right", "right"]
@@ -128,7 +128,7 @@ class FeatureExtractionParameters(_Closed):
     truncation_direction: Direction | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    prompt_name: None = None
+    prompt_name: PromptName = None
 
 
 class FeatureExtractionRequest(FeatureExtractionParameters):

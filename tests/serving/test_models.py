@@ -117,8 +117,12 @@ def test_a_warm_model_has_computed(served):
 def test_what_the_folder_says_is_known_when_it_is_gone(folders, tmp_path):
     folder = shutil.copytree(folders[0] / "encoder", tmp_path / "encoder")
     (folder / "1_Pooling").mkdir()
-    module = {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}
-    (folder / "modules.json").write_text(json.dumps([module]))
+    kinds = {"Transformer": "", "Pooling": "1_Pooling"}
+    modules = [
+        {"type": f"sentence_transformers.models.{kind}", "path": path}
+        for kind, path in kinds.items()
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
     (model,) = load_models({"encoder": folder}).values()
     try:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer import modules
 
 from serving.engine import Engine
 from serving.inputs import Inputs
@@ -60,6 +62,62 @@ def test_texts_and_tokens_are_told_apart(engine):
     assert texts_of(model, [], "input").items == []
     with pytest.raises(RequestError, match="an id that is none"):
         texts_of(model, [ids, [99999]], "input")
+
+
+@pytest.fixture
+def prompted(tmp_path, start_server):
+    """A server of a folder with prompts and a map after the pooling, and the folder."""
+    encoder = modules.Transformer(str(FOLDER), max_seq_length=64)
+    parts = [encoder, modules.Pooling(384), Dense(384, 20), modules.Normalize()]
+    prompts = {"query": "Query: ", "document": ""}
+    SentenceTransformer(
+        modules=parts, device="cpu", prompts=prompts, default_prompt_name="query"
+    ).save(str(tmp_path / "prompted"))
+    folders = {"prompted": tmp_path / "prompted"}
+    models = load_models(folders)
+    yield start_server(Engine(models), folders), folders["prompted"]
+    close_models(list(models.values()))
+
+
+def test_prompts_of_the_folder_are_put_before_texts(prompted):
+    server, folder = prompted
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    for name in (None, "query", "document"):
+        expected = theirs.encode(TEXTS, prompt_name=name)
+        for path, body in {
+            "/embed": {"inputs": TEXTS, "prompt_name": name},
+            "/hf/feature-extraction": {"inputs": TEXTS, "prompt_name": name},
+            "/hf/feature-extraction?model=prompted": {
+                "inputs": TEXTS,
+                "parameters": {"prompt_name": name},
+            },
+        }.items():
+            status, found = server.ask(path, body)
+            assert status == 200, found
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+        compared = {"source_sentence": TEXTS[0], "sentences": TEXTS[2:]}
+        _, found = server.ask(
+            "/similarity", {"inputs": compared, "parameters": {"prompt_name": name}}
+        )
+        np.testing.assert_allclose(found, expected[2:] @ expected[0], atol=1e-5)
+        _, tokens = server.ask("/embed_all", {"inputs": TEXTS[0], "prompt_name": name})
+        of_tokens = theirs.encode(TEXTS[0], prompt_name=name, output_value="token_embeddings")
+        np.testing.assert_allclose(tokens[0], of_tokens.numpy(), atol=1e-5)
+    _, found = server.ask("/v1/embeddings", {"input": TEXTS, "model": "prompted"})
+    vectors = [each["embedding"] for each in found["data"]]
+    np.testing.assert_allclose(vectors, theirs.encode(TEXTS), atol=1e-5)
+    _, short = server.ask("/embed", {"inputs": TEXTS[0], "dimensions": 5})
+    part = theirs.encode(TEXTS[0])[:5]
+    np.testing.assert_allclose(short[0], part / np.linalg.norm(part), atol=1e-5)
+
+
+def test_a_prompt_that_the_folder_lacks_is_the_clients_mistake(prompted):
+    server, _ = prompted
+    for path in ("/embed", "/embed_all", "/hf/feature-extraction"):
+        status, found = server.ask(path, {"inputs": "a", "prompt_name": "passage"})
+        assert status == 422 and "passage" in found["error"], path
+    status, found = server.ask("/embed", {"inputs": "a", "dimensions": 21})
+    assert status == 422, found
 
 
 def test_headers_are_of_all_texts():

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError, nearest
-from bert_core.model_folder import CONFIG, WEIGHTS, load_model_folder
+from bert_core.model_folder import CONFIG, load_model_folder, weight_files
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tables import TaskDataError
@@ -122,6 +122,6 @@ def open_encoder(model: str, storage: Path, tracking_uri: str) -> EncoderFolder:
     path = found.folder
     config, _, tokenizer = load_model_folder(path)
     total = hashlib.sha256(tokenizer_hash(tokenizer).encode())
-    for name in (CONFIG, WEIGHTS):
-        total.update(file_sha256(path / name).encode())
+    for file in (path / CONFIG, *weight_files(path)):
+        total.update(file_sha256(file).encode())
     return EncoderFolder(path, config, tokenizer, total.hexdigest(), found.version)

@@ -43,11 +43,11 @@ class FinetuningJob(TrainingJob):
 
     def checkpoint_bytes(self) -> int:
         """Weights and moments, and the best epoch's weights beside them."""
-        from bert_core.model_folder import WEIGHTS
+        from bert_core.model_folder import weight_files
         from bert_core.training.state_tensors import MOMENTS_PER_WEIGHT
 
         copies = 2 + MOMENTS_PER_WEIGHT[self.settings.optimizer.name]
-        return copies * (self.encoder.path / WEIGHTS).stat().st_size
+        return copies * sum(file.stat().st_size for file in weight_files(self.encoder.path))
 
     def run(self) -> tuple["OpenRun", dict[str, Any]]:
         """See `workflows.finetuning.worker.open_finetuning` and `feature_worker.open_features`."""

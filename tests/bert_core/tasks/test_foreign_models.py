@@ -167,6 +167,87 @@ def test_the_kind_of_a_classifier(folder, config, kind, labels):
 
 
 @pytest.mark.parametrize(
+    ("said", "labels", "published"),
+    [
+        ({"id2label": {"2": "c", "0": "a", "1": "b"}}, ("a", "b", "c"), ("a", "b", "c")),
+        ({"id2label": None}, ("0", "1", "2"), ("LABEL_0", "LABEL_1", "LABEL_2")),
+        ({"id2label": {}}, ("0", "1", "2"), ("LABEL_0", "LABEL_1", "LABEL_2")),
+        ({}, ("0", "1", "2"), ("LABEL_0", "LABEL_1", "LABEL_2")),
+        ({"id2label": {"0": 5, "1": True, "2": "x"}}, ("5", "True", "x"), ("5", "True", "x")),
+        (
+            {"id2label": {"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}},
+            ("LABEL_1", "LABEL_0", "LABEL_2"),
+            ("LABEL_1", "LABEL_0", "LABEL_2"),
+        ),
+    ],
+)
+def test_labels_are_those_of_the_folder(folder, said, labels, published):
+    path, _ = folder(CLASSIFIER, num_labels=3)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | said))
+    task = load_predictor(path).task
+    assert (task.labels, task.output_names) == (labels, published)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"0": "a", "1": "b"}, {"1": "a", "2": "b", "3": "c"}, {"a": "a"}, ["a", "b", "c"]]
+    + [{"0": "a", "1": "a", "2": "b"}, {"0": "a", "1": "b", "2": "c", "3": "d"}],
+)
+@pytest.mark.parametrize("architecture", [CLASSIFIER, TAGGER])
+def test_labels_that_are_not_those_of_the_outputs_are_refused(folder, architecture, labels):
+    path, _ = folder(architecture, num_labels=3)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"id2label": labels}))
+    with pytest.raises(ModelFolderError, match="id2label"):
+        load_predictor(path)
+
+
+def test_tags_without_names_keep_the_usual_ones(folder):
+    assert load_predictor(folder(TAGGER, num_labels=2)[0]).task.labels == ("LABEL_0", "LABEL_1")
+
+
+def test_texts_and_pairs_are_read_unless_the_task_says_it(folder):
+    path, model = folder(CLASSIFIER, labels=["a", "b"])
+    predictor = load_predictor(path)
+    assert predictor.task.reads_pairs is None
+    texts = [Text("the cat", "sat", None), Text("the cat", None, None)]
+    both, _ = predictor.predict(texts)
+    for each, expected in zip(texts, both, strict=True):
+        (alone,), rows = predictor.predict([each])
+        inputs, _ = rows_of(rows)
+        with torch.no_grad():
+            theirs = model(**inputs).logits.softmax(-1)[0].tolist()
+        assert [*expected["scores"].values()] == pytest.approx(theirs, abs=1e-5)
+        assert [*alone["scores"].values()] == pytest.approx(theirs, abs=1e-5)
+    for name, expected in {"mrpc": True, "sst2": False}.items():
+        path, _ = folder(CLASSIFIER)
+        assert load_predictor(path, task_name=name).task.reads_pairs is expected
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"activation_fn": "torch.nn.modules.activation.Tanh"}, "Tanh"),
+        ({"default_prompt_name": "query", "prompts": {"query": "Query: "}}, "prompt"),
+    ],
+)
+def test_what_is_not_done_of_a_cross_encoder_is_refused(folder, said, named):
+    path, _ = folder(CLASSIFIER, num_labels=1)
+    (path / "config_sentence_transformers.json").write_text(json.dumps(said))
+    with pytest.raises(ModelFolderError, match=named):
+        load_predictor(path)
+
+
+def test_rows_of_a_cross_encoder_are_as_long_as_its_folder_says(folder):
+    path, _ = folder(CLASSIFIER, num_labels=1)
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 32}')
+    assert load_predictor(path).task.max_length == 48
+    (path / "modules.json").write_text("[]")
+    assert load_predictor(path).task.max_length == 32
+
+
+@pytest.mark.parametrize(
     ("name", "labels", "expected"),
     [
         ("mrpc", None, ("0", "1")),

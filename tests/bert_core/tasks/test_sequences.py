@@ -81,3 +81,18 @@ def test_the_longer_of_a_pair_gives_way_first():
     kept = truncate_pairs(first, second, 19)
     assert np.stack(kept, 1).tolist() == [[3, 4], [14, 5], [9, 10], [9, 10], [9, 10]]
     assert np.stack(truncate_pairs(np.array([40]), np.array([30]), 19), 1).tolist() == [[10, 9]]
+
+
+@pytest.mark.parametrize("overflow", ["right", "left", "window"])
+@pytest.mark.parametrize("max_length", [8, 15, 200])
+def test_texts_and_pairs_may_stand_side_by_side(tokenizer, some_texts, max_length, overflow):
+    first, second = sides_of(some_texts(range(40), pairs=True))
+    mixed = [each if number % 3 else None for number, each in enumerate(second)]
+    found = encode_sequences(tokenizer, first, mixed, max_length, overflow)
+    alone = [
+        encode_sequences(tokenizer, [a], None if b is None else [b], max_length, overflow)
+        for a, b in zip(first, mixed, strict=True)
+    ]
+    for name in ("input_ids", "lengths", "first_lengths", "num_tokens", "truncated"):
+        expected = np.concatenate([getattr(each, name) for each in alone])
+        np.testing.assert_array_equal(getattr(found, name), expected)

@@ -13,7 +13,7 @@ from serving.schemas.hugging_face import (
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (FeatureExtractionRequest, {"inputs": "a", "prompt_name": "query"}),
+        (FeatureExtractionRequest, {"inputs": "a", "prompt_name": 5}),
         (FeatureExtractionRequest, {"inputs": "a", "parameters": {"pooling": "cls"}}),
         (QuestionAnsweringRequest, {"inputs": {"question": "a", "context": "b", "c": "d"}}),
         (TokenClassificationRequest, {"inputs": "a", "parameters": {"stride": -1}}),

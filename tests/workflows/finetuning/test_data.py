@@ -2,6 +2,7 @@ import json
 
 import pytest
 from finetuning_runs import arguments, write_encoder, write_task
+from safetensors.torch import load_file, save_file
 
 from bert_core.errors import UserError
 from bert_core.tokenizer import load_tokenizer
@@ -42,6 +43,23 @@ def test_an_encoder_is_a_folder_or_the_name_of_a_run(storage):
     assert run.sha256 == folder.sha256 and run.config.max_position_embeddings == 32
     with pytest.raises(UserError, match="no such model: pretraned"):
         open_encoder("pretraned", storage, "sqlite://")
+
+
+def test_weights_of_an_encoder_may_lie_in_shards(storage):
+    folder = storage / "encoder"
+    whole = open_encoder(str(folder), storage, "sqlite://").sha256
+    weights = load_file(folder / "model.safetensors")
+    files = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(weights)}
+    for file in set(files.values()):
+        some = {name: each for name, each in weights.items() if files[name] == file}
+        save_file(some, folder / file, metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (folder / "model.safetensors").unlink()
+    (folder / "checksums").unlink()
+    in_shards = open_encoder(str(folder), storage, "sqlite://").sha256
+    other = {name: each + 1 if each.is_floating_point() else each for name, each in some.items()}
+    save_file(other, folder / file, metadata={"format": "pt"})
+    assert len({whole, in_shards, open_encoder(str(folder), storage, "sqlite://").sha256}) == 3
 
 
 def test_data_may_be_a_data_set_of_the_hub(storage, tmp_path, monkeypatch):

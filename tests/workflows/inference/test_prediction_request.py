@@ -1,5 +1,7 @@
 """What is asked of a model; what comes of it is in test_predict.py."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from bert_core.features.strategies import STRATEGIES
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.predictor import load_predictor
 from bert_core.tasks.classification import Text
+from bert_core.tasks.foreign_models import ForeignClassification
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.squad import Question
 from bert_core.text.reading.texts import NamedTexts
@@ -33,6 +36,15 @@ def test_the_columns_are_those_that_the_task_reads(models):
     assert ask(models["paraphrase"]).columns == pair
     assert ask(models["paraphrase"], text_pair_column="b").columns["text_pair_column"] == "b"
     assert [*ask(models["answers"]).columns] == ["context_column", "question_column"]
+
+
+def test_a_model_that_does_not_say_it_reads_pairs_where_a_column_is_named(models):
+    task = ForeignClassification(labels=("a", "b"), published_labels=("a", "b"))
+    predictor = replace(models["sentiment"], task=task)
+    assert ask(predictor).columns == {"text_column": "text"}
+    asked = ask(predictor, text_pair_column="b")
+    assert asked.columns == {"text_column": "text", "text_pair_column": "b"}
+    assert asked.examples([NamedTexts("a", ("one", "two"))]) == [Text("one", "two", None)]
 
 
 def test_records_become_examples(models):

@@ -1,0 +1,214 @@
+"""The files beside a vocabulary -> the settings of its tokenizer, as `AutoTokenizer` reads them.
+
+Precedence and defaults are those of `transformers` 5 for a BERT model.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from tokenizers import AddedToken
+
+from bert_core.errors import UserError
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TRANSFORMER_SETTINGS = "sentence_bert_config.json"
+"""What sentence-transformers sets of an encoder and its tokenizer."""
+
+T = TypeVar("T", dict[str, Any], list[Any])
+
+_NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+"""The special tokens that settings name, in the order in which `transformers` adds them."""
+
+_DEFAULTS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+
+_BERT_CLASSES = {
+    f"{name}Tokenizer"
+    for name in ("Bert", "ConvBert", "DistilBert", "Electra", "Lxmert", "MobileBert", "SqueezeBert")
+}
+"""Classes of `transformers` that split text as BERT's; each also has a name that ends in Fast."""
+
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
+
+_SHORTEST_ROW = 8
+
+
+class TokenizerSettings(BaseModel):
+    """What decides the tokens of a text, besides the vocabulary.
+
+    `numbered` are added tokens in the order of their ids, `special` those that have a name.
+    `lowercase_first` is `do_lower_case` of sentence-transformers, a step before the tokenizer's own
+    normalisation. `split_special_tokens` cannot be stored in a tokenizer.json and is refused.
+    """
+
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+
+    tokenizer_class: str = "BertTokenizer"
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+    split_special_tokens: Literal[False] = False
+    lowercase_first: bool = False
+    model_input_names: list[str] | None = None
+    numbered: list[AddedToken]
+    special: dict[str, AddedToken]
+    extra: list[AddedToken]
+
+    @property
+    def splits_as_bert(self) -> bool:
+        """Whether the class splits text as BERT's does."""
+        return _splits_as_bert(self.tokenizer_class)
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether the second text of a pair is segment 1; else all tokens are of segment 0."""
+        if self.model_input_names is not None:
+            return "token_type_ids" in self.model_input_names
+        return self.tokenizer_class.removesuffix("Fast") != "DistilBertTokenizer"
+
+    def added_tokens(self, present: Sequence[AddedToken] = ()) -> list[AddedToken]:
+        """What `transformers` adds to a tokenizer with the tokens `present`, in its order."""
+        same = {repr(token) for token in present}
+        added = [token for token in self.numbered if repr(token) not in same]
+        known = {token.content for token in (*present, *added)}
+        for token in (*self.special.values(), *self.extra):
+            if token.content not in known and token not in added:  # the last of a name counts
+                added.append(token)
+        special = {token.content for token in self.special.values()}
+        for token in added:
+            token.special = token.special or token.content in special
+        return added
+
+
+def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
+    """Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json of a folder.
+
+    With `added_tokens_decoder` in the first, the two older files count for nothing. Without it the
+    second overrides the first, and the third adds tokens. The class may stand in config.json.
+    Raises `UserError`, naming the file, for what cannot be read or is not supported.
+    """
+    path = folder / TOKENIZER_CONFIG
+    said = read_object(path)
+    try:
+        extra = said.get("extra_special_tokens") or said.get("additional_special_tokens") or []
+        said, extra = _with_named(said, extra)
+        numbered = said.get("added_tokens_decoder")
+        if numbered is None:
+            path = folder / "special_tokens_map.json"
+            older = read_object(path)
+            said |= {name: _token(each, special=True) for name, each in _tokens_in(older).items()}
+            said, more = _with_named(said, older.get("extra_special_tokens") or [])
+            extra = [*extra, *more]
+            path = folder / "added_tokens.json"
+            known = [*(said.get(name) for name in _NAMED), *extra]
+            special = {_token(each).content for each in known if each}
+            numbered = {
+                index: {
+                    "content": token,
+                    "special": token in special,
+                    "normalized": token not in special,
+                }
+                for token, index in read_object(path).items()
+            }
+            extra = extra or older.get("additional_special_tokens") or []
+        path = folder / TOKENIZER_CONFIG
+        if not said.get("tokenizer_class"):
+            of_model = read_object(folder / "config.json").get("tokenizer_class")
+            said["tokenizer_class"] = of_model or "BertTokenizer"
+        by_id = sorted(numbered.items(), key=lambda each: int(each[0]))
+        return TokenizerSettings.model_validate(
+            said
+            | {
+                "lowercase_first": _lowercases_first(folder),
+                "numbered": [_token(token) for _, token in by_id],
+                "special": _special_tokens(said),
+                "extra": [_token(each) for each in extra],
+            }
+        )
+    except (ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError("wrong settings of a tokenizer", str(path), reason) from error
+
+
+def _lowercases_first(folder: Path) -> bool:
+    if not (folder / "modules.json").is_file():
+        return False
+    return read_object(folder / TRANSFORMER_SETTINGS).get("do_lower_case") or False
+
+
+def longest_row(folder: Path, positions: int) -> int:
+    """`model_max_length` of a folder's tokenizer_config.json, at most the encoder's `positions`.
+
+    Raises `UserError` for a length without room for a text.
+    """
+    path = folder / TOKENIZER_CONFIG
+    said = read_object(path)
+    length = said.get("model_max_length", said.get("max_len"))
+    if length is None:
+        return positions
+    if type(length) not in (int, float) or not length >= _SHORTEST_ROW:
+        remedy = f"write a number of at least {_SHORTEST_ROW}, or leave it out"
+        raise UserError(f"model_max_length {length!r}", str(path), remedy)
+    return int(min(length, positions))  # `transformers` writes 10^30 where nobody has said it
+
+
+def _splits_as_bert(tokenizer_class: str) -> bool:
+    return tokenizer_class.removesuffix("Fast") in _BERT_CLASSES
+
+
+def _special_tokens(said: Mapping[str, Any]) -> dict[str, AddedToken]:
+    """The tokens with a name. Raises `ValueError` where one of BERT's five is called otherwise."""
+    tokens = _tokens_in({**_DEFAULTS, **said} if _splits_as_bert(said["tokenizer_class"]) else said)
+    for name, usual in _DEFAULTS.items():
+        if name in tokens and _token(tokens[name]).content != usual:
+            raise ValueError(
+                f"{name} {_token(tokens[name]).content!r}: only {usual!r} is supported"
+            )
+    order = [name for name in _NAMED if name in tokens]
+    return {name: _token(tokens[name]) for name in dict.fromkeys([*order, *tokens])}
+
+
+def _with_named(
+    said: dict[str, Any], extra: list[Any] | dict[str, Any]
+) -> tuple[dict[str, Any], list[Any]]:
+    """Extra tokens that come with names are special tokens like any other."""
+    if isinstance(extra, dict):
+        return said | {f"{name}_token": each for name, each in extra.items()}, []
+    return said, extra
+
+
+def _tokens_in(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: each
+        for name, each in said.items()
+        if name.endswith("_token") and isinstance(each, str | dict | AddedToken) and each
+    }
+
+
+def _token(said: str | Mapping[str, Any] | AddedToken, *, special: bool = False) -> AddedToken:
+    """A token as JSON has it: its text, or its text and how it is found."""
+    if isinstance(said, AddedToken):
+        return said
+    if isinstance(said, str):
+        return AddedToken(said, special=True)
+    flags = {name: said[name] for name in _FLAGS if name in said}
+    return AddedToken(said["content"], **flags, special=special or said.get("special", False))
+
+
+def read_object(path: Path, kind: type[T] = dict) -> T:
+    """The JSON object, or the list, of a file; an empty one where there is no file.
+
+    Raises `UserError` for a file that holds something else.
+    """
+    if not path.is_file():
+        return kind()
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError("cannot be read", str(path), f"restore the file; {error}") from error
+    if not isinstance(found, kind):
+        wanted = "object" if kind is dict else "list"
+        raise UserError(f"no JSON {wanted}", str(path), "restore the file")
+    return found
