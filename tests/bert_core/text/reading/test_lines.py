@@ -33,3 +33,11 @@ def test_line_ends_byte_order_mark_and_nul(tmp_path, read):
         write_file(tmp_path / "a.txt", b"\xef\xbb\xbf= T =\r\na\0b\r\n\r\nc\r\n")
     )
     assert documents == ["ab\nc"] and dropped == {"heading_lines": 1}
+
+
+@pytest.mark.parametrize("start", [b"", b"a", b"\xf0\x9f\x8e\x88"])
+def test_a_line_of_nothing_but_damaged_characters_ends(tmp_path, monkeypatch, start, read):
+    monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 64)
+    documents, dropped = read(write_file(tmp_path / "a.txt", start + b"\x80" * 300))
+    assert "".join(documents[0].split("\n")) == start.decode() + "\ufffd" * 300
+    assert dropped["invalid_utf8_characters_replaced"] == 300
