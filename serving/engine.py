@@ -22,7 +22,7 @@ from bert_core.tasks.windows import Overflow
 from serving.batching import Work
 from serving.drift import DriftFigures
 from serving.followed import Followed, Place
-from serving.inputs import Inputs, has_more_tokens, texts_in
+from serving.inputs import Inputs, has_more_tokens, is_cut_into_more, texts_in
 from serving.limits import Limits
 from serving.metrics import Metrics
 from serving.models import ModelLoader, ServedModel
@@ -46,6 +46,8 @@ KindOfTask = TypeVar("KindOfTask", bound=Task)
 _QUICK_CHARACTERS = 8192
 """Texts of so many are encoded at once, on the event loop: a thread costs more than it saves."""
 _QUICK_TOKENS = 2048
+_USUAL_CHARACTERS = 8
+"""Of a token, at most: of texts with more the tokens are counted before they are all kept."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +152,14 @@ class Engine:
         With the overflow `error` the codec cuts, and what was cut is refused. Raises
         `RequestError`, `OverloadedError` or `DeadlineError`.
         """
-        is_long = self._check_size(inputs)
+        is_long = await self._check_size(model, inputs)
         with span("encode"):
             rows = await self._run(is_long, partial(codec.encode, inputs.items, model.tokenizer))
         self._check_rows(rows, rows.truncated, inputs, model, overflow)
         work = (work_of or model.work)(rows)
         self._check_numbers(len(rows.places), work.width)
         (outputs,) = await self._compute(model, work)
-        is_long = len(rows.input_ids) > _QUICK_TOKENS
+        is_long = is_long or len(rows.input_ids) > _QUICK_TOKENS
         with span("decode"):
             found = await self._run(is_long, partial(codec.decode, outputs, rows, inputs.items))
         self.metrics.count_truncated(model.name, rows.num_truncated)
@@ -202,7 +204,7 @@ class Engine:
     async def _encode(
         self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
     ) -> EncodedTexts:
-        is_long = self._check_size(inputs)
+        is_long = await self._check_size(model, inputs)
         encode = partial(encode_texts, model.extractor(choice), inputs.items, overflow)
         with span("encode"):
             encoded = await self._run(is_long, encode)
@@ -215,7 +217,7 @@ class Engine:
         self, model: ServedModel, inputs: Inputs, add_special_tokens: bool
     ) -> list[Encoding]:
         """The tokens of each text."""
-        is_long = self._check_size(inputs)
+        is_long = await self._check_size(model, inputs)
         encode = partial(
             model.tokenizer.encode_batch, inputs.items, add_special_tokens=add_special_tokens
         )
@@ -245,7 +247,7 @@ class Engine:
             return function()
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
-    def _check_size(self, inputs: Inputs) -> bool:
+    async def _check_size(self, model: ServedModel, inputs: Inputs) -> bool:
         """Whether the texts are long, so that others would wait for what is done to them.
 
         Raises `RequestError` for too many items, and for texts that are sure to have too many
@@ -262,7 +264,12 @@ class Engine:
         texts = [text for item in inputs.items for text in texts_in(item)]
         size = sum(map(len, texts))
         most = self.limits.max_request_tokens
-        if size > most and has_more_tokens(texts, most):
+        is_too_long = size > most and has_more_tokens(texts, most)
+        if not is_too_long and size > _USUAL_CHARACTERS * most:
+            is_too_long = await self._run(
+                True, partial(is_cut_into_more, model.tokenizer, texts, most)
+            )
+        if is_too_long:
             raise _too_many_tokens(f"more than {most} tokens", most)
         return size > _QUICK_CHARACTERS
 

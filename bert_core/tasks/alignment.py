@@ -78,10 +78,17 @@ def align(tokenizer: Tokenizer, texts: Sequence[str]) -> AlignedTokens:
 
 def _take_in_marks(text: str, offsets: IntArray) -> None:
     """Moves the ends of tokens [n, 2] behind combining marks that are no token's."""
-    for place, char in enumerate(text):
-        if char < "\u0300" or category(char) != "Mn":
-            continue
-        after = int(np.searchsorted(offsets[:, 1], place, side="right"))
-        is_free = after == len(offsets) or offsets[after, 0] > place
-        if is_free and after and offsets[after - 1, 1] == place:
-            offsets[after - 1, 1] += 1
+    marks = [
+        place for place, char in enumerate(text) if char >= "\u0300" and category(char) == "Mn"
+    ]
+    if not marks:
+        return
+    begins, ends = offsets.T.tolist()
+    after = 0
+    for place in marks:
+        while after < len(ends) and ends[after] <= place:
+            after += 1
+        is_free = after == len(ends) or begins[after] > place
+        if is_free and after and ends[after - 1] == place:
+            ends[after - 1] += 1
+    offsets[:, 1] = ends

@@ -100,7 +100,7 @@ def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
 
 def in_iob2(
     sentences: Sequence[TaggedSentence],
-    scheme: Scheme | Literal["auto", "none"],
+    scheme: Scheme | Literal["auto", "io", "none"],
     *,
     refuse: bool,
 ) -> list[TaggedSentence]:
@@ -112,7 +112,7 @@ def in_iob2(
     """
     known = [index for index, each in enumerate(sentences) if each.tags is not None]
     tagged = [sentences[index] for index in known]
-    if scheme == "none" or (scheme == "auto" and _are_plain(tagged)):
+    if scheme in ("io", "none") or (scheme == "auto" and _are_plain(tagged)):
         _refuse_tags(tagged, lambda tag: not tag, "mend the line")
         return [each if each.tags is None else replace(each, scheme=None) for each in sentences]
     _refuse_tags(

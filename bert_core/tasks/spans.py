@@ -3,7 +3,9 @@
 Shapes: I questions, P places, n tokens of a window, m maximum tokens of an answer, k best spans.
 """
 
-from collections.abc import Iterable
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,8 @@ from bert_core.tasks.windows import Windows, max_context
 from bert_core.text.rows.counter_hash import IntArray
 
 FloatArray = npt.NDArray[np.float64]
+
+_WORD = re.compile(r"[^\W_]+")
 
 
 class Span(NamedTuple):
@@ -95,9 +99,14 @@ def distinct_answers(
     stretched to have all of it.
     """
     answers: dict[str, dict[str, Any]] = {}
+    words = [found.span() for found in _WORD.finditer(context)] if whole_words else []
+    seen: set[tuple[int, int]] = set()
     for score, start, end in spans:
         if whole_words:
-            start, end = stretched(context, start, end)  # noqa: PLW2901 - the same span, longer
+            start, end = stretched(words, start, end)  # noqa: PLW2901 - the same span, longer
+        if (start, end) in seen:
+            continue
+        seen.add((start, end))
         text = context[start:end]
         if text not in answers:
             answers[text] = {"text": text, "start": start, "end": end, "score": score}
@@ -106,12 +115,15 @@ def distinct_answers(
     return list(answers.values())
 
 
-def stretched(text: str, start: int, end: int) -> tuple[int, int]:
+def stretched(words: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
     """The characters from `start` up to before `end`, and the words whole that they are part of."""
-    while 0 < start < end and text[start].isalnum() and text[start - 1].isalnum():
-        start -= 1
-    while start < end < len(text) and text[end - 1].isalnum() and text[end].isalnum():
-        end += 1
+    if start >= end:
+        return start, end
+    # The first word that ends behind the first character, the last that begins before the end.
+    first = bisect_right(words, start, key=lambda word: word[1])
+    last = bisect_left(words, end, key=lambda word: word[0]) - 1
+    if first <= last:
+        start, end = min(start, words[first][0]), max(end, words[last][1])
     return start, end
 
 

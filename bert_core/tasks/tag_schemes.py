@@ -35,7 +35,7 @@ def is_plain(tag: str) -> bool:
 def split_tag(tag: str) -> tuple[str, str]:
     """Prefix and type of a tag; a type may have hyphens, that of O is empty.
 
-    A word with a plain tag, NN, is an entity of that type, alone: B-NN.
+    A word with a plain tag, NN, is an entity of that type, alone: B-NN; see `Tags.from_codes`.
     """
     if is_plain(tag):
         return _LETTERS[_B], tag
@@ -68,15 +68,28 @@ class Tags:
         return cls.from_codes(np.array(codes, dtype=np.int64), tuple(known), lengths)
 
     @classmethod
-    def from_codes(cls, codes: IntArray, names: Sequence[str], lengths: IntArray) -> Self:
-        """The tags with these numbers, [W], among `names`; `lengths` are those of the sentences."""
+    def from_codes(
+        cls,
+        codes: IntArray,
+        names: Sequence[str],
+        lengths: IntArray,
+        *,
+        joined: BoolArray | bool = False,
+    ) -> Self:
+        """The tags with these numbers, [W], among `names`; `lengths` are those of the sentences.
+
+        Where `joined`, of each word [W] or of all, a plain tag continues an entity of its type.
+        """
         parts = [split_tag(name) for name in names]
         type_names = tuple(sorted({kind for _, kind in parts if kind}))
         number = {kind: index for index, kind in enumerate(type_names)} | {"": -1}
         first = np.zeros(len(codes), dtype=bool)
         first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        prefixes = np.array([_LETTERS.index(each) for each, _ in parts], dtype=np.int64)[codes]
+        plain = np.array([is_plain(name) for name in names], dtype=bool)[codes]
+        prefixes[plain & joined] = _I
         return cls(
-            prefixes=np.array([_LETTERS.index(each) for each, _ in parts], dtype=np.int64)[codes],
+            prefixes=prefixes,
             types=np.array([number[kind] for _, kind in parts], dtype=np.int64)[codes],
             type_names=type_names,
             first=first,

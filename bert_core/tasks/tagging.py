@@ -42,8 +42,10 @@ class Tagging(Task):
     Inside, tags are IOB2, and the labels have B- and I- for each type; predictions are written in
     the scheme of the data. A word of which the tokenizer makes nothing is outside of all entities.
 
-    Where no tag of the training data has a prefix, as parts of speech have none, tags are plain:
-    the labels are the tags, each word is an entity of its own, and accuracy is the metric.
+    Where no tag of the training data has a prefix, tags are plain: the labels are the tags, and
+    accuracy is the metric. Where O is among them the others are types, and neighbouring words of
+    one type are one entity; where it is not, as among parts of speech, each word is one of its own.
+    `scheme` io or none says it whatever the labels are.
 
     With `document_context` a row is not a sentence but as much of its document as fits, and the
     head is asked at the words of all sentences in it. A document that fits is one row, so each of
@@ -79,10 +81,11 @@ class Tagging(Task):
         description="names of the tags that are numbers in a table, from 0 on; by default those"
         " that the table knows, or the numbers",
     )
-    scheme: Literal["auto", "iob1", "iob2", "bioes", "none"] = Field(
+    scheme: Literal["auto", "iob1", "iob2", "bioes", "io", "none"] = Field(
         default="auto",
-        description="how entities are tagged in the data; none where tags are of words alone, such"
-        " as parts of speech; auto finds it out",
+        description="how entities are tagged in the data; io where words have types without a"
+        " prefix, none where tags are of single words, such as parts of speech; auto finds it out,"
+        " and takes tags without a prefix for io where O is among them",
     )
     invalid_tags: Literal["count", "refuse"] = Field(
         default="count",
@@ -101,8 +104,13 @@ class Tagging(Task):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the labels are tags of words, not parts of entities."""
-        return self.scheme == "none" or any(map(is_plain, self.labels))
+        """Whether the labels have no prefixes."""
+        return self.scheme in ("io", "none") or any(map(is_plain, self.labels))
+
+    @property
+    def joins_words(self) -> bool:
+        """Whether neighbouring words with the same plain label are one entity."""
+        return self.scheme == "io" or (self.scheme != "none" and OUTSIDE in self.labels)
 
     @property
     def criterion(self) -> str:
@@ -196,7 +204,7 @@ class Tagging(Task):
         probabilities = np.ones(num_words)
         shifted = outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True)
         probabilities[words] = 1 / np.exp(shifted).sum(axis=1)
-        tags = Tags.from_codes(codes, (*self.labels, OUTSIDE), lengths)
+        tags = Tags.from_codes(codes, (*self.labels, OUTSIDE), lengths, joined=self.joins_words)
         begins, ends, types = tags.entities
         sums = np.concatenate([[0], np.cumsum(probabilities)])
         scores = (sums[ends] - sums[begins]) / (ends - begins)

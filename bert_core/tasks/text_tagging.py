@@ -3,9 +3,10 @@
 Shapes: N texts, W words, P places (sub-words), L labels.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.tag_schemes import OUTSIDE, Tags
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
-from bert_core.tasks.text_words import word_spans
+from bert_core.tasks.text_words import iter_word_spans, visible_span
 from bert_core.tasks.windows import Overflow
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
@@ -54,7 +55,8 @@ class TextTagging:
         - `spans` [W, 2], the characters of each word; `pieces` [P, 2] those of each sub-word, where
           these are what is asked for
         """
-        words, spans = [], []
+        words: list[list[str]] = []
+        spans = [np.empty(0, dtype=np.int64)]
         for each in examples:
             some, places = _words_of(each)
             words.append(some)
@@ -69,8 +71,8 @@ class TextTagging:
         )
         notes = {
             "words": rows.words,
-            "word_counts": concatenated([[len(each) for each in spans]]),
-            "spans": np.array([*chain.from_iterable(spans)], dtype=np.int64).reshape(-1, 2),
+            "word_counts": concatenated([[len(each) for each in words]]),
+            "spans": np.concatenate(spans).reshape(-1, 2),
         }
         if self.aggregation in ("none", "simple"):
             flat = list(chain.from_iterable(words))
@@ -101,7 +103,7 @@ class TextTagging:
         `score`: the mean of what its words' (or sub-words') labels have. Of words it also has the
         first, `start_word`, and the one after the last, `end_word`. A label that does not continue
         the one before it, I-PER after O, begins an entity. Without aggregation the type is the
-        label, prefix and all.
+        label, prefix and all. Labels without a prefix are joined as the task has it.
         """
         shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
         probabilities = shifted / shifted.sum(axis=1, keepdims=True)
@@ -113,7 +115,8 @@ class TextTagging:
         codes, scores = np.full(len(spans), len(self.task.labels)), np.ones(len(spans))
         words, codes_of, scores_of = self._of_words(probabilities, rows.notes["words"])
         codes[words], scores[words] = codes_of, scores_of
-        tags = Tags.from_codes(codes, (*self.task.labels, OUTSIDE), counts)
+        names = (*self.task.labels, OUTSIDE)
+        tags = Tags.from_codes(codes, names, counts, joined=self.task.joins_words)
         found = self._entities(tags, scores, spans, counts, texts)
         for entities, first in zip(found, (np.cumsum(counts) - counts).tolist(), strict=True):
             for each, (begin, end) in entities:
@@ -149,7 +152,9 @@ class TextTagging:
         text = np.repeat(np.arange(len(examples)), rows.notes["word_counts"])[words]
         counts = np.bincount(text, minlength=len(examples))
         if self.aggregation == "simple":
-            tags = Tags.from_codes(codes, self.task.labels, counts)
+            # With tags of single words, too, the sub-words of one are together.
+            joined = self.task.joins_words | (np.diff(words[order], prepend=-1) == 0)
+            tags = Tags.from_codes(codes, self.task.labels, counts, joined=joined)
             found = self._entities(tags, scores, spans, counts, examples)
             return [{"entities": [each for each, _ in entities]} for entities in found]
         ends = np.cumsum(counts)
@@ -200,15 +205,26 @@ class TextTagging:
         return found
 
 
-def _words_of(text: str | Sequence[str]) -> tuple[list[str], list[tuple[int, int]]]:
-    """The words of a text, and the characters of each."""
+def _words_of(text: str | Sequence[str]) -> tuple[list[str], IntArray]:
+    """The words of a text, and the characters of each, end to end.
+
+    Given words lose the invisible characters at their edges.
+    """
+    words: list[str] = []
+    # A long text of signs has a million words: their tuples would take 130 MiB.
+    characters = array("q")
     if isinstance(text, str):
-        spans = word_spans(text)
-        return [text[begin:end] for begin, end in spans], spans
-    next_begins = accumulate(len(word) + 1 for word in text)
-    return list(text), [
-        (after - len(word) - 1, after - 1) for word, after in zip(text, next_begins, strict=True)
-    ]
+        for begin, end in iter_word_spans(text):
+            words.append(text[begin:end])
+            characters.extend((begin, end))
+        return words, np.array(characters)
+    first = 0
+    for word in text:
+        begin, end = visible_span(word)
+        words.append(word[begin:end])
+        characters.extend((first + begin, first + end))
+        first += len(word) + 1
+    return words, np.array(characters)
 
 
 def _pieces(

@@ -16,7 +16,7 @@ from serving.inputs import Inputs, has_more_tokens
 from serving.models import ServedModel
 from serving.problems import TOO_LONG, RequestError
 from serving.routes.own import answer_of, own_router
-from serving.routes.texts import token_of
+from serving.routes.texts import tokens_of
 from serving.schemas.explain import ExplainAnswer, ExplainRequest
 from serving.schemas.fields import TextPair
 
@@ -103,7 +103,7 @@ def _explain(
         version=model.version,
         n_tokens=len(encoding),
         truncated=False,
-        tokens=[token_of(encoding, number) for number in range(len(encoding))],
+        tokens=tokens_of(encoding),
         layers=layers,
         attention=np.round(chosen, 6).tolist(),  # a third of the digits
     )

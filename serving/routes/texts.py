@@ -1,7 +1,5 @@
 """Routes about texts: how alike they are, their tokens, and back."""
 
-from functools import partial
-
 import numpy as np
 from fastapi import APIRouter, Response
 from tokenizers import Encoding, Tokenizer
@@ -75,10 +73,7 @@ class TextRoutes:
         model = self._engine.traffic.find_encoder(request.model)
         inputs = Inputs.of(request.inputs)
         encodings = await self._engine.cut(model, inputs, request.add_special_tokens)
-        results = [
-            Tokens(n_tokens=len(each), tokens=[*map(partial(token_of, each), range(len(each)))])
-            for each in encodings
-        ]
+        results = [Tokens(n_tokens=len(each), tokens=tokens_of(each)) for each in encodings]
         return answer_of(TokenizeAnswer(model=model.name, version=model.version, results=results))
 
     async def decode(self, request: DecodeRequest) -> Response:
@@ -92,17 +87,20 @@ class TextRoutes:
         return answer_of(DecodeAnswer(model=model.name, version=model.version, results=texts))
 
 
-def token_of(encoding: Encoding, number: int) -> Token:
-    """A token of a text, or of a pair, whose characters are each counted in their own text."""
-    special = bool(encoding.special_tokens_mask[number])
-    start, end = (None, None) if special else encoding.offsets[number]
-    return Token(
-        id=encoding.ids[number],
-        token=encoding.tokens[number],
-        special=special,
-        start=start,
-        end=end,
-    )
+def tokens_of(encoding: Encoding) -> list[Token]:
+    """The tokens of a text, or of a pair, whose characters are each counted in their own text."""
+    # Each of these makes a list of all tokens when it is asked for.
+    columns = encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets
+    return [
+        Token(
+            id=number,
+            token=token,
+            special=bool(special),
+            start=None if special else start,
+            end=None if special else end,
+        )
+        for number, token, special, (start, end) in zip(*columns, strict=True)
+    ]
 
 
 def _check_ids(tokenizer: Tokenizer, lists: list[list[int]], most: int, name: str) -> None:

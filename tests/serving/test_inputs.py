@@ -3,7 +3,7 @@
 import pytest
 
 from bert_core.model_folder import load_model_folder
-from serving.inputs import Inputs, has_more_tokens
+from serving.inputs import Inputs, has_more_tokens, is_cut_into_more
 
 
 def test_items_know_where_they_stand():
@@ -22,3 +22,12 @@ def test_a_text_has_at_least_the_tokens_that_are_seen(small_models, text):
     tokens = tokenizer.encode(text, add_special_tokens=False).tokens
     assert seen <= (len(tokens) if text != "[MASK]!" else 4)
     assert has_more_tokens(["a b", "c"], 2) and not has_more_tokens(["a b", "c"], 3)
+
+
+def test_tokens_are_counted_in_stretches(small_models):
+    _, _, tokenizer = load_model_folder(small_models["encoder"])
+    for text in ("a cat ", "«»", "é", "", "东"):
+        many = text * 50_000
+        size = len(tokenizer.encode(many, add_special_tokens=False))
+        assert not is_cut_into_more(tokenizer, [many], size + 20)  # a word more for each stretch
+        assert not size or is_cut_into_more(tokenizer, ["a", many], size)

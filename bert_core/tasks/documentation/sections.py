@@ -17,11 +17,11 @@ _GOOGLE_ENTRY = re.compile(
 )
 _SPHINX_ENTRY = re.compile(r":param (?:(?P<type>[\w.\[\], ]+) )?(?P<name>\*{0,2}\w+):(?P<text>.*)")
 _TYPE_AFTER = re.compile(
-    r",? *(?:optional|keyword-only|required|default.*|by default.*|= ?\S+)", re.IGNORECASE
+    r"optional|keyword-only|required|default.*|by default.*|= ?\S+", re.IGNORECASE
 )
 
 HEADERS = re.compile(
-    rb"Parameters?\s*\n\s*---|^\s*(?:Keyword )?Arg(?:ument)?s: *$|:param ", re.MULTILINE
+    rb"Parameters?[^\S\n]*\n\s*---|^[ \t]*(?:Keyword )?Arg(?:ument)?s: *$|:param ", re.MULTILINE
 )
 """What the source of a module holds in which there is a list of parameters."""
 

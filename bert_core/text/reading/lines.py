@@ -45,9 +45,9 @@ def read_lines(
                 raise CorpusError(what, f"{part.path}, byte {offset}", remedy)
             cut = line.rfind(b" ", 1)
             if cut < 0:
-                cut = len(line) - 4
-                while line[cut] & 0xC0 == 0x80 and cut > len(line) - 8:  # inside a character
-                    cut -= 1
+                # Before the last character but one: a character has four bytes at most.
+                ends = range(len(line) - 4, len(line) - 8, -1)
+                cut = next((end for end in ends if line[end] & 0xC0 != 0x80), ends[0])
             line, held = line[:cut], line[cut:]
             dropped["lines_cut_for_length"] += 1
         text, replaced, nuls = _decode(line, offset, part, strict)

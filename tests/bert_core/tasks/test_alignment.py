@@ -1,3 +1,4 @@
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -109,3 +110,13 @@ def test_no_texts(uncased):
     assert tokens.offsets.shape == (0, 2)
     none = np.empty(0, dtype=np.int64)
     assert len(tokens.token_spans(none, none, none)[0]) == 0
+
+
+def test_marks_are_taken_in_in_linear_time(uncased):
+    def seconds(size):
+        began = time.thread_time()
+        tokens = align(uncased, ["a" + "\u0301" * size])
+        assert tokens.offsets.tolist() == [[0, size + 1]]
+        return time.thread_time() - began
+
+    assert seconds(80_000) < 30 * min(seconds(10_000) for _ in range(3)) + 0.05

@@ -1,4 +1,5 @@
 import math
+import time
 
 import numpy as np
 import pytest
@@ -88,3 +89,26 @@ def test_stretched_answers_are_listed_once():
     spans = [Span(5.0, 0, 3), Span(4.0, 1, 4), Span(3.0, 5, 7)]
     found = distinct_answers("Rome or", spans, 3, whole_words=True)
     assert [(each["text"], each["score"]) for each in found] == [("Rome", 5.0), ("or", 3.0)]
+
+
+def test_stretching_is_linear():
+    context = "東" * 20_000  # one run of letters, each a token
+    spans = [Span(0.0, start, start + 1) for start in range(0, 20_000, 2)]
+    began = time.thread_time()
+    (answer,) = distinct_answers(context, spans, 20, whole_words=True)
+    assert (answer["start"], answer["end"]) == (0, 20_000)
+    assert time.thread_time() - began < 1  # by single steps 10 s
+
+
+def test_stretching_goes_to_the_ends_of_words_as_step_by_step():
+    choose = np.random.default_rng(0)
+    for _ in range(300):
+        context = "".join(choose.choice([*"ab1é東_ .'"], size=12))
+        start, end = sorted(choose.integers(0, 13, size=2).tolist())
+        begin, stop = start, end
+        while 0 < begin < stop and context[begin].isalnum() and context[begin - 1].isalnum():
+            begin -= 1
+        while begin < stop < 12 and context[stop - 1].isalnum() and context[stop].isalnum():
+            stop += 1
+        (answer,) = distinct_answers(context, [Span(1.0, start, end)], 1, whole_words=True)
+        assert (answer["start"], answer["end"]) == (begin, stop), (context, start, end)

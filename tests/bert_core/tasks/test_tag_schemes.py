@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
@@ -146,3 +147,19 @@ def test_no_sentences_have_no_entities():
 def test_empty_sentences_change_nothing():
     tags = Tags.of([[], ["B-A", "I-A"], [], ["I-A"], []])
     assert [each.tolist() for each in tags.entities] == [[0, 2], [2, 3], [0, 0]]
+
+
+def test_plain_tags_are_joined_where_it_is_said():
+    names = ("O", "PER", "LOC", "B-ORG", "I-ORG")
+    codes = np.array([1, 1, 2, 0, 2, 2, 3, 4, 1])
+
+    def entities(joined):
+        return entities_of(Tags.from_codes(codes, names, np.array([5, 4]), joined=joined))
+
+    # Two sentences, of five words and of four.
+    joined = [("PER", 0, 2), ("LOC", 2, 3), ("LOC", 4, 5), ("LOC", 5, 6), ("ORG", 6, 8)]
+    assert entities(True) == [*joined, ("PER", 8, 9)]
+    assert entities(False)[:2] == [("PER", 0, 1), ("PER", 1, 2)]
+    alone = np.zeros(9, dtype=bool)
+    alone[1] = True  # of each word its own
+    assert entities(alone)[0] == ("PER", 0, 2)

@@ -147,3 +147,79 @@ def test_words_that_are_given_have_the_characters_of_their_text(tokenizer, aggre
             assert each["text"] == " ".join(words[each["start_word"] : each["end_word"]])
     split = asked.encode(["Anna Bach of Ulm"], tokenizer)
     assert split.input_ids.tolist() == asked.encode([words], tokenizer).input_ids.tolist()
+
+
+def plain_entities(tokenizer, task, aggregation, said, text):
+    """What a model with plain labels finds where the sub-words at these characters have them."""
+    asked = TextTagging(task, aggregation)
+    every = TextTagging(task, "none").encode([text], tokenizer)
+    rows = asked.encode([text], tokenizer)
+    outputs = np.zeros((len(every.places), len(task.labels)), dtype=np.float32)
+    for row, (start, _) in zip(outputs, every.notes["pieces"].tolist(), strict=True):
+        row[task.labels.index(said.get(start, task.labels[0]))] = 4
+    if aggregation == "first":
+        words = every.notes["words"].tolist()
+        outputs = outputs[[words.index(word) for word in rows.notes["words"].tolist()]]
+    (found,) = asked.decode(outputs, rows, [text])
+    return [(each["type"], each["text"]) for each in found["entities"]]
+
+
+@pytest.mark.parametrize("aggregation", ["simple", "first", "average", "max"])
+def test_neighbours_with_a_plain_type_are_one_entity(tokenizer, aggregation):
+    text = "anna bach of ulm, bonn ab"
+    said = dict.fromkeys(range(9), "PER") | dict.fromkeys(range(13, 16), "LOC")
+    said |= dict.fromkeys(range(18, 22), "LOC") | dict.fromkeys(range(23, 25), "PER")
+    names = [("PER", "anna bach"), ("LOC", "ulm"), ("LOC", "bonn"), ("PER", "ab")]
+    types = Tagging(labels=("O", "LOC", "PER"), max_length=64)
+    assert plain_entities(tokenizer, types, aggregation, said, text) == names
+    # The folder may say that they are tags of single words, ...
+    words = types.model_copy(update={"scheme": "none"})
+    alone = [("PER", "anna"), ("PER", "bach"), *names[1:]]
+    assert plain_entities(tokenizer, words, aggregation, said, text) == alone
+
+
+@pytest.mark.parametrize("aggregation", ["simple", "first", "average", "max"])
+def test_parts_of_speech_are_of_single_words(tokenizer, aggregation):
+    said = dict.fromkeys(range(4, 25), "NN")
+    text = "the ab cd"
+    parts = Tagging(labels=("DT", "NN"), max_length=64)
+    found = [("DT", "the"), ("NN", "ab"), ("NN", "cd")]
+    assert plain_entities(tokenizer, parts, aggregation, said, text) == found
+    # ... or that labels without O among them are types.
+    types = parts.model_copy(update={"scheme": "io"})
+    found = [("DT", "the"), ("NN", "ab cd")]
+    assert plain_entities(tokenizer, types, aggregation, said, text) == found
+
+
+@pytest.mark.parametrize("labels", [("O", "LOC", "PER"), ("DT", "NN")])
+def test_plain_entities_of_raw_text_are_those_of_the_words(tokenizer, labels):
+    task = Tagging(labels=labels, max_length=64)
+    text = "ab cd ef gh ab ab cd"
+    words = text.split()
+    rows = TextTagging(task).encode([text], tokenizer)
+    sentences = [TaggedSentence(words=words, tags=None, scheme=None)]
+    of_words = task.encode(sentences, tokenizer)
+    outputs = np.random.default_rng(1).normal(size=(7, len(labels))).astype(np.float32)
+    (found,) = TextTagging(task).decode(outputs, rows, [text])
+    (wanted,) = task.decode(outputs, of_words, sentences)
+    spans = [(each["type"], each["start_word"], each["end_word"]) for each in found["entities"]]
+    assert spans == [(each["type"], each["start"], each["end"]) for each in wanted["entities"]]
+    assert (len(spans) < 7) or labels[0] != "O"
+
+
+@pytest.mark.parametrize("aggregation", ["none", "simple", "first", "average", "max"])
+def test_invisible_characters_are_at_no_edge_of_an_entity(tokenizer, aggregation):
+    text = "\ufeffanna\u200b\u2060 \u202ebach\u202c, \ufe0fulm\ufe0f\u200d(ab)"
+    task = Tagging(labels=("O", "PER"), max_length=64)
+    asked = TextTagging(task, aggregation)
+    for example in (text, ["\ufeffanna\u200b", "\u2060", "\ufe0fulm\ufe0f"]):
+        rows = asked.encode([example], tokenizer)
+        outputs = np.zeros((len(rows.places), 2), dtype=np.float32)
+        outputs[:, 1] = 9
+        (found,) = asked.decode(outputs, rows, [example])
+        whole = example if isinstance(example, str) else " ".join(example)
+        assert found["entities"]
+        for each in found["entities"]:
+            assert each["text"] == whole[each["start"] : each["end"]]
+            assert each["text"][0].isprintable() and each["text"][-1].isprintable()
+            assert each["text"][0].isascii() and each["text"][-1].isascii()

@@ -107,7 +107,8 @@ def test_a_long_text_is_refused_by_default(server, path, model, long):
 
 
 def test_entities_are_those_of_the_offline_words(server):
-    texts = [*some_texts(6, 10), "(the cat)'s mat, a dogs.", ""]
+    hard = ["(the cat)'s mat, a dogs.", "<b>the cat</b>—dogs,mat \ufeffcat\u200b a\ufe0f", ""]
+    texts = [*some_texts(6, 10), *hard]
     spans = [word_spans(each) for each in texts]
     sentences = [
         TaggedSentence([text[a:b] for a, b in some])

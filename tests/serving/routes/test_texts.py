@@ -1,10 +1,13 @@
 """Similarity, tokens and texts over HTTP."""
 
+import time
+
 import numpy as np
 import pytest
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.strategies import STRATEGIES
+from serving.routes.texts import tokens_of
 
 TEXTS = ["the cat sat", "dogs run far away", "", "the cat sat on a mat"]
 
@@ -79,3 +82,13 @@ def test_ids_that_are_no_tokens_are_named(server, ids, status, field):
 
 def test_no_ids_are_no_text(server):
     assert server.ask("/v1/decode", {"ids": []})[1]["results"] == [""]
+
+
+def test_many_tokens_take_linear_time(server):
+    encoding = server.engine.models["encoder"].tokenizer.encode("a cat " * 8000)
+    began = time.thread_time()
+    tokens = tokens_of(encoding)
+    assert time.thread_time() - began < 2  # a list of all tokens for each took 30 s
+    assert len(tokens) == len(encoding) >= 16_002
+    assert tokens[0].special and tokens[0].start is None
+    assert (tokens[-2].id, tokens[-2].end) == (encoding.ids[-2], encoding.offsets[-2][1])
