@@ -129,7 +129,7 @@ def test_without_keys_it_is_asked_by_its_own_names(lonely, host):
      "l\u0131calhost".encode().decode("latin-1"), "a" * 5000],
 )  # fmt: skip
 def test_without_keys_it_is_not_asked_by_others(lonely, host):
-    """A page whose name was made to stand for this machine is of the same origin, for its browser."""
+    """For its browser a page whose name was made to stand for this machine is of one origin."""
     for path in EVERYWHERE:
         body = BODY if path in ("/v1/ner", "/embed") else None
         asked = {"Host": host, "X-Forwarded-Host": "localhost", "X-Forwarded-For": "127.0.0.1"}
