@@ -20,7 +20,13 @@ import yaml
 
 import bert_core
 from bert_core.errors import UserError, nearest
-from serving.registry import FOLDER_NAME, METRIC_TAG, as_user_error, mlflow_environment
+from serving.registry import (
+    FOLDER_NAME,
+    METRIC_TAG,
+    as_user_error,
+    check_location,
+    mlflow_environment,
+)
 from workflows.command import run_command
 from workflows.settings import parse_command_line
 from workflows.tracking.mlflow_run import open_client
@@ -142,6 +148,7 @@ def _log_model(client: "MlflowClient", folder: Path, name: str, run_id: str, con
     model = client.create_logged_model(
         experiment_id, name=name, source_run_id=run_id, tags={CONTENT_TAG: content}
     )
+    check_location(str(model.artifact_location), client.tracking_uri)
     with tempfile.TemporaryDirectory() as temporary:
         client.log_model_artifacts(model.model_id, str(_save(folder, Path(temporary))))
     return client.finalize_logged_model(model.model_id, "READY").model_id
