@@ -97,7 +97,7 @@ def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
         settings.port,
         http=partial(Connection, connections=connections),  # pyright: ignore[reportArgumentType] - it is only called
         ws="none",
-        log_level="warning",
+        log_level="error",  # not a line for each request that is none
         access_log=False,
         server_header=False,
         proxy_headers=bool(proxies),

@@ -216,7 +216,10 @@ def open_files_for(most: int) -> tuple[int, int]:
     wanted = most + BACKLOG + _OTHER_FILES
     files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < files:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+        except (OSError, ValueError):  # macOS has another limit below this one
+            files = soft
     room = max(files - _OTHER_FILES, 2)
     backlog = min(BACKLOG, max(room - most, room // 4))
     return min(most, room - backlog), backlog

@@ -140,7 +140,9 @@ class ServerSettings(BaseSettings):
         " decide it (traceparent)",
     )
     insecure: bool = Field(
-        default=False, description="listen beyond this machine without asking for keys"
+        default=False,
+        description="listen beyond this machine without asking for keys; names that it may then be"
+        " asked by are --allowed_hosts",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="what computes; auto takes a GPU where there is one"

@@ -48,6 +48,8 @@ _GIB = 1 << 30
 _PATIENCE_SECONDS = 5.0
 """After which the next address is asked about, and this one goes on beside it."""
 
+_STILL_ASKED = "is as fetched before: MLflow, or the store of its artifacts, is still being asked"
+
 Wanted = Literal["answer", "pointer", "nothing"]
 """What there has to be for an address: MLflow's answer, a pointer of now or before, or neither."""
 
@@ -122,8 +124,9 @@ class Watch:
             self._answer(orders)
             if orders.have_ended:
                 return
-            asked_before = self._asking.get(address)
-            if asked_before is not None and not asked_before.done():
+            before = self._asking.get(address)
+            if before is not None and not before.done():
+                self._tell(address, f"{address} {_STILL_ASKED}")
                 continue
             has_what_is_wanted = wanted == "nothing" or (
                 wanted == "pointer" and self._pointer(address) is not None
@@ -131,12 +134,10 @@ class Watch:
             patience = _PATIENCE_SECONDS if has_what_is_wanted else None
             asking = _apart(lambda address=address: self._ask(address, wanted), patience)
             self._asking[address] = asking
-            if wanted != "nothing" and asking.done():
-                asking.result()
+            if not asking.done():
+                self._tell(address, f"{address} {_STILL_ASKED}")
             elif wanted != "nothing":
-                self._tell(
-                    address, f"{address} is as fetched before: it is still being asked about"
-                )
+                asking.result()
         self._make_room()
 
     def _answer(self, orders: Orders) -> None:

@@ -204,6 +204,15 @@ def test_connections_leave_files_for_the_rest(monkeypatch, limits, wanted, raise
     assert raised == ([] if raised_to is None else [(raised_to, limits[1])])
 
 
+def test_a_limit_that_may_not_be_raised_is_kept_to(monkeypatch):
+    def refuse(*_):
+        raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert open_files_for(4096) == (576, 192)
+
+
 def test_a_server_with_few_files_answers_beside_many_silent_clients(
     small_models, subprocess_environment
 ):
