@@ -4,13 +4,16 @@ import logging
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 
 import torch
 import uvicorn
+from fastapi import FastAPI
 
 from bert_core.errors import UserError
 from bert_core.memory import leave_what_exists_alone, share_one_heap
 from serving.app import create_app
+from serving.connections import Connection, Connections, open_files_for
 from serving.engine import Engine
 from serving.keys import read_keys
 from serving.models import ServedModel
@@ -59,17 +62,11 @@ def serve(settings: ServerSettings) -> None:
     running = RunningEngine.start(models, loader, settings.limits, registry, settings.beside)
     engine = running.engine
     try:
-        app = create_app(*(engine, keys, settings.cors_origins, tracing), running.steering, secret)
-        config = uvicorn.Config(
-            app,
-            settings.host,
-            settings.port,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=settings.shutdown_seconds,
+        app = create_app(
+            *(engine, keys, settings.cors_origins, tracing, running.steering, secret),
+            allowed_hosts=settings.allowed_hosts,
         )
+        config = uvicorn_config(app, settings)
         listening.listen(config.backlog)  # from here on a client is answered, if not at once
         host, port = listening.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -81,6 +78,34 @@ def serve(settings: ServerSettings) -> None:
             uvicorn.Server(config).run(sockets=[listening])
     finally:
         running.close()
+
+
+def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
+    """How uvicorn serves the application."""
+    most, backlog = open_files_for(settings.max_connections)
+    if most < settings.max_connections:
+        print(
+            f"warning: this process may open few files, so {most} connections at most:"
+            " raise ulimit -n, or give --max_connections",
+            file=sys.stderr,
+        )
+    connections = Connections(most, settings.header_seconds)
+    proxies = settings.forwarded_allow_ips
+    return uvicorn.Config(
+        app,
+        settings.host,
+        settings.port,
+        http=partial(Connection, connections=connections),  # pyright: ignore[reportArgumentType] - it is only called
+        ws="none",
+        log_level="error",  # not a line for each request that is none
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        backlog=backlog,
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+    )
 
 
 def _say_what_is_served(engine: Engine) -> None:

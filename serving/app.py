@@ -15,7 +15,7 @@ from serving.admission import Admission
 from serving.authentication import Authenticated
 from serving.batching import DeadlineError, OverloadedError
 from serving.body_limits import BodyLimits
-from serving.cross_origin import open_to_origins
+from serving.cross_origin import KnownHosts, open_to_origins
 from serving.engine import Engine
 from serving.errors import handle
 from serving.instrumentation import Instrumented
@@ -58,12 +58,14 @@ def create_app(
     tracing: Tracing | None = None,
     steering: Steering | None = None,
     webhook_secret: bytes | None = None,
+    allowed_hosts: Sequence[str] = (),
 ) -> FastAPI:
     """The application that answers from the models of an engine.
 
-    Only those who have a key, where `keys` are given; pages in browsers only where they are of one
-    of the origins. It closes the tracing when it ends. With `steering` it can be told which
-    versions answer; with the secret of MLflow's webhook, by MLflow, that an alias has moved.
+    Only those who have a key, where `keys` are given; without keys only those who ask by a loopback
+    name or an allowed host. Pages in browsers only where they are of one of the origins. It closes
+    the tracing when it ends. With `steering` it can be told which versions answer; with the secret
+    of MLflow's webhook, by MLflow, that an alias has moved.
     """
     app = FastAPI(
         title="Bertline",
@@ -72,6 +74,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
+        redirect_slashes=False,  # to an absolute address, http:// where TLS ends before this server
         lifespan=None if tracing is None else partial(_traced, tracing),
         # FastAPI's own tracing would send paths, headers and what exceptions say.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
@@ -95,6 +98,8 @@ def create_app(
     app.add_middleware(BodyLimits, limits=engine.limits, lower={WEBHOOK_PATH: MAX_WEBHOOK_BYTES})
     if keys is not None:
         app.add_middleware(Authenticated, keys=keys)
+    if keys is None or allowed_hosts:
+        app.add_middleware(KnownHosts, allowed=allowed_hosts)
     app.add_middleware(Instrumented, metrics=engine.metrics, tracing=tracing)
     app.add_middleware(Admission, engine=engine)
     if cors_origins:

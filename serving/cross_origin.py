@@ -1,12 +1,23 @@
-"""Which pages in browsers may ask: none, but those of the origins that are named (CORS)."""
+"""Which pages in browsers may ask: none, but those of the origins that are named (CORS).
 
+A page may come to ask as if it was of this server's origin: its name stands for another address
+now (DNS rebinding). Only `Host` tells.
+"""
+
+import ipaddress
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from pydantic import AfterValidator
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.errors import respond
+from serving.problems import RequestError
 
 _SHOWN_TO_PAGES = ("X-Request-Id", "X-N-Tokens", "X-Truncated", "Retry-After")
 
@@ -38,3 +49,83 @@ def open_to_origins(app: FastAPI, origins: Sequence[str]) -> None:
         allow_headers=["*"],
         expose_headers=list(_SHOWN_TO_PAGES),
     )
+
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,254})(:\d{0,5})?")
+
+
+@lru_cache(maxsize=256)
+def host_of(header: str) -> str | None:
+    """The name or address in a `Host`, without its port, as it is compared; None of another text.
+
+    Names are in lower case and without a dot at the end, addresses in their shortest form.
+    """
+    match = _HOST.fullmatch(header)
+    if match is None:
+        return None
+    name = match[1].lower().removesuffix(".")
+    return str(_address(name) or name) or None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's own, for itself alone."""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _is_host(given: str) -> str:
+    host = host_of(f"[{given}]" if given.count(":") > 1 and given[0] != "[" else given)
+    match = _HOST.fullmatch(given)
+    if host is None or (match is not None and match[2] is not None):
+        raise ValueError(f"{given!r} is no host: write a name or an address alone, a.example")
+    return host
+
+
+Host = Annotated[str, AfterValidator(_is_host)]
+"""A name or an address without scheme and port, as `host_of` has it."""
+
+
+class KnownHosts:
+    """ASGI middleware: 421 where a request is for a host that is not known here.
+
+    Known are the loopback names, the address that the connection has come to, by which probes ask,
+    and those that are allowed.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
+        self._app = app
+        self._allowed = frozenset(allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on a request to a host that is known."""
+        if scope["type"] == "http" and not self._is_known(scope):
+            await respond(scope, receive, send, _UNKNOWN_HOST)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_known(self, scope: Scope) -> bool:
+        given = [value for name, value in scope["headers"] if name == b"host"]
+        host = host_of(given[0].decode("latin-1")) if len(given) == 1 else None
+        if host is None:
+            return False
+        if is_loopback(host) or host in self._allowed:
+            return True
+        address, server = _address(host), scope.get("server")
+        return address is not None and server is not None and address == _address(server[0])
+
+
+_UNKNOWN_HOST = RequestError(
+    421,
+    "Unknown host",
+    "this server is asked by localhost, its address or a name of its allowed_hosts",
+    field="Host",
+    remedy="ask by one of those, or start it with this name among allowed_hosts",
+)

@@ -23,7 +23,7 @@ from bert_core.errors import UserError
 from bert_core.memory import leave_what_exists_alone
 from serving.app import create_app
 from serving.cluster import Replica
-from serving.cross_origin import Origin
+from serving.cross_origin import Host, Origin
 from serving.followed import Place
 from serving.keys import read_keys
 from serving.limits import Limits
@@ -83,6 +83,9 @@ class DeploymentArguments(BaseModel):
     cors_origins: tuple[Origin, ...] = Field(
         default=(), description="origins of pages that may ask from browsers; several"
     )
+    allowed_hosts: tuple[Host, ...] = Field(
+        default=(), description="as of python -m serving: names that it may be asked by; several"
+    )
     otlp_endpoint: OtlpEndpoint | None = None
     trace_share: TraceShare = 1.0
     api_key_file: Path | None = None
@@ -91,7 +94,7 @@ class DeploymentArguments(BaseModel):
     precision: Products = "float32"
     limits: Limits = Limits()
 
-    @field_validator("model", "cors_origins", mode="before")
+    @field_validator("model", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def _one_or_several(cls, given: Any) -> Any:  # noqa: ANN401 - what a command line holds
         """On a command line several are divided by commas."""
@@ -148,6 +151,7 @@ class Server:
             tracing,
             self._running.steering,
             webhook_secret,
+            arguments.allowed_hosts,
         )
         leave_what_exists_alone()
         wanted = INGRESS_VARIABLES.items()

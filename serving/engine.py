@@ -135,7 +135,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends the threads of the encoders, each with the micro-batch that it is at."""
-        for each in self.traffic.batchers:
+        for each in self.traffic.batchers_in_use:
             each.close(finish=False)
         self._shadowing.close()
 

@@ -72,7 +72,8 @@ class Following:
         sources: dict[Place, Path | Address] = {(None, name): each for name, each in models.items()}
         sources |= {place: each.source for place, each in beside.items()}
         for place, source in sources.items():
-            engine.followed[place] = self._begun(place, source)
+            if self._places.at(place) is not None:  # or it is begun as what is wanted later
+                engine.followed[place] = self._begun(place, source)
         self._thread = threading.Thread(target=self._run, name="following", daemon=True)
 
     def start(self) -> None:
@@ -129,14 +130,20 @@ class Following:
             if self._is_new(place, each.source):
                 self._begin(place, each.source)
         with self._changing:
-            wanted = self._wanted  # another one where others are wanted, never changed
             for place, followed in list(self._engine.followed.items()):
-                if place[0] is None:
-                    self._attend(place, followed, 1.0)
-                elif place not in wanted:
-                    self._clear(place)
-                elif wanted[place].source == followed.source:
-                    self._attend(place, followed, wanted[place].share)
+                try:
+                    self._catch_up(place, followed)
+                except Exception:  # the others go on
+                    _LOG.exception("following %s", title_of(place))
+
+    def _catch_up(self, place: Place, followed: Followed) -> None:
+        wanted = self._wanted.get(place)
+        if place[0] is None:
+            self._attend(place, followed, 1.0)
+        elif wanted is None:
+            self._clear(place)
+        elif wanted.source == followed.source:
+            self._attend(place, followed, wanted.share)
 
     def _begun(self, place: Place, source: Path | Address) -> Followed:
         """What is known of a place that the engine begins with."""

@@ -9,7 +9,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bert_core.disk import flush_to_disk
 from bert_core.errors import UserError
+from serving.model_cache import locked
 from serving.token_bucket import TokenBucket
 
 Scope = Literal["predict", "admin"]
@@ -105,10 +107,22 @@ def hash_of(key: str) -> str:
 
 
 def add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: int | None) -> str:
-    """Makes a key, writes its hash to the file, which only its owner may read, and gives it."""
-    records: list[KeyRecord] = []
-    if path.exists():
-        records = read_keys(path).records
+    """Makes a key, writes its hash to the file, which only its owner may read, and gives it.
+
+    Of several at once each waits for those before it. Raises `UserError` for a name that is taken,
+    and for a file that cannot be read or written.
+    """
+    path = path.resolve()
+    try:
+        with locked(path, is_for_once=True):
+            return _add_key(path, name, scopes, tokens_per_minute)
+    except OSError as error:
+        what, remedy = f"no key is made ({error.strerror})", "name a file that can be written"
+        raise UserError(what, str(path), remedy) from error
+
+
+def _add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: int | None) -> str:
+    records = read_keys(path).records if path.exists() else []
     if name in {each.name for each in records}:
         raise UserError("there is a key of this name", name, f"take another, or edit {path}")
     key = _PREFIX + secrets.token_urlsafe(32)
@@ -123,5 +137,6 @@ def add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: i
     fresh.unlink(missing_ok=True)
     fresh.touch(0o600)
     fresh.write_text(content, encoding="utf-8")
+    flush_to_disk(fresh)
     fresh.replace(path)
     return key

@@ -103,10 +103,11 @@ def damaged_file(folder: Path, content: str) -> str | None:
 
 
 @contextmanager
-def locked(folder: Path, *, waits: bool = True) -> Iterator[bool]:
-    """Keeps other processes and threads from a folder of the cache.
+def locked(folder: Path, *, waits: bool = True, is_for_once: bool = False) -> Iterator[bool]:
+    """Keeps other processes and threads from a folder of the cache, or from a file.
 
-    Gives False where another has it and this one is not to wait.
+    Gives False where another has it and this one is not to wait. With `is_for_once` the lock's own
+    file is removed in the end.
     """
     path = _lock_path(folder)
     while True:
@@ -117,7 +118,11 @@ def locked(folder: Path, *, waits: bool = True) -> Iterator[bool]:
                 yield False
                 return
             if _is_at(path, lock.fileno()):
-                yield True
+                try:
+                    yield True
+                finally:
+                    if is_for_once:
+                        path.unlink(missing_ok=True)
                 return
         # Who had it has removed the folder, and the lock with it: others lock another file.
 

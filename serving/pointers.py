@@ -5,8 +5,8 @@ In: `models:/NAME@ALIAS` or `models:/NAME/3`. Out: a pointer, a file in the cach
 """
 
 import hashlib
-import os
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -82,7 +82,7 @@ def switch_pointer(path: Path, pointer: Pointer) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     relative = pointer.model_copy(update={"folder": Path(pointer.folder.name)})
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{threading.get_native_id()}")
     beside.write_text(relative.model_dump_json(indent=1) + "\n", encoding="utf-8")
     flush_to_disk(beside)
     beside.replace(path)
@@ -116,7 +116,7 @@ def write_status(pointer: Path, status: WatchStatus) -> None:
     """Writes beside a pointer what became of the last question about it."""
     path = _status_path(pointer)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{threading.get_native_id()}")
     beside.write_text(status.model_dump_json() + "\n", encoding="utf-8")
     beside.replace(path)
 
@@ -141,3 +141,11 @@ def good_pointer_path(pointer: Path) -> Path:
 def without_password(text: str) -> str:
     """A tracking URI, or a text that has one in it, as it may be written down and shown."""
     return re.sub(r"(?<=://)[^/@\s]+@", "", text)
+
+
+def without_secrets(text: str) -> str:
+    """What MLflow or a store has said, as it may be shown: addresses without password and query.
+
+    A query may have a signature or a token.
+    """
+    return re.sub(r"\?[^\s?'\"<>()]*=[^\s'\"<>()]*", "", without_password(text))

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.lineage import Lineage
 from serving.model_cache import CHECKSUMS, add_folder, damaged_file, find_folder, listed_files
-from serving.pointers import Address, UnreachableError, without_password
+from serving.pointers import Address, UnreachableError, without_password, without_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,6 +55,10 @@ class FetchedModel:
     lineage: Lineage
 
 
+class NotThereError(UserError):
+    """MLflow has answered: there is no such model, version or alias."""
+
+
 class DamagedError(UnreachableError):
     """A model folder came otherwise than its list of checksums says."""
 
@@ -76,6 +80,14 @@ class KnownDamage:
         at, error = self._found.get(model_id, (0.0, None))
         if error is not None and time.monotonic() - at < self._AGAIN_SECONDS:
             raise DamagedError(error.what, error.where, error.remedy)
+
+
+def import_mlflow() -> None:
+    """Imports what is needed of MLflow, which takes seconds."""
+    import mlflow.artifacts
+    from mlflow import MlflowClient
+
+    del mlflow, MlflowClient
 
 
 def default_cache() -> Path:
@@ -160,8 +172,9 @@ def fetch_model(
 
     A folder is downloaded once for each content, however many ask at once, and is whole when it is
     there. Whoever asks again and again passes what is known of damage, which is added to. Raises
-    `UserError` for another form of URI and for what MLflow does not have, `UnreachableError` where
-    it does not answer, `DamagedError` where not with what the folder's checksums say.
+    `UserError` for another form of URI and for a version of another kind, `NotThereError` for what
+    MLflow does not have, `UnreachableError` where it or the store of its artifacts does not answer,
+    `DamagedError` where not with what the folder's checksums say.
     """
     known_damage = known_damage or KnownDamage()
     address = Address.of(model_uri)
@@ -176,16 +189,19 @@ def fetch_model(
         with mlflow_environment(tracking_uri, QUICKLY):
             client = MlflowClient(tracking_uri, tracking_uri)
             version = _version_of(client, address)
-            source = str(version.source)
-            if not source.startswith("models:/"):
-                raise UserError(no_such, f"version {version.version} is at {source}", _NOT_OURS)
-            model = client.get_logged_model(source.removeprefix("models:/"))
+    source = str(version.source)
+    if not source.startswith("models:/"):
+        where = f"version {version.version} is at {without_secrets(source)}"
+        raise UserError(no_such, where, _NOT_OURS)
+    with as_user_error(no_such, remedy), mlflow_environment(tracking_uri, QUICKLY):
+        model = client.get_logged_model(source.removeprefix("models:/"))
     remedy += f" Can {cache} be written?"
     with as_user_error(f"{model_uri} not fetched", remedy), mlflow_environment(tracking_uri):
         folder = find_folder(cache, model.model_id)
         if folder is None:
             known_damage.check(model.model_id)
             location = present_location(model.artifact_location, tracking_uri)
+            check_location(str(location), tracking_uri)
             source = f"{location}/artifacts/{FOLDER_NAME}"
             download = _Download(model_uri, source, tracking_uri)
             try:
@@ -212,7 +228,7 @@ def newest_version(name: str, tracking_uri: str) -> int | None:
             found = MlflowClient(tracking_uri, tracking_uri).search_model_versions(
                 f"name = {filter_value(name)}", max_results=1, order_by=["version_number DESC"]
             )
-    return int(found[0].version) if found else None
+        return int(found[0].version) if found else None
 
 
 def filter_value(text: str) -> str:
@@ -307,20 +323,55 @@ def mlflow_environment(
                 os.environ[name] = value
 
 
+def check_location(location: str, tracking_uri: str) -> None:
+    """Raises `UserError` for artifacts that would be asked for with what opens MLflow to us.
+
+    MLflow sends the token or password of its server to whatever address a model's artifacts have.
+    """
+    from mlflow.utils.credentials import get_default_host_creds
+
+    parts = urlsplit(location)
+    is_at_server = parts.scheme == "mlflow-artifacts" and not parts.netloc
+    if parts.scheme in ("http", "https", "mlflow-artifacts") and not is_at_server:
+        server = urlsplit(tracking_uri)
+        scheme = server.scheme if parts.scheme == "mlflow-artifacts" else parts.scheme
+        is_at_server = _origin(parts, scheme) == _origin(server, server.scheme)
+    elif parts.scheme not in ("runs", "models"):  # which may lead to any address
+        return
+    given = get_default_host_creds(tracking_uri)
+    has_secret = any((given.token, given.password, given.auth, given.aws_sigv4))
+    if not is_at_server and (has_secret or given.client_cert_path):
+        raise UserError(
+            "its artifacts are not at the tracking server, whose token they would be sent",
+            without_secrets(location),
+            "register it with artifacts at the server, or in a store with keys of its own (s3://)",
+        )
+
+
+def _origin(parts: SplitResult, scheme: str) -> tuple[str, str | None, int | None]:
+    return scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(scheme)
+
+
 @contextmanager
 def as_user_error(what: str, remedy: str, *, is_lookup: bool = False) -> Iterator[None]:
-    """Says in one line what MLflow, the network and the disk raise: `UnreachableError`.
+    """Says in one line what MLflow raises, and whatever its stores do: `UnreachableError`.
 
-    A lookup of what MLflow does not have is `UserError`, with a remedy of its own.
+    Each kind of store has a library with errors of its own, and none of them is a reason for
+    anything else to end. A lookup of what MLflow does not have is `NotThereError`, with a remedy of
+    its own.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        reason = without_password(" ".join(str(error).split()))[:300]
+    except UserError:
+        raise
+    except Exception as error:
+        reason = without_secrets(" ".join(str(error).split()))[:300]
         if is_lookup and getattr(error, "error_code", None) in _NOT_THERE:
             there = "the MLflow UI lists the models, their versions and aliases"
-            raise UserError(what, reason, there) from error
+            raise NotThereError(what, reason, there) from error
+        if not isinstance(error, MlflowException | SQLAlchemyError | OSError):
+            reason = f"{type(error).__name__}: {reason}"
         raise UnreachableError(what, reason, remedy) from error

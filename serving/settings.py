@@ -1,12 +1,12 @@
 """What `python -m serving` is told, from its command line."""
 
-import ipaddress
 import json
 from collections.abc import Sequence
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliApp,
@@ -16,13 +16,24 @@ from pydantic_settings import (
 from pydantic_settings.exceptions import SettingsError
 
 from bert_core.errors import UserError, nearest
-from serving.cross_origin import Origin
+from serving.cross_origin import Host, Origin, is_loopback
 from serving.limits import Limits
 from serving.model_sources import SharedSource, named_models, versions_beside
 from serving.models import Products
 from serving.pointers import Address
 from serving.tracing import OtlpEndpoint, TraceShare
 from serving.traffic import Role
+
+
+def _is_proxy(given: str) -> str:
+    try:
+        return str(ip_network(given))
+    except ValueError as error:
+        raise ValueError(f"{error}: write 10.0.0.7 or 10.0.0.0/8") from None
+
+
+Proxy = Annotated[str, AfterValidator(_is_proxy)]
+"""An address or a network, as `ipaddress` has it."""
 
 
 class ServerSettings(BaseSettings):
@@ -79,6 +90,34 @@ class ServerSettings(BaseSettings):
     port: int = Field(
         default=8000, ge=0, le=65535, description="port to listen at; 0 takes any that is free"
     )
+    max_connections: int = Field(
+        default=4096,
+        ge=1,
+        description="connections that are open at once; above, those that send nothing are closed",
+    )
+    keep_alive_seconds: int = Field(
+        default=75,
+        ge=0,
+        description="seconds that a connection stays open after an answer; longer than a load"
+        " balancer before the server keeps it, which is 60 with most",
+    )
+    header_seconds: float = Field(
+        default=10,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds in which the head of a request has to arrive",
+    )
+    allowed_hosts: list[Host] = Field(
+        default=[],
+        description="name that the server may be asked by, a.example, besides localhost and the"
+        " address that a connection comes to; may be given several times. With keys any name is"
+        " allowed where none is given",
+    )
+    forwarded_allow_ips: list[Proxy] = Field(
+        default=[],
+        description="address or network of a proxy whose X-Forwarded-For and X-Forwarded-Proto are"
+        " believed; may be given several times",
+    )
     api_key_file: Path | None = Field(
         default=None,
         description="file of keys that clients have to show one of; see python -m serving.new_key",
@@ -107,7 +146,9 @@ class ServerSettings(BaseSettings):
         " decide it (traceparent)",
     )
     insecure: bool = Field(
-        default=False, description="listen beyond this machine without asking for keys"
+        default=False,
+        description="listen beyond this machine without asking for keys; names that it may then be"
+        " asked by are --allowed_hosts",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="what computes; auto takes a GPU where there is one"
@@ -154,7 +195,7 @@ class ServerSettings(BaseSettings):
 
     def check(self) -> None:
         """Raises `UserError` for a server that everybody could use unasked."""
-        if self.api_key_file is None and not self.insecure and not _is_loopback(self.host):
+        if self.api_key_file is None and not self.insecure and not is_loopback(self.host):
             raise UserError(
                 "listening beyond this machine without keys",
                 f"--host {self.host}",
@@ -194,12 +235,3 @@ def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
         raise UserError(f"{said}{near}", f"--{name}", "see --help") from error
     settings.check()
     return settings
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -13,7 +13,7 @@ from bert_core.errors import UserError
 from bert_core.memory import give_back_memory
 from serving.coordination import Alone, Coordination
 from serving.engine import Engine
-from serving.followed import Place
+from serving.followed import Place, title_of
 from serving.following import Asker, Following
 from serving.limits import Limits
 from serving.model_sources import SharedSource, fetched
@@ -77,17 +77,16 @@ class RunningEngine:
         From then on it agrees with others by the `coordination`; without one it is alone.
 
         Raises `UserError` for a model that is damaged or does not answer. A version of the registry
-        is then left to the one that was served from this cache before, if there was one.
+        is then left to the one that was served from this cache before, if there was one; beside a
+        model it may be missing for now, whatever is wrong with it.
         """
         shared: dict[Place, SharedSource] = {
             (role, name): each
             for role, some in (beside or {}).items()
             for name, each in some.items()
         }
-        sources: dict[Place, Path | Address] = {(None, name): each for name, each in models.items()}
-        sources |= {place: each.source for place, each in shared.items()}
-        addresses = {each for each in sources.values() if isinstance(each, Address)}
-        opened: dict[Place, ServedModel] = {}
+        addresses = {each for each in models.values() if isinstance(each, Address)}
+        opened: dict[str, ServedModel] = {}
         with ExitStack() as started, ExitStack() as not_yet_owned:
             not_yet_owned.callback(lambda: close_models(list(opened.values()), finish=False))
             watch = registry.watch(
@@ -102,15 +101,14 @@ class RunningEngine:
             started.callback(watch.close)
             if addresses:
                 watch.start()
-            for place, source in sources.items():
+            for name, source in models.items():
                 present = list(opened.values())
-                opened[place] = _open_or_take_the_last(loader, place[1], source, present, watch)
-            give_back_memory()  # the weights as they were read
-            engine = Engine({name: opened[None, name] for name in models}, limits, loader)
+                opened[name] = _open_or_take_the_last(loader, name, source, present, watch)
+            engine = Engine(opened, limits, loader)
             started.callback(engine.close)
-            for (role, name), each in shared.items():
-                assert role is not None
-                engine.set_beside(name, role, Share(opened[role, name], each.share))
+            for place, each in shared.items():
+                _set_beside(engine, place, each, watch)
+            give_back_memory()  # the weights as they were read
             is_kept_up = registry.poll_seconds > 0
             following = Following(engine, watch, models, shared, is_kept_up=is_kept_up)
             following.start()
@@ -144,6 +142,25 @@ def loader_for(
         num_threads=num_threads if on_cpu else 1,
         autocast_dtype=torch.bfloat16 if precision == "bfloat16" else None,
     )
+
+
+def _set_beside(engine: Engine, place: Place, wanted: SharedSource, watch: Watcher) -> None:
+    """Has a version stand beside a model; what is at MLflow may come later (`Following`)."""
+    (role, name), source = place, wanted.source
+    assert role is not None
+    model = None
+    try:
+        if isinstance(source, Address):
+            watch.add(source)
+        present = engine.traffic.present
+        model = _open_or_take_the_last(engine.loader, name, source, present, watch)
+        engine.set_beside(name, role, Share(model, wanted.share))
+    except UserError as error:
+        if model is not None:
+            engine.retire(model, 0.0)
+        if isinstance(source, Path):
+            raise
+        _LOG.warning("warning: %s begins without %s: %s", title_of(place), source, error)
 
 
 def _open_or_take_the_last(

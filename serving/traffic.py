@@ -104,6 +104,7 @@ class Traffic:
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
         self._table = _Table(dict(models))
+        self._retiring: set[ServedModel] = set()
         self._changing = threading.Lock()
 
     @property
@@ -120,6 +121,12 @@ class Traffic:
     def batchers(self) -> Mapping[Batcher, list[str]]:
         """The batchers of all models, each with the names that it computes for."""
         return self._table.batchers
+
+    @property
+    def batchers_in_use(self) -> set[Batcher]:
+        """The batchers of all models, those too that only end the requests they were given."""
+        with self._changing:
+            return {each.batcher for each in self._table.present | self._retiring}
 
     @property
     def answering(self) -> set[tuple[str, str, AnsweringRole]]:
@@ -188,8 +195,7 @@ class Traffic:
         """Has a model answer its name from now on; gives the one that did before."""
         with self._changing:
             before = self._table.active[model.name]
-            active = {**self._table.active, model.name: model}
-            self._table = replace(self._table, active=active)
+            self._become(replace(self._table, active={**self._table.active, model.name: model}))
         return before
 
     def beside(self, name: str, role: Role) -> Share | None:
@@ -211,8 +217,13 @@ class Traffic:
                 _check_comparable(share.model, role)
                 others[name] = share
             changed = {"canaries" if role == "canary" else "shadows": others}
-            self._table = replace(table, **changed)
+            self._become(replace(table, **changed))
         return None if before is None else before.model
+
+    def _become(self, table: _Table) -> None:
+        """Sets who answers from now on; call it with the lock."""
+        self._retiring |= self._table.present - table.present
+        self._table = table
 
     def retire(self, model: ServedModel, seconds: float) -> bool:
         """Waits until the requests to a model that was switched off have ended, and closes it.
@@ -221,8 +232,9 @@ class Traffic:
         """
         have_ended = model.leases.wait(seconds)
         with self._changing:
-            is_shared = model.batcher in {each.batcher for each in self._table.present}
-        if not is_shared:
+            self._retiring.discard(model)
+        # Other models that are present or retiring may use the same encoder.
+        if model.batcher not in self.batchers_in_use:
             model.batcher.close(finish=have_ended)
         return have_ended
 

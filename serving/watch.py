@@ -12,8 +12,10 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Literal
 
 from bert_core.errors import UserError
 from serving.model_cache import evict
@@ -30,16 +32,26 @@ from serving.pointers import (
 )
 from serving.registry import (
     KnownDamage,
+    NotThereError,
     UnreachableError,
     default_cache,
     default_tracking_uri,
     fetch_model,
+    import_mlflow,
+    mlflow_environment,
     newest_version,
 )
 from serving.watch_orders import Orders
 
 CACHE_GIB = 20.0
 _GIB = 1 << 30
+_PATIENCE_SECONDS = 5.0
+"""After which the next address is asked about, and this one goes on beside it."""
+
+_STILL_ASKED = "is as fetched before: MLflow, or the store of its artifacts, is still being asked"
+
+Wanted = Literal["answer", "pointer", "nothing"]
+"""What there has to be for an address: MLflow's answer, a pointer of now or before, or neither."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,36 +62,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     cache = (options.cache or default_cache()).expanduser().absolute()
     tracking_uri = options.tracking_uri or default_tracking_uri(default_cache().parent)
+    follows = options.while_stdin_is_open or options.follow is not None
+    wanted = "nothing" if options.again else "pointer" if follows else "answer"
     orders = Orders()
-    try:
-        addresses = [Address.of(each) for each in options.model]
-        watch = Watch(addresses, tracking_uri, cache, options.cache_gib)
-        watch.look(orders, is_first=not options.again)
-    except UserError as error:
-        _say(_problem(error))
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.while_stdin_is_open:
-        lines = sys.stdin.buffer
-        threading.Thread(target=orders.read, args=(lines,), daemon=True).start()
-    elif options.follow is None:
-        return 0
-    watch.follow(orders, options.follow)
+    with mlflow_environment(tracking_uri):  # of all threads
+        import_mlflow()  # once, and not on each of them
+        try:
+            addresses = [Address.of(each) for each in options.model]
+            watch = Watch(addresses, tracking_uri, cache, options.cache_gib)
+            watch.look(orders, wanted)
+        except UserError as error:
+            _say(_problem(error))
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        if options.while_stdin_is_open:
+            lines = sys.stdin.buffer
+            threading.Thread(target=orders.read, args=(lines,), daemon=True).start()
+        if follows:
+            watch.follow(orders, options.follow)
     return 0
 
 
 class Watch:
-    """Addresses, and what was said of each of them last."""
+    """Addresses, and what was said of each of them last.
+
+    Each is asked about on a thread of its own: one that takes long does not keep the others.
+    """
 
     def __init__(
         self, addresses: Sequence[Address], tracking_uri: str, cache: Path, cache_gib: float
     ) -> None:
-        self._addresses, self._tracking_uri, self._cache = [*addresses], tracking_uri, cache
+        self._addresses = dict.fromkeys(addresses)
+        self._tracking_uri, self._cache = tracking_uri, cache
         self._cache_gib = cache_gib
         self._said: dict[Address, str] = {}
         self._known_damage = KnownDamage()
         self._newest_versions = NewestVersions(tracking_uri, newest_version)
         self._has_switched = False
+        self._asking: dict[Address, Future[None]] = {}
+        self._ordered: list[Future[None]] = []
+        self._locks: dict[Address, threading.Lock] = {}
 
     def follow(self, orders: Orders, seconds: float | None) -> None:
         """Does what is ordered, and looks every so many seconds, until the orders end."""
@@ -90,53 +112,83 @@ class Watch:
             if is_time:
                 self.look(orders)
                 next_at = _after(seconds)
+        wait(self._ordered)
 
-    def look(self, orders: Orders, *, is_first: bool = False) -> None:
+    def look(self, orders: Orders, wanted: Wanted = "nothing") -> None:
         """Asks about each address, and prints what is new; does what is ordered in between.
 
-        Raises `UserError` where there is nothing to serve, but only if it is the first time.
+        One that is still being asked about is left to that. Raises `UserError` for an address that
+        does not have what is wanted.
         """
         for address in list(self._addresses):
             self._answer(orders)
             if orders.have_ended:
                 return
-            self._ask(address, is_first=is_first)
+            before = self._asking.get(address)
+            if before is not None and not before.done():
+                self._tell(address, f"{address} {_STILL_ASKED}")
+                continue
+            has_what_is_wanted = wanted == "nothing" or (
+                wanted == "pointer" and self._pointer(address) is not None
+            )
+            patience = _PATIENCE_SECONDS if has_what_is_wanted else None
+            asking = _apart(lambda address=address: self._ask(address, wanted), patience)
+            self._asking[address] = asking
+            if not asking.done():
+                self._tell(address, f"{address} {_STILL_ASKED}")
+            elif wanted != "nothing":
+                asking.result()
         self._make_room()
 
     def _answer(self, orders: Orders) -> None:
         """Follows each address that is ordered, or says why not."""
         while (text := orders.take_address()) is not None:
-            try:
-                address = Address.of(text)
-                self._said.pop(address, None)  # whoever orders it is to be told, again too
-                self._ask(address, is_first=True)
-            except UserError as error:
-                _say(_problem(error) | {"model": text})
-            except Exception as error:  # noqa: BLE001 - one order is not to end the others
-                reason = f"{type(error).__name__}: {error}"[:300]
-                problem = UserError(f"no model {text}", reason, "run serving.watch by hand")
-                _say(_problem(problem) | {"model": text})
-            else:
-                if address not in self._addresses:
-                    self._addresses.append(address)
+            answering = _apart(lambda text=text: self._follow_too(text), _PATIENCE_SECONDS)
+            self._ordered = [each for each in (*self._ordered, answering) if not each.done()]
             self._make_room()
 
-    def _ask(self, address: Address, *, is_first: bool) -> None:
-        path = pointer_path(self._cache, address, self._tracking_uri)
-        before = read_pointer(path)
+    def _follow_too(self, text: str) -> None:
         try:
-            # Whoever orders it by hand has it tried at once, what was damaged too.
-            known_damage = None if is_first else self._known_damage
-            warning = bring_up_to_date(address, self._tracking_uri, self._cache, known_damage)
+            address = Address.of(text)
+            self._said.pop(address, None)  # whoever orders it is to be told, again too
+            self._ask(address, "answer")
         except UserError as error:
-            if is_first:
-                raise
-            warning = f"{address}: {error}"
-        newest = self._newest_versions.of(address) if warning is None else None
+            _say(_problem(error) | {"model": text})
+        except Exception as error:  # noqa: BLE001 - one order is not to end the others
+            reason = f"{type(error).__name__}: {error}"[:300]
+            problem = UserError(f"no model {text}", reason, "run serving.watch by hand")
+            _say(_problem(problem) | {"model": text})
+        else:
+            self._addresses[address] = None
+
+    def _pointer(self, address: Address) -> Pointer | None:
+        return read_pointer(pointer_path(self._cache, address, self._tracking_uri))
+
+    def _ask(self, address: Address, wanted: Wanted) -> None:
+        path = pointer_path(self._cache, address, self._tracking_uri)
+        with self._locks.setdefault(address, threading.Lock()):
+            before = read_pointer(path)
+            try:
+                # Whoever orders it by hand has it tried at once, what was damaged too.
+                known_damage = self._known_damage if wanted == "nothing" else None
+                warning = bring_up_to_date(address, self._tracking_uri, self._cache, known_damage)
+            except UserError as error:
+                if wanted == "answer" or (wanted == "pointer" and before is None):
+                    raise
+                warning = f"{address}: {error}"
+            newest = self._newest_versions.of(address) if warning is None else None
+            self._tell(address, warning, newest)
+            self._has_switched |= read_pointer(path) != before
+
+    def _tell(self, address: Address, warning: str | None, newest: int | None = None) -> None:
+        """Writes and prints what became of an address."""
+        path = pointer_path(self._cache, address, self._tracking_uri)
         status = WatchStatus(asked_at=time.time(), fault=warning, newest_version=newest)
-        write_status(path, status)
+        try:
+            write_status(path, status)
+        except OSError as error:
+            warning = warning or f"{address}: what became of it cannot be written: {error}"
         pointer = read_pointer(path)
-        self._has_switched |= pointer != before
         version = None if pointer is None else pointer.version
         state = json.dumps([version, warning is not None])
         if self._said.get(address) != state:
@@ -167,7 +219,23 @@ def _problem(error: UserError) -> dict[str, str]:
 
 
 def _say(line: Mapping[str, str | None]) -> None:
-    print(json.dumps(line), flush=True)
+    sys.stdout.write(f"{json.dumps(line)}\n")  # at once, whatever another thread says
+    sys.stdout.flush()
+
+
+def _apart(function: Callable[[], None], seconds: float | None) -> Future[None]:
+    """Calls a function on a thread of its own; returns when it has ended, or after so long."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - for whoever asks how it ended
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    wait([future], seconds)
+    return future
 
 
 def bring_up_to_date(
@@ -175,28 +243,35 @@ def bring_up_to_date(
 ) -> str | None:
     """Has the pointer of an address say what MLflow says now.
 
-    Gives a warning, where MLflow does not answer and the pointer stays as it is. Raises
-    `UnreachableError` where there is none to stay, `UserError` for what MLflow does not have.
+    Gives a warning, where that version does not come, whatever the reason, and the pointer stays as
+    it is. Raises `UserError` where there is none to stay, and for what MLflow does not have.
     """
     path = pointer_path(cache, address, tracking_uri)
     before = read_pointer(path)
     try:
         model = fetch_model(str(address), tracking_uri, cache, known_damage)
-    except UnreachableError as error:
+        pointer = Pointer(
+            address=str(address),
+            name=model.name,
+            version=model.version,
+            alias=address.alias,
+            folder=model.folder,
+            tracking_uri=without_password(tracking_uri),
+            lineage=model.lineage,
+        )
+        if pointer != before:
+            switch_pointer(path, pointer)
+    except NotThereError:
+        raise
+    except Exception as error:
+        problem = error
+        if not isinstance(error, UserError):
+            reason = f"{type(error).__name__}: {error}"[:300]
+            remedy = f"can {cache} be written? If so, run serving.watch by hand to see more"
+            problem = UnreachableError(f"no model {address}", reason, remedy)
         if before is None:
-            raise
-        return f"{address} is version {before.version}, as fetched before: {error}"
-    pointer = Pointer(
-        address=str(address),
-        name=model.name,
-        version=model.version,
-        alias=address.alias,
-        folder=model.folder,
-        tracking_uri=without_password(tracking_uri),
-        lineage=model.lineage,
-    )
-    if pointer != before:
-        switch_pointer(path, pointer)
+            raise problem from error
+        return f"{address} is version {before.version}, as fetched before: {problem}"
     return None
 
 

@@ -26,6 +26,7 @@ from serving.registry import (
     METRIC_TAG,
     QUICKLY,
     as_user_error,
+    check_location,
     filter_value,
     mlflow_environment,
 )
@@ -169,6 +170,7 @@ def _log_model(client: "MlflowClient", folder: Path, name: str, run_id: str, con
     model = client.create_logged_model(
         experiment_id, name=name, source_run_id=run_id, tags={CONTENT_TAG: content}
     )
+    check_location(str(model.artifact_location), client.tracking_uri)
     with tempfile.TemporaryDirectory() as temporary:
         client.log_model_artifacts(model.model_id, str(_save(folder, Path(temporary))))
     return client.finalize_logged_model(model.model_id, "READY").model_id

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 
 import pytest
 
@@ -20,6 +21,15 @@ def ask_at(host, port, path, body=None, *, method=None, headers=None):
     connection.close()
     is_json = "json" in response.headers.get("Content-Type", "")
     return response.status, json.loads(content) if is_json else content, response.headers
+
+
+def raw_status(server, path, heads, body=b"", headers=None):
+    """The status of a request with these lines as its head, and no other."""
+    lines = [*heads, *(f"{name}: {value}" for name, value in (headers or {}).items())]
+    lines = [f"{'POST' if body else 'GET'} {path} HTTP/1.1", *lines, f"Content-Length: {len(body)}"]
+    with socket.create_connection((server.host, server.port), timeout=60) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        return int(connection.recv(12)[9:])
 
 
 def answers(server, path, model, inputs, **options):

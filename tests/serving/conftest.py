@@ -36,6 +36,15 @@ class Registry:
 
         return open_client(self.uri)
 
+    def move_artifacts(self, location, name, version):
+        """Has MLflow say that the artifacts of a version are at another address."""
+        source = self.client.get_model_version(name, str(version)).source
+        known = (location, source.removeprefix("models:/"))
+        with closing(sqlite3.connect(self.database)) as store, store:
+            store.execute(
+                "UPDATE logged_models SET artifact_location = ? WHERE model_id = ?", known
+            )
+
     def register(self, folder, name, *aliases):
         """The number of the folder's new version."""
         from workflows.registry import register_model_folder

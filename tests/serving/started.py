@@ -21,8 +21,8 @@ class Started:
 
 
 @contextmanager
-def started(arguments, environment):
-    """Runs a server at a port of its own, until the block ends."""
+def started(arguments, environment, before=None):
+    """Runs a server at a port of its own, until the block ends; `before` is called within it."""
     command = [sys.executable, "-m", "serving", "--port", "0", "--threads", "1", *arguments]
     process = subprocess.Popen(
         [*command, "--no-log_requests"],
@@ -30,6 +30,7 @@ def started(arguments, environment):
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        preexec_fn=before,
     )
     server = Started(process, 0)
     reading = threading.Thread(target=lambda: server.said.extend(process.stderr))

@@ -1,5 +1,6 @@
 """`python -m serving` as a user starts it: it says where it is, answers, and stops when told."""
 
+import asyncio
 import json
 import re
 import signal
@@ -11,6 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
+from serving.__main__ import uvicorn_config
+from serving.settings import parse_arguments
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -42,6 +46,33 @@ def test_models_are_served_until_the_server_is_told_to_stop(
     assert server.returncode in (0, -how)
     (line,) = errors.splitlines()
     assert json.loads(line)["path"] == "/v1/ner" and "cat" not in line
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ([], ("http", "127.0.0.1")),
+        (["--forwarded_allow_ips", "10.0.0.0/8"], ("http", "127.0.0.1")),
+        (["--forwarded_allow_ips", "127.0.0.1"], ("https", "192.0.2.7")),
+    ],
+)
+def test_only_named_proxies_say_who_asks_and_how(monkeypatch, options, seen):
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # uvicorn's own
+    scopes = []
+
+    async def application(scope, receive, send):
+        scopes.append(scope)
+
+    config = uvicorn_config(application, parse_arguments(["--model", "a", *options]))
+    config.load()
+    headers = [(b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"192.0.2.7")]
+    scope = {"type": "http", "client": ("127.0.0.1", 1), "scheme": "http", "headers": headers}
+    asyncio.run(config.loaded_app(scope, None, None))
+    assert (scopes[0]["scheme"], scopes[0]["client"][0]) == seen
+
+
+def test_a_connection_is_kept_for_longer_than_load_balancers_keep_it():
+    assert uvicorn_config(None, parse_arguments(["--model", "a"])).timeout_keep_alive > 60
 
 
 def test_a_folder_that_is_no_model_is_one_line(tmp_path, subprocess_environment):

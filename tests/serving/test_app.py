@@ -8,6 +8,14 @@ def test_unknown_addresses_are_problems(server):
         assert headers["Content-Type"] == "application/problem+json"
 
 
+def test_nobody_is_sent_to_another_address(server):
+    """It would be an absolute one, of http where TLS ends before the server."""
+    for path in ("/v1/classify/", "/embed/", "/docs/", "/health/", "/openapi.json/", "/nothing/"):
+        for body in (None, {"inputs": "a cat"}):
+            status, _, headers = server.ask_whole(path, body)
+            assert status == 404 and "Location" not in headers
+
+
 def test_the_document_names_what_may_be_asked_and_refused(server):
     _, document = server.ask("/openapi.json")
     route = document["paths"]["/v1/ner"]["post"]

@@ -1,9 +1,13 @@
 """Pages in browsers may ask where their origin is named, and only there."""
 
-import pytest
-from pydantic import TypeAdapter, ValidationError
+import asyncio
 
-from serving.cross_origin import Origin
+import pytest
+from asking import raw_status
+from pydantic import TypeAdapter, ValidationError
+from running import start
+
+from serving.cross_origin import Host, KnownHosts, Origin
 from serving.engine import Engine
 from serving.keys import add_key, read_keys
 from serving.models import close_models, load_models
@@ -89,3 +93,130 @@ def test_an_origin_is_scheme_host_and_port(origin):
 def test_anything_else_is_no_origin(given):
     with pytest.raises(ValidationError, match="is no origin"):
         TypeAdapter(Origin).validate_python(given)
+
+
+EVERYWHERE = ("/admin/traffic", "/info", "/health", "/docs", "/", "/v1/ner", "/embed", "/nothing")
+
+
+@pytest.fixture(scope="module")
+def lonely(small_models):
+    """A server without keys that may be asked by two more names."""
+    models = load_models({"entities": small_models["entities"]})
+    allowed = ("models.example", "2001:db8::7")
+    running, stop = start(Engine(models), small_models, allowed_hosts=allowed)
+    yield running
+    stop()
+    close_models(list(models.values()))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LocalHost:1", "localhost.:8000", "127.0.0.1", "127.8.9.1:80", "[::1]:8000",
+     "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]", "models.example", "Models.Example.:443",
+     "[2001:DB8:0::7]:8000"],
+)  # fmt: skip
+def test_without_keys_it_is_asked_by_its_own_names(lonely, host):
+    for path in ("/info", "/health", "/docs"):
+        assert lonely.ask(path, headers={"Host": host})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["a.example", "a.example:8000", "localhost.a.example", "a.localhost", "127.0.0.1.a.example",
+     "me@localhost", "localhost@a.example", "localhost:a.example", "localhost,a.example",
+     "a.models.example", "10.0.0.1", "0.0.0.0", "[::]", "[::2]", "2130706433", "127.1", "0x7f.1",
+     "[fe80::1%lo]", "::1", "", ".", "localhost..", "localhost:8000:8000", "localhost/", "\xe9",
+     "l\u0131calhost".encode().decode("latin-1"), "a" * 5000],
+)  # fmt: skip
+def test_without_keys_it_is_not_asked_by_others(lonely, host):
+    """For its browser a page whose name was made to stand for this machine is of one origin."""
+    for path in EVERYWHERE:
+        body = BODY if path in ("/v1/ner", "/embed") else None
+        asked = {"Host": host, "X-Forwarded-Host": "localhost", "X-Forwarded-For": "127.0.0.1"}
+        assert lonely.ask(path, body, headers=asked)[0] == 421, path
+    body = {"model": "models:/a@b", "share": 1}
+    asked = {"Host": host, "Origin": f"http://{host[:99]}"}
+    for method in ("PUT", "DELETE"):
+        path = "/admin/traffic/entities/canary"
+        assert lonely.ask(path, body, method=method, headers=asked)[0] == 421
+
+
+def test_who_names_no_host_or_two_is_not_answered(lonely):
+    for heads in ([], ["Host: localhost", "Host: a.example"], ["Host: localhost"] * 2):
+        for path in ("/info", "http://localhost/info"):
+            assert raw_status(lonely, path, heads) == 421
+    assert raw_status(lonely, "/info", ["hOST:localhost"]) == 200
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "status"),
+    [
+        (("10.1.2.3", 8000), "10.1.2.3:8000", 200),
+        (("::ffff:10.1.2.3", 8000), "10.1.2.3", 200),
+        (("fd00::3", 8000), "[fd00:0::3]:8000", 200),
+        (("10.1.2.3", 8000), "10.1.2.4:8000", 421),
+        (("/run/socket", None), "a.example", 421),
+        (None, "10.1.2.3", 421),
+    ],
+)
+def test_a_probe_may_ask_by_the_address_that_it_connects_to(server, host, status):
+    seen = []
+
+    async def inside(scope, receive, send):
+        seen.append(200)
+
+    async def send(message):
+        seen.append(message.get("status"))
+
+    headers = [(b"host", host.encode())]
+    scope = {"type": "http", "path": "/health", "headers": headers, "server": server}
+    asyncio.run(KnownHosts(inside, ())(scope, None, send))
+    assert seen[0] == status
+
+
+def test_the_refusal_says_what_to_do_and_is_in_the_shape_of_its_routes(lonely):
+    status, problem = lonely.ask("/info", headers={"Host": "a.example"})
+    assert problem["field"] == "Host" and "allowed_hosts" in problem["remedy"]
+    assert lonely.ask("/embed", BODY, headers={"Host": "a.example"})[1].keys() == {
+        "error", "error_type",
+    }  # fmt: skip
+
+
+def test_with_keys_any_name_is_right_unless_some_are_named(small_models, tmp_path):
+    path = tmp_path / "keys.json"
+    shown = {"X-API-Key": add_key(path, "user", ["predict"], None)}
+    models = load_models({"entities": small_models["entities"]})
+    for allowed, status in (((), 200), (("b.example",), 421)):
+        engine = Engine(models)
+        running, stop = start(engine, small_models, read_keys(path), allowed_hosts=allowed)
+        assert running.ask("/info", headers=shown | {"Host": "a.example"})[0] == status
+        assert running.ask("/info", headers=shown | {"Host": "b.example"})[0] == 200
+        stop()
+    close_models(list(models.values()))
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
+)
+def test_what_a_page_may_send_unasked_is_not_computed(lonely, kind):
+    asked = {"Origin": "http://a.example"} | ({"Content-Type": kind} if kind else {})
+    for path in ("/v1/ner", "/v1/tokenize", "/embed", "/v1/embeddings", "/hf/fill-mask"):
+        told = raw_status(lonely, path, ["Host: localhost"], b'{"inputs": "a cat"}', asked)
+        assert 400 <= told < 500
+
+
+@pytest.mark.parametrize(
+    ("given", "host"),
+    [("A.example", "a.example"), ("a.example.", "a.example"), ("10.0.0.7", "10.0.0.7"),
+     ("::2", "::2"), ("[0::2]", "::2")],
+)  # fmt: skip
+def test_a_host_is_a_name_or_an_address(given, host):
+    assert TypeAdapter(Host).validate_python(given) == host
+
+
+@pytest.mark.parametrize(
+    "given", ["", "*", "http://a.example", "a.example:80", "[::2]:80", "a.example/", "me@a.example"]
+)
+def test_anything_else_is_no_host(given):
+    with pytest.raises(ValidationError, match="is no host"):
+        TypeAdapter(Host).validate_python(given)

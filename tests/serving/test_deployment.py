@@ -70,6 +70,7 @@ def test_it_answers_as_under_uvicorn(
         "tracking_uri": registry.uri,
         "cache": str(tmp_path / "models"),
         "cors_origins": "https://a.example",
+        "allowed_hosts": "b.example,c.example",
         "insecure": True,
     }
     with serving_on_ray(arguments, subprocess_environment, tmp_path) as serving:
@@ -87,6 +88,8 @@ def test_it_answers_as_under_uvicorn(
                 assert content.pop("version") == "1" != wanted.pop("version")
             assert_alike(content, wanted)  # a replica has threads of its own number
             assert headers["X-Request-Id"]
+        for host, wanted_status in (("c.example", 200), ("d.example", 421)):
+            assert serving.ask("/info", headers={"Host": host})[0] == wanted_status
         _, info = serving.ask("/info")[:2]
         assert info["models"]["entities"]["registered"]["version"] == 1
         below = serving.process.children(recursive=True)

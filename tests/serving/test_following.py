@@ -131,6 +131,61 @@ def test_a_registry_that_is_gone_is_seen_and_nothing_else(follow, copied_registr
     assert second.ask("/ready")[0] == 200 and classify(second)[0] == 1
 
 
+def test_a_fault_of_one_address_is_shown_and_the_others_go_on_after_a_restart_too(
+    follow, copied_registry, small_models, tmp_path
+):
+    people = Address("people", "champion", None)
+    server = follow(mood=MOOD, people=people)
+    copied_registry.register(small_models["topics"], "mood")
+    copied_registry.move_artifacts("http://[", "mood", 2)
+    copied_registry.client.set_registered_model_alias("mood", "champion", "2")
+
+    def known(server, name):
+        return server.ask("/info")[1]["models"][name]
+
+    wait_until(lambda: known(server, "mood")["registry"]["fault"])
+    for each in (server, follow(mood=MOOD, people=people)):
+        assert "ValueError: Invalid IPv6" in known(each, "mood")["registry"]["fault"]
+        assert known(each, "people")["registry"]["fault"] is None
+        assert classify(each)[0] == 1 and each.ask("/ready")[0] == 200
+        assert each.ask("/v1/ner", {"inputs": "a cat"})[0] == 200
+
+
+def test_a_version_beside_a_model_that_cannot_be_had_comes_later(
+    copied_registry, small_models, tmp_path, monkeypatch, caplog
+):
+    """A fault of the canary's address is none of the model's, at a start either."""
+    monkeypatch.setattr("serving.following._AGAIN_SECONDS", 0.1)
+    better = other_weights(small_models["sentiment"], tmp_path / "better", 2.0)
+    location = copied_registry.client.get_logged_model(
+        copied_registry.client.get_model_version(
+            "mood", str(copied_registry.register(better, "mood", "next"))
+        ).source.removeprefix("models:/")
+    ).artifact_location
+    copied_registry.move_artifacts("http://[", "mood", 2)
+    loader = loader_for(torch.device("cpu"), Limits(), 1, "float32")
+    wanted = {
+        "canary": {"mood": SharedSource(Address("mood", "next", None), 0.5)},
+        "shadow": {"mood": SharedSource(Address("mood", "nobody", None), 1.0)},
+    }
+    access = RegistryAccess(copied_registry.uri, tmp_path / "models", poll_seconds=0.1)
+    models = {"mood": small_models["sentiment"]}
+    running = RunningEngine.start(models, loader, Limits(), access, wanted)
+    try:
+        engine = running.engine
+        assert engine.traffic.beside("mood", "canary") is None
+        assert "begins without models:/mood@next" in caplog.text
+        for place, said in ((CANARY, "Invalid IPv6"), (SHADOW, "the MLflow UI lists")):
+            wait_until(lambda place=place: place in engine.followed)
+            wait_until(lambda place=place: engine.followed[place].refused)
+            assert said in engine.followed[place].refused.reason
+        copied_registry.move_artifacts(location, "mood", 2)
+        wait_until(lambda: engine.traffic.beside("mood", "canary"))
+        assert engine.traffic.beside("mood", "canary").share == 0.5
+    finally:
+        running.close()
+
+
 def test_a_newer_version_that_the_alias_is_not_at_is_in_the_metrics(
     follow, copied_registry, small_models, tmp_path
 ):

@@ -1,7 +1,7 @@
 """A server behind a prefix is the same server there."""
 
 import re
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 from browsing import Visitor, open_browser
@@ -135,6 +135,10 @@ def test_without_its_slash_the_page_is_the_same(prefixed, keys, engine, small_mo
     status, content, headers = prefixed.ask_whole("")
     assert (status, content) == (307, b"") and headers["X-Request-Id"]
     assert urljoin(prefixed.address, headers["Location"]) == prefixed.address + "/"
+    assert not urlsplit(headers["Location"]).netloc
+    for path in ("/v1/ner/", "/docs/"):
+        status, _, headers = prefixed.ask_whole(path, BODY)
+        assert status == 404 and "Location" not in headers
     running, stop = start(engine, small_models, read_keys(keys[0]), prefix=PREFIX)
     assert running.ask("")[0] == 307  # nor is a key asked for
     stop()

@@ -4,11 +4,14 @@ import fcntl
 import shutil
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from mlflow.artifacts import list_artifacts
 
 from benchmarks.mlflow_server import MlflowServer
 from bert_core.disk import file_sha256
@@ -19,9 +22,12 @@ from serving.registry import (
     DamagedError,
     KnownDamage,
     UnreachableError,
+    as_user_error,
+    check_location,
     default_tracking_uri,
     fetch_model,
     lineage_of_tags,
+    mlflow_environment,
     newest_version,
 )
 from serving.watch import Watch
@@ -140,12 +146,9 @@ def test_a_store_that_is_none_is_said(tmp_path):
 
 
 def lose_artifacts(registry, where):
-    """Whoever asks MLflow for an artifact from now on is told that there is none."""
-    from sqlalchemy import create_engine, text
-
-    with create_engine(registry.uri).begin() as connection:
-        gone = (where / "gone").as_uri()
-        connection.execute(text("UPDATE logged_models SET artifact_location = :l"), {"l": gone})
+    """Whoever asks MLflow for an artifact of these people from now on is told there is none."""
+    for each in registry.client.search_model_versions("name = 'people'"):
+        registry.move_artifacts((where / "gone").as_uri(), "people", each.version)
 
 
 def test_artifacts_that_are_gone_leave_nothing_behind(copied_registry, tmp_path):
@@ -154,6 +157,136 @@ def test_artifacts_that_are_gone_leave_nothing_behind(copied_registry, tmp_path)
         fetch_model("models:/people/1", copied_registry.uri, tmp_path / "models")
     found = (tmp_path / "models").iterdir()
     assert all(each.name.startswith(".") for each in found)
+
+
+BAD_LOCATIONS = (
+    "s3://bucket/x", "s3://", "what://is/this", "http://[", "http://127.0.0.1:9/x", "", "//",
+    "file:///a\0b", "file:///nowhere", "gs://bucket/x", "wasbs://a@b/x", "hdfs://127.0.0.1:9/x",
+    "runs:/x/y", "models:/nobody/1", "mlflow-artifacts:/x", "dbfs:/x", "ftp://127.0.0.1:9/x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("location", BAD_LOCATIONS)
+def test_artifacts_at_any_address_that_fails_are_one_line(
+    copied_registry, tmp_path, monkeypatch, location
+):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "http://127.0.0.1:9")
+    copied_registry.move_artifacts(location, "people", 1)
+    with pytest.raises(UnreachableError) as told:
+        fetch_model("models:/people/1", copied_registry.uri, tmp_path / "models")
+    assert "\n" not in str(told.value) and "models:/people/1" in told.value.what
+
+
+class Recorder:
+    """An HTTP server that notes who asks it with which keys, and sends them on."""
+
+    def __init__(self, send_to=None):
+        asked = self.asked = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):  # noqa: N802 - the library's name
+                asked.append(self.headers.get("Authorization"))
+                self.send_response(404 if send_to is None else 302)
+                if send_to is not None:
+                    self.send_header("Location", send_to + self.path)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/x"
+
+
+@pytest.fixture(params=["token", "password", "file"])
+def secret(request, monkeypatch, tmp_path):
+    """What opens MLflow, in each way that MLflow is told it."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    if request.param == "token":
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
+    elif request.param == "password":
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    else:
+        (tmp_path / "home" / ".mlflow").mkdir(parents=True)
+        given = "[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = secret\n"
+        (tmp_path / "home" / ".mlflow" / "credentials").write_text(given)
+
+
+@pytest.mark.usefixtures("secret")
+def test_nobody_but_mlflow_is_sent_what_opens_it(copied_registry, tmp_path):
+    other = Recorder()
+    try:
+        for location in (f"http://127.0.0.1:{other.port}{ARTIFACTS}", "runs:/x/y", "models:/a/1"):
+            copied_registry.move_artifacts(location, "people", 1)
+            with pytest.raises(UserError, match="not at the tracking server") as told:
+                fetch_model("models:/people/1", copied_registry.uri, tmp_path / "models")
+            assert "secret" not in str(told.value)
+        assert not other.asked
+    finally:
+        other.close()
+
+
+@pytest.mark.usefixtures("secret")
+def test_where_mlflow_sends_somebody_on_its_secret_does_not_go():
+    other = Recorder()
+    server = Recorder(send_to=f"http://127.0.0.1:{other.port}")
+    try:
+        at_server = f"http://127.0.0.1:{server.port}"
+        check_location(at_server + ARTIFACTS, at_server)
+        with (
+            mlflow_environment(at_server, {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}),
+            pytest.raises(UnreachableError),
+            as_user_error("a", "b"),
+        ):
+            list_artifacts(at_server + ARTIFACTS, tracking_uri=at_server)
+        assert all(server.asked) and other.asked and not any(other.asked)
+    finally:
+        server.close()
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("location", "tracking_uri", "is_there"),
+    [
+        ("mlflow-artifacts:/1", "https://mlflow", True),
+        ("mlflow-artifacts://mlflow:443/1", "https://mlflow/", True),
+        ("https://me:word@MLflow:443/at/1", "https://you:pass@mlflow/at", True),
+        ("http://mlflow/1", "https://mlflow", False),
+        ("http://mlflow:443/1", "https://mlflow", False),
+        ("https://mlflow:8443/1", "https://mlflow", False),
+        ("https://mlflow.a.example/1", "https://mlflow", False),
+        ("https://mlflow@a.example/1", "https://mlflow", False),
+        ("mlflow-artifacts://a.example/1", "https://mlflow", False),
+        ("HTTP://a.example/1", "https://mlflow", False),
+        ("runs:/a/b", "https://mlflow", False),
+        ("s3://bucket/1", "https://mlflow", True),
+        ("file:///a", "sqlite:///a", True),
+        ("/a", "sqlite:///a", True),
+    ],
+)
+def test_artifacts_are_where_mlflow_is_or_have_keys_of_their_own(
+    monkeypatch, tmp_path, location, tracking_uri, is_there
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    check_location(location, tracking_uri)  # nothing to be kept to ourselves
+    for name in ("TOKEN", "PASSWORD", "CLIENT_CERT_PATH", "AUTH"):
+        with monkeypatch.context() as given:
+            given.setenv(f"MLFLOW_TRACKING_{name}", "a")
+            with nullcontext() if is_there else pytest.raises(UserError, match="token"):
+                check_location(location, tracking_uri)
 
 
 def artifacts_of(registry, version):

@@ -43,6 +43,17 @@ def test_pages_of_named_origins_may_ask():
         parse_arguments(["--model", "a", "--cors_origins", "*"])
 
 
+def test_names_and_proxies_are_told():
+    given = ["--allowed_hosts", "A.example", "--allowed_hosts", "::2"]
+    given += ["--forwarded_allow_ips", "10.0.0.0/8", "--forwarded_allow_ips", "::1"]
+    settings = parse_arguments(["--model", "a", *given])
+    assert settings.allowed_hosts == ["a.example", "::2"]
+    assert settings.forwarded_allow_ips == ["10.0.0.0/8", "::1/128"]
+    for option, wrong in (("allowed_hosts", "a:80"), ("forwarded_allow_ips", "proxy.example")):
+        with pytest.raises(UserError, match=option):
+            parse_arguments(["--model", "a", f"--{option}", wrong])
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "a.example"])
 def test_listening_to_the_world_has_to_be_meant(host):
     with pytest.raises(UserError, match="without keys"):

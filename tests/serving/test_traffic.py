@@ -8,7 +8,7 @@ import pytest
 
 from bert_core.errors import UserError
 from bert_core.tasks.classification import Classification
-from serving.models import ModelLoader, close_models
+from serving.models import ModelLoader, close_models, warm_up
 from serving.request_context import RequestContext, current_request
 from serving.traffic import Share, Traffic
 
@@ -72,6 +72,31 @@ def test_a_shared_encoder_outlives_one_of_its_models(models):
     traffic.retire(traffic.switch(second), 1)
     assert first.batcher.is_alive
     assert list(traffic.batchers.values()) == [["mood"], ["topics"]]
+
+
+@pytest.mark.parametrize("role", ["active", "canary"])
+def test_an_encoder_is_computed_until_no_retiring_model_needs_it(models, request_now, role):
+    first, second, topics = models
+    topics = replace(topics, name="topics")
+    served = {"topics": topics} | ({"mood": first} if role == "active" else {"mood": second})
+    traffic = Traffic(served)
+    if role == "canary":
+        traffic.set_beside("mood", "canary", Share(first, 1.0))
+    assert traffic.find("mood", Classification)[0] is first, "which has a request now"
+    if role == "canary":
+        traffic.set_beside("mood", "canary", Share(first, 0.5))  # the same model, not retired
+        assert traffic.set_beside("mood", "canary", None) is first
+    else:
+        traffic.switch(second)
+    retiring = threading.Thread(target=traffic.retire, args=(first, 30))
+    retiring.start()
+    traffic.switch(replace(second, name="topics"))
+    assert traffic.retire(topics, 1)
+    assert first.batcher.is_alive
+    warm_up(first)  # its request is answered
+    request_now.end()
+    retiring.join()
+    assert not first.batcher.is_alive and second.batcher.is_alive
 
 
 def test_a_canary_has_its_share_and_another_task_is_none(models):

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -132,6 +133,52 @@ def test_addresses_are_added_while_it_runs(watch, copied_registry, small_models,
     process.close()
     with pytest.raises(UserError, match="the server is ending"):
         process.add(Address("people", None, 1))
+
+
+MOOD = Address("mood", "champion", None)
+
+
+@pytest.fixture
+def silent_store(monkeypatch):
+    """An address for artifacts whose store takes connections and never answers."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        yield "s3://bucket/x"
+
+
+def test_a_fault_of_one_address_stays_that_of_one_address(
+    watch, copied_registry, small_models, silent_store
+):
+    process = watch(copied_registry.uri, MOOD, CHAMPION, poll_seconds=0.1)
+    (child,) = children()
+    mood, people = process.pointers[MOOD], process.pointers[CHAMPION]
+    copied_registry.register(small_models["grade"], "mood")
+    copied_registry.register(small_models["topics"], "people")
+    locations = ("http://[", "file:///a\0b", "gs://a/b", silent_store)
+    for location, version in zip(locations, (2, 1, 2, 1), strict=True):
+        copied_registry.move_artifacts(location, "mood", 2)
+        copied_registry.client.set_registered_model_alias("mood", "champion", "2")
+        said = "still being asked" if location == silent_store else "is version 1, as fetched"
+        wait_until(lambda said=said: said in (read_status(mood).fault or ""))
+        copied_registry.client.set_registered_model_alias("people", "champion", str(version))
+        wait_until(lambda v=version: read_pointer(people).version == v)
+        assert read_status(people).fault is None and read_pointer(mood).version == 1
+        copied_registry.client.set_registered_model_alias("mood", "champion", "1")
+        if location != silent_store:
+            wait_until(lambda: read_status(mood).fault is None)
+    assert children() == [child], "it has not ended"
+    process.close()
+
+    copied_registry.client.set_registered_model_alias("mood", "champion", "2")
+    copied_registry.client.delete_registered_model_alias("people", "champion")
+    again = watch(copied_registry.uri, MOOD, CHAMPION, poll_seconds=0.1)
+    assert again.pointers == {MOOD: mood, CHAMPION: people}
+    assert read_pointer(mood).version == 1 and "still being asked" in read_status(mood).fault
+    assert read_pointer(people).version == version
+    assert "the MLflow UI lists" in read_status(people).fault
 
 
 def test_addresses_are_added_to_what_asks_once(watch, copied_registry):

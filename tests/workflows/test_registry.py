@@ -132,6 +132,15 @@ def test_mlflow_loads_the_alias_and_predicts(version, store_uri, tmp_path, model
     assert all(tokenizer.token_to_id(candidate["token"]) is not None for candidate in first)
 
 
+def test_artifacts_elsewhere_are_not_sent_with_the_token(store_uri, tmp_path, monkeypatch):
+    client = open_client(store_uri)
+    location = "http://127.0.0.1:9/api/2.0/mlflow-artifacts/artifacts/x"
+    run_id = client.create_run(client.create_experiment("elsewhere", location)).info.run_id
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
+    with pytest.raises(UserError, match="not at the tracking server"):
+        register(save_model(tmp_path / "model", seed=2), store_uri, run_id, name="elsewhere")
+
+
 def test_a_folder_that_is_no_model_is_named(store_uri, run_id, tmp_path):
     with pytest.raises(UserError, match=r"not a model folder.*config\.json"):
         register(tmp_path, store_uri, run_id)

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError
-from serving.registry import as_user_error, mlflow_environment, store_exists, without_password
+from serving.registry import (
+    as_user_error,
+    check_location,
+    mlflow_environment,
+    store_exists,
+    without_password,
+)
 from workflows.registry import parent_version
 from workflows.tracking.mlflow_run import open_client
 
@@ -67,7 +73,10 @@ def fetch_run(run_id: str, tracking_uri: str, names: Sequence[str]) -> FetchedRu
 
 
 def find_run(client: "MlflowClient", run_id: str) -> RunAtMlflow | None:
-    """The run of this id; None where MLflow has none, or no more."""
+    """The run of this id; None where MLflow has none, or no more.
+
+    Raises `UserError` as `check_location` does for its artifacts.
+    """
     from mlflow.exceptions import MlflowException
 
     try:
@@ -78,6 +87,7 @@ def find_run(client: "MlflowClient", run_id: str) -> RunAtMlflow | None:
         return None
     if run.info.lifecycle_stage != "active":
         return None
+    check_location(str(run.info.artifact_uri), client.tracking_uri)
     return RunAtMlflow(
         run_id=run_id,
         name=run.info.run_name or run_id,

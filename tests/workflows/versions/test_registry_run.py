@@ -60,3 +60,12 @@ def test_a_run_that_is_not_there_or_was_deleted(client, run_id):
     assert find_run(client, "0" * 32) is None
     client.delete_run(run_id)
     assert find_run(client, run_id) is None
+
+
+def test_artifacts_elsewhere_are_not_asked_for_with_the_token(client, monkeypatch):
+    location = "http://127.0.0.1:9/api/2.0/mlflow-artifacts/artifacts/x"
+    experiment = client.create_experiment("elsewhere", location)
+    run_id = client.create_run(experiment).info.run_id
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
+    with pytest.raises(UserError, match="not at the tracking server"):
+        find_run(client, run_id)

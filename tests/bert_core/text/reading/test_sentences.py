@@ -31,7 +31,9 @@ def test_nothing_is_lost_in_any_language(language):
     assert found[0] == "これは文です。" and len(found) >= 6
 
 
-@pytest.mark.parametrize("unit", ["中。", "《》。", "“", "« ", "» a.", "' ", "(", "a. ", "a", "“a. ", "«a» b. "])
+@pytest.mark.parametrize(
+    "unit", ["中。", "《》。", "“", "« ", "» a.", "' ", "(", "a. ", "a", "“a. ", "«a» b. "]
+)
 def test_a_long_line_takes_linear_time(unit):
     def seconds(size):
         began = time.thread_time()
