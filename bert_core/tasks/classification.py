@@ -19,7 +19,7 @@ from bert_core.tasks.data_splits import read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
 from bert_core.tasks.sequences import encode_sequences
-from bert_core.tasks.tables import Record, TaskDataError, column, text_of
+from bert_core.tasks.tables import MAX_SKIPPED, Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 
@@ -47,6 +47,8 @@ class Classification(Task):
     """Decides about a text or a pair of texts."""
 
     architecture: ClassVar[str] = "BertForSequenceClassification"
+    refuses_unused: ClassVar[bool] = True
+    """Whether options of TSV and CSV are refused for other tables, where they say nothing."""
 
     kind: Literal["single", "multiple", "regression"] = Field(
         default="single",
@@ -63,6 +65,13 @@ class Classification(Task):
     skip_ragged: bool = Field(
         default=False, description="leave out lines with too few or too many columns (QQP has some)"
     )
+    max_skipped: float = Field(
+        default=MAX_SKIPPED,
+        ge=0,
+        le=1,
+        description="share of the lines of a TSV or CSV file that may be lost: left out by"
+        " skip_ragged, or within a quote that is not closed",
+    )
     overflow: Overflow = Field(
         default="right",
         description="what becomes of a text longer than max_length: cut on the right or left, or"
@@ -71,6 +80,13 @@ class Classification(Task):
     metric: str | None = Field(
         default=None, description="metric that decides which epoch is best; more is better"
     )
+
+    def ignored_options(self) -> dict[str, str]:
+        """Also labels of numbers."""
+        found = super().ignored_options()
+        if self.kind == "regression" and self.labels:
+            found["labels"] = "is not for numbers"
+        return found
 
     @property
     def criterion(self) -> str:
@@ -108,7 +124,14 @@ class Classification(Task):
 
         So has every record of a table whose answers are all -1, which hides them.
         """
-        records = read_split(data, split, header=self.header, skip_ragged=self.skip_ragged)
+        records = read_split(
+            data,
+            split,
+            header=self.header,
+            skip_ragged=self.skip_ragged,
+            max_skipped=self.max_skipped,
+            refuse_unused=self.refuses_unused,
+        )
         texts = [self._text(record) for record in records]
         if {each.answer for each in texts} in _HIDDEN:
             return [replace(each, answer=None) for each in texts]

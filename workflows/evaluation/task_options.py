@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bert_core.errors import UserError, nearest
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Task, refuse_ignored_options
 
 
 def with_options(task: Task, options: Mapping[str, str]) -> Task:
@@ -29,6 +29,7 @@ def with_options(task: Task, options: Mapping[str, str]) -> Task:
         where = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
         raise UserError(message, f"--options {where}", "give another value") from error
+    refuse_ignored_options(changed, options)
     if (changed.head, changed.labels, changed.problem_type) != (
         task.head,
         task.labels,

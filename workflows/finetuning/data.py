@@ -19,7 +19,7 @@ from bert_core.model_folder import CONFIG, WEIGHTS, load_model_folder
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Task, refuse_ignored_options
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetuning.settings import TaskRunSettings
 from workflows.model_location import located_model
@@ -51,6 +51,7 @@ def located(data: str) -> str | Path:
 def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
     """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned."""
     data, options = located(settings.data), settings.options
+    refuse_ignored_options(options)
     if isinstance(data, Path) and data.is_file():  # to the task it would be any split
         raise TaskDataError(
             "one file, and two are needed", settings.data, "give a folder with train and dev files"
