@@ -21,9 +21,9 @@ class RefusedError(Exception):
 def run_command(action: Callable[[], bool]) -> int:
     """Calls `action`; 0 when it has finished, 130 when it was told to stop, 2 for a `UserError`.
 
-    3 for a `RefusedError`. What `bert_core` warns of is printed to standard error. SIGTERM is Ctrl-C here: both raise `KeyboardInterrupt` wherever the
-    command is, so that what is open is closed. `action` may handle them itself for a while, and
-    return False.
+    3 for a `RefusedError`. What `bert_core` warns of is printed to standard error. SIGTERM is
+    Ctrl-C here: both raise `KeyboardInterrupt` wherever the command is, so that what is open is
+    closed. `action` may handle them itself for a while, and return False.
     """
     try:
         with _sigterm_as_ctrl_c(), _warnings_on_standard_error():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bert_core.errors import UserError, nearest
 from workflows.command import run_command
 from workflows.evaluation.settings import EvaluateSettings
-from workflows.settings import given_option, parse_command_line, several_values
+from workflows.settings import given_option, parse_command_line
 
 if TYPE_CHECKING:
     from bert_core.predictor import Predictor
@@ -60,8 +60,6 @@ def run_pictures(arguments: Sequence[str]) -> bool:
     from workflows.evaluation.pictures_settings import PicturesSettings
     from workflows.evaluation.pictures_suite import draw_pictures
 
-    for option in ("--sentences", "--words"):
-        arguments = several_values(arguments, option)
     return draw_pictures(parse_command_line(PicturesSettings, arguments))
 
 

@@ -29,6 +29,9 @@ Answer = str | tuple[str, ...] | float
 _HIDDEN = ({"-1"}, {-1.0})
 
 
+_LARGEST = 1e15
+
+
 @dataclass(frozen=True)
 class Text:
     """One example: a text or a pair, and its answer, None where it is not known.
@@ -240,15 +243,18 @@ class Classification(Task):
         )
 
     def _answer(self, value: Any, where: str) -> Answer:  # noqa: ANN401 - a table holds anything
+        if isinstance(value, dict) or (isinstance(value, list) and self.kind != "multiple"):
+            raise TaskDataError(f"no label, {str(value)[:40]!r}", where, "mend the label")
         if self.kind == "single":
             return str(value)
         if self.kind == "multiple":
             parts = value if isinstance(value, list) else str(value).split(",")
             return tuple(str(part).strip() for part in parts if str(part).strip())
         try:
-            return float(value)
-        except (TypeError, ValueError) as error:
-            raise TaskDataError(f"{value!r} is no number", where, "mend the label") from error
+            return _learnable(float(value), where)
+        except (TypeError, ValueError, OverflowError) as error:
+            what = f"{str(value)[:40]!r} is no number"
+            raise TaskDataError(what, where, "mend the label") from error
 
     def _encode_answers(self, examples: Sequence[Text]) -> np.ndarray:
         if self.kind == "regression":
@@ -290,6 +296,14 @@ def outputs_of_examples(outputs: FloatArray, rows: EncodedRows, num_examples: in
     np.add.at(sums, rows.example, outputs * rows.lengths[:, None])
     tokens = np.bincount(rows.example, rows.lengths, num_examples)
     return (sums / tokens[:, None]).astype(np.float32)
+
+
+def _learnable(number: float, where: str) -> float:
+    """The number; raises `TaskDataError` for one whose error has no square in float32."""
+    if abs(number) > _LARGEST:
+        remedy = f"mend the label: at most {_LARGEST:g} can be learned"
+        raise TaskDataError(f"{number:g} is no number to learn", where, remedy)
+    return number
 
 
 def _labels(answer: Answer | None) -> tuple[str, ...]:

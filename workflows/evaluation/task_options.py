@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from bert_core.errors import UserError, nearest
 from bert_core.tasks.task import Task, refuse_ignored_options
+from workflows.settings import split_list
 
 
 def with_options(task: Task, options: Mapping[str, str]) -> Task:
@@ -21,7 +22,7 @@ def with_options(task: Task, options: Mapping[str, str]) -> Task:
         if name not in known:
             near = nearest(name, known)
             raise UserError(f"unknown option{near}", f"--options {name}", ", ".join(known))
-        values[name] = text.split(",") if isinstance(values[name], list | tuple) else text
+        values[name] = split_list(text) if isinstance(values[name], list | tuple) else text
     try:
         changed = type(task).model_validate(values)
     except ValidationError as error:
