@@ -16,10 +16,11 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.data_splits import read_split
+from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
 from bert_core.tasks.sequences import encode_sequences
-from bert_core.tasks.tables import MAX_SKIPPED, Record, TaskDataError, column, text_of
+from bert_core.tasks.tables import Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 
@@ -243,7 +244,8 @@ class Classification(Task):
         )
 
     def _answer(self, value: Any, where: str) -> Answer:  # noqa: ANN401 - a table holds anything
-        if isinstance(value, dict) or (isinstance(value, list) and self.kind != "multiple"):
+        may_be_list = self.kind == "multiple"
+        if isinstance(value, dict if may_be_list else dict | list):
             raise TaskDataError(f"no label, {str(value)[:40]!r}", where, "mend the label")
         if self.kind == "single":
             return str(value)

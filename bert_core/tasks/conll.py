@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bert_core.tasks.tables import TaskDataError, line_end
+from bert_core.tasks.delimited import line_end
+from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, detect_scheme, is_plain
 
 CONLL_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".tsv", "")  # eng.train has none

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert_core.hub_data import SCHEME, HubAddress, load_hub_data
+from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.tables import (
-    MAX_SKIPPED,
     SPLIT_NAMES,
     TABLE_SUFFIXES,
     Record,

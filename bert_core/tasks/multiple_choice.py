@@ -20,9 +20,10 @@ from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.tasks.choice_keys import Key, answers_of, key_of
 from bert_core.tasks.data_splits import read_split
+from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.sequences import encode_sequences
-from bert_core.tasks.tables import MAX_SKIPPED, Record, TaskDataError, column, text_of
+from bert_core.tasks.tables import Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 
 
