@@ -302,7 +302,7 @@ def outputs_of_examples(outputs: FloatArray, rows: EncodedRows, num_examples: in
 
 def _learnable(number: float, where: str) -> float:
     """The number; raises `TaskDataError` for one whose error has no square in float32."""
-    if abs(number) > _LARGEST:
+    if not abs(number) <= _LARGEST:  # nor NaN
         remedy = f"mend the label: at most {_LARGEST:g} can be learned"
         raise TaskDataError(f"{number:g} is no number to learn", where, remedy)
     return number
