@@ -67,6 +67,10 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         raise TaskDataError(f"fewer than two labels, {labels}", settings.data, "check the column")
     refuse_unknown_metric(task)
     splits = [Split(each, task.encode(each, tokenizer)) for each in (train, dev)]
+    for name, split in zip(("train", "dev"), splits, strict=True):
+        if not split.rows.num_items:
+            what = f"no word of the {name} split has a token"
+            raise TaskDataError(what, settings.source(name), "give other texts, or another encoder")
     data = TaskData(task, *splits, sha256=_hash(task, [split.rows for split in splits]))
     if settings.test is None:
         return data

@@ -295,3 +295,87 @@ def test_any_file_is_learned_from_or_refused_in_one_line(encoder, task, ending):
                 str(error).encode()
 
     run()
+
+
+GOOD = {
+    "tsv": "text\tlabel\tpair\nba keli\tup\tto\nmonu\tdown\tba\n",
+    "csv": "text,label,pair\nba keli,up,to\nmonu,down,ba\n",
+    "jsonl": '{"text": "ba", "label": "up"}\n{"text": "to", "label": "down"}\n',
+    "txt": "ba B-ONE\nto O\n\nkeli B-TWO\n",
+    "json": json.dumps(
+        {
+            "data": [
+                {
+                    "paragraphs": [
+                        {
+                            "context": "ba keli",
+                            "qas": [
+                                {
+                                    "id": "a",
+                                    "question": "keli",
+                                    "answers": [{"text": "ba", "answer_start": 0}],
+                                }
+                            ],
+                        }
+                    ]
+                }
+            ]
+        }
+    ),
+}
+NUMBERS = '{"text": "ba", "label": 0.5}\n{"text": "to", "label": 1.5}\n'
+REGRESSION = "classification --options.kind regression"
+BROKEN = [
+    ("classification", "tsv", "", "no examples in the SPLIT split"),
+    ("classification", "tsv", "text\tlabel\n", "no examples in the SPLIT split"),
+    ("classification", "csv", "\ufeff", "no examples in the SPLIT split"),
+    ("classification", "jsonl", "\n\n", "no examples in the SPLIT split"),
+    ("classification", "jsonl", '{"text": "\\ud800", "label": "up"}', "half a surrogate.*:1"),
+    ("classification", "jsonl", '{"text": "ba", "label": "\\udfff"}', "half a surrogate.*:1"),
+    ("classification", "jsonl", "\n" + "[" * 100_000, "not JSON: .*SPLIT.jsonl:2"),
+    ("classification", "jsonl", '{"a":' * 100_000, "not JSON: .*SPLIT.jsonl:1"),
+    ("classification", "jsonl", f'{{"text": {"9" * 5000}}}', "not JSON: .*SPLIT.jsonl:1"),
+    ("classification", "jsonl", '{"text": 5, "label": "up"}', "no text .*SPLIT.jsonl:1"),
+    ("classification", "jsonl", '{"text": ["ba"], "label": "up"}', "no text .*SPLIT.jsonl:1"),
+    ("classification", "jsonl", '{"text": "ba", "label": {"a": 1}}', "no label.*SPLIT.jsonl:1"),
+    ("classification", "tsv", "text\tlabel\n \tup\n", "no text .*SPLIT.tsv:2"),
+    ("classification", "csv", 'text,label\n"ba,up\nto,down\n', "not closed: .*SPLIT.csv:2"),
+    (REGRESSION, "jsonl", NUMBERS + '{"text": "ba", "label": 1e999}', "to learn: .*SPLIT.jsonl:3"),
+    (REGRESSION, "jsonl", NUMBERS + '{"text": "ba", "label": "x"}', "no number: .*SPLIT.jsonl:3"),
+    ("ner", "txt", "\n\n-DOCSTART- O\n\n", "no examples in the SPLIT split"),
+    ("squad", "json", '{"data": ' + "[" * 100_000, "not JSON: .*SPLIT.json"),
+    ("squad", "json", "9" * 5000, "not JSON: .*SPLIT.json"),
+    ("squad", "json", '{"data": []}', "no examples in the SPLIT split"),
+]
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+@pytest.mark.parametrize(("task", "ending", "content", "match"), BROKEN)
+def test_a_file_that_breaks_an_assumption_is_named(
+    encoder, tmp_path, split, task, ending, content, match
+):
+    good = NUMBERS if task == REGRESSION else GOOD[ending]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.{ending}").write_text(content if name == split else good)
+    name, *options = task.split()
+    given_settings = parse(["--task", name, *arguments(encoder.parent, model=encoder), *options])
+    with pytest.raises(UserError, match=match.replace("SPLIT", split)):
+        learn_first_stages(given_settings, load_tokenizer(encoder), tmp_path)
+
+
+def test_words_of_which_none_has_a_token_are_refused(encoder, tmp_path):
+    (tmp_path / "train.txt").write_text(GOOD["txt"])
+    (tmp_path / "dev.txt").write_text("\u200b O\n\u200b B-ONE\n")
+    given_settings = parse(["--task", "ner", *arguments(encoder.parent, model=encoder)])
+    with pytest.raises(UserError, match="no word of the dev split has a token"):
+        learn_first_stages(given_settings, load_tokenizer(encoder), tmp_path)
+
+
+def test_data_of_few_examples_is_learned_from(encoder, tmp_path):
+    """As many labels as examples, one example of dev, a text without a token, a very long one."""
+    lines = [("ba", "a"), ("\u200b", "b"), ("keli " * 50_000, "c"), ("to\0", "d")]
+    rows = "".join(f"{text}\t{label}\n" for text, label in lines)
+    (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nba\ta\n")
+    given_settings = parse(arguments(encoder.parent, model=encoder))
+    learn_first_stages(given_settings, load_tokenizer(encoder), tmp_path)
