@@ -124,11 +124,12 @@ class SkippedLines:
             place = f"{self.path}:{self.first[reason]}"
             share = count / max(self.lines, 1)
             if share > self.max_skipped:
+                enough = min(1, share + 0.001)
                 raise TaskDataError(
                     f"{count:,} of {self.lines:,} lines {reason} ({share:.1%})",
                     f"{place} is the first",
-                    f"mend them, or allow more with --options.max_skipped {share + 0.001:.3f}"
-                    f" (evaluate.py: --options max_skipped={share + 0.001:.3f})",
+                    f"mend them, or allow more with --options.max_skipped {enough:.3f}"
+                    f" (evaluate.py: --options max_skipped={enough:.3f})",
                 )
             _LOG.warning(
                 "%s of %s lines are lost, %s: %s is the first",

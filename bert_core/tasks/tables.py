@@ -153,7 +153,7 @@ def text_of(record: Record, name: str) -> str:
 
 def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Iterator[Record]:
     """The records of lines; the first one names the columns unless their number is given."""
-    has_header = width is None
+    has_header, may_swallow = width is None, skipped.path.suffix == ".csv"
     names = [str(index) for index in range(width or 0)]
     for number, cells in lines:
         if is_blank(cells):
@@ -165,7 +165,7 @@ def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Ite
         if len(cells) != len(names):
             skipped.ragged(number, len(cells), len(names))
             continue
-        if any("\n" in cell for cell in cells):
+        if may_swallow and "\n" in "".join(cells):
             skipped.swallowed(number, cells)
         yield Record(dict(zip(names, cells, strict=True)), f"{skipped.path}:{number}", has_header)
     skipped.tell()

@@ -1,9 +1,11 @@
 """TSV and CSV as programs write them, and lines that are lost: named, counted or refused."""
 
 import csv
+import re
 
 import pytest
 
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.tables import TaskDataError, read_table
 
 
@@ -34,6 +36,18 @@ def test_more_than_a_share_of_ragged_lines_is_refused_until_it_is_asked_for(tmp_
         rows(tmp_path / "a.tsv", *lines, skip_ragged=True, header=header)
     found = rows(tmp_path / "a.tsv", *lines, skip_ragged=True, header=header, max_skipped=0.03)
     assert len(found) == 98 - header
+
+
+@pytest.mark.parametrize("good", [0, 1, 7])
+def test_the_remedy_for_many_ragged_lines_helps(tmp_path, good):
+    lines = ["a\tb", *["1\t2"] * good, *["3"] * 13]
+    with pytest.raises(TaskDataError) as refused:
+        rows(tmp_path / "a.tsv", *lines, skip_ragged=True)
+    told = re.search(r"--options.max_skipped ([\d.]+) ", refused.value.remedy)
+    assert told
+    task = Classification(skip_ragged=True, max_skipped=float(told[1]))
+    found = rows(tmp_path / "a.tsv", *lines, skip_ragged=True, max_skipped=task.max_skipped)
+    assert len(found) == good
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
