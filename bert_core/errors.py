@@ -25,6 +25,10 @@ class UserError(Exception):
         return type(self), (self.what, self.where, self.remedy)
 
 
+class TaskDataError(UserError):
+    """Labelled data that is missing, damaged, or not what the task expects."""
+
+
 def one_line(text: str) -> str:
     """A text of any origin, such as a label, as it may be printed.
 

@@ -74,13 +74,8 @@ async def sentence_vectors(
     found = await engine.features(model, choice, inputs, wanted.overflow)
     empty = np.empty((0, model.config.hidden_size), np.float32)
     vectors = np.concatenate([empty, *(each.vectors for each in found)])
-    for dense in said.dense:
-        vectors = dense(vectors)
     if is_changed:
-        vectors = vectors[:, : wanted.dimensions]
-        if normalize:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = vectors / np.maximum(lengths, 1e-12)
+        vectors = said.finish(vectors, normalize=normalize, dimensions=wanted.dimensions)
     return SentenceVectors(
         vectors, [each.num_tokens for each in found], [each.truncated for each in found]
     )

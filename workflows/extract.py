@@ -24,6 +24,7 @@ from workflows.inference.text_input import (
     left_out,
     no_texts,
     num_tokens,
+    refuse_many_skipped,
 )
 from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import (
@@ -33,7 +34,7 @@ from workflows.output_folder import (
     work_folder,
 )
 from workflows.progress import duration
-from workflows.settings import parse_command_line, several_values
+from workflows.settings import parse_command_line
 
 TEXTS = "features.parquet"
 """What texts an array `features.npy` beside it is of."""
@@ -99,6 +100,7 @@ def extract(settings: ExtractSettings) -> Path:
         index = _index(settings, records, given, size, dtype)
         if not index["counts"].get("texts"):
             raise no_texts(settings, index)
+        refuse_many_skipped(settings, records, given)
         _finish(output, work, records, index)
     seconds = time.monotonic() - start
     print("\n".join(describe(index)))
@@ -166,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
     """Extracts what the command line says; returns the exit code (see `run_command`)."""
 
     def action() -> bool:
-        extract(parse_command_line(ExtractSettings, several_values(arguments, "--input")))
+        extract(parse_command_line(ExtractSettings, arguments))
         return True
 
     return run_command(action)

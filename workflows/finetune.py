@@ -47,7 +47,10 @@ def parse(arguments: Sequence[str]) -> TaskRunSettings:
     written_out = [
         re.sub(r"^--register(?=$|=)", "--tracking.register_as", each) for each in arguments
     ]
-    return parse_command_line(settings_class(task, approach), written_out)
+    settings = parse_command_line(settings_class(task, approach), written_out)
+    for split in ("train", "dev"):
+        settings.source(split)  # there is one
+    return settings
 
 
 def finetune(settings: TaskRunSettings) -> bool:
@@ -122,7 +125,8 @@ def announce(job: FinetuningJob) -> None:
             for reason, names in split.rows.lost.items()
         )
         + f"steps    {settings.epochs} epochs of {-(-rows.num_items // settings.batch_size):,}, "
-        f"{settings.batch_size} examples each",
+        f"{settings.batch_size} "
+        f"{'examples' if rows.num_items == len(data.train.examples) else 'windows of texts'} each",
         flush=True,
     )
 

@@ -21,11 +21,12 @@ from workflows.inference.text_input import (
     left_out,
     no_texts,
     num_tokens,
+    refuse_many_skipped,
 )
 from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import absolute_output, files_hash, is_finished, work_folder
 from workflows.progress import duration
-from workflows.settings import parse_command_line, several_values
+from workflows.settings import parse_command_line
 
 if TYPE_CHECKING:
     from bert_core.predictor import Predictor
@@ -89,6 +90,7 @@ def predict(settings: PredictSettings) -> Path:
         index |= {"task": task_name, "labels": list(labels), "gives": request.kind}
         if not index["counts"]["texts"]:
             raise no_texts(settings, index)
+        refuse_many_skipped(settings, records, given)
         if not (output / PREDICTIONS).is_dir():  # a kill came between this and the index
             (work / PREDICTIONS).replace(output / PREDICTIONS)
         write_bytes(
@@ -196,7 +198,7 @@ def main(arguments: Sequence[str]) -> int:
     """Predicts what the command line says; returns the exit code (see `run_command`)."""
 
     def action() -> bool:
-        predict(parse_command_line(PredictSettings, several_values(arguments, "--input")))
+        predict(parse_command_line(PredictSettings, arguments))
         return True
 
     return run_command(action)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -72,6 +73,18 @@ class SentencePooling:
     def dimensions(self, hidden_size: int) -> int:
         """D, given the width of the encoder."""
         return len(self.dense[-1].weight) if self.dense else hidden_size
+
+    def finish(
+        self, vectors: FloatArray, *, normalize: bool, dimensions: int | None = None
+    ) -> FloatArray:
+        """What becomes of pooled vectors [N, H]: maps, the first `dimensions`, the length 1."""
+        for dense in self.dense:
+            vectors = dense(vectors)
+        vectors = vectors[:, :dimensions]
+        if normalize:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / np.maximum(lengths, 1e-12)
+        return vectors
 
     def prompt(self, name: str | None) -> str:
         """What stands before each text. Raises `UserError` for a name that is not known."""

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.data_splits import read_split
+from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
 from bert_core.tasks.sequences import encode_sequences
@@ -30,6 +31,9 @@ Answer = str | tuple[str, ...] | float
 """A label, several labels, or a number."""
 
 _HIDDEN = ({"-1"}, {-1.0})
+
+
+_LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Classification(Task):
     """Decides about a text or a pair of texts."""
 
     architecture: ClassVar[str] = "BertForSequenceClassification"
+    refuses_unused: ClassVar[bool] = True
+    """Whether options of TSV and CSV are refused for other tables, where they say nothing."""
 
     kind: Literal["single", "multiple", "regression"] = Field(
         default="single",
@@ -66,6 +72,13 @@ class Classification(Task):
     skip_ragged: bool = Field(
         default=False, description="leave out lines with too few or too many columns (QQP has some)"
     )
+    max_skipped: float = Field(
+        default=MAX_SKIPPED,
+        ge=0,
+        le=1,
+        description="share of the lines of a TSV or CSV file that may be lost: left out by"
+        " skip_ragged, or within a quote that is not closed",
+    )
     overflow: Overflow = Field(
         default="right",
         description="what becomes of a text longer than max_length: cut on the right or left, or"
@@ -74,6 +87,13 @@ class Classification(Task):
     metric: str | None = Field(
         default=None, description="metric that decides which epoch is best; more is better"
     )
+
+    def ignored_options(self) -> dict[str, str]:
+        """Also labels of numbers."""
+        found = super().ignored_options()
+        if self.kind == "regression" and self.labels:
+            found["labels"] = "is not for numbers"
+        return found
 
     @property
     def criterion(self) -> str:
@@ -131,7 +151,14 @@ class Classification(Task):
 
         So has every record of a table whose answers are all -1, which hides them.
         """
-        records = read_split(data, split, header=self.header, skip_ragged=self.skip_ragged)
+        records = read_split(
+            data,
+            split,
+            header=self.header,
+            skip_ragged=self.skip_ragged,
+            max_skipped=self.max_skipped,
+            refuse_unused=self.refuses_unused,
+        )
         texts = [self._text(record) for record in records]
         if {each.answer for each in texts} in _HIDDEN:
             return [replace(each, answer=None) for each in texts]
@@ -240,15 +267,19 @@ class Classification(Task):
         )
 
     def _answer(self, value: Any, where: str) -> Answer:  # noqa: ANN401 - a table holds anything
+        may_be_list = self.kind == "multiple"
+        if isinstance(value, dict if may_be_list else dict | list):
+            raise TaskDataError(f"no label, {str(value)[:40]!r}", where, "mend the label")
         if self.kind == "single":
             return str(value)
         if self.kind == "multiple":
             parts = value if isinstance(value, list) else str(value).split(",")
             return tuple(str(part).strip() for part in parts if str(part).strip())
         try:
-            return float(value)
-        except (TypeError, ValueError) as error:
-            raise TaskDataError(f"{value!r} is no number", where, "mend the label") from error
+            return _learnable(float(value), where)
+        except (TypeError, ValueError, OverflowError) as error:
+            what = f"{str(value)[:40]!r} is no number"
+            raise TaskDataError(what, where, "mend the label") from error
 
     def _encode_answers(self, examples: Sequence[Text]) -> np.ndarray:
         if self.kind == "regression":
@@ -290,6 +321,14 @@ def outputs_of_examples(outputs: FloatArray, rows: EncodedRows, num_examples: in
     np.add.at(sums, rows.example, outputs * rows.lengths[:, None])
     tokens = np.bincount(rows.example, rows.lengths, num_examples)
     return (sums / tokens[:, None]).astype(np.float32)
+
+
+def _learnable(number: float, where: str) -> float:
+    """The number; raises `TaskDataError` for one whose error has no square in float32."""
+    if not abs(number) <= _LARGEST:  # nor NaN
+        remedy = f"mend the label: at most {_LARGEST:g} can be learned"
+        raise TaskDataError(f"{number:g} is no number to learn", where, remedy)
+    return number
 
 
 def _labels(answer: Answer | None) -> tuple[str, ...]:

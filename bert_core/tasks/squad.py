@@ -52,6 +52,7 @@ def read_squad(path: Path) -> list[Question]:
     questions = []
     for article in _member(_load(path), "data", list, str(path)):
         title = str(article.get("title", "")) if isinstance(article, dict) else ""
+        title = title.encode(errors="replace").decode()
         for paragraph in _member(article, "paragraphs", list, f"{path}, article {title}"):
             where = f"{path}, article {title}"
             context = _text(paragraph, "context", where)
@@ -159,5 +160,7 @@ def _load(path: Path) -> object:
         raise TaskDataError("not JSON", f"{path}:{error.lineno}", "restore the file") from error
     except UnicodeDecodeError as error:
         raise TaskDataError("not UTF-8", str(path), "convert the file") from error
+    except (ValueError, RecursionError) as error:  # a number, or nesting, beyond Python's limits
+        raise TaskDataError("not JSON", str(path), next(iter(str(error).splitlines()))) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise TaskDataError("cannot read", str(path), str(error).splitlines()[0]) from error

@@ -6,7 +6,7 @@ Driver and workers read alike; a hash says that they have read the same.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from tokenizers import Tokenizer
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError, nearest
+from bert_core.evaluation.outcomes import is_labelled
 from bert_core.model_folder import CONFIG, load_model_folder, weight_files
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Task, refuse_ignored_options
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetuning.settings import TaskRunSettings
 from workflows.model_location import located_model
@@ -35,12 +36,13 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The task with its labels, and its two splits."""
+    """The task with its labels, and its splits; nothing is learned from `test`, or chosen by it."""
 
     task: Task
     train: Split
     dev: Split
     sha256: str
+    test: Split | None = None
 
 
 def located(data: str) -> str | Path:
@@ -50,12 +52,12 @@ def located(data: str) -> str | Path:
 
 def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
     """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned."""
-    data, options = located(settings.data), settings.options
-    if isinstance(data, Path) and data.is_file():  # to the task it would be any split
-        raise TaskDataError(
-            "one file, and two are needed", settings.data, "give a folder with train and dev files"
-        )
-    train, dev = options.examples(data, "train"), options.examples(data, "dev")
+    options = settings.options
+    refuse_ignored_options(options)
+    refuse_one_file(settings)
+    train, dev = (
+        options.examples(located(settings.source(split)), split) for split in ("train", "dev")
+    )
     for name, examples in (("train", train), ("dev", dev)):
         if not examples:
             raise TaskDataError(f"no examples in the {name} split", settings.data, "give some")
@@ -65,7 +67,28 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
         raise TaskDataError(f"fewer than two labels, {labels}", settings.data, "check the column")
     refuse_unknown_metric(task)
     splits = [Split(each, task.encode(each, tokenizer)) for each in (train, dev)]
-    return TaskData(task, *splits, sha256=_hash(task, [split.rows for split in splits]))
+    for name, split in zip(("train", "dev"), splits, strict=True):
+        if not split.rows.num_items:
+            what = f"no word of the {name} split has a token"
+            raise TaskDataError(what, settings.source(name), "give other texts, or another encoder")
+    data = TaskData(task, *splits, sha256=_hash(task, [split.rows for split in splits]))
+    if settings.test is None:
+        return data
+    examples = [each for each in task.examples(located(settings.test), "test") if is_labelled(each)]
+    if not examples:
+        raise TaskDataError("no example has an answer", settings.test, "leave --test out")
+    return replace(data, test=Split(examples, task.encode(examples, tokenizer)))
+
+
+def refuse_one_file(settings: TaskRunSettings) -> None:
+    """Raises `TaskDataError` where one file would be read as train and as dev."""
+    is_file = bool(settings.data) and "://" not in settings.data and Path(settings.data).is_file()
+    if is_file and not (settings.train and settings.dev):
+        raise TaskDataError(
+            "one file, and two are needed",
+            settings.data,
+            "give a folder with train and dev files, or --train FILE and --dev FILE",
+        )
 
 
 def refuse_unknown_metric(task: Task) -> None:

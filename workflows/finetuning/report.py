@@ -12,6 +12,7 @@ from bert_core.example_choice import example_of_task
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.example_statistics import statistics_of_examples
@@ -54,7 +55,7 @@ def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
         name=settings.tracking.register_as or job.folder.name,
         summary=_summary(settings) + _direction(job),
         data={
-            "Data": Path(settings.data).name,
+            "Data": settings.data_name,
             "Training examples": len(data.train.examples),
             "Dev examples": len(data.dev.examples),
             "Of the training examples": tally_text(data.train.rows.tally),
@@ -162,20 +163,34 @@ def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) 
     """What the run came to and where everything lies."""
     data, best = job.data, checkpoint.extra["notes"]["best"]
     criterion = data.task.criterion
+    examples = job.settings.epochs * len(data.train.examples)
     others = [
         f"{one_line(readable_metric(name.removeprefix('dev/')))} {value:.3f}"
         for name, value in best["figures"].items()
         if name != f"dev/{criterion}"
     ]
     return [
-        f"finished     {checkpoint.step:,} steps, {checkpoint.num_rows_seen:,} examples, "
-        f"{checkpoint.num_tokens_seen:,} tokens",
+        f"finished     {checkpoint.step:,} steps, {examples:,} examples ({job.settings.epochs}"
+        f" epochs of {len(data.train.examples):,}), {checkpoint.num_tokens_seen:,} tokens",
         f"rows         of train {tally_text(data.train.rows.tally)}; "
         f"of dev {tally_text(data.dev.rows.tally)}",
         f"dev          {criterion} {best['score']:.3f} after epoch {best['epoch']} of "
         f"{job.settings.epochs}; {', '.join(others)}",
+        *_test_lines(job),
         f"used         {Usage.of(checkpoint)}",
         f"model        {job.folder.model}",
         f"plot         {plot}",
         f"settings     {job.folder.settings}",
     ]
+
+
+def _test_lines(job: "FinetuningJob") -> list[str]:
+    """What the model reaches on the test file, where one was given."""
+    test = job.data.test
+    if test is None:
+        return []
+    predictor = load_predictor(job.folder.model)
+    predictions, rows = predictor.predict(test.examples, max_tokens=job.settings.max_tokens)
+    figures = predictor.task.metrics(predictions, test.examples)
+    told = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
+    return [f"test         {len(test.examples):,} examples, {tally_text(rows.tally)}: {told}"]

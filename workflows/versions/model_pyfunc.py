@@ -6,7 +6,7 @@ safetensors. Nothing here imports MLflow or workflows.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,15 +138,16 @@ def fill_masks(
 
 def _vectors(folder: Path) -> PyfuncModel:
     """The vector of a text as sentence-transformers' files say it, or the mean of its tokens."""
-    said, choice = read_sentence_pooling(folder), FeatureChoice()
-    if said is not None:
-        choice = FeatureChoice(
-            pooling=said.pooling, normalize=said.normalize, max_length=said.max_length
-        )
-    extractor = load_extractor(folder, choice)
-    return PyfuncModel(
-        TEXT, lambda rows: [{"vector": each} for each in extractor.of_texts(_texts(rows)).tolist()]
-    )
+    extractor = load_extractor(folder, FeatureChoice())
+    said = read_sentence_pooling(folder, extractor.encoder.config.max_position_embeddings)
+    choice = FeatureChoice(pooling=said.pooling, max_length=said.max_length)
+    extractor, prompt = replace(extractor, choice=choice), said.prompt(None)
+
+    def vectors(rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+        found = extractor.of_texts([prompt + text for text in _texts(rows)])
+        return [{"vector": each} for each in said.finish(found, normalize=said.normalize).tolist()]
+
+    return PyfuncModel(TEXT, vectors)
 
 
 def _texts(rows: Sequence[tuple[Any, ...]]) -> list[str]:
