@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.data_splits import read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.tasks.label_values import label_of, not_labels
 from bert_core.tasks.sequences import encode_sequences
 from bert_core.tasks.tables import Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
@@ -162,16 +163,17 @@ class MultipleChoice(Task):
 
     def _answer(self, record: Record, num_choices: int) -> int | None:
         value = record.values.get(self.label_column)
-        if value is None or str(value) in ("", "-1"):
-            return None
+        name = label_of(value)
         known = {str(index): index for index in range(num_choices)}
         if len(self.choice_columns) > 1:
             known = dict(zip(self.choice_columns, range(num_choices), strict=True)) | known
-        if str(value) not in known:
+        if name is None or not_labels({name}, known):
+            return None
+        if name not in known:
             raise TaskDataError(
                 f"unknown label {value!r}", record.where, f"one of {', '.join(known)}"
             )
-        return known[str(value)]
+        return known[name]
 
 
 SWAG = MultipleChoice(

@@ -6,7 +6,7 @@ Driver and workers read alike; a hash says that they have read the same.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from bert_core.model_folder import CONFIG, WEIGHTS, load_model_folder
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Task, has_answer
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetuning.settings import TaskRunSettings
 from workflows.model_location import located_model
@@ -35,12 +35,13 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The task with its labels, and its two splits."""
+    """The task with its labels, and its two splits; `warnings` are for people to read."""
 
     task: Task
     train: Split
     dev: Split
     sha256: str
+    warnings: tuple[str, ...] = ()
 
 
 def located(data: str) -> str | Path:
@@ -48,24 +49,55 @@ def located(data: str) -> str | Path:
     return data if "://" in data else Path(data).expanduser().absolute()
 
 
+def answered_examples(task: Task, data: str, split: str) -> tuple[Sequence[Any], dict[str, int]]:
+    """The examples of a split that have an answer, and how many have none, by the reason.
+
+    What a model learns from, and what it is measured on. Raises `TaskDataError` where none has one.
+    """
+    examples = task.examples(located(data), split)
+    refuse_no_answer(examples, data, split)
+    return [each for each in examples if has_answer(each)], task.unanswered(examples)
+
+
+def refuse_no_answer(examples: Sequence[Any], data: str, split: str) -> None:
+    """Raises `TaskDataError` where no example has an answer, or where there are no examples."""
+    if any(map(has_answer, examples)):
+        return
+    where = data if Path(data).is_file() else f"{data}, {split}"
+    if not examples:
+        raise TaskDataError(f"no examples in the {split} split", where, "give some")
+    remedy = "give data with answers, and name their column where the task has one"
+    raise TaskDataError("no example has an answer", where, remedy)
+
+
 def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
-    """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned."""
+    """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned.
+
+    Examples without an answer are left out of both, and counted.
+    """
     data, options = located(settings.data), settings.options
     if isinstance(data, Path) and data.is_file():  # to the task it would be any split
         raise TaskDataError(
             "one file, and two are needed", settings.data, "give a folder with train and dev files"
         )
-    train, dev = options.examples(data, "train"), options.examples(data, "dev")
-    for name, examples in (("train", train), ("dev", dev)):
-        if not examples:
-            raise TaskDataError(f"no examples in the {name} split", settings.data, "give some")
+    train, of_train = answered_examples(options, settings.data, "train")
     task = options.with_labels(train)
     if task.label_names(train) is not None and len(task.labels) < 2:
         labels = ", ".join(task.labels) or "none"
         raise TaskDataError(f"fewer than two labels, {labels}", settings.data, "check the column")
     refuse_unknown_metric(task)
-    splits = [Split(each, task.encode(each, tokenizer)) for each in (train, dev)]
-    return TaskData(task, *splits, sha256=_hash(task, [split.rows for split in splits]))
+    dev, of_dev = answered_examples(task, settings.data, "dev")
+    splits = []
+    for examples, without in ((train, of_train), (dev, of_dev)):
+        rows = task.encode(examples, tokenizer)
+        splits.append(Split(examples, replace(rows, counts=rows.counts | without)))
+    if not splits[0].rows.label_counts.any():
+        lost = ", ".join(splits[0].rows.lost) or "answers without tokens"
+        raise TaskDataError(
+            f"nothing to learn: {lost}", settings.data, "check the answers of train"
+        )
+    sha256 = _hash(task, [split.rows for split in splits])
+    return TaskData(task, *splits, sha256=sha256, warnings=tuple(task.label_warnings()))
 
 
 def refuse_unknown_metric(task: Task) -> None:

@@ -86,12 +86,16 @@ class TaskRunSettings(RunSettings):
     def recipe(self) -> dict[str, Any]:
         """What decides the weights that come out: a run may only go on under the same.
 
-        The approach is told by the fields that only one of them has.
+        The approach is told by the fields that only one of them has. An option that came later is
+        left out where it says nothing: a default run keeps its name, and an older one may go on.
         """
         changeable = {"preset", "profile", "name", "storage", "fresh", "data", "model", "approach"}
-        return self.model_dump(
+        values = self.model_dump(
             mode="json", exclude=changeable | {"tracking", "cluster", "checkpoint", "max_tokens"}
         )
+        if not values["options"].get("drop_labels", True):
+            del values["options"]["drop_labels"]
+        return values
 
     def encoder_changes(self) -> dict[str, Any]:
         """Fields of the encoder's `ModelConfig` that are other than in its folder."""
