@@ -4,6 +4,8 @@ Gold and predicted tags go in; what conlleval prints, computed by seqeval, comes
 """
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ def entity_metrics(
     """Micro-averaged `precision`, `recall` and `f1`, `accuracy` by word, `f1_TYPE` by type.
 
     An entity is right when its type and both its ends are. A sentence's tags may be in any scheme,
-    gold and found in different ones, and are read as conlleval reads them. What is undefined
-    counts as 0; so does a type of `types` that does not occur.
+    gold and found in different ones, and are read as conlleval reads them. `accuracy` compares the
+    tags as they are written, invalid ones too, as conlleval does: for it both have to be in one
+    scheme. What is undefined counts as 0; so does a type of `types` that does not occur.
     """
     from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
@@ -47,6 +50,6 @@ def entity_metrics(
         "precision": float(precision),
         "recall": float(recall),
         "f1": float(f1),
-        "accuracy": float((wanted == guessed).mean()),
+        "accuracy": float(np.mean([*map(eq, chain(*gold), chain(*found))])),
         **{f"f1_{name}": float(value) for name, value in sorted(by_type.items())},
     }
