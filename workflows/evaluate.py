@@ -102,7 +102,7 @@ def evaluate(settings: EvaluateSettings) -> bool:
     task = predictor.task
     examples = list(task.examples(located(settings.data), settings.split))
     if settings.output is None:
-        refuse_no_answer(examples, settings.data, settings.split)
+        refuse_no_answer(task, examples, settings.data, settings.split)
     predictions, rows = predictor.predict(examples, max_tokens=settings.max_tokens)
     if settings.output is not None:
         write_predictions(prediction_records(task, predictions, examples), settings.output)

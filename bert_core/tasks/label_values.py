@@ -13,6 +13,7 @@ The rule, for every reader of labels and tags:
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import Any
 
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\u061c\u180e"
@@ -63,11 +64,13 @@ def not_labels(
 
 
 def as_known(name: str, known: Collection[str]) -> str:
-    """The known label that is the same number, 1 for 1.0; another name stays as it is."""
-    number = None if name in known else _number(name)
-    if number is None:
+    """The known label that is the same number, 1 for 1.0, or has space around it, or the name."""
+    if name in known:
         return name
-    return next((label for label in known if _number(label) == number), name)
+    same = (label for label in known if stripped(label) == name)
+    number = _number(name)
+    equal = (label for label in known if number is not None and _number(label) == number)
+    return next(chain(same, equal), name)
 
 
 def likeness_warnings(labels: Iterable[str]) -> list[str]:

@@ -268,10 +268,10 @@ class Tagging(Task):
         What the scheme forbids is written as the entities that conlleval reads in it.
         """
         gold = [each.tags or () for each in examples]
-        schemes = {
-            each.scheme for each in examples if not self.is_plain and each.scheme is not None
-        }
-        for scheme in schemes - {"iob2"}:
+        schemes: set[Scheme | None] = {each.scheme for each in examples}
+        for scheme in schemes:
+            if self.is_plain or scheme is None or scheme == "iob2":
+                continue
             some = [index for index, each in enumerate(examples) if each.scheme == scheme]
             strings = iter(Tags.of([gold[index] for index in some]).strings(scheme))
             for index in some:

@@ -55,18 +55,24 @@ def answered_examples(task: Task, data: str, split: str) -> tuple[Sequence[Any],
     What a model learns from, and what it is measured on. Raises `TaskDataError` where none has one.
     """
     examples = task.examples(located(data), split)
-    refuse_no_answer(examples, data, split)
+    refuse_no_answer(task, examples, data, split)
     return [each for each in examples if has_answer(each)], task.unanswered(examples)
 
 
-def refuse_no_answer(examples: Sequence[Any], data: str, split: str) -> None:
+def refuse_no_answer(task: Task, examples: Sequence[Any], data: str, split: str) -> None:
     """Raises `TaskDataError` where no example has an answer, or where there are no examples."""
     if any(map(has_answer, examples)):
         return
     where = data if Path(data).is_file() else f"{data}, {split}"
     if not examples:
         raise TaskDataError(f"no examples in the {split} split", where, "give some")
-    remedy = "give data with answers, and name their column where the task has one"
+    remedy, column = "give data with answers", getattr(task, "label_column", None)
+    if column is not None and column not in examples[0].columns:
+        where += f": {', '.join(examples[0].columns)}"
+        remedy = (
+            f"there is no column {column}: name that of the answers, --options.label_column NAME"
+            " (evaluate.py: --options label_column=NAME)"
+        )
     raise TaskDataError("no example has an answer", where, remedy)
 
 

@@ -91,6 +91,7 @@ def test_a_number_is_the_known_label_however_it_is_written():
         "1", "1", "1", "x", "2",
     ]  # fmt: skip
     assert as_known("1.0", ("1.0", "1")) == "1.0"
+    assert as_known("pos", ("neg", "pos ")) == "pos ", "of a model that was trained on such labels"
 
 
 def test_labels_that_may_be_meant_to_be_one_are_told():

@@ -86,7 +86,11 @@ def test_a_split_without_answers_is_refused(storage, split):
     keep_labels(storage / "data" / f"{split}.tsv", lambda _: False)
     with pytest.raises(UserError, match=f"no example has an answer: .*, {split} "):
         read_task_data(parse(arguments(storage)), tokenizer)
-    (storage / "data" / f"{split}.tsv").write_text("text\tlabel\n")
+    path = storage / "data" / f"{split}.tsv"
+    path.write_text(path.read_text().replace("label", "mood", 1))
+    with pytest.raises(UserError, match=f", {split}: text, mood .there is no column label: name"):
+        read_task_data(parse(arguments(storage)), tokenizer)
+    path.write_text("text\tlabel\n")
     with pytest.raises(UserError, match=f"no examples in the {split} split"):
         read_task_data(parse(arguments(storage)), tokenizer)
 
