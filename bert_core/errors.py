@@ -22,6 +22,10 @@ class UserError(Exception):
         return type(self), (self.what, self.where, self.remedy)
 
 
+class TaskDataError(UserError):
+    """Labelled data that is missing, damaged, or not what the task expects."""
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """`, did you mean X`, the known name that is most alike, or nothing where none is.
 

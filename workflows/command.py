@@ -1,5 +1,6 @@
 """How a command ends: an exit code, and at most one line about what is wrong or goes on later."""
 
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -20,12 +21,12 @@ class RefusedError(Exception):
 def run_command(action: Callable[[], bool]) -> int:
     """Calls `action`; 0 when it has finished, 130 when it was told to stop, 2 for a `UserError`.
 
-    3 for a `RefusedError`. SIGTERM is Ctrl-C here: both raise `KeyboardInterrupt` wherever the
-    command is, so that what is open is closed. `action` may handle them itself for a while, and
-    return False.
+    3 for a `RefusedError`. What `bert_core` warns of is printed to standard error. SIGTERM is
+    Ctrl-C here: both raise `KeyboardInterrupt` wherever the command is, so that what is open is
+    closed. `action` may handle them itself for a while, and return False.
     """
     try:
-        with _sigterm_as_ctrl_c():
+        with _sigterm_as_ctrl_c(), _warnings_on_standard_error():
             finished = action()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -46,3 +47,14 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _warnings_on_standard_error() -> Iterator[None]:
+    logger, handler = logging.getLogger("bert_core"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("warning: %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bert_core.errors import UserError, nearest
 from workflows.command import run_command
 from workflows.evaluation.settings import EvaluateSettings
-from workflows.settings import given_option, parse_command_line, several_values
+from workflows.settings import given_option, parse_command_line
 
 if TYPE_CHECKING:
     from bert_core.predictor import Predictor
@@ -60,8 +60,6 @@ def run_pictures(arguments: Sequence[str]) -> bool:
     from workflows.evaluation.pictures_settings import PicturesSettings
     from workflows.evaluation.pictures_suite import draw_pictures
 
-    for option in ("--sentences", "--words"):
-        arguments = several_values(arguments, option)
     return draw_pictures(parse_command_line(PicturesSettings, arguments))
 
 
@@ -83,15 +81,19 @@ def evaluate(settings: EvaluateSettings) -> bool:
 
     Raises `UserError` for what the user can mend.
     """
-    from bert_core.evaluation.prediction_files import prediction_records, write_predictions
+    from bert_core.evaluation.prediction_files import (
+        prediction_records,
+        refuse_unknown_file,
+        write_for_scorers,
+        write_predictions,
+    )
     from bert_core.tasks.encoded_rows import tally_text
     from bert_core.tasks.task import has_answer
     from workflows.evaluation.report import summary_lines, write_report
     from workflows.finetuning.data import located, refuse_no_answer
 
-    if settings.output is not None and settings.output.suffix not in PREDICTION_SUFFIXES:
-        known = " or ".join(PREDICTION_SUFFIXES)
-        raise UserError("unknown kind of file", f"--output {settings.output}", f"use {known}")
+    if settings.output is not None:
+        refuse_unknown_file(settings.output)
     predictor = open_predictor(settings, settings.model)
     if settings.task is not None and settings.task != predictor.task_name:
         raise UserError(
@@ -100,12 +102,16 @@ def evaluate(settings: EvaluateSettings) -> bool:
             f"leave --task {settings.task} out, or give another model",
         )
     task = predictor.task
+    if settings.output is not None:
+        refuse_unknown_file(settings.output, task)
     examples = list(task.examples(located(settings.data), settings.split))
     if settings.output is None:
         refuse_no_answer(task, examples, settings.data, settings.split)
     predictions, rows = predictor.predict(examples, max_tokens=settings.max_tokens)
-    if settings.output is not None:
+    if settings.output is not None and settings.output.suffix in PREDICTION_SUFFIXES:
         write_predictions(prediction_records(task, predictions, examples), settings.output)
+    elif settings.output is not None:
+        write_for_scorers(predictions, examples, settings.output)
     labelled = [index for index, each in enumerate(examples) if has_answer(each)]
     print(f"task     {predictor.task_name}")
     print(f"data     {len(examples):,} examples, {len(labelled):,} with answers")

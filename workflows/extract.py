@@ -33,7 +33,7 @@ from workflows.output_folder import (
     work_folder,
 )
 from workflows.progress import duration
-from workflows.settings import parse_command_line, several_values
+from workflows.settings import parse_command_line
 
 TEXTS = "features.parquet"
 """What texts an array `features.npy` beside it is of."""
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     """Extracts what the command line says; returns the exit code (see `run_command`)."""
 
     def action() -> bool:
-        extract(parse_command_line(ExtractSettings, several_values(arguments, "--input")))
+        extract(parse_command_line(ExtractSettings, arguments))
         return True
 
     return run_command(action)

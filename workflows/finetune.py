@@ -125,7 +125,8 @@ def announce(job: FinetuningJob) -> None:
             for reason, names in split.rows.lost.items()
         )
         + f"steps    {settings.epochs} epochs of {-(-rows.num_items // settings.batch_size):,}, "
-        f"{settings.batch_size} examples each",
+        f"{settings.batch_size} "
+        f"{'examples' if rows.num_items == len(data.train.examples) else 'windows of texts'} each",
         flush=True,
     )
 

@@ -25,7 +25,7 @@ from workflows.inference.text_input import (
 from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import absolute_output, files_hash, is_finished, work_folder
 from workflows.progress import duration
-from workflows.settings import parse_command_line, several_values
+from workflows.settings import parse_command_line
 
 if TYPE_CHECKING:
     from bert_core.predictor import Predictor
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str]) -> int:
     """Predicts what the command line says; returns the exit code (see `run_command`)."""
 
     def action() -> bool:
-        predict(parse_command_line(PredictSettings, several_values(arguments, "--input")))
+        predict(parse_command_line(PredictSettings, arguments))
         return True
 
     return run_command(action)

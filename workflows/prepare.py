@@ -28,7 +28,6 @@ from workflows.settings import (
     CommandLineSettings,
     parse_command_line,
     settings_hash,
-    several_values,
 )
 
 _NOT_IN_THE_PLAN = {"output", "fresh", "num_workers"}
@@ -171,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
     """Prepares what the command line says; returns the exit code (see `run_command`)."""
 
     def action() -> bool:
-        prepare(parse_command_line(PrepareSettings, several_values(arguments, "--text")))
+        prepare(parse_command_line(PrepareSettings, arguments))
         return True
 
     return run_command(action)

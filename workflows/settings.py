@@ -4,22 +4,29 @@ A settings class goes in with the arguments; a validated object comes out, or a 
 names the setting and, where a name is unknown, the nearest one. The environment is never read.
 """
 
+import csv
+import glob
 import hashlib
 import json
+import os
 import re
 from argparse import Action, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, PydanticBaseSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
 from bert_core.errors import UserError, nearest
 
 Settings = TypeVar("Settings", bound=BaseSettings)
+
+_NAMED = re.compile(r"[A-Za-z_][\w.:-]*=")
 
 LAYERS = {
     "preset": Path(__file__).parent / "presets",
@@ -76,7 +83,7 @@ def parse_command_line(settings_class: type[Settings], arguments: Sequence[str])
     `--help` prints every field with its unit and leaves with exit code 0; `--some-field` is
     `--some_field`. Raises `UserError` for anything that is wrong, in one line.
     """
-    arguments = _with_underscores(settings_class, arguments)
+    arguments = written_out(settings_class, _with_underscores(settings_class, arguments))
     given: dict[str, Any] = {}
     for option, folder in LAYERS.items():
         if option in settings_class.model_fields:
@@ -174,21 +181,113 @@ def given_option(arguments: Sequence[str], name: str) -> str | None:
     return value
 
 
-def several_values(arguments: Sequence[str], option: str) -> list[str]:
-    """Lets several values follow one option, `--text a b`: they become one JSON list."""
-    rest: list[str] = []
-    values: list[str] = []
-    taking = False
-    for argument in arguments:
-        if argument == option or argument.startswith(f"{option}="):
-            taking = argument == option
-            values += [] if taking else [argument.split("=", 1)[1]]
-        elif taking and not argument.startswith("--"):
-            values.append(argument)
+ONE_PER_ARGUMENT: dict[str, JsonValue] = {"one_per_argument": True}
+"""Marks the field (`json_schema_extra`) of a list whose values are prose, with commas in them."""
+
+
+def split_list(text: str) -> list[str]:
+    """The values of a list as one types it, `a,b`.
+
+    A comma divides, unless it stands within double quotes, or in the path of a file that is there
+    or a glob that finds one. In `NAME=a,b,OTHER=c` values belong to the name before them.
+    """
+    if "," not in text or _finds_files(text):
+        return [text] if text else []
+    pieces = [each.strip() for each in next(csv.reader([text], skipinitialspace=True))]
+    return _with_their_names(filter(None, pieces))
+
+
+def _with_their_names(pieces: Iterable[str]) -> list[str]:
+    """Joins to `NAME=a` what follows it and has no name."""
+    joined: list[str] = []
+    for piece in pieces:
+        before = joined[-1] if joined else ""
+        if _NAMED.match(before) and not _NAMED.match(piece) and not _finds_files(before):
+            joined[-1] = f"{before},{piece}"
         else:
-            taking = False
+            joined.append(piece)
+    return joined
+
+
+def _finds_files(text: str) -> bool:
+    try:
+        path = str(Path(text).expanduser())
+        return os.path.exists(path) or bool(glob.glob(path, recursive=True))  # noqa: PTH110, PTH207
+    except (OSError, ValueError, RuntimeError):
+        return False  # no path: too long, or with a NUL
+
+
+def written_out(settings_class: type[BaseSettings], arguments: Sequence[str]) -> list[str]:
+    """Rewrites the values of each list, divided by spaces, commas or both, to JSON.
+
+    So they are the same for every option of every command: `--text a b`, `--text a,b`, and
+    `--text a --text b`. Of `--options a=b c=d` an object is made.
+    """
+    fields = list_fields(settings_class)
+    rest: list[str] = []
+    values: dict[str, list[str]] = {}
+    taking = ""
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        name = option.removeprefix("--")
+        if option.startswith("--") and name in fields:
+            values.setdefault(name, []).extend([value] if equals else [])
+            taking = "" if equals else name
+        elif taking and not argument.startswith("--") and argument != "-h":
+            values[taking].append(argument)
+        else:
+            taking = ""
             rest.append(argument)
-    return [*rest, option, json.dumps(values)] if values else rest
+    for name, typed in values.items():
+        rest += [f"--{name}", *_as_json(name, fields[name], typed)]
+    return rest
+
+
+def _as_json(name: str, field: FieldInfo, typed: Sequence[str]) -> list[str]:
+    """The argument of an option of a list: JSON, null, or nothing where nothing follows it."""
+    if not typed or list(typed) == ["null"]:
+        return list(typed)
+    found: list[Any] = []
+    for text in typed:
+        if text.startswith(("[", "{")):
+            try:
+                given = json.loads(text)
+            except ValueError:
+                given = None
+            if isinstance(given, dict) and _is_of(field, (dict,)):
+                return [text]
+            if given is not None:
+                found += given if isinstance(given, list) else [given]
+                continue
+        keeps_commas = field.json_schema_extra == ONE_PER_ARGUMENT
+        found += [text] if keeps_commas else split_list(text)
+    if not _is_of(field, (dict,)):
+        named = found and isinstance(found[0], str) and _NAMED.match(found[0])
+        return [json.dumps(_with_their_names(found) if named else found)]
+    pairs = [each.partition("=") for each in _with_their_names(map(str, found))]
+    wrong = next((key for key, equals, _ in pairs if not equals), None)
+    if wrong is not None:
+        raise UserError("an option without a value", f"--{name} {wrong}", "write NAME=VALUE")
+    return [json.dumps({key: value for key, _, value in pairs})]
+
+
+def list_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """The fields of a settings class, by their dotted names, that are lists, tuples or mappings."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            found |= list_fields(annotation, f"{prefix}{name}.")
+        elif _is_of(field, (list, tuple, dict)):
+            found[prefix + name] = field
+    return found
+
+
+def _is_of(field: FieldInfo, kinds: tuple[type, ...]) -> bool:
+    """Whether a field, where it is not None, is of one of these kinds, and of no other."""
+    annotation = field.annotation
+    parts = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    return all(get_origin(part) in kinds for part in parts if part is not NoneType)
 
 
 def _with_underscores(settings_class: type[BaseSettings], arguments: Sequence[str]) -> list[str]:

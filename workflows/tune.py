@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from workflows.command import run_command
 from workflows.finetuning.settings import task_and_approach
 from workflows.run_folder import WRITER_LOCK_NAME
-from workflows.settings import parse_command_line, several_values
+from workflows.settings import parse_command_line
 from workflows.storage import open_storage
 from workflows.sweeps.settings import TuneSettings, tune_settings_class
 from workflows.sweeps.sweep import Sweep, opened_sweep
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str]) -> TuneSettings:
     """The settings; which there are is decided by --task and --approach, or the preset's."""
     settings_class = tune_settings_class(*task_and_approach(arguments))
-    return parse_command_line(settings_class, several_values(arguments, "--axis"))
+    return parse_command_line(settings_class, arguments)
 
 
 def tune(settings: TuneSettings) -> bool:

@@ -1,4 +1,7 @@
-"""Predictions with their examples as a JSONL or Parquet file, a record each, and back."""
+"""Predictions with their examples as a JSONL or Parquet file, a record each, and back.
+
+Also as the files that the scorers of the tasks read: SQuAD's JSON, CoNLL's columns.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,13 +11,78 @@ from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
 from bert_core.evaluation.outcomes import outcomes
+from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.squad import Question
 from bert_core.tasks.tables import read_table
+from bert_core.tasks.tag_schemes import Tags
+from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIXES = (".jsonl", ".parquet")
+
+SCORED = {".json": QuestionAnswering, ".conll": Tagging, ".txt": Tagging}
+"""The endings of files for scorers, and the tasks that have such a file."""
+
+
+def refuse_unknown_file(path: Path, task: Task | None = None) -> None:
+    """Raises `UserError` for a file of an ending that no predictions, or not the task's, have."""
+    if path.suffix in SUFFIXES:
+        return
+    if path.suffix not in SCORED:
+        known = ", ".join([*SUFFIXES, ".json (SQuAD's)", ".conll, .txt (CoNLL's)"])
+        raise UserError("unknown kind of file", str(path), f"use one of {known}")
+    if task is not None and not isinstance(task, SCORED[path.suffix]):
+        kind = "questions" if path.suffix == ".json" else "tags"
+        raise UserError(f"{path.suffix} is for {kind}", str(path), f"use {' or '.join(SUFFIXES)}")
+
+
+def write_for_scorers(
+    predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any], path: Path
+) -> None:
+    """Writes what the scorer of a task reads, beside `path`, and renames it.
+
+    Of questions SQuAD's JSON, answers by id, empty where there is none. Of words CoNLL's lines: the
+    word, its right tag where all examples have tags, and the tag found; both in the scheme of the
+    data, `_` for a space within a word. Raises `UserError` for two questions of one id.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_squad = path.suffix == ".json"
+    text = (_squad_json if is_squad else _conll_lines)(predictions, examples)
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def _squad_json(predictions: Sequence[Mapping[str, Any]], questions: Sequence[Question]) -> str:
+    answers: dict[str, str] = {}
+    for prediction, question in zip(predictions, questions, strict=True):
+        if question.id in answers:
+            remedy = "give each question an id of its own, or write .jsonl"
+            raise UserError(f"two questions of the id {question.id}", question.where, remedy)
+        answers[question.id] = prediction["text"]
+    return json.dumps(answers, ensure_ascii=False) + "\n"
+
+
+def _conll_lines(
+    predictions: Sequence[Mapping[str, Any]], sentences: Sequence[TaggedSentence]
+) -> str:
+    has_gold = all(each.tags is not None for each in sentences)
+    lines: list[str] = []
+    for prediction, sentence in zip(predictions, sentences, strict=True):
+        columns = [["_".join(word.split()) or "_" for word in sentence.words], prediction["tags"]]
+        if has_gold and sentence.tags is not None:
+            columns.insert(1, _in_its_scheme(sentence.tags, sentence))
+        lines += [" ".join(cells) for cells in zip(*columns, strict=True)]
+        lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def _in_its_scheme(tags: Sequence[str], sentence: TaggedSentence) -> Sequence[str]:
+    return Tags.of([tags]).strings(sentence.scheme) if sentence.scheme else tags
 
 
 def prediction_records(

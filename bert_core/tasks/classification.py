@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.data_splits import read_split
+from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.label_values import (
     as_known,
@@ -39,6 +40,9 @@ Answer = str | tuple[str, ...] | float
 _HIDDEN = {-1.0}
 
 
+_LARGEST = 1e15
+
+
 @dataclass(frozen=True)
 class Text:
     """One example: a text or a pair, and its answer, None where it is not known.
@@ -57,6 +61,8 @@ class Classification(Task):
     """Decides about a text or a pair of texts."""
 
     architecture: ClassVar[str] = "BertForSequenceClassification"
+    refuses_unused: ClassVar[bool] = True
+    """Whether options of TSV and CSV are refused for other tables, where they say nothing."""
 
     kind: Literal["single", "multiple", "regression"] = Field(
         default="single",
@@ -78,6 +84,13 @@ class Classification(Task):
     skip_ragged: bool = Field(
         default=False, description="leave out lines with too few or too many columns (QQP has some)"
     )
+    max_skipped: float = Field(
+        default=MAX_SKIPPED,
+        ge=0,
+        le=1,
+        description="share of the lines of a TSV or CSV file that may be lost: left out by"
+        " skip_ragged, or within a quote that is not closed",
+    )
     overflow: Overflow = Field(
         default="right",
         description="what becomes of a text longer than max_length: cut on the right or left, or"
@@ -86,6 +99,13 @@ class Classification(Task):
     metric: str | None = Field(
         default=None, description="metric that decides which epoch is best; more is better"
     )
+
+    def ignored_options(self) -> dict[str, str]:
+        """Also labels of numbers."""
+        found = super().ignored_options()
+        if self.kind == "regression" and self.labels:
+            found["labels"] = "is not for numbers"
+        return found
 
     @property
     def criterion(self) -> str:
@@ -124,7 +144,14 @@ class Classification(Task):
         What is no answer is said in `bert_core.tasks.label_values`; a table of numbers that are all
         -1 hides them.
         """
-        records = read_split(data, split, header=self.header, skip_ragged=self.skip_ragged)
+        records = read_split(
+            data,
+            split,
+            header=self.header,
+            skip_ragged=self.skip_ragged,
+            max_skipped=self.max_skipped,
+            refuse_unused=self.refuses_unused,
+        )
         return self._with_known_answers([self._text(record) for record in records])
 
     def label_names(self, examples: Sequence[Text]) -> set[str] | None:
@@ -240,6 +267,9 @@ class Classification(Task):
         )
 
     def _answer(self, value: Any, where: str) -> Answer | None:  # noqa: ANN401 - a table holds anything
+        may_be_list = self.kind == "multiple"
+        if isinstance(value, dict if may_be_list else dict | list):
+            raise TaskDataError(f"no label, {str(value)[:40]!r}", where, "mend the label")
         if self.kind == "single":
             return label_of(value)
         if self.kind == "multiple":
@@ -248,9 +278,10 @@ class Classification(Task):
         if name is None or is_word_for_nothing(name):
             return None
         try:
-            return float(name)
+            return _learnable(float(name), where)
         except ValueError as error:
-            raise TaskDataError(f"{value!r} is no number", where, "mend the label") from error
+            what = f"{str(value)[:40]!r} is no number"
+            raise TaskDataError(what, where, "mend the label") from error
 
     def _with_known_answers(self, texts: Sequence[Text]) -> list[Text]:
         """The texts, those whose answers say that there is none with None."""
@@ -319,6 +350,14 @@ def _several_labels(value: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - a t
     parts = parts if isinstance(parts, list) else [parts]
     found = [label_of(part) for part in parts if not isinstance(part, str) or stripped(part)]
     return None if None in found else tuple(filter(None, found))
+
+
+def _learnable(number: float, where: str) -> float:
+    """The number; raises `TaskDataError` for one whose error has no square in float32."""
+    if abs(number) > _LARGEST:
+        remedy = f"mend the label: at most {_LARGEST:g} can be learned"
+        raise TaskDataError(f"{number:g} is no number to learn", where, remedy)
+    return number
 
 
 def _labels(answer: Answer | None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert_core.hub_data import SCHEME, HubAddress, load_hub_data
+from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.tables import (
     SPLIT_NAMES,
     TABLE_SUFFIXES,
@@ -18,6 +19,7 @@ from bert_core.tasks.tables import (
 )
 
 _ROWS_AT_ONCE = 1000
+_UNSET = {"header": "true", "skip_ragged": "false", "max_skipped": str(MAX_SKIPPED)}
 
 
 def is_on_hub(data: str | Path) -> bool:
@@ -26,16 +28,34 @@ def is_on_hub(data: str | Path) -> bool:
 
 
 def read_split(
-    data: str | Path, split: str, *, header: bool = True, skip_ragged: bool = False
+    data: str | Path,
+    split: str,
+    *,
+    header: bool = True,
+    skip_ragged: bool = False,
+    max_skipped: float = MAX_SKIPPED,
+    refuse_unused: bool = True,
 ) -> Iterator[Record]:
-    """Yields the records of a split; `header` and `skip_ragged` as `read_table` has them.
+    """Yields the records of a split; the options of TSV and CSV as `read_table` has them.
 
-    Raises `TaskDataError` where there is no such split, and for what is damaged.
+    Raises `TaskDataError` where there is no such split, and for what is damaged. Other tables name
+    their columns in each record: with `refuse_unused` options that say nothing there are refused.
     """
-    if is_on_hub(data):
+    on_hub = is_on_hub(data)
+    path = Path() if on_hub else split_file(data, split, TABLE_SUFFIXES)
+    if refuse_unused and path.suffix not in (".tsv", ".csv"):
+        given = {"header": not header, "skip_ragged": skip_ragged}
+        given["max_skipped"] = max_skipped != MAX_SKIPPED
+        for name in (name for name, is_given in given.items() if is_given):
+            where = str(data) if on_hub else str(path)
+            raise TaskDataError(
+                f"--options.{name} is for .tsv and .csv",
+                where,
+                f"leave it out, or of a trained model: --options {name}={_UNSET[name]}",
+            )
+    if on_hub:
         return read_hub_split(str(data), split)
-    path = split_file(data, split, TABLE_SUFFIXES)
-    return read_table(path, header=header, skip_ragged=skip_ragged)
+    return read_table(path, header=header, skip_ragged=skip_ragged, max_skipped=max_skipped)
 
 
 def read_hub_split(typed: str, split: str) -> Iterator[Record]:

@@ -5,7 +5,7 @@ understood as well.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from bert_core.tasks.classification import Answer, Classification, Text
 from bert_core.tasks.tables import Record
@@ -43,6 +43,8 @@ _NUMBERS = {
 
 class GlueTask(Classification):
     """A task of GLUE."""
+
+    refuses_unused: ClassVar[bool] = False  # its options are those of the published files
 
     def published_label(self, name: str) -> str:
         """A label as the published files have it, whatever the Hub calls it; others stay."""

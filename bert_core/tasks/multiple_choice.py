@@ -6,7 +6,7 @@ Shapes: I items (examples), k choices, P = I k places.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
+from bert_core.errors import UserError
+from bert_core.tasks.choice_keys import Key, answers_of, key_of
 from bert_core.tasks.data_splits import read_split
+from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
-from bert_core.tasks.label_values import label_of, not_labels
 from bert_core.tasks.sequences import encode_sequences
 from bert_core.tasks.tables import Record, TaskDataError, column, text_of
 from bert_core.tasks.task import FloatArray, HeadShape, Task
@@ -43,6 +45,7 @@ class MultipleChoice(Task):
     """Decides how a context goes on; every example has as many choices as the others."""
 
     architecture: ClassVar[str] = "BertForMultipleChoice"
+    unused: ClassVar[tuple[str, ...]] = ("labels",)
 
     context_column: str = Field(default="context", description="column of the context")
     start_column: str | None = Field(
@@ -55,11 +58,29 @@ class MultipleChoice(Task):
     )
     label_column: str = Field(
         default="label",
-        description="column that says which choice is right: a number from 0, or a choice's column",
+        description="column that says which choice is right: by the name of its column, a letter"
+        " from A on, a number, or its text",
+    )
+    first_number: int | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="the number of the first choice, 0 or 1, where answers are numbers; by default"
+        " what all numbers of the data allow, and what allows both is refused",
     )
     header: bool = Field(
         default=True,
         description="whether TSV and CSV begin with column names; else they are 0, 1 …",
+    )
+    skip_ragged: bool = Field(
+        default=False, description="leave out lines with too few or too many columns"
+    )
+    max_skipped: float = Field(
+        default=MAX_SKIPPED,
+        ge=0,
+        le=1,
+        description="share of the lines of a TSV or CSV file that may be lost: left out by"
+        " skip_ragged, or within a quote that is not closed",
     )
 
     @property
@@ -73,8 +94,23 @@ class MultipleChoice(Task):
         return HeadShape("classifier", 1, pooled=True)
 
     def examples(self, data: str | Path, split: str) -> list[Choices]:
-        """Reads a table, or a data set of the Hub; a record without an answer, or -1, has None."""
-        return [self._example(record) for record in read_split(data, split, header=self.header)]
+        """Reads a table, or a data set of the Hub; a record without an answer, or -1, has None.
+
+        Raises `TaskDataError` for answers that can be read in more than one way.
+        """
+        records = self._records(data, split)
+        examples = [self._example(record) for record in records]
+        keys = [self._key(record, each) for record, each in zip(records, examples, strict=True)]
+        answers = answers_of(
+            keys,
+            names=self.choice_columns if len(self.choice_columns) > 1 else (),
+            names_are_numbers=not self.header,
+            first_number=self.first_number,
+            others=lambda: self._other_keys(data, split),
+        )
+        return [
+            replace(each, answer=answer) for each, answer in zip(examples, answers, strict=True)
+        ]
 
     def encode(self, examples: Sequence[Choices], tokenizer: Tokenizer) -> EncodedRows:
         """A row for each choice; one label, and one decision, for each example.
@@ -137,16 +173,46 @@ class MultipleChoice(Task):
         ]
         return {"accuracy": float(np.mean(right))}
 
+    def _records(self, data: str | Path, split: str) -> list[Record]:
+        return list(
+            read_split(
+                data,
+                split,
+                header=self.header,
+                skip_ragged=self.skip_ragged,
+                max_skipped=self.max_skipped,
+            )
+        )
+
     def _example(self, record: Record) -> Choices:
         start = f"{text_of(record, self.start_column)} " if self.start_column else ""
-        choices = self._choices(record)
         return Choices(
             context=text_of(record, self.context_column),
-            choices=tuple(start + choice for choice in choices),
-            answer=self._answer(record, len(choices)),
+            choices=tuple(start + choice for choice in self._choices(record)),
+            answer=None,
             where=record.where,
             columns=record.values,
         )
+
+    def _key(self, record: Record, example: Choices) -> Key:
+        """What the record says of its answer, beside the texts of its choices."""
+        start = len(text_of(record, self.start_column)) + 1 if self.start_column else 0
+        texts = tuple(choice[start:] for choice in example.choices)
+        return key_of(record.values.get(self.label_column), texts, record.where)
+
+    def _other_keys(self, data: str | Path, split: str) -> list[Key]:
+        """The keys of the other splits of a folder, or of the Hub, that can be read."""
+        found: list[Key] = []
+        if isinstance(data, Path) and not data.is_dir():
+            return found
+        for name in {"train", "dev", "test"} - {split}:
+            try:
+                found += [
+                    self._key(each, self._example(each)) for each in self._records(data, name)
+                ]
+            except UserError:  # said when that split is read
+                continue
+        return found
 
     def _choices(self, record: Record) -> list[str]:
         if len(self.choice_columns) != 1:
@@ -161,24 +227,11 @@ class MultipleChoice(Task):
             )
         return [text_of(Record({name: each}, record.where), name) for each in listed]
 
-    def _answer(self, record: Record, num_choices: int) -> int | None:
-        value = record.values.get(self.label_column)
-        name = label_of(value)
-        known = {str(index): index for index in range(num_choices)}
-        if len(self.choice_columns) > 1:
-            known = dict(zip(self.choice_columns, range(num_choices), strict=True)) | known
-        if name is None or not_labels({name}, known):
-            return None
-        if name not in known:
-            raise TaskDataError(
-                f"unknown label {value!r}", record.where, f"one of {', '.join(known)}"
-            )
-        return known[name]
-
 
 SWAG = MultipleChoice(
     context_column="sent1",
     start_column="sent2",
     choice_columns=("ending0", "ending1", "ending2", "ending3"),
+    first_number=0,
 )
 """The columns of SWAG's files as they were published (Zellers et al. 2018)."""

@@ -46,6 +46,7 @@ class QuestionAnswering(Task):
     """
 
     architecture: ClassVar[str] = "BertForQuestionAnswering"
+    unused: ClassVar[tuple[str, ...]] = ("labels",)
 
     max_length: int = Field(default=384, ge=8, description="longest row, in tokens")
     stride: int = Field(
@@ -72,6 +73,16 @@ class QuestionAnswering(Task):
     null_threshold: float = Field(
         default=0.0, description="a null score above this means no answer; tuned on the dev split"
     )
+
+    def ignored_options(self) -> dict[str, str]:
+        """Also what is for windows, or for questions without an answer, where there are none."""
+        found = super().ignored_options()
+        fields = QuestionAnswering.model_fields
+        if self.overflow != "window" and self.stride != fields["stride"].default:
+            found["stride"] = "is for windows, and overflow says that there are none"
+        if not self.no_answer and self.null_threshold != fields["null_threshold"].default:
+            found["null_threshold"] = "is for no_answer, which is not set"
+        return found
 
     @property
     def criterion(self) -> str:

@@ -59,6 +59,7 @@ def read_squad(path: Path) -> list[Question]:
     contexts: dict[str, str] = {}
     for article in articles:
         title = str(article.get("title") or "") if isinstance(article, Mapping) else ""
+        title = title.encode(errors="replace").decode()
         where = f"{path}, article {title}"
         for paragraph in _paragraphs(article, where):
             context = _text(paragraph, "context", where)
@@ -195,6 +196,8 @@ def _load(path: Path) -> object:
         raise TaskDataError("not JSON", f"{path}:{error.lineno}", "restore the file") from error
     except UnicodeDecodeError as error:
         raise TaskDataError("not UTF-8", str(path), "convert the file") from error
+    except (ValueError, RecursionError) as error:  # a number, or nesting, beyond Python's limits
+        raise TaskDataError("not JSON", str(path), next(iter(str(error).splitlines()))) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise TaskDataError("cannot read", str(path), str(error).splitlines()[0]) from error
 
@@ -203,5 +206,5 @@ def _json_lines(content: bytes) -> list[Any] | None:
     """The records of a file that has one in each line; None where it has something else."""
     try:
         return [json.loads(line) for line in content.splitlines() if line.strip()]
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -3,7 +3,6 @@
 Also finds the file of a split in a data folder, for every task.
 """
 
-import csv
 import json
 import re
 from collections import Counter
@@ -15,7 +14,16 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.errors import UserError
+from bert_core.errors import TaskDataError
+from bert_core.tasks.delimited import (
+    MAX_SKIPPED,
+    Lines,
+    SkippedLines,
+    is_blank,
+    read_csv,
+    read_tsv,
+    usual_width,
+)
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema, Table
@@ -29,16 +37,16 @@ SPLIT_NAMES: dict[str, tuple[str, ...]] = {
 """What a split may be called, in the name of its file or on the Hugging Face Hub."""
 
 
-class TaskDataError(UserError):
-    """Labelled data that is missing, damaged, or not what the task expects."""
-
-
 @dataclass(frozen=True)
 class Record:
-    """One line of a table, its values by column, and where it stands."""
+    """One line of a table, its values by column, and where it stands.
+
+    `has_header` says that the names of the columns come from the first line of the file.
+    """
 
     values: Mapping[str, Any]
     where: str
+    has_header: bool = False
 
 
 def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
@@ -77,18 +85,35 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
 
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
+HEADERLESS = "--no-options.header (evaluate.py: --options header=false)"
+"""How a user says that a table has no header."""
 
-def read_table(path: Path, *, header: bool = True, skip_ragged: bool = False) -> Iterator[Record]:
+_LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def read_table(
+    path: Path,
+    *,
+    header: bool = True,
+    skip_ragged: bool = False,
+    max_skipped: float = MAX_SKIPPED,
+) -> Iterator[Record]:
     """Yields the records of a table; without a header the columns are called 0, 1, ….
 
     TSV lines are split on tabs alone, quotes are letters (GLUE's files are written so); CSV is
-    the dialect of spreadsheets. Raises `TaskDataError` for what is damaged, with its line; with
-    `skip_ragged` lines of another number of columns are left out instead.
+    the dialect of spreadsheets, divided by commas, or else by the semicolons or tabs of its first
+    line. Without a header most lines say how many columns there are.
+
+    Raises `TaskDataError` for what is damaged, with its line. With `skip_ragged` lines of another
+    number of columns are left out and logged, and refused where they are more than the share
+    `max_skipped` of the file.
     """
-    reader = {".tsv": _read_tsv, ".csv": _read_csv}.get(path.suffix)
+    reader = {".tsv": read_tsv, ".csv": read_csv}.get(path.suffix)
     try:
         if reader is not None:
-            yield from _with_columns(reader(path), path, header, skip_ragged)
+            width = None if header else usual_width(reader, path)
+            skipped = SkippedLines(path, skip_ragged, max_skipped)
+            yield from _with_columns(reader(path), skipped, width)
         elif path.suffix == ".jsonl":
             yield from _read_jsonl(path)
         elif path.suffix == ".parquet":
@@ -99,8 +124,8 @@ def read_table(path: Path, *, header: bool = True, skip_ragged: bool = False) ->
             )
     except UnicodeDecodeError as error:
         raise TaskDataError("not UTF-8", str(path), "convert the file") from error
-    except csv.Error as error:
-        raise TaskDataError(f"not CSV, {error}", str(path), "mend the file") from error
+    except OSError as error:
+        raise TaskDataError("cannot read", str(path), error.strerror or "check the file") from error
 
 
 def column(record: Record, name: str) -> Any:  # noqa: ANN401 - a table holds anything
@@ -110,9 +135,14 @@ def column(record: Record, name: str) -> Any:  # noqa: ANN401 - a table holds an
     close = get_close_matches(name, record.values, n=1, cutoff=0.5)
     near = f", did you mean {close[0]}" if close else ""
     known = ", ".join(record.values)
-    raise TaskDataError(
-        f"no column {name}{near}", f"{record.where}: {known}", "name another column"
-    )
+    remedy = "name another column"
+    if record.has_header:
+        remedy += f"; if the first line is no header, give {HEADERLESS}"
+    divider = next((each for each in ",;|\t" if each in known), None)
+    if len(record.values) == 1 and divider:
+        near = ""
+        remedy = f"the file seems to be divided by {divider!r}: write commas in .csv, tabs in .tsv"
+    raise TaskDataError(f"no column {name}{near}", f"{record.where}: {known[:200]}", remedy)
 
 
 def text_of(record: Record, name: str) -> str:
@@ -123,40 +153,25 @@ def text_of(record: Record, name: str) -> str:
     return value.strip()
 
 
-def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    with path.open(encoding="utf-8-sig", newline="\n") as file:
-        for number, line in enumerate(file, start=1):
-            yield number, line.rstrip("\r\n").split("\t")
-
-
-def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
-        for cells in reader:
-            yield reader.line_num, cells
-
-
-def _with_columns(
-    lines: Iterator[tuple[int, list[str]]], path: Path, header: bool, skip_ragged: bool
-) -> Iterator[Record]:
-    names: list[str] | None = None
+def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Iterator[Record]:
+    """The records of lines; the first one names the columns unless their number is given."""
+    has_header = width is None
+    names = [str(index) for index in range(width or 0)]
     for number, cells in lines:
-        if cells in ([], [""]):
+        if is_blank(cells):
             continue
-        if names is None:
-            names = cells if header else [str(index) for index in range(len(cells))]
-            refuse_same_names(names, f"{path}:{number}")
-            if header:
-                continue
+        if has_header and not names:
+            names = cells
+            refuse_same_names(names, f"{skipped.path}:{number}")
+            continue
+        skipped.lines += 1
         if len(cells) != len(names):
-            if skip_ragged:
-                continue
-            raise TaskDataError(
-                f"{len(cells)} columns where {len(names)} belong",
-                f"{path}:{number}",
-                "mend the line",
-            )
-        yield Record(dict(zip(names, cells, strict=True)), f"{path}:{number}")
+            skipped.ragged(number, len(cells), len(names))
+            continue
+        if any("\n" in cell for cell in cells):
+            skipped.swallowed(number, cells)
+        yield Record(dict(zip(names, cells, strict=True)), f"{skipped.path}:{number}", has_header)
+    skipped.tell()
 
 
 def refuse_same_names(names: Sequence[str], where: str) -> None:
@@ -181,11 +196,22 @@ def _read_jsonl(path: Path) -> Iterator[Record]:
             where = f"{path}:{number}"
             try:
                 values = json.loads(line, object_pairs_hook=partial(_as_dict, where))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise TaskDataError("not JSON", where, "mend the line") from error
             if not isinstance(values, dict):
                 raise TaskDataError("not a JSON object", where, 'write {"column": value}')
+            if _LONE_SURROGATE.search(line):
+                _refuse_half_characters(values, where)
             yield Record(values, where)
+
+
+def _refuse_half_characters(values: object, where: str) -> None:
+    """Raises `TaskDataError` for half of a surrogate pair, which only JSON's escapes can write."""
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise TaskDataError(f"half a surrogate pair, {half!r}", where, "mend the text") from error
 
 
 def _read_parquet(path: Path) -> Iterator[Record]:
@@ -196,8 +222,8 @@ def _read_parquet(path: Path) -> Iterator[Record]:
         table = pq.ParquetFile(path)
         refuse_same_names(table.schema_arrow.names, str(path))
         yield from arrow_records(table.iter_batches(), table.schema_arrow, str(path))
-    except (pa.ArrowInvalid, OSError) as error:
-        first = str(error).splitlines()[0]
+    except (pa.ArrowException, OSError, OverflowError, ValueError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
         raise TaskDataError(f"damaged table, {first}", str(path), "restore the file") from error
 
 
@@ -214,23 +240,28 @@ def arrow_records(
     for batch in batches:
         for values in batch.to_pylist():
             place = f"{where}, row {number}"
-            named = {name: _named(values[name], classes[name], place) for name in classes}
-            yield Record(values | named, place)
+            for name in classes.keys() & values.keys():
+                values[name] = _named(values[name], classes[name], place)
+            yield Record(values, place)
             number += 1
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """The names of the classes, of columns of classes and of columns of lists of them."""
     try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-    except (KeyError, TypeError, ValueError):
+        features = json.loads(metadata[b"huggingface"])["info"]["features"].items()
+        singles = {
+            name: feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+            for name, feature in features
+        }
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
         return {}  # not written by `datasets`, or without features
-    found = {}
-    for name, feature in features.items():
-        single = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
-        if isinstance(single, dict) and single.get("_type") == "ClassLabel":
-            found[name] = single.get("names")
-    return {name: names for name, names in found.items() if names}
+    names = {
+        name: single.get("names")
+        for name, single in singles.items()
+        if isinstance(single, dict) and single.get("_type") == "ClassLabel"
+    }
+    return {name: found for name, found in names.items() if found and isinstance(found, list)}
 
 
 def _named(value: Any, names: Sequence[str], where: str) -> Any:  # noqa: ANN401 - as in the table
@@ -239,8 +270,8 @@ def _named(value: Any, names: Sequence[str], where: str) -> Any:  # noqa: ANN401
         return None if None in each_named else each_named
     if value is None or value == -1:
         return None
-    if not 0 <= value < len(names):
+    if not isinstance(value, int) or not 0 <= value < len(names):
         raise TaskDataError(
             f"class {value}", where, f"there are {len(names)}, counted from 0; mend the table"
         )
-    return names[value]
+    return str(names[value])

@@ -107,6 +107,13 @@ class Tagging(Task):
         default=False, description="show the model as much of the document as max_length takes"
     )
 
+    def ignored_options(self) -> dict[str, str]:
+        """Also what to do about invalid tags where tags are plain, which none is invalid of."""
+        found = super().ignored_options()
+        if self.scheme == "none" and self.invalid_tags == "refuse":
+            found["invalid_tags"] = "says nothing where scheme is none"
+        return found
+
     @property
     def is_plain(self) -> bool:
         """Whether the labels are tags of words, not parts of entities."""
@@ -134,7 +141,9 @@ class Tagging(Task):
         )
         if not is_on_hub(data):
             data = split_file(data, split, (*CONLL_SUFFIXES, *LIST_SUFFIXES))
-        if isinstance(data, Path) and data.suffix not in LIST_SUFFIXES:
+        is_conll = isinstance(data, Path) and data.suffix not in LIST_SUFFIXES
+        self._refuse_options_of_others(is_conll, str(data))
+        if isinstance(data, Path) and is_conll:
             sentences = read_conll(data, columns)
         else:
             sentences = read_word_lists(read_split(data, split), columns)
@@ -146,6 +155,14 @@ class Tagging(Task):
                 " --options.document_context out",
             )
         return in_iob2(sentences, self.scheme, refuse=self.invalid_tags == "refuse")
+
+    def _refuse_options_of_others(self, is_conll: bool, where: str) -> None:
+        """Raises `TaskDataError` for an option that says nothing to data of this form."""
+        others = ("document_column", "tag_names") if is_conll else ("comment",)
+        for name in others:
+            if getattr(self, name):
+                form = "JSONL, Parquet and the Hub" if is_conll else "CoNLL files"
+                raise TaskDataError(f"--options.{name} is for {form}", where, "leave it out")
 
     def label_names(self, examples: Sequence[TaggedSentence]) -> set[str]:
         """O, and B- and I- for each type that occurs; the tags as they are where they are plain."""

@@ -5,7 +5,7 @@ Shapes: P places (where the head answers), L outputs of the head, N rows, H hidd
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from bert_core.errors import UserError
 from bert_core.features.rows import FeatureBatch
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
@@ -51,12 +52,34 @@ class Task(BaseModel, ABC):
     architecture: ClassVar[str]
     """The class of `transformers` that loads the model folder."""
 
+    unused: ClassVar[tuple[str, ...]] = ()
+    """Options of the base class that say nothing to this task."""
+
     max_length: int = Field(default=128, ge=8, description="longest row, in tokens")
     labels: tuple[str, ...] = Field(
         default=(),
         description="names of the answers, in the order of the outputs; by default those of the"
         " training data, sorted",
     )
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_are_different(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        if len({*labels}) < len(labels):
+            raise ValueError("a label is there twice")
+        return labels
+
+    def ignored_options(self) -> dict[str, str]:
+        """The options that are set and say nothing to this task as it is, each with the reason.
+
+        Whoever takes options from a user refuses these (`refuse_ignored_options`).
+        """
+        fields = type(self).model_fields
+        return {
+            name: "says nothing to this task"
+            for name in self.unused
+            if getattr(self, name) != fields[name].default
+        }
 
     @property
     @abstractmethod
@@ -142,6 +165,13 @@ def has_answer(example: Any) -> bool:  # noqa: ANN401 - of any task
     """
     names = ("answer", "answers", "tags")
     return all(getattr(example, name, ...) is not None for name in names)
+
+
+def refuse_ignored_options(task: Task, given: Collection[str] | None = None) -> None:
+    """Raises `UserError` for an option that says nothing, of those `given`, or of all."""
+    for name, reason in task.ignored_options().items():
+        if given is None or name in given:
+            raise UserError(f"{name} {reason}", f"--options.{name}", "leave it out")
 
 
 def _label_order(label: str) -> tuple[int, str]:

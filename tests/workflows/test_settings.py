@@ -14,7 +14,6 @@ from workflows.settings import (
     field_names,
     parse_command_line,
     settings_hash,
-    several_values,
 )
 
 
@@ -183,18 +182,3 @@ def test_help_and_mistakes_do_not_wait_for_torch_and_ray(
     assert "pydantic" in loaded
     assert not loaded & {"torch", "ray"}
     assert not (tmp_path / "new").exists()
-
-
-def test_several_values_after_one_option():
-    assert several_values(["--text", "a", "b,c", "--strict"], "--text") == [
-        "--strict",
-        "--text",
-        '["a", "b,c"]',
-    ]
-    assert several_values(["--text", "a", "--x", "1", "--text=b"], "--text") == [
-        "--x",
-        "1",
-        "--text",
-        '["a", "b"]',
-    ]
-    assert several_values(["--help"], "--text") == ["--help"]

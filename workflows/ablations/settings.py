@@ -17,7 +17,7 @@ from bert_core.tasks.task import Task
 from workflows.ablations.studies import STUDIES, chosen_variants, find_study, shape_of
 from workflows.finetuning.settings import settings_class
 from workflows.pretraining.settings import PretrainSettings
-from workflows.settings import given_option, parse_command_line, several_values, validated
+from workflows.settings import given_option, parse_command_line, validated
 from workflows.sweeps.settings import TuneSettings, tune_settings_class
 from workflows.training.run_settings import CheckpointSettings, TrackingSettings
 
@@ -122,13 +122,10 @@ class LearnedTask:
 
 def parse(arguments: Sequence[str]) -> AblateSettings:
     """The settings; raises `UserError` for what is wrong, a field that the study varies too."""
-    written_out = list(arguments)
-    for option in ("--task", "--variants"):
-        written_out = several_values(written_out, option)
     study = given_option(arguments, "study")
     if study is not None:  # first: together with the others' such a value may be wrong as well
         _refuse_varied_fields(study, arguments)
-    settings = parse_command_line(AblateSettings, written_out)
+    settings = parse_command_line(AblateSettings, arguments)
     _refuse_varied_fields(settings.study, arguments)
     chosen_variants(settings.study, settings, settings.variants)
     learned_tasks(settings)

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from workflows.report_run import ReportFolder
-from workflows.settings import CommandLineSettings, default_storage
+from workflows.settings import ONE_PER_ARGUMENT, CommandLineSettings, default_storage
 
 Projection = Literal["pca", "tsne"]
 """How states are drawn in two dimensions."""
@@ -37,7 +37,10 @@ class PicturesSettings(CommandLineSettings):
     split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
     examples: int = Field(default=2000, ge=2, description="examples that are read, drawn")
     sentences: list[str] = Field(
-        default=[], description="sentences whose attention is drawn; by default some of the data"
+        default=[],
+        description="sentences whose attention is drawn, each in quotes; by default some of the"
+        " data",
+        json_schema_extra=ONE_PER_ARGUMENT,
     )
     words: list[str] = Field(
         default=[],

@@ -53,7 +53,9 @@ class EvaluateSettings(CommandLineSettings):
     )
     split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
     output: Path | None = Field(
-        default=None, description="file for a prediction for each example, .jsonl or .parquet"
+        default=None,
+        description="file for a prediction for each example, .jsonl or .parquet; or for scorers:"
+        " .json of answers by id (SQuAD), .conll of words, right tags and found tags",
     )
     report: ReportFolder | None = Field(
         default=None,

@@ -6,7 +6,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from bert_core.errors import UserError, nearest
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Task, refuse_ignored_options
+from workflows.settings import split_list
 
 
 def with_options(task: Task, options: Mapping[str, str]) -> Task:
@@ -21,7 +22,7 @@ def with_options(task: Task, options: Mapping[str, str]) -> Task:
         if name not in known:
             near = nearest(name, known)
             raise UserError(f"unknown option{near}", f"--options {name}", ", ".join(known))
-        values[name] = text.split(",") if isinstance(values[name], list | tuple) else text
+        values[name] = split_list(text) if isinstance(values[name], list | tuple) else text
     try:
         changed = type(task).model_validate(values)
     except ValidationError as error:
@@ -29,6 +30,7 @@ def with_options(task: Task, options: Mapping[str, str]) -> Task:
         where = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
         raise UserError(message, f"--options {where}", "give another value") from error
+    refuse_ignored_options(changed, options)
     if (changed.head, changed.labels, changed.problem_type) != (
         task.head,
         task.labels,

@@ -19,7 +19,7 @@ from bert_core.model_folder import CONFIG, WEIGHTS, load_model_folder
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import Task, has_answer
+from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetuning.settings import TaskRunSettings
 from workflows.model_location import located_model
@@ -82,6 +82,7 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
     Examples without an answer are left out of both, and counted.
     """
     data, options = located(settings.data), settings.options
+    refuse_ignored_options(options)
     if isinstance(data, Path) and data.is_file():  # to the task it would be any split
         raise TaskDataError(
             "one file, and two are needed", settings.data, "give a folder with train and dev files"

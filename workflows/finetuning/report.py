@@ -148,14 +148,15 @@ def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) 
     """What the run came to and where everything lies."""
     data, best = job.data, checkpoint.extra["notes"]["best"]
     criterion = data.task.criterion
+    examples = job.settings.epochs * len(data.train.examples)
     others = [
         f"{name.removeprefix('dev/')} {value:.3f}"
         for name, value in best["figures"].items()
         if name != f"dev/{criterion}"
     ]
     return [
-        f"finished     {checkpoint.step:,} steps, {checkpoint.num_rows_seen:,} examples, "
-        f"{checkpoint.num_tokens_seen:,} tokens",
+        f"finished     {checkpoint.step:,} steps, {examples:,} examples ({job.settings.epochs}"
+        f" epochs of {len(data.train.examples):,}), {checkpoint.num_tokens_seen:,} tokens",
         f"rows         of train {tally_text(data.train.rows.tally)}; "
         f"of dev {tally_text(data.dev.rows.tally)}",
         f"dev          {criterion} {best['score']:.3f} after epoch {best['epoch']} of "

@@ -6,6 +6,7 @@ The answers are stretches of docstrings, from the lists of parameters in them.
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -36,6 +37,8 @@ _PER_MODULE = 24
 
 class AnswersInDocstring(QuestionAnswering):
     """Answers questions about parameters with the words of the docstring."""
+
+    unused: ClassVar[tuple[str, ...]] = ("labels", "no_answer", "null_threshold")
 
     max_length: int = Field(default=128, ge=8, description="longest row, in tokens")
     max_examples: int = Field(default=4000, ge=100, description="questions to train with")

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -48,6 +49,11 @@ _FEWEST_WORDS = 8
 
 class LibraryOfPassage(Classification):
     """Tells libraries apart by what their documentation says."""
+
+    unused: ClassVar[tuple[str, ...]] = (
+        *("kind", "text_column", "second_column", "label_column"),
+        *("header", "skip_ragged", "max_skipped"),
+    )
 
     max_examples: int = Field(
         default=4000, ge=120, description="passages to train with, of all libraries together"

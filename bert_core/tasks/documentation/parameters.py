@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -71,6 +72,11 @@ _PER_MODULE = {"EXC": 12, "PARAM": 20, "TYPE": 8, "": 4}
 
 class ParametersInDocstring(Tagging):
     """Finds parameters (PARAM), types (TYPE) and exceptions (EXC) in passages of docstrings."""
+
+    unused: ClassVar[tuple[str, ...]] = (
+        *("word_column", "tag_column", "columns", "document_column", "comment", "tag_names"),
+        *("scheme", "invalid_tags", "document_context"),
+    )
 
     max_examples: int = Field(default=4000, ge=100, description="passages to train with")
 

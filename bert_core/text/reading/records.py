@@ -34,7 +34,7 @@ def read_jsonl(
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if strict:
                 where = f"{part.path}, byte {offset}"
                 raise CorpusError("invalid JSON", where, "mend or remove the line") from error

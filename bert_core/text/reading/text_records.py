@@ -81,7 +81,7 @@ def records_of(
             if part.kind == "jsonl":
                 try:
                     record = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     dropped["invalid_json_lines"] += 1
                     continue
                 if not isinstance(record, dict):

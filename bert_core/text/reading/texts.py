@@ -140,8 +140,11 @@ def read_records(
             if fault := next(filter(None, map(_fault, texts)), None):
                 dropped[fault] += 1
                 continue
-            name = record[id_column] if id_column else None
-            yield NamedTexts(place if name is None else str(name), texts)
+            name = place if not id_column or record[id_column] is None else str(record[id_column])
+            if fault := _fault(name):
+                dropped[fault] += 1
+                continue
+            yield NamedTexts(name, texts)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise damaged_file(part, error) from error
 

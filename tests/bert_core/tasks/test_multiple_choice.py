@@ -224,8 +224,9 @@ def test_a_column_may_hold_the_list_and_an_answer_may_be_missing(tmp_path):
         tmp_path / "dev.jsonl",
         {"context": "Two.", "choices": ["one", "three"], "label": 1},
         {"context": "Two.", "choices": ["one", "three"], "label": None},
+        {"context": "One.", "choices": ["two", "three"], "label": 0},
     )
-    assert [each.answer for each in MultipleChoice().examples(path, "dev")] == [1, None]
+    assert [each.answer for each in MultipleChoice().examples(path, "dev")] == [1, None, 0]
 
 
 def test_an_answer_may_be_a_columns_name(tmp_path):
@@ -237,7 +238,7 @@ def test_an_answer_may_be_a_columns_name(tmp_path):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"context": "c", "choices": ["x", "y"], "label": 2}, r"unknown label 2.*dev.jsonl:2"),
+        ({"context": "c", "choices": ["x", "y"], "label": 2}, r"unknown label '2'.*dev.jsonl:2"),
         ({"context": "c", "choices": ["x", " "], "label": 0}, r"no text.*choices.*dev.jsonl:2"),
         ({"context": "c", "choices": "x", "label": 0}, r"no list of choices.*dev.jsonl:2"),
         ({"context": "c", "choices": ["x"], "label": 0}, r"no list of choices.*dev.jsonl:2"),

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from bert_core.tasks.tables import TaskDataError, read_table, split_file
+from bert_core.tasks.tables import TaskDataError, column, read_table, split_file
 
 
 def test_quotes_are_letters_in_tsv_and_marks_in_csv(tmp_path):
@@ -21,12 +21,29 @@ def test_a_table_without_a_header_counts_its_columns(tmp_path):
     assert found == [{"0": "x", "1": "y"}, {"0": "1", "1": "2"}]
 
 
-def test_ragged_lines_are_named_or_left_out(tmp_path):
+@pytest.mark.parametrize("divided", ["text;label", "text|label", "text,label"])
+def test_a_missing_column_says_what_may_be_wrong(tmp_path, divided):
     path = tmp_path / "a.tsv"
-    path.write_text("a\tb\n1\t2\n3\n4\t5\n")
-    with pytest.raises(TaskDataError, match=r"1 columns where 2 belong: .*a.tsv:3"):
-        list(read_table(path))
-    assert [each.where for each in read_table(path, skip_ragged=True)] == [f"{path}:2", f"{path}:4"]
+    path.write_text(f"{divided}\nx\n")
+    (record,) = read_table(path)
+    with pytest.raises(TaskDataError, match="no column text: .*seems to be divided by"):
+        column(record, "text")
+    path.write_text("a fine film\t1\na poor one\t0\n")
+    (record,) = read_table(path)
+    with pytest.raises(TaskDataError, match="no column text: .*--no-options.header"):
+        column(record, "text")
+
+
+@pytest.mark.parametrize(
+    "line", ['{"a": "\\ud800"}', '{"\\uDFFF": [{"b": 1}]}', '{"a": ["\\ud83d"]}']
+)
+def test_half_a_character_is_refused_where_it_is_read(tmp_path, line):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"a": "\\ud83d\\ude00"}}\n{line}\n')
+    records = read_table(path)
+    assert next(records).values == {"a": "\U0001f600"}
+    with pytest.raises(TaskDataError, match="half a surrogate pair.*a.jsonl:2"):
+        next(records)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,136 @@
+"""TSV and CSV files -> the cells of their lines, and what of the lines is lost."""
+
+import csv
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bert_core.errors import TaskDataError
+
+MAX_SKIPPED = 0.01
+"""The share of a file's lines that may be lost before the file is refused."""
+
+Lines = Iterator[tuple[int, list[str]]]
+"""The number of each line, from 1, and its cells."""
+
+_LOG = logging.getLogger(__name__)
+_FEWEST_SWALLOWED = 3
+
+
+def read_tsv(path: Path) -> Lines:
+    """Yields number and cells of each line, divided by tabs alone."""
+    with path.open(encoding="utf-8-sig", newline=line_end(path)) as file:
+        for number, line in enumerate(file, start=1):
+            yield number, line.rstrip("\r\n").split("\t")
+
+
+def line_end(path: Path) -> str | None:
+    """What `open` takes as `newline` for a file whose lines end in a line feed, CRs being letters.
+
+    None, which is any line end, where the file has no line feed: an old Macintosh wrote it.
+    """
+    with path.open("rb") as file:
+        return (
+            "\n" if any(b"\n" in block for block in iter(lambda: file.read(1 << 20), b"")) else None
+        )
+
+
+def read_csv(path: Path) -> Lines:
+    """Yields the first line and the cells of each record.
+
+    Raises `TaskDataError` where a quote is not closed. A cell is as long as the file at most, so it
+    has no limit of its own: the file is what memory must hold in any case.
+    """
+    longest = max(path.stat().st_size, 1)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True, delimiter=_delimiter(path))
+        while True:
+            line = reader.line_num + 1
+            # The limit is the process's: another reader's, and another thread's, is given back.
+            before = csv.field_size_limit(longest)
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                what = "a quote that is not closed" if "end of data" in str(error) else str(error)
+                raise TaskDataError(
+                    f"not CSV, {what}", f"{path}:{line}", "mend the line"
+                ) from error
+            finally:
+                csv.field_size_limit(before)
+            if cells is None:
+                return
+            yield line, cells
+
+
+def _delimiter(path: Path) -> str:
+    """What divides the first line of a CSV file: a comma, or else a semicolon or a tab."""
+    with path.open(encoding="utf-8-sig") as file:
+        first = next((line for line in file if line.strip()), "").rstrip("\r\n")
+    outside_quotes = re.sub(r'"[^"]*"', "", first)
+    return next((each for each in ",;\t" if each in outside_quotes), ",")
+
+
+def usual_width(read: Callable[[Path], Lines], path: Path) -> int:
+    """The number of columns that most lines have; of equally many, the greater."""
+    widths = Counter(len(cells) for _, cells in read(path) if not is_blank(cells))
+    return max(widths, key=lambda width: (widths[width], width), default=0)
+
+
+def is_blank(cells: Sequence[str]) -> bool:
+    """Whether a line is empty."""
+    return cells in ([], [""])
+
+
+class SkippedLines:
+    """Counts the lines of a file that are lost, and refuses the file where they are too many."""
+
+    def __init__(self, path: Path, skip_ragged: bool, max_skipped: float) -> None:
+        self.path, self.skip_ragged, self.max_skipped = path, skip_ragged, max_skipped
+        self.lines = 0
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, int] = {}
+
+    def ragged(self, line: int, found: int, width: int) -> None:
+        """Counts a line of another number of columns, or refuses it."""
+        if not self.skip_ragged:
+            raise TaskDataError(
+                f"{found} columns where {width} belong",
+                f"{self.path}:{line}",
+                "mend the line, or leave such lines out with --options.skip_ragged"
+                " (evaluate.py: --options skip_ragged=true)",
+            )
+        self._count(f"of another number of columns than {width}", line, 1)
+
+    def swallowed(self, line: int, cells: Sequence[str]) -> None:
+        """Counts the lines in a quoted cell that look like records: a quote was not closed."""
+        for cell in cells:
+            inner = cell.split("\n")[1:-1]
+            if len(inner) < _FEWEST_SWALLOWED or len(cells) < 2:
+                continue
+            divider = _delimiter(self.path)
+            if all(each.count(divider) == len(cells) - 1 for each in inner):
+                self._count("that look like records, but within quotes", line, len(inner))
+                self.lines += len(inner)
+
+    def _count(self, reason: str, line: int, number: int) -> None:
+        self.counts[reason] += number
+        self.first.setdefault(reason, line)
+
+    def tell(self) -> None:
+        """Logs what is lost; raises `TaskDataError` where it is too much."""
+        for reason, count in self.counts.items():
+            place = f"{self.path}:{self.first[reason]}"
+            share = count / max(self.lines, 1)
+            if share > self.max_skipped:
+                raise TaskDataError(
+                    f"{count:,} of {self.lines:,} lines {reason} ({share:.1%})",
+                    f"{place} is the first",
+                    f"mend them, or allow more with --options.max_skipped {share + 0.001:.3f}"
+                    f" (evaluate.py: --options max_skipped={share + 0.001:.3f})",
+                )
+            _LOG.warning(
+                "%s of %s lines are lost, %s: %s is the first",
+                *(f"{count:,}", f"{self.lines:,}", reason, place),
+            )
