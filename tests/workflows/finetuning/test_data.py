@@ -101,7 +101,7 @@ ANSWERED = {
         "id": "1", "context": "ba keli", "question": "to",
         "answers": {"text": ["ba"], "answer_start": [0]},
     },
-    "multiple_choice": {"context": "ba", "choices": ["to", "keli"], "label": 1},
+    "multiple_choice": {"context": "ba", "choices": ["to", "keli"], "label": 0},
     "stsb": {"sentence1": "ba", "sentence2": "to", "score": 2.5},
     "classification": {"text": "ba", "label": "up"},
 }  # fmt: skip
