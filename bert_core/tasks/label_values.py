@@ -91,8 +91,8 @@ def likeness_warnings(labels: Iterable[str]) -> list[str]:
 def class_warnings(labels: Iterable[str]) -> list[str]:
     """A line for each label of training data that may mean that there is none."""
     return [
-        f"{label!r} is taken for a class; if it means that there is no label, leave its rows out"
-        f" with --options.drop_labels={label}"
+        f"{label!r} is taken for a class (--options.labels confirms it); if it means that there is"
+        f" no label, leave its rows out with --options.drop_labels={label}"
         for label in filter(_may_be_none, labels)
     ]
 

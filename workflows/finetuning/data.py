@@ -104,7 +104,8 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
             f"nothing to learn: {lost}", settings.data, "check the answers of train"
         )
     sha256 = _hash(task, [split.rows for split in splits])
-    return TaskData(task, *splits, sha256=sha256, warnings=tuple(task.label_warnings()))
+    odd = [] if options.labels else task.label_warnings()  # what was asked for is not odd
+    return TaskData(task, *splits, sha256=sha256, warnings=tuple(odd))
 
 
 def refuse_unknown_metric(task: Task) -> None:

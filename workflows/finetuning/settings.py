@@ -21,6 +21,10 @@ from workflows.training.run_settings import RunSettings, TrackingSettings
 Approach = Literal["finetune", "features"]
 
 
+_LATER_OPTIONS = {"drop_labels"}
+"""Options of tasks that older runs did not have."""
+
+
 class DropoutSettings(BaseModel):
     """Dropout while fine-tuning; the paper keeps what it pre-trained with."""
 
@@ -93,8 +97,10 @@ class TaskRunSettings(RunSettings):
         values = self.model_dump(
             mode="json", exclude=changeable | {"tracking", "cluster", "checkpoint", "max_tokens"}
         )
-        if not values["options"].get("drop_labels", True):
-            del values["options"]["drop_labels"]
+        fields = type(self.options).model_fields
+        for name in _LATER_OPTIONS & values["options"].keys():
+            if getattr(self.options, name) == fields[name].default:
+                del values["options"][name]
         return values
 
     def encoder_changes(self) -> dict[str, Any]:

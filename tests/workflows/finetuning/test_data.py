@@ -150,6 +150,8 @@ def test_odd_labels_are_told_before_training(storage, capsys):
     assert data.task.labels == ("None", "Up", "down", "up")
     said = capsys.readouterr().err
     assert said.count("warning: ") == 2 and "'Up', 'up'" in said and "drop_labels=None" in said
+    confirmed = parse(arguments(storage, **{"options.labels": "None,Up,down,up"}))
+    assert read_inputs(confirmed, open_storage(settings.storage))[1].warnings == ()
     settings = parse(arguments(storage, **{"options.drop_labels": "None"}))
     assert read_inputs(settings, open_storage(settings.storage))[1].task.labels == (
         "Up", "down", "up",
