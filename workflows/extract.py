@@ -24,6 +24,7 @@ from workflows.inference.text_input import (
     left_out,
     no_texts,
     num_tokens,
+    refuse_many_skipped,
 )
 from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import (
@@ -99,6 +100,7 @@ def extract(settings: ExtractSettings) -> Path:
         index = _index(settings, records, given, size, dtype)
         if not index["counts"].get("texts"):
             raise no_texts(settings, index)
+        refuse_many_skipped(settings, records, given)
         _finish(output, work, records, index)
     seconds = time.monotonic() - start
     print("\n".join(describe(index)))

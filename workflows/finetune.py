@@ -46,7 +46,10 @@ def parse(arguments: Sequence[str]) -> TaskRunSettings:
     written_out = [
         re.sub(r"^--register(?=$|=)", "--tracking.register_as", each) for each in arguments
     ]
-    return parse_command_line(settings_class(task, approach), written_out)
+    settings = parse_command_line(settings_class(task, approach), written_out)
+    for split in ("train", "dev"):
+        settings.source(split)  # there is one
+    return settings
 
 
 def finetune(settings: TaskRunSettings) -> bool:

@@ -21,6 +21,7 @@ from workflows.inference.text_input import (
     left_out,
     no_texts,
     num_tokens,
+    refuse_many_skipped,
 )
 from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import absolute_output, files_hash, is_finished, work_folder
@@ -89,6 +90,7 @@ def predict(settings: PredictSettings) -> Path:
         index |= {"task": task_name, "labels": list(labels), "gives": request.kind}
         if not index["counts"]["texts"]:
             raise no_texts(settings, index)
+        refuse_many_skipped(settings, records, given)
         if not (output / PREDICTIONS).is_dir():  # a kill came between this and the index
             (work / PREDICTIONS).replace(output / PREDICTIONS)
         write_bytes(

@@ -34,10 +34,12 @@ def refuse_unknown_file(path: Path, task: Task | None = None) -> None:
         return
     if path.suffix not in SCORED:
         known = ", ".join([*SUFFIXES, ".json (SQuAD's)", ".conll, .txt (CoNLL's)"])
-        raise UserError("unknown kind of file", str(path), f"use one of {known}")
+        raise UserError("unknown kind of file", f"--output {path}", f"use {known}")
     if task is not None and not isinstance(task, SCORED[path.suffix]):
         kind = "questions" if path.suffix == ".json" else "tags"
-        raise UserError(f"{path.suffix} is for {kind}", str(path), f"use {' or '.join(SUFFIXES)}")
+        raise UserError(
+            f"{path.suffix} is for {kind}", f"--output {path}", f"use {' or '.join(SUFFIXES)}"
+        )
 
 
 def write_for_scorers(

@@ -355,7 +355,7 @@ def _several_labels(value: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - a t
 
 def _learnable(number: float, where: str) -> float:
     """The number; raises `TaskDataError` for one whose error has no square in float32."""
-    if abs(number) > _LARGEST:
+    if not abs(number) <= _LARGEST:  # nor NaN
         remedy = f"mend the label: at most {_LARGEST:g} can be learned"
         raise TaskDataError(f"{number:g} is no number to learn", where, remedy)
     return number

@@ -116,7 +116,12 @@ def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
         ({"model": "nobody"}, "no such model: nobody"),
         ({"task": "mrpc"}, "a model of the task classification: .*leave --task mrpc out"),
         ({"split": "test"}, "no file of the test split"),
-        ({"output": "a.csv"}, r"unknown kind of file: --output a.csv \(use .jsonl or .parquet\)"),
+        (
+            {"output": "a.csv"},
+            r"unknown kind of file: --output a.csv \(use .jsonl, .parquet, .json",
+        ),
+        ({"output": "a.json"}, r".json is for questions: --output a.json"),
+        ({"output": "a.conll"}, r".conll is for tags: --output a.conll"),
         ({"slice_by": "colour"}, "colour"),
         ({"options": "text_colum=title"}, "did you mean text_column"),
         ({"options": "text_column=title"}, "title"),

@@ -35,12 +35,16 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The task with its labels, and its two splits; `warnings` are for people to read."""
+    """The task with its labels, and its splits; nothing is learned from `test`, or chosen by it.
+
+    `warnings` are for people to read.
+    """
 
     task: Task
     train: Split
     dev: Split
     sha256: str
+    test: Split | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -79,33 +83,43 @@ def refuse_no_answer(task: Task, examples: Sequence[Any], data: str, split: str)
 def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
     """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned.
 
-    Examples without an answer are left out of both, and counted.
+    Examples without an answer are left out of all splits, and counted.
     """
-    data, options = located(settings.data), settings.options
+    options = settings.options
     refuse_ignored_options(options)
-    if isinstance(data, Path) and data.is_file():  # to the task it would be any split
-        raise TaskDataError(
-            "one file, and two are needed", settings.data, "give a folder with train and dev files"
-        )
-    train, of_train = answered_examples(options, settings.data, "train")
-    task = options.with_labels(train)
-    if task.label_names(train) is not None and len(task.labels) < 2:
+    refuse_one_file(settings)
+    train = answered_examples(options, settings.source("train"), "train")
+    task = options.with_labels(train[0])
+    if task.label_names(train[0]) is not None and len(task.labels) < 2:
         labels = ", ".join(task.labels) or "none"
-        raise TaskDataError(f"fewer than two labels, {labels}", settings.data, "check the column")
+        where = settings.source("train")
+        raise TaskDataError(f"fewer than two labels, {labels}", where, "check the column")
     refuse_unknown_metric(task)
-    dev, of_dev = answered_examples(task, settings.data, "dev")
-    splits = []
-    for examples, without in ((train, of_train), (dev, of_dev)):
+    splits = {"train": train, "dev": answered_examples(task, settings.source("dev"), "dev")}
+    if settings.test is not None:
+        splits["test"] = answered_examples(task, settings.test, "test")
+    found = {}
+    for name, (examples, without) in splits.items():
         rows = task.encode(examples, tokenizer)
-        splits.append(Split(examples, replace(rows, counts=rows.counts | without)))
-    if not splits[0].rows.label_counts.any():
-        lost = ", ".join(splits[0].rows.lost) or "answers without tokens"
-        raise TaskDataError(
-            f"nothing to learn: {lost}", settings.data, "check the answers of train"
-        )
-    sha256 = _hash(task, [split.rows for split in splits])
+        found[name] = Split(examples, replace(rows, counts=rows.counts | without))
+    if not found["train"].rows.label_counts.any():
+        lost = ", ".join(found["train"].rows.lost) or "answers without tokens"
+        where = settings.source("train")
+        raise TaskDataError(f"nothing to learn: {lost}", where, "check the answers of train")
+    sha256 = _hash(task, [found["train"].rows, found["dev"].rows])
     odd = [] if options.labels else task.label_warnings()  # what was asked for is not odd
-    return TaskData(task, *splits, sha256=sha256, warnings=tuple(odd))
+    return TaskData(task, **found, sha256=sha256, warnings=tuple(odd))
+
+
+def refuse_one_file(settings: TaskRunSettings) -> None:
+    """Raises `TaskDataError` where one file would be read as train and as dev."""
+    is_file = bool(settings.data) and "://" not in settings.data and Path(settings.data).is_file()
+    if is_file and not (settings.train and settings.dev):
+        raise TaskDataError(
+            "one file, and two are needed",
+            settings.data,
+            "give a folder with train and dev files, or --train FILE and --dev FILE",
+        )
 
 
 def refuse_unknown_metric(task: Task) -> None:

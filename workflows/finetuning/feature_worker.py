@@ -30,7 +30,7 @@ def open_features(
     config: dict[str, Any], worker: Worker, folder: Path, remote: RemoteRun | None
 ) -> "FeatureRun":
     """The run of a job (`OpenRun`); `config` is that of `open_finetuning`, with `features`."""
-    settings = read_settings(config["settings"] | {"data": config["data"]})
+    settings = read_settings(config["settings"])
     assert isinstance(settings, FeatureSettings)
     encoder, features = Path(config["encoder"]), Path(config["features"])
     run = FeatureRun(settings, worker, folder, encoder, features, remote)

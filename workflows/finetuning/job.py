@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workflows.finetuning.data import EncoderFolder, TaskData, located
 from workflows.finetuning.settings import FeatureSettings, TaskRunSettings
 from workflows.remote_run import RemoteRun
-from workflows.reproduction.data_description import data_name, describe_task_data
+from workflows.reproduction.data_description import describe_task_data
 from workflows.reproduction.run_origin import encoder_tags
 from workflows.run_folder import RunFolder, write_atomically
 from workflows.storage import Storage
@@ -55,13 +55,18 @@ class FinetuningJob(TrainingJob):
 
         is_features = isinstance(self.settings, FeatureSettings)
         return open_features if is_features else open_finetuning, {
-            "settings": self.settings.model_dump(mode="json"),
+            "settings": self.settings.model_dump(mode="json") | self._sources(),
             "run_folder": str(self.folder.path),
             "encoder": str(self.encoder.path.absolute()),
-            "data": str(located(self.settings.data)),
             "data_sha256": self.data.sha256,
             "features": str(self.features),
         }
+
+    def _sources(self) -> dict[str, str | None]:
+        """Where workers find the data, wherever they run; of test they need to know nothing."""
+        settings = self.settings
+        given = {name: getattr(settings, name) for name in ("data", "train", "dev")}
+        return {"test": None} | {name: str(located(each)) for name, each in given.items() if each}
 
     @property
     def features(self) -> Path:
@@ -78,13 +83,13 @@ class FinetuningJob(TrainingJob):
             "labels": ", ".join(self.data.task.labels),
         }
         tags = {"data.sha256": self.data.sha256} | encoder_tags(self.encoder)
-        source = data_name(self.settings.data)
-        return params, tags, DatasetInput(self.settings.task, self.data.sha256, source)
+        source = DatasetInput(self.settings.task, self.data.sha256, self.settings.data_name)
+        return params, tags, source
 
     def data_description(self) -> dict[str, Any]:
         """Counts, labels and hashes of the examples."""
         settings, tokenizer = self.settings, self.encoder.tokenizer
-        return describe_task_data(settings.task, settings.data, self.data, tokenizer)
+        return describe_task_data(settings.task, settings.data_name, self.data, tokenizer)
 
     def write_results(self) -> JobResults:
         """Writes plots, card and the best epoch's model and report on dev from the checkpoint."""

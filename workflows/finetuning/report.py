@@ -10,6 +10,7 @@ from bert_core.example_choice import example_of_task
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.example_statistics import statistics_of_examples
@@ -40,7 +41,7 @@ def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
         name=settings.tracking.register_as or job.folder.name,
         summary=_summary(settings) + _direction(job),
         data={
-            "Data": Path(settings.data).name,
+            "Data": settings.data_name,
             "Training examples": len(data.train.examples),
             "Dev examples": len(data.dev.examples),
             "Of the training examples": tally_text(data.train.rows.tally),
@@ -161,8 +162,21 @@ def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) 
         f"of dev {tally_text(data.dev.rows.tally)}",
         f"dev          {criterion} {best['score']:.3f} after epoch {best['epoch']} of "
         f"{job.settings.epochs}; {', '.join(others)}",
+        *_test_lines(job),
         f"used         {Usage.of(checkpoint)}",
         f"model        {job.folder.model}",
         f"plot         {plot}",
         f"settings     {job.folder.settings}",
     ]
+
+
+def _test_lines(job: "FinetuningJob") -> list[str]:
+    """What the model reaches on the test file, where one was given."""
+    test = job.data.test
+    if test is None:
+        return []
+    predictor = load_predictor(job.folder.model)
+    predictions, rows = predictor.predict(test.examples, max_tokens=job.settings.max_tokens)
+    figures = predictor.task.metrics(predictions, test.examples)
+    told = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
+    return [f"test         {len(test.examples):,} examples, {tally_text(rows.tally)}: {told}"]

@@ -5,6 +5,7 @@ The options of the task stand in a section of their own, whose fields are those 
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -20,8 +21,11 @@ from workflows.training.run_settings import RunSettings, TrackingSettings
 
 Approach = Literal["finetune", "features"]
 
+DATA_FIELDS = ("data", "train", "dev", "test")
+"""The settings that say where data are; what is in them decides a run, not where it is."""
 
-_LATER_OPTIONS = {"drop_labels"}
+
+_LATER_OPTIONS = {"drop_labels", "max_skipped", "first_number"}
 """Options of tasks that older runs did not have."""
 
 
@@ -52,7 +56,7 @@ class FinetuneTrackingSettings(TrackingSettings):
 class TaskRunSettings(RunSettings):
     """What a run that learns a task has, whichever weights it trains."""
 
-    machine_fields = RunSettings.machine_fields | {"preset", "data", "model"}
+    machine_fields = RunSettings.machine_fields | {"preset", "model", *DATA_FIELDS}
 
     preset: str | None = Field(
         default=None,
@@ -61,8 +65,18 @@ class TaskRunSettings(RunSettings):
 
     task: str = Field(default="classification", description=f"one of {', '.join(TASKS)}")
     data: str = Field(
+        default="",
         description="folder with the files of train and dev, as the task has them, or a data set of"
-        " the Hugging Face Hub, hf://OWNER/NAME[:CONFIG]; docs:// for tasks made of documentation"
+        " the Hugging Face Hub, hf://OWNER/NAME[:CONFIG]; docs:// for tasks made of documentation",
+    )
+    train: str | None = Field(
+        default=None, description="file of train, whatever it is called, in place of that in --data"
+    )
+    dev: str | None = Field(default=None, description="file of dev, in place of that in --data")
+    test: str | None = Field(
+        default=None,
+        description="file of test, to measure the best epoch's model on once, at the end; nothing"
+        " is chosen by it",
     )
     approach: Approach = Field(
         default="finetune",
@@ -93,15 +107,30 @@ class TaskRunSettings(RunSettings):
         The approach is told by the fields that only one of them has. An option that came later is
         left out where it says nothing: a default run keeps its name, and an older one may go on.
         """
-        changeable = {"preset", "profile", "name", "storage", "fresh", "data", "model", "approach"}
-        values = self.model_dump(
-            mode="json", exclude=changeable | {"tracking", "cluster", "checkpoint", "max_tokens"}
-        )
+        changeable = {"preset", "profile", "name", "storage", "fresh", "model", "approach"}
+        changeable |= {"tracking", "cluster", "checkpoint", "max_tokens", *DATA_FIELDS}
+        values = self.model_dump(mode="json", exclude=changeable)
         fields = type(self.options).model_fields
         for name in _LATER_OPTIONS & values["options"].keys():
             if getattr(self.options, name) == fields[name].default:
                 del values["options"][name]
         return values
+
+    def source(self, split: str) -> str:
+        """Where the examples of a split are: its file, or the folder or address of all.
+
+        Raises `UserError` where neither is given.
+        """
+        source = getattr(self, split) or self.data
+        if not source:
+            raise UserError("no data", "--data", "give a folder, or --train FILE and --dev FILE")
+        return source
+
+    @property
+    def data_name(self) -> str:
+        """What the data are called where nobody knows this machine: addresses, or last parts."""
+        sources = dict.fromkeys((self.source("train"), self.source("dev")))
+        return ", ".join(each if "://" in each else Path(each).name for each in sources)
 
     def encoder_changes(self) -> dict[str, Any]:
         """Fields of the encoder's `ModelConfig` that are other than in its folder."""

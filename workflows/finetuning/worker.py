@@ -36,10 +36,10 @@ def open_finetuning(
 ) -> "FinetuningRun":
     """The run of a job (`OpenRun`).
 
-    `config` holds `settings`, and `encoder` and `data` as found by the driver, with `data_sha256`;
+    `config` holds `settings` and `encoder`, with paths as found by the driver, and `data_sha256`;
     and `task_data` where the data have been read for several runs together.
     """
-    settings = read_settings(config["settings"] | {"data": config["data"]})
+    settings = read_settings(config["settings"])
     encoder, data = Path(config["encoder"]), config.get("task_data")
     run = FinetuningRun(settings, worker, folder, encoder, remote, data)
     refuse_other_data(run, config)
@@ -49,7 +49,9 @@ def open_finetuning(
 def refuse_other_data(run: "FinetuningRun", config: dict[str, Any]) -> None:
     """Raises `UserError` where a worker has read other data than the driver."""
     if run.data_hash != config["data_sha256"]:
-        raise UserError("the data changed while the run was starting", run.settings.data, "repeat")
+        raise UserError(
+            "the data changed while the run was starting", run.settings.data_name, "repeat"
+        )
 
 
 class FinetuningRun(TrainingRun):

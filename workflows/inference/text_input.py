@@ -18,7 +18,16 @@ from bert_core.text.reading.sources import (
 )
 from bert_core.text.reading.texts import TextPart, divide, read_records
 from workflows.inference.text_parts_settings import TextPartsSettings
+from workflows.output_folder import WorkKeptError
 
+_FAULTS = (
+    *("invalid_json_lines", "records_without_text", "records_with_half_a_character"),
+    "records_of_words",
+)
+"""What is wrong with records that are left out; empty lines, say, are as they should be."""
+
+_MOST_SKIPPED = 0.01
+OR_SKIP_THEM = "or add --skip_bad to go on without them"
 OR_SKIP = "or --skip_bad to go on without it"
 
 
@@ -81,6 +90,28 @@ def gathered(records: Iterable[Mapping[str, Any]], given: TextInput) -> dict[str
         "bad_files": sorted(set(bad)),
         "parts": parts,
     }
+
+
+def refuse_many_skipped(
+    settings: TextPartsSettings, records: Sequence[Mapping[str, Any]], given: TextInput
+) -> None:
+    """Raises `WorkKeptError` for a file of which many records are left out, unless that is asked.
+
+    What is done is kept: the same command with --skip_bad has its result at once.
+    """
+    if settings.skip_bad:
+        return
+    skipped: Counter[str] = Counter()
+    texts: Counter[str] = Counter()
+    for part, record in zip(given.parts, records, strict=True):
+        dropped = record.get("dropped", {})
+        skipped[part.part.path] += sum(dropped.get(name, 0) for name in _FAULTS)
+        texts[part.part.path] += record.get("counts", {}).get("texts", 0)
+    for path, count in skipped.items():
+        if count > _MOST_SKIPPED * (count + texts[path]):
+            reasons = ", ".join(_dropped(gathered(records, given)))
+            what = f"{count:,} of {count + texts[path]:,} records are no texts"
+            raise WorkKeptError(what, path, f"dropped are {reasons}; mend them, {OR_SKIP_THEM}")
 
 
 def left_out(index: Mapping[str, Any]) -> list[str]:

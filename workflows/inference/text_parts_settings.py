@@ -32,7 +32,9 @@ class TextPartsSettings(CommandLineSettings):
         " FILE:PLACE, the place being a byte, or a row of Parquet",
     )
     skip_bad: bool = Field(
-        default=False, description="name files that cannot be read, and go on with the rest"
+        default=False,
+        description="name files that cannot be read, and go on with the rest; without it more than"
+        " 1 % of a file's records without text, or that are no JSON, is an error too",
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="type of matrix products"

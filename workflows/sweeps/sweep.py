@@ -14,7 +14,7 @@ from bert_core.errors import UserError
 from bert_core.evaluation.sweep import PointScores, ranked
 from workflows.finetune import opened_job, read_inputs
 from workflows.finetuning.data import EncoderFolder, TaskData
-from workflows.finetuning.settings import TaskRunSettings
+from workflows.finetuning.settings import DATA_FIELDS, TaskRunSettings
 from workflows.model_location import model_name
 from workflows.run_folder import RunFolder, open_run, write_atomically
 from workflows.settings import settings_hash
@@ -170,7 +170,7 @@ def read_axes(settings: TuneSettings) -> list[Axis]:
 
 
 _FIXED = SWEEP_FIELDS | {"profile", "name", "storage", "fresh", "seed", "task", "approach"}
-_FIXED |= {"cluster", "tracking", "checkpoint", "options.metric"}
+_FIXED |= {*DATA_FIELDS[1:], "cluster", "tracking", "checkpoint", "options.metric"}
 
 
 @contextmanager
@@ -215,6 +215,11 @@ def keep_points(sweep: Sweep) -> None:
 
 def refuse_contradictions(settings: TuneSettings) -> None:
     """Raises `UserError` for settings of a sweep that do not go together."""
+    for name in ("train", "dev", "test"):
+        if getattr(settings, name) is not None:
+            remedy = "make a folder of the files, and give it as --data"
+            raise UserError("files of splits are for single runs", f"--{name}", remedy)
+    settings.source("train")
     epochs_vary = any(each.partition("=")[0] == "epochs" for each in settings.axis)
     if settings.stop_early and epochs_vary:
         raise UserError(

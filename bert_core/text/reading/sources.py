@@ -226,13 +226,13 @@ def _divide(part: CorpusPart, text_column: str, option: str) -> Iterator[CorpusP
 
 
 def _row_groups(part: CorpusPart, text_column: str, option: str) -> Iterator[CorpusPart]:
-    from pyarrow import ArrowInvalid
+    from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
     with open_part(part) as stream:
         try:
             file = ParquetFile(stream)
-        except ArrowInvalid as error:
+        except (ArrowException, OSError, ValueError) as error:
             raise UnreadableFileError(
                 "damaged parquet file", part.path, "restore the file"
             ) from error

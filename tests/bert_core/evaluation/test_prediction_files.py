@@ -117,5 +117,5 @@ def test_a_file_that_a_task_does_not_have_is_refused():
             refuse_unknown_file(Path(name), task)
     for name in ("a.jsonl", "a.parquet", "a.txt"):
         refuse_unknown_file(Path(name), Tagging())
-    with pytest.raises(UserError, match="unknown kind of file: a.csv .*SQuAD"):
+    with pytest.raises(UserError, match="unknown kind of file: --output a.csv .*SQuAD"):
         refuse_unknown_file(Path("a.csv"))

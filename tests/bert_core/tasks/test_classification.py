@@ -381,3 +381,21 @@ def test_columns_of_the_hub_are_named_by_options(hub_copy):
     assert [each.answer for each in task.examples(typed, "train")] == ["good", "bad"]
     with pytest.raises(TaskDataError, match="no column text: .*, train, row 0: review, mood"):
         Classification().examples(typed, "train")
+
+
+@pytest.mark.parametrize(
+    "label", ["Infinity", "-Infinity", "1e999", "1e39", "9" * 400, "[1]", '{"a": 1}', '"inf"']
+)
+def test_a_number_that_cannot_be_learned_is_refused_where_it_is_read(tmp_path, label):
+    path = tmp_path / "train.jsonl"
+    path.write_text(f'{{"text": "a", "label": -2.5}}\n{{"text": "b", "label": {label}}}\n')
+    with pytest.raises(TaskDataError, match=r"train\.jsonl:2 .mend the label"):
+        Classification(kind="regression").examples(path, "train")
+
+
+@pytest.mark.parametrize("label", ['{"a": 1}', '["up"]'])
+def test_a_label_is_no_list_and_no_mapping(tmp_path, label):
+    path = tmp_path / "train.jsonl"
+    path.write_text(f'{{"text": "b", "label": {label}}}\n')
+    with pytest.raises(TaskDataError, match="no label, .*train.jsonl:1"):
+        Classification().examples(path, "train")

@@ -273,3 +273,42 @@ def test_an_answer_of_minus_one_is_hidden(tmp_path):
     path = tmp_path / "test.jsonl"
     path.write_text('{"context": "a", "choices": ["b", "c"], "label": -1}\n')
     assert MultipleChoice().examples(path, "test")[0].answer is None
+
+
+def numbered(path, keys, names=("1", "2", "3", "4")):
+    """Questions whose choices stand in columns of numbers."""
+    rows = [f"q{n},w{n},x{n},y{n},z{n},{key}" for n, key in enumerate(keys)]
+    path.write_text("\n".join([f"context,{','.join(names)},label", *rows]))
+
+
+def test_columns_called_1_to_4_are_meant_by_keys_from_1_to_4(tmp_path):
+    numbered(tmp_path / "train.csv", [1, 2, 3, 4, 1])
+    numbered(tmp_path / "dev.csv", [2, 2, 1])
+    task = MultipleChoice(choice_columns=("1", "2", "3", "4"))
+    assert [each.answer for each in task.examples(tmp_path, "train")] == [0, 1, 2, 3, 0]
+    assert [each.answer for each in task.examples(tmp_path, "dev")] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(("keys", "first"), [([0, 3, 1], 0), ([1, 4, 2], 1)])
+def test_numbers_count_as_those_of_all_splits_do(tmp_path, keys, first):
+    names = ("a", "b", "c", "d")
+    numbered(tmp_path / "train.csv", keys, names)
+    numbered(tmp_path / "dev.csv", [2, 1], names)
+    task = MultipleChoice(choice_columns=names)
+    assert [each.answer for each in task.examples(tmp_path, "dev")] == [2 - first, 1 - first]
+    with pytest.raises(TaskDataError, match="'2' may be the choice .*dev.csv:2 .*first_number"):
+        task.examples(tmp_path / "dev.csv", "dev")
+    told = MultipleChoice(choice_columns=names, first_number=first)
+    found = told.examples(tmp_path / "dev.csv", "dev")
+    assert [each.answer for each in found] == [2 - first, 1 - first]
+    numbered(tmp_path / "dev.csv", [4, 0], names)
+    with pytest.raises(TaskDataError, match="numbers from 0 to 4"):
+        task.examples(tmp_path, "dev")
+
+
+def test_the_text_of_a_choice_may_be_the_key_with_words_before_it(tmp_path):
+    path = tmp_path / "dev.jsonl"
+    record = {"context": "c", "start": "He", "choices": ["walks", "runs"], "label": "runs"}
+    path.write_text(json.dumps(record))
+    (found,) = MultipleChoice(start_column="start").examples(path, "dev")
+    assert (found.answer, found.choices) == (1, ("He walks", "He runs"))

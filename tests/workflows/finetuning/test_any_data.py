@@ -252,14 +252,9 @@ def encoder(tmp_path_factory):
     return write_encoder(tmp_path_factory.mktemp("any") / "encoder")
 
 
-def learn_first_stages(encoder, folder, task):
+def learn_first_stages(given_settings, tokenizer, folder):
     """All that a run does with its data but for the model: what that says is made up."""
-    name, *options = task.split()
-    given_settings = parse(
-        ["--task", name, *arguments(encoder.parent, data=folder, model=encoder), *options]
-    )
-    tokenizer = load_tokenizer(encoder)
-    data = read_task_data(given_settings, tokenizer)
+    data = read_task_data(given_settings.model_copy(update={"data": str(folder)}), tokenizer)
     statistics_of_examples(data.task, data.train.examples, data.train.rows, tokenizer)
     source = TaskBatchSource(data.train.rows, batch_size=4, max_tokens=64, seed=0, layout="packed")
     assert source.step(0, 0, 1).micro_batches
@@ -283,14 +278,18 @@ def learn_first_stages(encoder, folder, task):
 
 @pytest.mark.parametrize(("task", "ending"), OF_ENDINGS)
 def test_any_file_is_learned_from_or_refused_in_one_line(encoder, task, ending):
-    @settings(max_examples=25, deadline=None, derandomize=True, database=None)
+    name, *options = task.split()
+    given_settings = parse(["--task", name, *arguments(encoder.parent, model=encoder), *options])
+    tokenizer = load_tokenizer(encoder)
+
+    @settings(max_examples=20, deadline=None, derandomize=True, database=None)
     @given(both=train_and_dev(task, ending))
     def run(both):
         with tempfile.TemporaryDirectory() as folder:
-            for name, content in zip(("train", "dev"), both, strict=True):
-                (Path(folder) / f"{name}.{ending}").write_bytes(content)
+            for split, content in zip(("train", "dev"), both, strict=True):
+                (Path(folder) / f"{split}.{ending}").write_bytes(content)
             try:
-                learn_first_stages(encoder, Path(folder), task)
+                learn_first_stages(given_settings, tokenizer, Path(folder))
             except UserError as error:
                 assert "\n" not in str(error) and error.remedy
                 str(error).encode()

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from finetuning_runs import arguments, write_encoder, write_task
+from finetuning_runs import arguments, write_encoder, write_tagged, write_task
 
 from bert_core.errors import UserError
 from bert_core.tokenizer import load_tokenizer
@@ -156,3 +156,52 @@ def test_odd_labels_are_told_before_training(storage, capsys):
     assert read_inputs(settings, open_storage(settings.storage))[1].task.labels == (
         "Up", "down", "up",
     )  # fmt: skip
+
+
+def test_splits_may_be_files_of_any_name(storage, tmp_path):
+    tokenizer = load_tokenizer(storage / "encoder")
+    write_tagged(storage / "tagged")
+    names = {"train": "wnut17train.conll", "dev": "emerging.dev.conll"}
+    for split, name in names.items():
+        (storage / "tagged" / f"{split}.txt").rename(tmp_path / name)
+    (tmp_path / "emerging.test.annotated").write_text("ba B-ONE\nto O\n\nkeli B-TWO\n")
+    published = {split: tmp_path / name for split, name in names.items()}
+    published["test"] = tmp_path / "emerging.test.annotated"
+
+    def read(**changed):
+        given = [text for name, path in changed.items() for text in (f"--{name}", str(path))]
+        rest = arguments(storage)[2:]  # without --data
+        return read_task_data(parse(["--task", "ner", *given, *rest]), tokenizer)
+
+    data = read(**published)
+    assert (len(data.train.examples), len(data.dev.examples)) == (90, 40)
+    assert data.test is not None and len(data.test.examples) == 2
+    write_tagged(storage / "tagged")
+    assert read(data=storage / "tagged").sha256 == data.sha256, "test decides nothing"
+    mixed = read(data=storage / "tagged", dev=published["test"])
+    assert (len(mixed.train.examples), len(mixed.dev.examples)) == (90, 2)
+    with pytest.raises(UserError, match="no data: --data .*--train FILE and --dev FILE"):
+        read(train=published["train"])
+    with pytest.raises(UserError, match="one file, and two are needed: .*--dev FILE"):
+        read(data=published["train"], dev=published["dev"])
+    with pytest.raises(UserError, match="no such file or folder: .*nowhere"):
+        read(data=storage / "tagged", test=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ("squad --options.labels a,b", "labels says nothing to this task: --options.labels"),
+        ("multiple_choice --options.labels a,b", "labels says nothing"),
+        ("stsb --options.labels a,b", "labels is not for numbers"),
+        ("squad --options.stride 64 --options.overflow right", "stride is for windows"),
+        ("squad --options.null_threshold 1", "null_threshold is for no_answer"),
+        ("ner --options.scheme none --options.invalid_tags refuse", "invalid_tags"),
+        ("docs_library --options.text_column a", "text_column says nothing to this task"),
+        ("classification --options.labels up,up", "a label is there twice"),
+    ],
+)
+def test_an_option_that_says_nothing_is_refused(storage, options, match):
+    tokenizer = load_tokenizer(storage / "encoder")
+    with pytest.raises(UserError, match=match):
+        read_task_data(parse(["--task", *options.split(), *arguments(storage)]), tokenizer)

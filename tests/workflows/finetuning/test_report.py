@@ -1,6 +1,9 @@
 """What a fine-tuning run leaves behind."""
 
 import json
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from finetuning_runs import finetune_here, write_encoder, write_task
@@ -13,6 +16,7 @@ from bert_core.predictor import load_predictor
 from bert_core.training_statistics import read_training_statistics
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
+from workflows.finetuning.report import summary_lines
 from workflows.storage import open_storage
 
 
@@ -71,3 +75,22 @@ def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
     metrics = predictor.task.metrics(found, data.dev.examples)
     assert metrics["accuracy"] == pytest.approx(results.figures["dev/accuracy"])
     assert BertModel.from_pretrained(job.folder.model).config.is_decoder
+
+
+def test_a_test_file_is_measured_once_in_the_end(finetuning_job):
+    """Of dev as test the figures are those of the best epoch."""
+    job = copy(finetuning_job)
+    if not job.folder.model.exists():
+        job.write_results()
+    job.data = replace(job.data, test=job.data.dev)
+    checkpoint = job.last_checkpoint()
+    lines = summary_lines(job, checkpoint, Path("plot.png"))
+    (line,) = [each for each in lines if each.startswith("test")]
+    accuracy = checkpoint.extra["notes"]["best"]["figures"]["dev/accuracy"]
+    assert line.startswith("test         40 examples, 0 examples truncated: ")
+    assert f"accuracy {accuracy:.3f}" in line
+    assert not [
+        each
+        for each in summary_lines(finetuning_job, checkpoint, Path("plot.png"))
+        if each.startswith("test")
+    ]

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_core.text.reading.sources import CorpusError
+from bert_core.text.reading.texts import read_records
 from workflows.inference.text_input import (
     TextInput,
     find_input,
@@ -14,8 +15,10 @@ from workflows.inference.text_input import (
     left_out,
     no_texts,
     num_tokens,
+    refuse_many_skipped,
 )
 from workflows.inference.text_parts_settings import TextPartsSettings
+from workflows.output_folder import WorkKeptError
 
 
 def settings(*inputs, **changed):
@@ -64,3 +67,26 @@ def test_what_parts_came_to_is_added_up():
     assert left_out({"dropped": {}, "bad_files": []}) == ["dropped: nothing"]
     error = str(no_texts(settings("b.txt"), index))
     assert "no texts (1 empty lines; 1 files of unknown format; left out: damaged" in error
+
+
+@pytest.mark.parametrize(("torn", "is_refused"), [(0, False), (2, False), (3, True), (250, True)])
+def test_more_than_a_hundredth_of_a_file_is_refused_until_it_is_asked_for(
+    tmp_path, torn, is_refused
+):
+    lines = ['{"text": "ba"}'] * (250 - torn) + ['{"text": 1}'] * torn
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "b.jsonl").write_text('{"text": "ba"}\n\n\n' * 1000)
+    given = find_input(settings(tmp_path, part_bytes=1000), {"text_column": "text"})
+    records = []
+    for part in given.parts:
+        dropped = Counter()
+        texts = sum(1 for _ in read_records(part, dropped, {"text_column": "text"}))
+        records.append({"name": part.name, "counts": {"texts": texts}, "dropped": dict(dropped)})
+    assert sum(each["counts"]["texts"] for each in records) == 1250 - torn
+    refuse_many_skipped(settings("a", skip_bad=True), records, given)
+    if not is_refused:
+        refuse_many_skipped(settings("a"), records, given)
+        return
+    match = rf"{torn} of 250 records are no texts: .*a.jsonl .*--skip_bad"
+    with pytest.raises(WorkKeptError, match=match):
+        refuse_many_skipped(settings("a"), records, given)
