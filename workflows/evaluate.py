@@ -81,7 +81,6 @@ def evaluate(settings: EvaluateSettings) -> bool:
 
     Raises `UserError` for what the user can mend.
     """
-    from bert_core.evaluation.outcomes import is_labelled
     from bert_core.evaluation.prediction_files import (
         prediction_records,
         refuse_unknown_file,
@@ -89,8 +88,9 @@ def evaluate(settings: EvaluateSettings) -> bool:
         write_predictions,
     )
     from bert_core.tasks.encoded_rows import tally_text
+    from bert_core.tasks.task import has_answer
     from workflows.evaluation.report import summary_lines, write_report
-    from workflows.finetuning.data import located
+    from workflows.finetuning.data import located, refuse_no_answer
 
     if settings.output is not None:
         refuse_unknown_file(settings.output)
@@ -105,22 +105,23 @@ def evaluate(settings: EvaluateSettings) -> bool:
     if settings.output is not None:
         refuse_unknown_file(settings.output, task)
     examples = list(task.examples(located(settings.data), settings.split))
+    if settings.output is None:
+        refuse_no_answer(task, examples, settings.data, settings.split)
     predictions, rows = predictor.predict(examples, max_tokens=settings.max_tokens)
     if settings.output is not None and settings.output.suffix in PREDICTION_SUFFIXES:
         write_predictions(prediction_records(task, predictions, examples), settings.output)
     elif settings.output is not None:
         write_for_scorers(predictions, examples, settings.output)
-    labelled = [index for index, each in enumerate(examples) if is_labelled(each)]
+    labelled = [index for index, each in enumerate(examples) if has_answer(each)]
     print(f"task     {predictor.task_name}")
     print(f"data     {len(examples):,} examples, {len(labelled):,} with answers")
-    print(f"length   {tally_text(rows.tally)}")
+    tally = rows.tally | task.unanswered(examples)
+    print(f"length   {tally_text(tally)}")
     if not labelled:
-        if settings.output is None:
-            raise UserError("no example has an answer", settings.data, "give --output to predict")
         print(f"written  {settings.output}")
         return True
     report = measured(settings, predictor, predictions, examples, labelled)
-    report = replace(report, tally=rows.tally)
+    report = replace(report, tally=tally)
     print("\n".join(summary_lines(report)))
     if settings.report is not None:
         write_report(report, settings.report)

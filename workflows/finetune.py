@@ -98,7 +98,10 @@ def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFol
     refuse_too_long_rows(settings, encoder)
     if isinstance(settings, FeatureSettings):
         find_strategy(settings.strategy).layers_of(encoder.config.num_hidden_layers)
-    return encoder, read_task_data(settings, encoder.tokenizer)
+    data = read_task_data(settings, encoder.tokenizer)
+    for warning in data.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return encoder, data
 
 
 def announce(job: FinetuningJob) -> None:

@@ -5,6 +5,7 @@ Shapes: N examples, S samples.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.squad_metrics import answer_scores
-from bert_core.tasks.tag_schemes import Tags
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.text.rows.counter_hash import IntArray
@@ -99,7 +99,7 @@ def _fast_metrics(
     if classes is None:
         return None
     if isinstance(task, Tagging):
-        right, count = _right_words(predictions, examples)
+        right, count = _right_words(task, predictions, examples)
         return of_words(right, count) if task.is_plain else of_entities(classes, right, count)
     several = isinstance(task, Classification) and task.kind == "multiple"
     return of_label_sets(classes) if several else of_labels(classes)
@@ -124,15 +124,10 @@ def _of_questions(
 
 
 def _right_words(
-    predictions: Sequence[Mapping[str, Any]], examples: Sequence[TaggedSentence]
+    task: Tagging, predictions: Sequence[Mapping[str, Any]], examples: Sequence[TaggedSentence]
 ) -> tuple[IntArray, IntArray]:
     """Words with the right tag, and all words, of each sentence, [N]."""
     lengths = np.array([len(each.words) for each in examples])
-    gold = [each.tags or () for each in examples]
-    strings = np.array(
-        Tags.of([*gold, *(each["tags"] for each in predictions)]).strings("iob2"), dtype=object
-    )
-    wanted, guessed = np.split(strings, 2)
-    return np.add.reduceat(
-        (wanted == guessed).astype(np.int64), np.cumsum(lengths) - lengths
-    ), lengths
+    pairs = zip(task.gold_tags(examples), predictions, strict=True)
+    right = np.array([sum(map(eq, gold, found["tags"])) for gold, found in pairs])
+    return right, lengths

@@ -79,17 +79,6 @@ def outcomes(
     return found
 
 
-def is_labelled(example: Any) -> bool:  # noqa: ANN401 - of any task
-    """Whether the right answer of an example is known; of a task not known here, it is."""
-    match example:
-        case TaggedSentence():
-            return example.tags is not None
-        case Question():
-            return example.answers is not None
-        case _:
-            return getattr(example, "answer", ...) is not None
-
-
 def documents(examples: Sequence[Any]) -> list[str] | None:
     """What each example shares with others, [N]: the context of a question, a sentence's document.
 

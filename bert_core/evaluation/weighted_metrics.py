@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bert_core.evaluation.class_counts import ClassCounts, f1_of, ratio
 from bert_core.tasks.metrics import FloatArray, metric_parts
-from bert_core.tasks.squad_metrics import answer_scores
+from bert_core.tasks.squad_metrics import answer_scores, never_answering
 
 WeightedMetrics = Callable[[FloatArray], dict[str, FloatArray]]
 """The counts of each example in samples, whole numbers [S, N] -> each metric of the samples [S];
@@ -175,6 +175,7 @@ def of_answers(
             for name in names:
                 total = counts @ (some * scores[name])
                 metrics[kind + name] = np.where(num > 0, ratio(total, num), np.nan)
+        never = never_answering(np.where(counts > 0, null_scores, np.inf))
         for name in names:
             gains = np.where(has_answer, raw[name], -1.0 * answered)[order]
             totals = np.zeros((len(counts), len(order) + 1))
@@ -184,7 +185,7 @@ def of_answers(
             highest = np.take_along_axis(totals, best[:, None], axis=1)[:, 0]
             metrics[f"best_{name}"] = highest / counts.sum(axis=1)
             # Nothing is gained below the first place: no threshold is better than no answers.
-            threshold = np.where(best > 0, null_scores[order[best - 1]], 0.0)
+            threshold = np.where(best > 0, null_scores[order[best - 1]], never)  # [S]
             metrics[f"best_{name}_threshold"] = threshold
         return metrics
 

@@ -4,12 +4,12 @@ Keys of a whole file go in, answers counted from 0 come out. A file is read in o
 ways are possible and say different things, it is refused.
 """
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bert_core.tasks.label_values import label_of
 from bert_core.tasks.tables import TaskDataError
 
 _WHOLE_NUMBER = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
@@ -47,9 +47,8 @@ class Key:
 
 
 def key_of(value: Any, choices: tuple[str, ...], where: str) -> Key:  # noqa: ANN401 - a table's
-    """The key of a record; nothing, NaN and -1 say nothing."""
-    text = "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
-    text = text.strip()
+    """The key of a record; -1 says nothing, nor does what is no label (`label_values`)."""
+    text = label_of(value) or ""
     whole = _WHOLE_NUMBER.fullmatch(text)
     text = str(int(whole[1])) if whole else text
     return Key(None if text in ("", "-1") else text, choices, where)

@@ -3,6 +3,7 @@
 The paper's figure 4 (a) and (b): the pooled state of [CLS], dropout, a linear map (section 4.1).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,15 @@ from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.data_splits import read_split
 from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.tasks.label_values import (
+    as_known,
+    class_warnings,
+    is_word_for_nothing,
+    label_of,
+    likeness_warnings,
+    not_labels,
+    stripped,
+)
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
 from bert_core.tasks.sequences import encode_sequences
 from bert_core.tasks.tables import Record, TaskDataError, column, text_of
@@ -30,7 +40,7 @@ ScoreFunction = Literal["softmax", "sigmoid", "none"]
 Answer = str | tuple[str, ...] | float
 """A label, several labels, or a number."""
 
-_HIDDEN = ({"-1"}, {-1.0})
+_HIDDEN = {-1.0}
 
 
 _LARGEST = 1e15
@@ -65,6 +75,11 @@ class Classification(Task):
     text_column: str = Field(default="text", description="column of the text")
     second_column: str | None = Field(default=None, description="column of the pair's second text")
     label_column: str = Field(default="label", description="column of the answer")
+    drop_labels: tuple[str, ...] = Field(
+        default=(),
+        description="labels that are no answers: their rows are counted, and left out of training"
+        " and metrics; by default - (no agreement) where the others are those of entailment",
+    )
     header: bool = Field(
         default=True,
         description="whether TSV and CSV begin with column names; else they are 0, 1 …",
@@ -149,7 +164,8 @@ class Classification(Task):
     def examples(self, data: str | Path, split: str) -> list[Text]:
         """Reads a table, or a data set of the Hub; a record without an answer has None.
 
-        So has every record of a table whose answers are all -1, which hides them.
+        What is no answer is said in `bert_core.tasks.label_values`; a table of numbers that are all
+        -1 hides them.
         """
         records = read_split(
             data,
@@ -159,16 +175,29 @@ class Classification(Task):
             max_skipped=self.max_skipped,
             refuse_unused=self.refuses_unused,
         )
-        texts = [self._text(record) for record in records]
-        if {each.answer for each in texts} in _HIDDEN:
-            return [replace(each, answer=None) for each in texts]
-        return texts
+        return self._with_known_answers([self._text(record) for record in records])
 
     def label_names(self, examples: Sequence[Text]) -> set[str] | None:
         """The labels of examples; None for a number."""
         if self.kind == "regression":
             return None
         return {label for each in examples for label in _labels(each.answer)}
+
+    def label_warnings(self) -> list[str]:
+        """Labels that are hard to tell apart, or that may mean that there is none."""
+        return likeness_warnings(self.labels) + class_warnings(self.labels)
+
+    def unanswered(self, examples: Sequence[Text]) -> dict[str, int]:
+        """The examples without an answer, by what stands in place of it."""
+        written = [
+            label_of(each.columns.get(self.label_column))
+            for each in examples
+            if each.answer is None
+        ]
+        reasons = Counter(
+            "without a label" if each is None else f"labelled {each}" for each in written
+        )
+        return dict(reasons.most_common())
 
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer) -> EncodedRows:
         """One row for each example, or several windows, each an item with the example's label."""
@@ -250,36 +279,51 @@ class Classification(Task):
         gold = [str(each.answer) for each in examples]
         return label_metrics(gold, [each["label"] for each in predictions], self.labels)
 
-    @property
-    def _unknown(self) -> tuple[None, ...] | tuple[None, str]:
-        """What stands where there is no answer; among several labels, nothing is an answer."""
-        return (None,) if self.kind == "multiple" else (None, "")
-
     def _text(self, record: Record) -> Text:
         second = column(record, self.second_column) if self.second_column else None
-        answer = record.values.get(self.label_column)
         return Text(
             first=text_of(record, self.text_column),
             second=None if second is None else str(second).strip(),
-            answer=None if answer in self._unknown else self._answer(answer, record.where),
+            answer=self._answer(record.values.get(self.label_column), record.where),
             where=record.where,
             columns=record.values,
         )
 
-    def _answer(self, value: Any, where: str) -> Answer:  # noqa: ANN401 - a table holds anything
+    def _answer(self, value: Any, where: str) -> Answer | None:  # noqa: ANN401 - a table holds anything
         may_be_list = self.kind == "multiple"
         if isinstance(value, dict if may_be_list else dict | list):
             raise TaskDataError(f"no label, {str(value)[:40]!r}", where, "mend the label")
         if self.kind == "single":
-            return str(value)
+            return label_of(value)
         if self.kind == "multiple":
-            parts = value if isinstance(value, list) else str(value).split(",")
-            return tuple(str(part).strip() for part in parts if str(part).strip())
+            return _several_labels(value)
+        name = label_of(value)
+        if name is None or is_word_for_nothing(name):
+            return None
         try:
-            return _learnable(float(value), where)
-        except (TypeError, ValueError, OverflowError) as error:
+            return _learnable(float(name), where)
+        except ValueError as error:
             what = f"{str(value)[:40]!r} is no number"
             raise TaskDataError(what, where, "mend the label") from error
+
+    def _with_known_answers(self, texts: Sequence[Text]) -> list[Text]:
+        """The texts, those whose answers say that there is none with None."""
+        if self.kind == "regression":
+            hidden = {each.answer for each in texts} <= _HIDDEN
+            return [replace(each, answer=None) for each in texts] if hidden else list(texts)
+        names = self.label_names(texts) or set()
+        nothing = not_labels(names, self.labels, self.drop_labels)
+        known = {name: as_known(name, self.labels) for name in names}
+        if not nothing and all(name == label for name, label in known.items()):
+            return list(texts)
+        found = []
+        for each in texts:
+            labels = _labels(each.answer)
+            answer = None if nothing & {*labels} else tuple(known[name] for name in labels)
+            if isinstance(each.answer, str) and answer:
+                (answer,) = answer
+            found.append(each if each.answer is None else replace(each, answer=answer))
+        return found
 
     def _encode_answers(self, examples: Sequence[Text]) -> np.ndarray:
         if self.kind == "regression":
@@ -305,7 +349,8 @@ class Classification(Task):
             raise TaskDataError(
                 f"unknown label {label!r}",
                 example.where or example.first[:60],
-                f"the model knows {', '.join(self.labels)}",
+                f"the model knows {', '.join(self.labels)}; if it says that there is no label:"
+                f" --options.drop_labels={label} (evaluate.py: --options drop_labels={label})",
             )
         return number[str(label)]
 
@@ -321,6 +366,14 @@ def outputs_of_examples(outputs: FloatArray, rows: EncodedRows, num_examples: in
     np.add.at(sums, rows.example, outputs * rows.lengths[:, None])
     tokens = np.bincount(rows.example, rows.lengths, num_examples)
     return (sums / tokens[:, None]).astype(np.float32)
+
+
+def _several_labels(value: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - a table holds anything
+    """The labels of a list, or of a text with commas: nothing between them, or at all, is none."""
+    parts = value.split(",") if isinstance(value, str) else value
+    parts = parts if isinstance(parts, list) else [parts]
+    found = [label_of(part) for part in parts if not isinstance(part, str) or stripped(part)]
+    return None if None in found else tuple(filter(None, found))
 
 
 def _learnable(number: float, where: str) -> float:

@@ -4,7 +4,7 @@ A CoNLL file has a word a line, a blank line after each sentence, and perhaps a 
 before each document (Tjong Kim Sang and De Meulder 2003).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from bert_core.tasks.delimited import line_end
+from bert_core.tasks.label_values import label_of
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, detect_scheme, is_plain
+from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, detect_scheme, is_plain, respelled
 
 CONLL_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".tsv", "")  # eng.train has none
 
@@ -28,7 +29,8 @@ class TaggedSentence:
     Sentences that follow each other and have the same `document` are parts of it; None is a
     document of its own. `file` and `line` are the place of the first word, or `file` that of the
     record, without a line. `scheme` is that of the data, None where its tags are plain;
-    `num_invalid` counts the tags that it forbids. `columns` are all of a record's, for slices.
+    `num_invalid` counts the tags that it forbids, `num_respelled` those that were written otherwise
+    (`bert_core.tasks.tag_schemes.respelled`). `columns` are all of a record's, for slices.
     """
 
     words: Sequence[str]
@@ -38,6 +40,7 @@ class TaggedSentence:
     line: int | None = None
     scheme: Scheme | None = "iob2"
     num_invalid: int = 0
+    num_respelled: int = 0
     columns: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -109,16 +112,15 @@ def in_iob2(
 
     A scheme that is not given is found out from all of them. Where none of the tags belongs to one
     they are plain, and stay as they are. With `refuse` the first tag that the scheme forbids
-    raises `TaskDataError`, with its line; what is no tag always does.
+    raises `TaskDataError`, with its line; what is no tag always does. A sentence of which a word
+    has no tag (`bert_core.tasks.label_values`) has none.
     """
+    sentences = _as_usual(sentences, scheme)
     known = [index for index, each in enumerate(sentences) if each.tags is not None]
     tagged = [sentences[index] for index in known]
     if scheme in ("io", "none") or (scheme == "auto" and _are_plain(tagged)):
-        _refuse_tags(tagged, lambda tag: not tag, "mend the line")
         return [each if each.tags is None else replace(each, scheme=None) for each in sentences]
-    _refuse_tags(
-        tagged, is_plain, "a tag is O, or B-, I-, E- or S- before a type; or all are without those"
-    )
+    _refuse_plain(tagged)
     tags = Tags.of([each.tags or () for each in tagged])
     found: Scheme = detect_scheme(tags) if scheme == "auto" else scheme
     invalid = tags.invalid(found)
@@ -147,15 +149,39 @@ def _are_plain(tagged: Sequence[TaggedSentence]) -> bool:
     return bool(names) and all(map(is_plain, names))
 
 
-def _refuse_tags(
-    tagged: Sequence[TaggedSentence], is_wrong: Callable[[str], bool], remedy: str
-) -> None:
+def _refuse_plain(tagged: Sequence[TaggedSentence]) -> None:
     names = {tag for each in tagged for tag in each.tags or ()}
-    wrong = {tag for tag in names if is_wrong(tag)}
+    wrong = set(filter(is_plain, names))
     for each in tagged if wrong else ():
         for number, tag in enumerate(each.tags or ()):
             if tag in wrong:
-                raise TaskDataError(f"{tag!r} is no tag", each.where_is(number), remedy)
+                raise TaskDataError(
+                    f"{tag!r} is no tag",
+                    each.where_is(number),
+                    "a tag is O, or B-, I-, E- or S- before a type; or all are without those",
+                )
+
+
+def _as_usual(
+    sentences: Sequence[TaggedSentence], scheme: Scheme | Literal["auto", "io", "none"]
+) -> list[TaggedSentence]:
+    """The sentences with tags as they are usually written, or without, where one has none."""
+    written = {tag for each in sentences for tag in each.tags or ()}
+    usual = {tag: label_of(tag) for tag in written}
+    names = set(filter(None, usual.values()))
+    others = respelled(names) if scheme != "none" else {}
+    if all(tag == name for tag, name in usual.items()) and not others:
+        return list(sentences)
+    found = []
+    for each in sentences:
+        tags = [usual[tag] for tag in each.tags or ()]
+        if each.tags is None or None in tags:
+            found.append(replace(each, tags=None))
+            continue
+        known = [others.get(tag, tag) for tag in tags if tag is not None]
+        count = sum(tag in others for tag in tags)
+        found.append(replace(each, tags=known, num_respelled=count))
+    return found
 
 
 def _blocks(path: Path, comment: str) -> Iterator[tuple[str | None, int, list[list[str]]]]:

@@ -4,6 +4,8 @@ Gold and predicted tags go in; what conlleval prints, computed by seqeval, comes
 """
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,9 @@ def entity_metrics(
     The types are written as `metric_parts` has them.
 
     An entity is right when its type and both its ends are. A sentence's tags may be in any scheme,
-    gold and found in different ones, and are read as conlleval reads them. What is undefined
-    counts as 0; so does a type of `types` that does not occur.
+    gold and found in different ones, and are read as conlleval reads them. `accuracy` compares the
+    tags as they are written, invalid ones too, as conlleval does: for it both have to be in one
+    scheme. What is undefined counts as 0; so does a type of `types` that does not occur.
     """
     from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
@@ -51,6 +54,6 @@ def entity_metrics(
         "precision": float(precision),
         "recall": float(recall),
         "f1": float(f1),
-        "accuracy": float((wanted == guessed).mean()),
+        "accuracy": float(np.mean([*map(eq, chain(*gold), chain(*found))])),
         **{f"f1_{parts[name]}": float(value) for name, value in sorted(by_type.items())},
     }

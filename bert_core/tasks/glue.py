@@ -60,7 +60,7 @@ class GlueTask(Classification):
             return super()._text(record)  # another table: the error names its columns alone
         return super()._text(replace(record, values={**record.values, **of_hub}))
 
-    def _answer(self, value: Any, where: str) -> Answer:  # noqa: ANN401 - a table holds anything
+    def _answer(self, value: Any, where: str) -> Answer | None:  # noqa: ANN401 - a table holds anything
         answer = super()._answer(value, where)
         return self.published_label(answer) if isinstance(answer, str) else answer
 

@@ -20,10 +20,13 @@ from bert_core.tokenizer import special_token_ids
 
 _NUM_SPECIAL = 3  # [CLS] and two [SEP]
 _NOWHERE = Answer("", -1)
+_NEARBY = 10  # characters
 
 MISALIGNED = "answers that do not stand at their answer_start"
 UNTOKENIZED = "answers that no token holds"
 """Why a question may teach nothing."""
+MOVED = "answers that stand beside their answer_start"
+REPEATED = "questions with the id of another"
 
 
 def encode_questions(
@@ -47,8 +50,8 @@ def encode_questions(
     - `first_token` [R], index in `offsets` of the first token of a window
     - `window_start` [R], the same token, counted within its context
 
-    `lost` has the ids of questions whose answer does not stand where it is said to, and of those
-    whose answer shares no character with any token.
+    `lost` has the ids of questions whose answer does not stand where it is said to, or near it, and
+    of those whose answer shares no character with any token.
     """
     numbers: dict[str, int] = {}
     context = concatenated([[numbers.setdefault(each.context, len(numbers)) for each in questions]])
@@ -66,7 +69,8 @@ def encode_questions(
         truncated = (kept < query_lengths) | (windows.lengths < context_lengths)
     first_token = contexts.first_tokens[context[windows.text]] + windows.starts
     row_queries = kept[windows.text]
-    labels, lost = _labels(questions, context, contexts, windows, row_queries)
+    golds = [_gold(each) for each in questions]
+    labels, lost = _labels(questions, golds, context, contexts, windows, row_queries)
     lengths = row_queries + windows.lengths + _NUM_SPECIAL
     ones = np.ones_like(lengths)
     return EncodedRows(
@@ -91,11 +95,26 @@ def encode_questions(
             for reason, indices in lost.items()
             if len(indices)
         },
+        counts=_counts(questions, golds),
     )
+
+
+def _counts(questions: Sequence[Question], golds: Sequence[Answer]) -> dict[str, int]:
+    """Answers that were found beside their place, and ids that occur again, where there are any."""
+    pairs = zip(questions, golds, strict=True)
+    names = [each.id for each in questions if each.id]
+    counts = {
+        MOVED: sum(
+            gold is not _NOWHERE and gold not in (each.answers or ()) for each, gold in pairs
+        ),
+        REPEATED: len(names) - len(set(names)),
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def _labels(
     questions: Sequence[Question],
+    golds: Sequence[Answer],
     context: IntArray,
     contexts: AlignedTokens,
     windows: Windows,
@@ -103,12 +122,8 @@ def _labels(
 ) -> tuple[IntArray, dict[str, IntArray]]:
     """Start and end within each row, [R, 2], and the indices of questions that lost their answer.
 
-    Of several answers the first that stands where it is said to counts.
+    `golds` are the answers that count, one for each question.
     """
-    golds = [
-        next((answer for answer in each.answers or () if _stands(answer, each.context)), _NOWHERE)
-        for each in questions
-    ]
     begins = concatenated([[gold.start for gold in golds]])
     ends = begins + concatenated([[len(gold.text) for gold in golds]])
     first, last = contexts.token_spans(context, begins, ends)  # [I] each
@@ -128,8 +143,29 @@ def _labels(
     return labels, lost
 
 
-def _stands(answer: Answer, context: str) -> bool:
-    return answer.start >= 0 and context.startswith(answer.text, answer.start)
+def _gold(question: Question) -> Answer:
+    """The first answer that stands where it is said to, or else the first that stands nearby."""
+    answers, context = question.answers or (), question.context
+    for each in answers:
+        if each.start >= 0 and context.startswith(each.text, each.start):
+            return each
+    return next(filter(None, (_nearby(each, context) for each in answers)), _NOWHERE)
+
+
+def _nearby(answer: Answer, context: str) -> Answer | None:
+    """The answer where its text, without space around it, stands nearest, if it is at all likely.
+
+    That is a few characters off, fewer for a short text, or the only place where it stands.
+    """
+    text = answer.text.strip()
+    said = max(answer.start, 0) + len(answer.text) - len(answer.text.lstrip())
+    places = (context.find(text, said), context.rfind(text, 0, said + len(text)))
+    found = [place for place in places if place >= 0]
+    if not text or not found:
+        return None
+    nearest = min(found, key=lambda place: abs(place - said))
+    is_near = answer.start >= 0 and abs(nearest - said) <= min(_NEARBY, max(2, len(text)))
+    return Answer(text, nearest) if is_near or context.count(text) == 1 else None
 
 
 def _assemble(

@@ -47,89 +47,120 @@ class Question:
 def read_squad(path: Path) -> list[Question]:
     """Reads a file of either version, also one compressed by xz or gzip.
 
-    Raises `TaskDataError`, naming the line or the question, for what is damaged.
+    In place of articles there may be paragraphs, or questions that each have their context, in a
+    list or a line each. Raises `TaskDataError`, naming the line or the question, for what is
+    damaged.
     """
-    questions = []
-    for article in _member(_load(path), "data", list, str(path)):
-        title = str(article.get("title", "")) if isinstance(article, dict) else ""
+    questions: list[Question] = []
+    loaded = _load(path)
+    articles = loaded if isinstance(loaded, list) else _member(loaded, "data", list, str(path))
+    if isinstance(loaded, list) and not loaded:
+        raise TaskDataError("no data", str(path), _LAYOUT)
+    contexts: dict[str, str] = {}
+    for article in articles:
+        title = str(article.get("title") or "") if isinstance(article, Mapping) else ""
         title = title.encode(errors="replace").decode()
-        for paragraph in _member(article, "paragraphs", list, f"{path}, article {title}"):
-            where = f"{path}, article {title}"
+        where = f"{path}, article {title}"
+        for paragraph in _paragraphs(article, where):
             context = _text(paragraph, "context", where)
+            context = contexts.setdefault(context, context)  # held once
             for record in _member(paragraph, "qas", list, where):
-                name = _text(record, "id", where)
+                name = _id(record, len(questions), where)
                 place = f"{path}, question {name}"
-                questions.append(
-                    Question(
-                        id=name,
-                        question=_text(record, "question", place),
-                        context=context,
-                        answers=_answers(record, place),
-                        title=title,
-                        where=place,
-                    )
-                )
+                questions.append(_question(record, name, context, title, place, _LAYOUT))
     return questions
 
 
 def read_squad_table(records: Iterable[Record]) -> list[Question]:
     """Questions from a table: `answers` holds two lists, the texts and where they start.
 
-    A record without `answers` has None. Raises `TaskDataError`, with the record's place, for what
-    is damaged.
+    Or a list of answers as SQuAD's JSON has it. A record without `answers` has None. Raises
+    `TaskDataError`, with the record's place, for what is damaged.
     """
     contexts: dict[str, str] = {}
-    questions = []
+    questions: list[Question] = []
     for record in records:
-        name, question, context = (
-            _text(record.values, column, record.where, _COLUMNS)
-            for column in ("id", "question", "context")
-        )
-        questions.append(
-            Question(
-                id=name,
-                question=question,
-                context=contexts.setdefault(context, context),  # held once
-                answers=_listed_answers(record),
-                title=str(record.values.get("title", "")),
-                where=record.where,
-            )
-        )
+        values, where = record.values, record.where
+        name = _id(values, len(questions), where, _COLUMNS)
+        context = _text(values, "context", where, _COLUMNS)
+        context = contexts.setdefault(context, context)  # held once
+        title = str(values.get("title") or "")
+        questions.append(_question(values, name, context, title, where, _COLUMNS))
     return questions
 
 
-def _listed_answers(record: Record) -> tuple[Answer, ...] | None:
-    found = record.values.get("answers")
-    if found is None:
-        return None
-    texts, starts = (
-        _member(found, name, list, record.where, _COLUMNS) for name in ("text", "answer_start")
-    )
-    if len(texts) != len(starts):
-        raise TaskDataError(
-            f"{len(texts)} answers that start at {len(starts)} places", record.where, _COLUMNS
-        )
-    pairs = [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
-    return tuple(
-        Answer(
-            _text(pair, "text", record.where, _COLUMNS),
-            _member(pair, "start", int, record.where, _COLUMNS),
-        )
-        for pair in pairs
-    )
+def _paragraphs(article: object, where: str) -> list[Any]:
+    """Those of an article; a paragraph is one itself, and so is a question with its context."""
+    if isinstance(article, Mapping) and "paragraphs" not in article and "context" in article:
+        flat = {"context": article["context"], "qas": [article]}
+        return [article if "qas" in article else flat]
+    return _member(article, "paragraphs", list, where)
 
 
-def _answers(record: dict[str, Any], where: str) -> tuple[Answer, ...] | None:
-    impossible = record.get("is_impossible", False)
-    if "answers" not in record:
+def _question(  # noqa: PLR0913 - the parts of a question
+    record: Mapping[str, Any], name: str, context: str, title: str, where: str, layout: str
+) -> Question:
+    question = _text(record, "question", where, layout)
+    return Question(name, question, context, _answers(record, where, layout), title, where)
+
+
+def _id(record: object, number: int, where: str, layout: str = _LAYOUT) -> str:
+    """The id, which may be a whole number; the number of the question where it has none."""
+    found = record.get("id") if isinstance(record, Mapping) else None
+    if found is None or found != found:  # noqa: PLR0124 - NaN
+        return str(number)
+    whole = _whole_number(found) if isinstance(found, int | float) else None
+    return _text(record, "id", where, layout) if whole is None else str(whole)
+
+
+def _answers(record: Mapping[str, Any], where: str, layout: str) -> tuple[Answer, ...] | None:
+    """The answers that have a text: where none has one, the context holds no answer."""
+    impossible = str(record.get("is_impossible")).casefold() in ("true", "1", "1.0")
+    listed = record.get("answers")
+    if listed is None or listed != listed:  # noqa: PLR0124 - NaN
         return () if impossible else None
-    found = tuple(
-        Answer(_text(each, "text", where), _member(each, "answer_start", int, where))
-        for each in _member(record, "answers", list, where)
-    )
+    if isinstance(listed, Mapping):
+        listed = _in_pairs(listed, where, layout)
+    found = []
+    for each in _member({"answers": listed}, "answers", list, where, layout):
+        text = _text(each, "text", where, layout)
+        if text.strip():
+            start = _whole_number(each.get("answer_start"))
+            if start is None:
+                raise TaskDataError("no answer_start", where, layout)
+            found.append(Answer(text, start))
     if found and impossible:
         raise TaskDataError("is_impossible contradicts the answers", where, "mend the record")
-    return found
+    return tuple(found)
+
+
+def _in_pairs(listed: Mapping[str, Any], where: str, layout: str) -> list[dict[str, Any]]:
+    """Answers from two lists, the texts and where they start, or from one of each."""
+    lists = {name: listed.get(name) for name in ("text", "answer_start")}
+    lists = {
+        name: value if isinstance(value, list | None) else [value] for name, value in lists.items()
+    }
+    texts, starts = (_member(lists, name, list, where, layout) for name in lists)
+    if len(texts) != len(starts):
+        raise TaskDataError(
+            f"{len(texts)} answers that start at {len(starts)} places", where, layout
+        )
+    return [
+        {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
+    ]
+
+
+def _whole_number(value: Any) -> int | None:  # noqa: ANN401 - JSON
+    """A whole number, also one that is written as 12.0 or "12"; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, int):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else None
 
 
 def _member(values: object, name: str, kind: type, where: str, layout: str = _LAYOUT) -> Any:  # noqa: ANN401 - JSON
@@ -153,10 +184,15 @@ def _load(path: Path) -> object:
     import lzma
 
     opened = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
+    content = b""
     try:
         with opened(path, "rb") as file:
-            return json.loads(file.read())
+            content = file.read()
+        return json.loads(content)
     except json.JSONDecodeError as error:
+        records = _json_lines(content)
+        if records:
+            return records
         raise TaskDataError("not JSON", f"{path}:{error.lineno}", "restore the file") from error
     except UnicodeDecodeError as error:
         raise TaskDataError("not UTF-8", str(path), "convert the file") from error
@@ -164,3 +200,11 @@ def _load(path: Path) -> object:
         raise TaskDataError("not JSON", str(path), next(iter(str(error).splitlines()))) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise TaskDataError("cannot read", str(path), str(error).splitlines()[0]) from error
+
+
+def _json_lines(content: bytes) -> list[Any] | None:
+    """The records of a file that has one in each line; None where it has something else."""
+    try:
+        return [json.loads(line) for line in content.splitlines() if line.strip()]
+    except (ValueError, RecursionError):
+        return None

@@ -62,14 +62,20 @@ def best_threshold(
 
     A question whose null score is above the threshold is taken to have no answer. `scores` [N] are
     those of the answers as found, of which `answered` says whether they have a text. Of equally
-    good thresholds it is the lowest; 0 where none is better than giving no answer at all.
+    good thresholds it is the lowest. Where none is better than giving no answer at all it is
+    `never_answering`, which the script of v2.0 calls 0.
     """
     order = np.argsort(null_scores, kind="stable")
     gains = np.where(has_answer, scores, -1.0 * answered)[order]
     totals = np.cumsum(np.concatenate([[np.count_nonzero(~has_answer)], gains]))
     best = int(totals.argmax())
-    threshold = float(null_scores[order[best - 1]]) if best else 0.0
-    return float(totals[best]) / len(scores), threshold
+    threshold = null_scores[order[best - 1]] if best else never_answering(null_scores)
+    return float(totals[best]) / len(scores), float(threshold)
+
+
+def never_answering(null_scores: FloatArray) -> FloatArray:
+    """A threshold below all null scores [..., N], by 1 at least: other machines round otherwise."""
+    return np.floor(null_scores.min(axis=-1)) - 1.0
 
 
 def squad_metrics(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:

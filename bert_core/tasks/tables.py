@@ -5,9 +5,11 @@ Also finds the file of a split in a data folder, for every task.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +162,7 @@ def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Ite
             continue
         if has_header and not names:
             names = cells
+            refuse_same_names(names, f"{skipped.path}:{number}")
             continue
         skipped.lines += 1
         if len(cells) != len(names):
@@ -171,6 +174,20 @@ def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Ite
     skipped.tell()
 
 
+def refuse_same_names(names: Sequence[str], where: str) -> None:
+    """Raises `TaskDataError` where two columns have one name; a table may have several of none."""
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if twice:
+        raise TaskDataError(f"two columns called {twice[0]!r}", where, "rename or remove one")
+
+
+def _as_dict(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        refuse_same_names([name for name, _ in pairs], where)
+    return values
+
+
 def _read_jsonl(path: Path) -> Iterator[Record]:
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
@@ -178,7 +195,7 @@ def _read_jsonl(path: Path) -> Iterator[Record]:
                 continue
             where = f"{path}:{number}"
             try:
-                values = json.loads(line)
+                values = json.loads(line, object_pairs_hook=partial(_as_dict, where))
             except (ValueError, RecursionError) as error:
                 raise TaskDataError("not JSON", where, "mend the line") from error
             if not isinstance(values, dict):
@@ -203,6 +220,7 @@ def _read_parquet(path: Path) -> Iterator[Record]:
 
     try:
         table = pq.ParquetFile(path)
+        refuse_same_names(table.schema_arrow.names, str(path))
         yield from arrow_records(table.iter_batches(), table.schema_arrow, str(path))
     except (pa.ArrowException, OSError, OverflowError, ValueError) as error:
         first = next(iter(str(error).splitlines()), type(error).__name__)

@@ -4,7 +4,8 @@ IOB1 writes B- only where an entity follows another of its type, IOB2 at the sta
 also marks the last word (E-) and entities of one word (S-). Shapes: W words, E entities.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -30,6 +31,46 @@ def is_plain(tag: str) -> bool:
     """Whether a tag belongs to no scheme: it is neither O nor a prefix before a type."""
     prefix, _, kind = tag.partition("-")
     return tag != OUTSIDE and not (kind and len(prefix) == 1 and prefix in _LETTERS[1:])
+
+
+_OTHER_WRITING = re.compile(r"([BIESLUMW])[-_:](.+)|(.+)[-_]([BIESLUMW])", re.IGNORECASE)
+_OTHER_LETTERS = {"L": "E", "U": "S", "M": "I", "W": "S"}
+_OTHER_OUTSIDE = ("o", "0")
+
+
+def respelled(names: Collection[str]) -> dict[str, str]:
+    """Tags of a scheme that are written otherwise, and how they are written here.
+
+    `B_PER`, `b-PER` and `PER-B` are B-PER, `o` and `0` are O, and BILOU's L- and U- (or M- and W-)
+    are E- and S- (I- and S-). None where `names`, all tags of the data, are not all of a scheme
+    then, or may as well be plain: there has to be a B-, I- or S-, and a tag for words outside or a
+    second prefix.
+    """
+    found = {name: _usual_writing(name) for name in names if is_plain(name)}
+    written = [found.get(name, name) for name in names]
+    prefixes = {split_tag(name)[0] for name in written if name is not None and name != OUTSIDE}
+    if None in written or not prefixes & {"B", "I", "S"}:
+        return {}
+    if OUTSIDE not in written and len(prefixes) < 2:
+        return {}
+    return {name: usual for name, usual in found.items() if usual is not None}
+
+
+def look_like_a_scheme(names: Iterable[str]) -> list[str]:
+    """The plain tags that may be meant as those of a scheme: `o`, or ones with two prefixes."""
+    odd = {name: usual for name in filter(is_plain, names) if (usual := _usual_writing(name))}
+    prefixes = {split_tag(usual)[0] for usual in odd.values() if usual != OUTSIDE}
+    return [name for name in odd if name == "o" or (len(prefixes) > 1 and name != "0")]
+
+
+def _usual_writing(name: str) -> str | None:
+    if name in _OTHER_OUTSIDE:
+        return OUTSIDE
+    match = _OTHER_WRITING.fullmatch(name)
+    if match is None:
+        return None
+    letter, kind = (match[1], match[2]) if match[1] else (match[4], match[3])
+    return f"{_OTHER_LETTERS.get(letter.upper(), letter.upper())}-{kind}"
 
 
 def split_tag(tag: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ The paper's figure 4 (d): the state of each word's first sub-word, dropout, a li
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from operator import eq
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -27,8 +27,16 @@ from bert_core.tasks.conll import (
 from bert_core.tasks.data_splits import is_on_hub, read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
 from bert_core.tasks.entity_metrics import entity_metrics
+from bert_core.tasks.label_values import likeness_warnings
 from bert_core.tasks.tables import TaskDataError, split_file
-from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, is_plain, split_tag
+from bert_core.tasks.tag_schemes import (
+    OUTSIDE,
+    Scheme,
+    Tags,
+    is_plain,
+    look_like_a_scheme,
+    split_tag,
+)
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 from bert_core.tasks.word_lists import LIST_SUFFIXES, read_word_lists
@@ -172,6 +180,19 @@ class Tagging(Task):
         types = {split_tag(tag)[1] for tag in tags} - {""}
         return {OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")}
 
+    def label_warnings(self) -> list[str]:
+        """Types, or tags, that are hard to tell apart, and tags that may be those of a scheme."""
+        kinds = dict.fromkeys(split_tag(label)[1] for label in self.labels)
+        found = likeness_warnings(filter(None, kinds))
+        odd = look_like_a_scheme(self.labels) if self.is_plain and self.scheme != "none" else []
+        if odd:
+            found.append(
+                "tags are taken as plain, one for each word, but some look like those of a scheme:"
+                f" {', '.join(map(repr, odd[:5]))}; write B-TYPE, I-TYPE and O, or give"
+                " --options.scheme none"
+            )
+        return found
+
     def encode(self, examples: Sequence[TaggedSentence], tokenizer: Tokenizer) -> EncodedRows:
         """A row for each sentence or window of a document, or several where one is too long.
 
@@ -181,6 +202,7 @@ class Tagging(Task):
         texts = self._texts(examples)
         rows = encode_words(tokenizer, sentences, texts, self.max_length, overflow=self.overflow)
         ones = np.ones_like(rows.lengths)
+        respelled = sum(each.num_respelled for each in examples)
         return EncodedRows(
             input_ids=rows.input_ids,
             lengths=rows.lengths,
@@ -197,6 +219,7 @@ class Tagging(Task):
             counts={
                 "words without tokens": rows.num_without_tokens,
                 "invalid tags": sum(each.num_invalid for each in examples),
+                **({"tags read as B-, I- or O": respelled} if respelled else {}),
             },
         )
 
@@ -254,15 +277,31 @@ class Tagging(Task):
     ) -> dict[str, float]:
         """Precision, recall and F1 of entities, F1 of each type, accuracy by word.
 
-        Where tags are plain, accuracy alone.
+        All are conlleval's over `gold_tags` and the predicted tags. Where tags are plain, accuracy
+        alone.
         """
-        gold = [each.tags or () for each in examples]
-        found = [each["tags"] for each in predictions]
+        gold, found = self.gold_tags(examples), [each["tags"] for each in predictions]
         if self.is_plain:
             right = map(eq, chain.from_iterable(gold), chain.from_iterable(found))
             return {"accuracy": float(np.mean(list(right)))}
         types = {split_tag(label)[1] for label in self.labels} - {""}
         return entity_metrics(gold, found, sorted(types))
+
+    def gold_tags(self, examples: Sequence[TaggedSentence]) -> list[Sequence[str]]:
+        """The right tags of each example, written as predictions are: in the scheme of the data.
+
+        What the scheme forbids is written as the entities that conlleval reads in it.
+        """
+        gold = [each.tags or () for each in examples]
+        schemes: set[Scheme | None] = {each.scheme for each in examples}
+        for scheme in schemes:
+            if self.is_plain or scheme is None or scheme == "iob2":
+                continue
+            some = [index for index, each in enumerate(examples) if each.scheme == scheme]
+            strings = iter(Tags.of([gold[index] for index in some]).strings(scheme))
+            for index in some:
+                gold[index] = list(islice(strings, len(gold[index])))
+        return gold
 
     def _texts(self, examples: Sequence[TaggedSentence]) -> IntArray:
         """The number of the text, a sentence or a document, that an example is of, [N]."""

@@ -131,6 +131,15 @@ class Task(BaseModel, ABC):
         del examples
         return None
 
+    def label_warnings(self) -> list[str]:
+        """What is odd about the labels, a line each, for people to read before training."""
+        return []
+
+    def unanswered(self, examples: Sequence[Any]) -> dict[str, int]:
+        """How many examples have no answer, by the reason; see `has_answer`."""
+        count = sum(not has_answer(each) for each in examples)
+        return {"without an answer": count} if count else {}
+
     def with_labels(self, examples: Sequence[Any]) -> Self:
         """This task with the labels of these training examples, unless it has labels already."""
         found = self.label_names(examples)
@@ -147,6 +156,15 @@ class Task(BaseModel, ABC):
     def problem_type(self) -> str | None:
         """`problem_type` of the model folder, as `transformers` has it."""
         return None
+
+
+def has_answer(example: Any) -> bool:  # noqa: ANN401 - of any task
+    """Whether the right answer of an example is known, be it an answer, answers, or tags.
+
+    Of an example that has none of these it is.
+    """
+    names = ("answer", "answers", "tags")
+    return all(getattr(example, name, ...) is not None for name in names)
 
 
 def refuse_ignored_options(task: Task, given: Collection[str] | None = None) -> None:

@@ -30,7 +30,7 @@ def _from_record(record: Record, columns: WordColumns) -> TaggedSentence:
     found = None if tag_column == word_column else record.values.get(tag_column)
     if found is not None:
         found = _named_tags(record, found, columns.tag_names)
-    tags = None if found is None else _strings(record, tag_column, found)
+    tags = _tags(record, tag_column, found)
     if tags is not None and len(tags) != len(words):
         raise TaskDataError(
             f"{len(tags)} tags for {len(words)} words", record.where, "mend the record"
@@ -56,11 +56,22 @@ def _named_tags(record: Record, found: Any, names: Sequence[str]) -> Any:  # noq
     """Tags with names in place of numbers; without names the numbers are the tags."""
     if not isinstance(found, list) or not all(type(each) is int for each in found):
         return found
-    wrong = next((each for each in found if names and not 0 <= each < len(names)), None)
+    if any(each < 0 for each in found):  # -1 and -100 stand for what has no tag
+        return None
+    wrong = next((each for each in found if names and each >= len(names)), None)
     if wrong is not None:
         known = f"--options.tag_names has {len(names)}, counted from 0"
         raise TaskDataError(f"no name for the tag {wrong}", record.where, known)
     return [names[each] if names else str(each) for each in found]
+
+
+def _tags(record: Record, name: str, found: Any) -> list[str] | None:  # noqa: ANN401 - as in the table
+    """The tags; None where a word has none."""
+    if found is None or found != found:  # noqa: PLR0124 - NaN
+        return None
+    if isinstance(found, list) and any(each is None or each != each for each in found):  # noqa: PLR0124
+        return None
+    return _strings(record, name, found)
 
 
 def _strings(record: Record, name: str, value: Any) -> list[str]:  # noqa: ANN401 - as in the table

@@ -74,6 +74,16 @@ def test_texts_without_answers_are_predicted(evaluate, tmp_path):
     assert code == 2 and "no example has an answer" in printed
 
 
+def test_examples_without_an_answer_are_counted_and_not_measured(evaluate, tmp_path):
+    rows = ["text\tlabel", "ba keli monu\tup", "ba keli\t", "monu ba\t-", "ba\tnull"]
+    (tmp_path / "some.tsv").write_text("\n".join(rows) + "\n")
+    code, printed = evaluate("--options", "drop_labels=-", data=tmp_path / "some.tsv")
+    assert code == 0 and "4 examples, 1 with answers" in printed, printed
+    for reason in ("without a label", "labelled -", "labelled null"):
+        assert f"1 {reason}" in printed
+    assert "accuracy 1.000" in re.sub(r"\s+", " ", printed), printed
+
+
 def test_a_table_of_other_columns_is_read_by_options(evaluate, finetuning_job, tmp_path):
     path = next((finetuning_job.storage.folder / "data").glob("dev.*"))
     header, rest = path.read_text().split("\n", 1)

@@ -26,7 +26,6 @@ from bert_core.evaluation.glue_table import (
     markdown_table,
     text_table,
 )
-from bert_core.evaluation.outcomes import is_labelled
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.tasks.catalog import CONFIG_FIELD
@@ -34,6 +33,7 @@ from bert_core.tasks.classification import Text
 from bert_core.tasks.glue import GLUE
 from bert_core.tasks.tables import TaskDataError
 from workflows.evaluation.settings import EvaluateSettings
+from workflows.finetuning.data import answered_examples
 from workflows.model_location import model_name
 from workflows.run_folder import is_name_aside, write_atomically
 
@@ -96,7 +96,7 @@ def find_models(root: Path) -> dict[str, list[Path]]:
     return found
 
 
-def read_dev_sets(folder: Path) -> dict[str, list[Text]]:
+def read_dev_sets(folder: Path) -> dict[str, Sequence[Text]]:
     """The examples with answers of each column of the table whose file is there.
 
     Tasks' folders may be written in any case, with and without hyphens. Raises `UserError` for a
@@ -113,16 +113,12 @@ def read_dev_sets(folder: Path) -> dict[str, list[Text]]:
             both = f"{folders[task]}, {path}"
             raise TaskDataError(f"two folders of the task {task}", both, "keep one")
         folders[task] = path
-    found = {}
+    found: dict[str, Sequence[Text]] = {}
     for name, column in COLUMNS.items():
         of_task = folders.get(column.task)
         if of_task is None or not any(of_task.glob(f"{column.split}.*")):
             continue
-        examples = GLUE[column.task].examples(of_task, column.split)
-        found[name] = [each for each in examples if is_labelled(each)]
-        if not found[name]:
-            where = f"{of_task}, {column.split}"
-            raise TaskDataError("no example has an answer", where, "take GLUE's own file")
+        found[name], _ = answered_examples(GLUE[column.task], str(of_task), column.split)
     if not found:
         raise TaskDataError(
             "no dev set of a task of GLUE",

@@ -28,6 +28,7 @@ from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import has_answer
 from bert_core.training.settings import FinetuningOptimizerSettings
 from workflows.evaluation.table7_plots import (
     F1_BY_LAYER,
@@ -196,13 +197,14 @@ def result_of(settings: Table7Settings, job: FinetuningJob) -> dict[str, Any]:
 
 
 def examples_of(settings: Table7Settings, split: str) -> Sequence[Any] | None:
-    """The examples of a split; None where there is no such file."""
+    """The examples of a split that have tags; None where there are none, or no such file."""
     try:
-        return TASKS[settings.task].examples(located(settings.data), split)
+        found = TASKS[settings.task].examples(located(settings.data), split)
     except TaskDataError as error:
         if error.what.startswith("no file of the"):
             return None
         raise
+    return [each for each in found if has_answer(each)] or None
 
 
 def table_of(

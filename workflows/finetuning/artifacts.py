@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bert_core.evaluation.bootstrap import NUM_RESAMPLES
-from bert_core.evaluation.outcomes import is_labelled
 from bert_core.training.checkpoint import CheckpointInfo
 from workflows.evaluation.report import evaluation_report, write_report
 from workflows.finetuning.report import best_predictions
@@ -22,12 +21,11 @@ FOLDER = "dev"
 def write_dev_report(job: "FinetuningJob", checkpoint: CheckpointInfo) -> None:
     """Writes figures with intervals, pictures and the worst mistakes, for MLflow to take."""
     predictions, dev = best_predictions(checkpoint), job.data.dev
-    labelled = [index for index, each in enumerate(dev.examples) if is_labelled(each)]
     epoch = checkpoint.extra["notes"]["best"]["epoch"]
     report = evaluation_report(
         job.data.task,
-        [predictions[index] for index in labelled],
-        [dev.examples[index] for index in labelled],
+        predictions,
+        dev.examples,
         title=f"{job.folder.name}: dev after epoch {epoch}",
         slice_by=(),
         num_resamples=NUM_RESAMPLES,

@@ -15,12 +15,11 @@ from tokenizers import Tokenizer
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError, nearest
-from bert_core.evaluation.outcomes import is_labelled
 from bert_core.model_folder import CONFIG, load_model_folder, weight_files
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import Task, refuse_ignored_options
+from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetuning.settings import TaskRunSettings
 from workflows.model_location import located_model
@@ -36,13 +35,17 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The task with its labels, and its splits; nothing is learned from `test`, or chosen by it."""
+    """The task with its labels, and its splits; nothing is learned from `test`, or chosen by it.
+
+    `warnings` are for people to read.
+    """
 
     task: Task
     train: Split
     dev: Split
     sha256: str
     test: Split | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def located(data: str) -> str | Path:
@@ -50,34 +53,65 @@ def located(data: str) -> str | Path:
     return data if "://" in data else Path(data).expanduser().absolute()
 
 
+def answered_examples(task: Task, data: str, split: str) -> tuple[Sequence[Any], dict[str, int]]:
+    """The examples of a split that have an answer, and how many have none, by the reason.
+
+    What a model learns from, and what it is measured on. Raises `TaskDataError` where none has one.
+    """
+    examples = task.examples(located(data), split)
+    refuse_no_answer(task, examples, data, split)
+    return [each for each in examples if has_answer(each)], task.unanswered(examples)
+
+
+def refuse_no_answer(task: Task, examples: Sequence[Any], data: str, split: str) -> None:
+    """Raises `TaskDataError` where no example has an answer, or where there are no examples."""
+    if any(map(has_answer, examples)):
+        return
+    where = data if Path(data).is_file() else f"{data}, {split}"
+    if not examples:
+        raise TaskDataError(f"no examples in the {split} split", where, "give some")
+    remedy, column = "give data with answers", getattr(task, "label_column", None)
+    if column is not None and column not in examples[0].columns:
+        where += f": {', '.join(examples[0].columns)}"
+        remedy = (
+            f"there is no column {column}: name that of the answers, --options.label_column NAME"
+            " (evaluate.py: --options label_column=NAME)"
+        )
+    raise TaskDataError("no example has an answer", where, remedy)
+
+
 def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
-    """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned."""
+    """Reads and encodes train and dev. Raises `UserError` for what cannot be read or learned.
+
+    Examples without an answer are left out of all splits, and counted.
+    """
     options = settings.options
     refuse_ignored_options(options)
     refuse_one_file(settings)
-    train, dev = (
-        options.examples(located(settings.source(split)), split) for split in ("train", "dev")
-    )
-    for name, examples in (("train", train), ("dev", dev)):
-        if not examples:
-            raise TaskDataError(f"no examples in the {name} split", settings.data, "give some")
-    task = options.with_labels(train)
-    if task.label_names(train) is not None and len(task.labels) < 2:
+    train = answered_examples(options, settings.source("train"), "train")
+    task = options.with_labels(train[0])
+    if task.label_names(train[0]) is not None and len(task.labels) < 2:
         labels = ", ".join(task.labels) or "none"
-        raise TaskDataError(f"fewer than two labels, {labels}", settings.data, "check the column")
+        where = settings.source("train")
+        raise TaskDataError(f"fewer than two labels, {labels}", where, "check the column")
     refuse_unknown_metric(task)
-    splits = [Split(each, task.encode(each, tokenizer)) for each in (train, dev)]
-    for name, split in zip(("train", "dev"), splits, strict=True):
-        if not split.rows.num_items:
+    splits = {"train": train, "dev": answered_examples(task, settings.source("dev"), "dev")}
+    if settings.test is not None:
+        splits["test"] = answered_examples(task, settings.test, "test")
+    found = {}
+    for name, (examples, without) in splits.items():
+        rows = task.encode(examples, tokenizer)
+        if not rows.num_items:
             what = f"no word of the {name} split has a token"
             raise TaskDataError(what, settings.source(name), "give other texts, or another encoder")
-    data = TaskData(task, *splits, sha256=_hash(task, [split.rows for split in splits]))
-    if settings.test is None:
-        return data
-    examples = [each for each in task.examples(located(settings.test), "test") if is_labelled(each)]
-    if not examples:
-        raise TaskDataError("no example has an answer", settings.test, "leave --test out")
-    return replace(data, test=Split(examples, task.encode(examples, tokenizer)))
+        found[name] = Split(examples, replace(rows, counts=rows.counts | without))
+    if not found["train"].rows.label_counts.any():
+        lost = ", ".join(found["train"].rows.lost) or "answers without tokens"
+        where = settings.source("train")
+        raise TaskDataError(f"nothing to learn: {lost}", where, "check the answers of train")
+    sha256 = _hash(task, [found["train"].rows, found["dev"].rows])
+    odd = [] if options.labels else task.label_warnings()  # what was asked for is not odd
+    return TaskData(task, **found, sha256=sha256, warnings=tuple(odd))
 
 
 def refuse_one_file(settings: TaskRunSettings) -> None:

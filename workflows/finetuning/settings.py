@@ -30,6 +30,10 @@ DATA_FIELDS = ("data", "train", "dev", "test")
 """The settings that say where data are; what is in them decides a run, not where it is."""
 
 
+_LATER_OPTIONS = {"drop_labels", "max_skipped", "first_number"}
+"""Options of tasks that older runs did not have."""
+
+
 class DropoutSettings(BaseModel):
     """Dropout while fine-tuning; the paper keeps what it pre-trained with."""
 
@@ -105,11 +109,17 @@ class TaskRunSettings(RunSettings):
     def recipe(self) -> dict[str, Any]:
         """What decides the weights that come out: a run may only go on under the same.
 
-        The approach is told by the fields that only one of them has.
+        The approach is told by the fields that only one of them has. An option that came later is
+        left out where it says nothing: a default run keeps its name, and an older one may go on.
         """
         changeable = {"preset", "profile", "name", "storage", "fresh", "model", "approach"}
         changeable |= {"tracking", "cluster", "checkpoint", "max_tokens", *DATA_FIELDS}
-        return self.model_dump(mode="json", exclude=changeable)
+        values = self.model_dump(mode="json", exclude=changeable)
+        fields = type(self.options).model_fields
+        for name in _LATER_OPTIONS & values["options"].keys():
+            if getattr(self.options, name) == fields[name].default:
+                del values["options"][name]
+        return values
 
     def source(self, split: str) -> str:
         """Where the examples of a split are: its file, or the folder or address of all.

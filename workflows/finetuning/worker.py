@@ -1,6 +1,7 @@
 """The fine-tuning run as it goes on every worker: a task's rows, its loss, its dev metrics."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -182,7 +183,7 @@ class FinetuningRun(TrainingRun):
         predictions: Sequence[Mapping[str, Any]],
     ) -> None:
         best = self.notes.get("best")
-        if best is None or score > best["score"]:
+        if best is None or score > best["score"] or math.isnan(best["score"]):
             self.notes["best"] = {"epoch": epoch, "score": score, "figures": figures}
             weights = {
                 name: each.detach().cpu() for name, each in self.state.model.state_dict().items()

@@ -16,13 +16,14 @@ from bert_core.evaluation.behaviour import run_suite
 from bert_core.evaluation.behaviour_suite import Suite, read_suite
 from bert_core.evaluation.bootstrap import Interval
 from bert_core.evaluation.comparison import compare
-from bert_core.evaluation.outcomes import documents, is_labelled
+from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification
+from bert_core.tasks.encoded_rows import tally_text
 from workflows.evaluation.task_options import with_options
-from workflows.finetuning.data import located
+from workflows.finetuning.data import answered_examples
 from workflows.promotion.aliases import Version
 from workflows.promotion.gate import CRITERION, MEGABYTE, CheckFile, Gate
 from workflows.promotion.gate_lines import GateLine, at_most, drop, least, no_champion
@@ -133,10 +134,10 @@ def _recorded_lines(gate: Gate, contender: Contender, champion: Contender | None
 def _labelled_examples(gate: Gate, contender: Contender) -> list[Any]:
     assert gate.data is not None
     task = with_options(contender.predictor.task, gate.options)
-    examples = list(filter(is_labelled, task.examples(located(gate.data), gate.split)))
-    if not examples:
-        raise UserError("no example has an answer", gate.data, "give labelled data")
-    return examples
+    examples, unanswered = answered_examples(task, gate.data, gate.split)
+    if unanswered:
+        print(f"left out {tally_text(unanswered)}", file=sys.stderr)
+    return list(examples)
 
 
 def _metric_lines(

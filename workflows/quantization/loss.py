@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_core.errors import UserError
 from bert_core.evaluation.comparison import compare
-from bert_core.evaluation.outcomes import documents, is_labelled, outcomes
+from bert_core.evaluation.outcomes import documents, outcomes
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.sentence_pooling import read_sentence_pooling
 from bert_core.features.tagger import FEATURE_TAGGER
@@ -24,13 +24,13 @@ from bert_core.model.int8_linear import weight_levels
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
 from bert_core.quantization import for_inference, read_precision
-from bert_core.tasks.encoded_rows import EncodedRows, gather_items
+from bert_core.tasks.encoded_rows import EncodedRows, gather_items, tally_text
 from bert_core.tasks.task import FloatArray
 from bert_core.text.reading.sources import find_parts
 from bert_core.text.reading.texts import divide, read_texts
 from bert_core.text.rows.counter_hash import IntArray
 from workflows.evaluation.task_options import with_options
-from workflows.finetuning.data import located
+from workflows.finetuning.data import answered_examples, located
 from workflows.quantization.settings import QuantizeSettings
 from workflows.quantization.table import QuantizationLoss, Timing, loss_of_encoder, loss_of_task
 
@@ -66,9 +66,7 @@ def _of_task(settings: QuantizeSettings, folder: Path, model: Bert) -> Quantizat
         )
     task = with_options(predictor.task, settings.options)
     predictor = replace(predictor, task=task)
-    examples = list(filter(is_labelled, task.examples(located(settings.data), settings.split)))
-    if not examples:
-        raise UserError("no example has an answer", settings.data, "give examples with answers")
+    examples, unanswered = answered_examples(task, settings.data, settings.split)
     model.heads = predictor.model.heads  # of a foreign folder those of the task alone
     in_int8 = replace(predictor, model=for_inference(model, "int8", predictor.device))
     rows = task.encode(examples, predictor.tokenizer)
@@ -87,8 +85,9 @@ def _of_task(settings: QuantizeSettings, folder: Path, model: Bert) -> Quantizat
         seed=settings.seed,
         groups=documents(examples),
     )
+    left_out = f" ({tally_text(unanswered)} left out)" if unanswered else ""
     return loss_of_task(
-        f"{len(examples):,} examples with answers, {_called(settings)}",
+        f"{len(examples):,} examples with answers{left_out}, {_called(settings)}",
         comparison,
         task.criterion,
         [outcomes(task, each, examples) for each in (first, second)],

@@ -8,10 +8,10 @@ from bert_core.evaluation.outcomes import (
     correctness,
     documents,
     gold_entities,
-    is_labelled,
     outcomes,
 )
 from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.task import has_answer
 
 ACCURACY = {
     "two labels": "accuracy",
@@ -70,10 +70,10 @@ def test_gold_entities_are_those_of_the_tags():
 
 def test_what_is_not_known_is_neither_right_nor_wrong(evaluated, kind):
     made = evaluated(kind, 4)
-    assert all(map(is_labelled, made.examples))
+    assert all(map(has_answer, made.examples))
     field = {"tags": "tags", "squad": "answers", "squad v2": "answers"}.get(kind, "answer")
     unknown = [replace(each, **{field: None}) for each in made.examples]
-    assert not any(map(is_labelled, unknown))
+    assert not any(map(has_answer, unknown))
     found = outcomes(made.task, made.predictions, unknown)
     assert {(each.gold, each.correct) for each in found} == {(None, None)}
 
@@ -107,6 +107,6 @@ def test_a_task_of_somebody_elses_has_outcomes(evaluated):
     assert found.texts == {"riddle": "white"}
     assert (found.gold, found.found, found.where) == ("egg", {"guess": "an egg"}, "riddles:3")
     assert found.correct is None
-    assert is_labelled(Riddle("white", "egg"))
-    assert not is_labelled(Riddle("white", None))
-    assert is_labelled(object())
+    assert has_answer(Riddle("white", "egg"))
+    assert not has_answer(Riddle("white", None))
+    assert has_answer(object())

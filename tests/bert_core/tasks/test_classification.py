@@ -295,6 +295,81 @@ def test_a_table_of_nothing_but_minus_one_hides_its_answers(tmp_path, kind, answ
     assert [each.answer for each in found] == expected
 
 
+def write_table(folder, suffix, answers):
+    """A table of a text and an answer in each row; the formats differ in what they can hold."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / f"train.{suffix}"
+    records = [{"text": f"text {n}", "label": each} for n, each in enumerate(answers)]
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    elif suffix == "jsonl":
+        path.write_text("".join(json.dumps(each) + "\n" for each in records))
+    else:
+        tab = "\t" if suffix == "tsv" else ","
+        cells = [
+            tab.join("" if each is None else str(each) for each in r.values()) for r in records
+        ]
+        path.write_text("\n".join([f"text{tab}label", *cells]) + "\n")
+    return path
+
+
+SUFFIXES = ("tsv", "csv", "jsonl", "parquet")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_labels_to_be_dropped_are_no_answers_and_counted(tmp_path, suffix):
+    path = write_table(tmp_path, suffix, ["neutral", "-", "entailment", " - ", None, "?"])
+    task = Classification(drop_labels=("?", "-"))
+    found = task.examples(path, "train")
+    assert [each.answer for each in found] == ["neutral", None, "entailment", None, None, None]
+    assert task.unanswered(found) == {"labelled -": 2, "without a label": 1, "labelled ?": 1}
+    write_table(tmp_path, suffix, ["neutral", "-", "entailment"])
+    for task in (Classification(), Classification(labels=("entailment", "neutral"))):
+        assert [each.answer for each in task.examples(path, "dev")] == [
+            "neutral", None, "entailment",
+        ]  # fmt: skip
+    write_table(tmp_path, suffix, ["+", "-"])
+    assert [each.answer for each in Classification().examples(path, "train")] == ["+", "-"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_missing_numbers_and_labels_are_no_answers(tmp_path, suffix):
+    number = Classification(kind="regression")
+    found = number.examples(write_table(tmp_path, suffix, [1.5, float("nan"), None, -1.0]), "dev")
+    assert [each.answer for each in found] == [1.5, None, None, -1.0]
+    single = Classification()
+    found = single.examples(write_table(tmp_path, suffix, [1.0, float("nan"), None, 0.0]), "dev")
+    if suffix in ("jsonl", "parquet"):  # in the others they are texts
+        assert [each.answer for each in found] == ["1", None, None, "0"]
+    known = Classification(labels=("0", "1"))
+    assert [each.answer for each in known.examples(tmp_path, "train")] == ["1", None, None, "0"]
+    found = single.examples(write_table(tmp_path, suffix, ["a\u00a0", " b", "NaN", ""]), "dev")
+    assert [each.answer for each in found] == ["a", "b", None, None]
+
+
+def test_words_that_are_no_number_may_mean_nothing(tmp_path):
+    path = write_table(tmp_path, "csv", ["0.5", "NA", "null", "None", "N/A", " -1 "])
+    found = Classification(kind="regression").examples(path, "dev")
+    assert [each.answer for each in found] == [0.5, None, None, None, None, -1.0]
+
+
+def test_several_labels_are_none_where_one_is_missing(tmp_path):
+    answers = [["a ", "\u00a0b"], [], None, ["a", None], "b, a", "", "nan"]
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join(json.dumps({"text": "x", "label": each}) for each in answers))
+    found = Classification(kind="multiple").examples(path, "train")
+    assert [each.answer for each in found] == [
+        ("a", "b"), (), None, None, ("b", "a"), (), None,
+    ]  # fmt: skip
+
+
+def test_labels_that_are_odd_are_told():
+    assert Classification(labels=("pos", "neg")).label_warnings() == []
+    assert len(Classification(labels=("Pos", "pos", "None", "-1")).label_warnings()) == 3
+
+
 def test_columns_of_the_hub_are_named_by_options(hub_copy):
     from datasets import ClassLabel, Value
 

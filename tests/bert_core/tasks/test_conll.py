@@ -171,9 +171,44 @@ def test_what_is_no_tag_is_refused_with_its_line():
         in_iob2(tagged("O B-X", "O NNP", "NNP"), "auto", refuse=False)
     with pytest.raises(TaskDataError, match="'NNP' is no tag: f.txt:7"):
         in_iob2(tagged("O O", "O NNP", "NNP"), "iob2", refuse=False)
-    nameless = [TaggedSentence(["a", "b"], ["NN", ""], file="f.txt", line=3)]
-    with pytest.raises(TaskDataError, match="'' is no tag: f.txt:4"):
-        in_iob2(nameless, "auto", refuse=False)
+
+
+def test_edges_are_no_part_of_a_tag_and_a_sentence_lacking_one_has_none():
+    def read(*tags):
+        words = ["w"] * len(tags)
+        return in_iob2([TaggedSentence(words, tags), *tagged("B-LOC O")], "auto", refuse=True)[0]
+
+    found = read(" B-PER", "I-PER\u00a0", "\ufeffO\u3000")
+    assert (found.tags, found.scheme) == (["B-PER", "I-PER", "O"], "iob2")
+    for missing in ("", "\u3000", "nan"):
+        assert read("O", missing).tags is None
+        (plain,) = in_iob2([TaggedSentence(["a", "b"], ["NN", missing])], "auto", refuse=False)
+        assert plain.tags is None
+
+
+@pytest.mark.parametrize(
+    ("sequence", "expected", "count"),
+    [
+        ("b-PER i-PER o", ["B-PER", "I-PER", "O"], 3),
+        ("B_PER I_PER O b_LOC", ["B-PER", "I-PER", "O", "B-LOC"], 3),
+        ("PER-B PER-I O LOC-B", ["B-PER", "I-PER", "O", "B-LOC"], 3),
+        ("B-PER I-PER o 0", ["B-PER", "I-PER", "O", "O"], 2),
+        ("B-PER L-PER O U-LOC", ["B-PER", "I-PER", "O", "B-LOC"], 2),
+        ("B-PER M-PER E-PER O W-LOC", ["B-PER", "I-PER", "I-PER", "O", "B-LOC"], 2),
+        ("o B:X-Y_Z I:X-Y_Z", ["O", "B-X-Y_Z", "I-X-Y_Z"], 3),
+    ],
+)
+def test_tags_in_other_writing_are_read_and_counted(sequence, expected, count):
+    (found,) = in_iob2(tagged(sequence), "auto", refuse=True)
+    assert (found.tags, found.num_respelled, found.num_invalid) == (expected, count, 0)
+
+
+@pytest.mark.parametrize(
+    "sequence", ["o PER LOC", "NN-S VB-I NN", "M-Sg M-Pl F-Sg", "E_MAIL o", "0 1"]
+)
+def test_plain_tags_are_not_taken_for_a_scheme(sequence):
+    (found,) = in_iob2(tagged(sequence), "auto", refuse=True)
+    assert (found.tags, found.scheme, found.num_respelled) == (sequence.split(), None, 0)
 
 
 @pytest.mark.parametrize(

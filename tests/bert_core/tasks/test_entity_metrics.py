@@ -7,7 +7,6 @@ import pytest
 from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
 
 from bert_core.tasks.entity_metrics import entity_metrics
-from bert_core.tasks.tag_schemes import Tags
 
 
 def chunks(sentence):
@@ -76,9 +75,17 @@ def test_any_tags_are_counted_as_by_conlleval(prefixes):
     assert metrics["precision"] == pytest.approx(precision_score(gold, found))
     assert metrics["recall"] == pytest.approx(recall_score(gold, found))
     assert metrics["f1"] == pytest.approx(f1_score(gold, found))
-    # Tags are compared as IOB2, so that another way of writing the same entity is no mistake.
-    iob2 = [[Tags.of([each]).strings("iob2") for each in some] for some in (gold, found)]
-    assert metrics["accuracy"] == pytest.approx(accuracy_score(*iob2))
+    # conlleval counts a word as right when prefix and type are: invalid tags as they are written.
+    pairs = [pair for both in zip(gold, found, strict=True) for pair in zip(*both, strict=True)]
+    assert metrics["accuracy"] == sum(wanted == guessed for wanted, guessed in pairs) / len(pairs)
+    assert metrics["accuracy"] == pytest.approx(accuracy_score(gold, found))
+
+
+def test_the_accuracy_of_invalid_tags_by_hand():
+    gold = [["O", "B-PER", "I-PER"]]
+    for invalid in (["O", "I-PER", "I-PER"], ["O", "B-PER", "I-LOC"], ["I-LOC", "B-PER", "I-PER"]):
+        assert entity_metrics(gold, [invalid])["accuracy"] == 2 / 3
+    assert entity_metrics(gold, [["O", "I-PER", "I-PER"]])["f1"] == 1, "the entity is the same"
 
 
 def test_a_case_by_hand():
@@ -103,7 +110,9 @@ def test_the_scheme_does_not_matter():
     bioes = [["S-PER", "S-PER", "O", "B-LOC", "E-LOC"]]
     for gold in (iob1, iob2, bioes):
         for found in (iob1, iob2, bioes):
-            assert set(entity_metrics(gold, found).values()) == {1}
+            metrics = entity_metrics(gold, found)
+            accuracy = metrics.pop("accuracy")
+            assert set(metrics.values()) == {1} and (accuracy == 1) == (gold == found)
 
 
 def test_what_is_undefined_is_zero():

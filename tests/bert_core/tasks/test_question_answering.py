@@ -353,6 +353,39 @@ def test_metrics_and_the_threshold_that_they_advise(uncased):
     assert tuned.metrics(tuned.decode(outputs, rows, questions), questions)["f1"] == 1.0
     old = QuestionAnswering()
     assert old.tuned(predictions, questions) is old
+
+
+@pytest.mark.parametrize(
+    ("gold", "texts", "best"), [("", ["", ""], 1.0), ("1852", ["1852", "1852"], 1.0)]
+)
+@pytest.mark.parametrize("null", [-20.0, 0.0, 20.0])
+def test_the_tuned_task_answers_never_or_always_where_that_is_best(
+    uncased, gold, texts, best, null
+):
+    task = QuestionAnswering(no_answer=True)
+    answers = (Answer(gold, characters(gold)[0]),) if gold else ()
+    questions = [Question(name, "When?", CONTEXT, answers) for name in "ab"]
+    rows = task.encode(questions, uncased)
+    alone = [task.encode([each], uncased) for each in questions]
+    scores = [{None: 5.0 + null + more, characters("1852"): 5.0} for more in (0.0, 0.5)]
+    outputs = np.concatenate(list(map(outputs_for, alone, scores)))
+    predictions = task.decode(outputs, rows, questions)
+    tuned = task.tuned(predictions, questions)
+    found = tuned.decode(outputs, rows, questions)
+    metrics = tuned.metrics(found, questions)
+    assert [each["text"] for each in found] == texts
+    assert metrics["f1"] == metrics["best_f1"] == best
+    # Outputs of another machine differ a little, and the answers should not.
+    if not gold:
+        assert [each["text"] for each in tuned.decode(outputs - 1e-3, rows, questions)] == texts
+
+
+def test_a_task_without_null_answers_has_the_metrics_of_v1(uncased):
+    old = QuestionAnswering()
+    questions = [Question("a", "When?", CONTEXT, (Answer("1852", characters("1852")[0]),))]
+    rows = old.encode(questions, uncased)
+    outputs = outputs_for(rows, {None: 7.0, characters("1852"): 5.0})
+    predictions = old.decode(outputs, rows, questions)
     assert old.criterion in old.metrics(predictions[:1], questions[:1])
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.tasks.question_rows import MISALIGNED, UNTOKENIZED, encode_questions
+from bert_core.tasks.question_rows import MISALIGNED, MOVED, REPEATED, UNTOKENIZED, encode_questions
 from bert_core.tasks.squad import Answer, Question
 from bert_core.tokenizer import load_tokenizer
 
@@ -104,14 +104,49 @@ def test_an_answer_inside_a_word_is_that_word(tokenizer):
     assert tokens_of(rows, tokenizer)[0][rows.labels[0, 0]] == "1843"
 
 
+@pytest.mark.parametrize(
+    ("answer", "start", "found"),
+    [
+        ("1843", 38, "1843"),
+        ("1843", 44, "1843"),
+        (" 1843 ", 40, "1843"),
+        ("  1843", 38, "1843"),
+        ("Ada", 2, "Ada"),
+        ("first", 0, "first"),  # the only one
+        ("of Charles", -1, "of Charles"),
+        ("a", 48, "a"),
+    ],
+)
+def test_an_answer_beside_its_place_is_found_and_counted(tokenizer, answer, start, found):
+    rows = encode(tokenizer, question(answer, start=start), question("1843"))
+    assert rows.counts == {MOVED: 1, REPEATED: 1} and not rows.lost
+    first, last = rows.labels[0] - rows.first_lengths[0]
+    begin, end = rows.notes["offsets"][first, 0], rows.notes["offsets"][last, 1]
+    assert CONTEXT[begin:end] == found
+
+
+@pytest.mark.parametrize(
+    ("answer", "start"), [("A", 3), ("A", -1), ("wrote it", 13), ("1843", 59), ("machine", 5)]
+)
+def test_what_stands_elsewhere_too_is_not_guessed(tokenizer, answer, start):
+    twice = f"{CONTEXT} {CONTEXT}"
+    rows = encode(tokenizer, question(answer, twice, start=start))
+    assert rows.lost == {MISALIGNED: ("q",)} and not rows.counts
+
+
+def test_questions_without_an_id_are_no_repetition(tokenizer):
+    rows = encode(tokenizer, *[Question("", "Who?", CONTEXT, None)] * 3)
+    assert rows.counts == {}
+
+
 def test_lost_answers_carry_no_loss_and_are_named(tokenizer):
     blank = "so \u0000 it is"
     rows = encode(
         tokenizer,
         question("1843"),
-        question("1843", start=7),
-        question("Babbage.", start=-8),
-        question("1843", start=10_000),
+        question("nowhere", start=7),
+        question("a", start=-8),
+        question("e", start=10_000),
         question("\u0000", blank),
         Question("q", "Who?", CONTEXT, (Answer("Ada", 3), Answer("Ada", 0))),
         question(None),

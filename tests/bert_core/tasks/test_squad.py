@@ -71,7 +71,11 @@ def test_contexts_are_held_once(write):
         ("[]", r"no data: .*dev\.json "),
         ({"data": [{"title": "Ada"}]}, "no paragraphs: .*article Ada"),
         (squad(context=3), "no context: .*article Ada"),
-        (squad({"id": 3}), "no id: .*article Ada"),
+        (squad({"id": [3]}), "no id: .*article Ada"),
+        (squad(record(answers=[{"text": "Ada", "answer_start": 0.5}])), "no answer_start: .*q1"),
+        (squad(record(answers=[{"text": "Ada", "answer_start": "x"}])), "no answer_start: .*q1"),
+        (squad(record(answers=[{"text": "Ada", "answer_start": True}])), "no answer_start: .*q1"),
+        (squad(record(answers=[{"text": "A", "answer_start": 1e999}])), "no answer_start: .*q1"),
         (squad({"id": "q1"}), "no question: .*question q1"),
         (squad(record(answers="Ada")), "no answers: .*question q1"),
         (squad(record(answers=[{"text": "Ada"}])), "no answer_start: .*question q1"),
@@ -123,17 +127,77 @@ def test_tables_say_the_same_as_the_json(write):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"id": 3}, "no id: here, row 0 .*SQuAD's columns are"),
+        ({"id": [3]}, "no id: here, row 0 .*SQuAD's columns are"),
         ({"context": None}, "no context: here, row 0"),
         ({"answers": ["Ada"]}, "no text: here, row 0"),
         ({"answers": {"text": ["Ada"]}}, "no answer_start: here, row 0"),
         ({"answers": {"text": ["A"], "answer_start": []}}, "1 answers that start at 0 places"),
-        ({"answers": {"text": ["A"], "answer_start": ["0"]}}, "no start: here, row 0"),
+        ({"answers": {"text": ["A"], "answer_start": [None]}}, "no answer_start: here, row 0"),
     ],
 )
 def test_a_damaged_table_is_named_in_one_line(values, said):
     with pytest.raises(TaskDataError, match=said):
         read_squad_table([row(**values)])
+
+
+ADA, NOTHING = (Answer("Ada", 0),), ()
+
+
+@pytest.mark.parametrize(
+    ("answers", "impossible", "expected"),
+    [
+        ([{"text": "Ada", "answer_start": "0"}], False, ADA),
+        ([{"text": "Ada", "answer_start": 0.0}], None, ADA),
+        ([{"text": "Ada", "answer_start": "0.0"}], "false", ADA),
+        ([{"text": "", "answer_start": 3}, {"text": "Ada", "answer_start": 0}], False, ADA),
+        ([{"text": "", "answer_start": 0}], True, NOTHING),
+        ([{"text": " ", "answer_start": -1}], "True", NOTHING),
+        ([{"text": "", "answer_start": None}], False, NOTHING),
+        ([{"text": ""}], None, NOTHING),
+        ([], False, NOTHING),
+        (None, True, NOTHING),
+        (None, 1, NOTHING),
+        (None, False, None),
+        (float("nan"), "False", None),
+        ({"text": ["Ada"], "answer_start": ["0"]}, False, ADA),
+        ({"text": "Ada", "answer_start": 0}, False, ADA),
+        ({"text": [], "answer_start": []}, False, NOTHING),
+        ({"text": [""], "answer_start": [0]}, False, NOTHING),
+    ],
+)
+def test_answers_as_people_write_them(write, answers, impossible, expected):
+    values = {"answers": answers, "is_impossible": impossible}
+    of_json = read_squad(write(squad(record(**values))))
+    of_table = read_squad_table([row(**values)])
+    assert [each.answers for each in (*of_json, *of_table)] == [expected, expected]
+
+
+def test_ids_may_be_numbers_or_missing_and_titles_too(write):
+    ids = [7, 3.0, 2**62 + 1, "07", None]
+    wanted = ["7", "3", str(2**62 + 1), "07", "4"]
+    content = squad(*(record(id=each, answers=[]) for each in ids))
+    content["data"][0]["title"] = None
+    found = read_squad(write(content))
+    assert [each.id for each in found] == wanted and {each.title for each in found} == {""}
+    found = read_squad_table([row(id=each, title=None) for each in ids])
+    assert [each.id for each in found] == wanted and {each.title for each in found} == {""}
+
+
+def test_questions_that_each_have_their_context(write):
+    answered = {"text": ["Ada"], "answer_start": [0]}
+    records = [
+        record(context="Ada wrote.", title="Ada", answers=answered),
+        record(id=2, context="Ada wrote.", answers=[{"text": "Ada", "answer_start": 0}]),
+    ]
+    paragraphs = [{"context": "Ada wrote.", "qas": [record(answers=[], is_impossible=True)]}]
+    lines = "\n".join(map(json.dumps, records))
+    for content in ({"data": records}, records, lines):
+        first, second = read_squad(write(content))
+        assert (first.answers, second.answers, first.title) == (ADA, ADA, "Ada")
+        assert first.context is second.context and second.where.endswith("question 2")
+    for content in ({"data": paragraphs}, [{"title": "Ada", "paragraphs": paragraphs}]):
+        (only,) = read_squad(write(content))
+        assert (only.context, only.answers) == ("Ada wrote.", ())
 
 
 def test_the_published_dev_sets(shared_data):

@@ -282,11 +282,14 @@ def test_the_best_thresholds_are_among_the_metrics():
     assert metrics["exact_match"] == 1 / 3, "as decided, not as could be"
 
 
-def test_where_no_answer_is_best_the_threshold_is_zero():
-    scores, null_scores = np.zeros(3), np.array([-5.0, 2.0, 1.0])
+@pytest.mark.parametrize("lowest", [-5.0, 0.0, 0.25, 3.0])
+def test_where_no_answer_is_best_the_threshold_is_below_all_null_scores(lowest):
+    scores, null_scores = np.zeros(3), np.array([lowest, lowest + 2, lowest + 1])
     nowhere = np.zeros(3, dtype=bool)
-    assert best_threshold(scores, null_scores, nowhere, ~nowhere) == (1.0, 0.0)
-    assert best_threshold(scores, null_scores, ~nowhere, ~nowhere) == (0.0, 0.0)
+    for has_answer, highest in ((nowhere, 1.0), (~nowhere, 0.0)):
+        best, threshold = best_threshold(scores, null_scores, has_answer, ~nowhere)
+        assert best == highest
+        assert lowest - 2 <= threshold <= lowest - 1, "with room for what other machines round"
 
 
 def test_a_threshold_divides_what_null_scores_divide():

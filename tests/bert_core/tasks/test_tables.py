@@ -47,6 +47,36 @@ def test_half_a_character_is_refused_where_it_is_read(tmp_path, line):
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", b"text,label,text\na,b,c\n"),
+        ("a.tsv", b"text\tlabel\ttext\na\tb\tc\n"),
+        ("a.jsonl", b'{"text": "a", "label": "b", "text": "c"}\n'),
+    ],
+)
+def test_two_columns_of_one_name_are_refused(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TaskDataError, match=rf"two columns called 'text': .*{name}:1 "):
+        list(read_table(tmp_path / name))
+
+
+def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = [pa.array(["a"]), pa.array(["b"])]
+    pq.write_table(pa.Table.from_arrays(columns, ["text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(TaskDataError, match=r"two columns called 'text': .*a\.parquet "):
+        list(read_table(tmp_path / "a.parquet"))
+
+
+def test_columns_without_a_name_may_be_several(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label,,\na,b,,\n")
+    (record,) = read_table(tmp_path / "a.csv")
+    assert (record.values["text"], record.values["label"]) == ("a", "b")
+
+
+@pytest.mark.parametrize(
     ("name", "content", "match"),
     [
         ("a.csv", b'a\n"x', "not CSV"),

@@ -253,7 +253,8 @@ def test_metrics_of_predictions_in_any_scheme(tokenizer):
     task = Tagging(labels=LABELS)
     gold = ["B-PER", "I-PER", "O", "B-LOC"]
     found = ["B-PER", "I-PER", "B-LOC", "I-LOC"]
-    for scheme in ("iob1", "iob2", "bioes"):
+    # In IOB1 the last word is I-LOC in both: conlleval compares tags as they are written.
+    for scheme, accuracy in (("iob1", 0.75), ("iob2", 0.5), ("bioes", 0.5)):
         sentences = [TaggedSentence(["cats", "on", "mat", "run"], gold, scheme=scheme)]
         rows = task.encode(sentences, tokenizer)
         right = task.decode(outputs_for(task, rows, gold, [0.9] * 4), rows, sentences)
@@ -261,7 +262,7 @@ def test_metrics_of_predictions_in_any_scheme(tokenizer):
         some = task.decode(outputs_for(task, rows, found, [0.9] * 4), rows, sentences)
         metrics = task.metrics(some, sentences)
         assert metrics[task.criterion] == 0.5
-        assert (metrics["f1_PER"], metrics["f1_LOC"], metrics["accuracy"]) == (1, 0, 0.5)
+        assert (metrics["f1_PER"], metrics["f1_LOC"], metrics["accuracy"]) == (1, 0, accuracy)
 
 
 def test_only_first_subwords_have_labels(tokenizer):
@@ -400,6 +401,25 @@ def test_plain_tags_are_labels_judged_by_accuracy(tmp_path, model, tokenizer):
     assert task.metrics(predictions, dev) == {"accuracy": 0.5}
     with pytest.raises(TaskDataError, match="unknown label 'XX': .*test.txt:1 .*DT, NNS"):
         task.encode(task.examples(tmp_path, "test"), tokenizer)
+
+
+def test_types_and_tags_that_are_odd_are_told():
+    assert Tagging(labels=("B-PER", "I-PER", "O")).label_warnings() == []
+    assert Tagging(labels=("NN", "NNS", "0", "E-X", "PRP_B")).label_warnings() == []
+    (alike,) = Tagging(labels=("B-PER", "I-PER", "B-per", "I-per", "O")).label_warnings()
+    assert "'PER', 'per'" in alike
+    for labels in (("o", "PER"), ("B_PER", "I_PER", "MISC")):
+        (plain,) = Tagging(labels=labels).label_warnings()
+        assert "plain" in plain and repr(labels[0]) in plain
+        assert Tagging(labels=labels, scheme="none").label_warnings() == []
+
+
+def test_what_was_written_otherwise_is_told(tmp_path, tokenizer):
+    (tmp_path / "train.txt").write_text("cats b-PER\nrun o\n\ndogs B-PER\n")
+    task = Tagging().with_labels(Tagging().examples(tmp_path, "train"))
+    assert task.labels == ("B-PER", "I-PER", "O")
+    rows = task.encode(task.examples(tmp_path, "train"), tokenizer)
+    assert rows.tally["tags read as B-, I- or O"] == 2
 
 
 def test_tags_of_entities_may_be_taken_as_they_are(tmp_path, tokenizer):

@@ -67,6 +67,14 @@ def test_tags_that_are_numbers_have_the_names_given_or_are_their_own():
         read_word_lists(records, WordColumns("tokens", "ner_tags", tag_names=("O",)))
 
 
+@pytest.mark.parametrize("names", [(), ("O", "B-PER")])
+@pytest.mark.parametrize("tags", [[1, -1], [-100, 1], [1, None], ["O", float("nan")], float("nan")])
+def test_a_sentence_of_which_a_word_has_no_tag_has_none(tags, names):
+    records = [Record({"tokens": ["a", "b"], "ner_tags": tags}, "f.jsonl:1")]
+    (sentence,) = read_word_lists(records, WordColumns("tokens", "ner_tags", tag_names=names))
+    assert sentence.tags is None
+
+
 def test_columns_go_by_the_name_of_the_conll_file_too():
     (sentence,) = read_word_lists(
         [Record({"id": "3", "tokens": ["a"], "pos_tags": ["NN"], "ner_tags": ["O"]}, "x")],

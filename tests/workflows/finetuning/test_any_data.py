@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_core.errors import UserError
-from bert_core.evaluation.outcomes import is_labelled
 from bert_core.evaluation.prediction_files import prediction_records, write_predictions
 from bert_core.tasks.batches import TaskBatchSource
 from bert_core.tasks.example_statistics import statistics_of_examples
+from bert_core.tasks.task import has_answer
 from bert_core.tokenizer import load_tokenizer
 from workflows.evaluation.report import evaluation_report
 from workflows.finetune import parse
@@ -263,7 +263,7 @@ def learn_first_stages(given_settings, tokenizer, folder):
     shape = len(rows.places), data.task.head.num_outputs
     outputs = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     predictions = data.task.decode(outputs, rows, examples)
-    labelled = [index for index, each in enumerate(examples) if is_labelled(each)]
+    labelled = [index for index, each in enumerate(examples) if has_answer(each)]
     if not labelled:
         return
     known, found = ([all_[index] for index in labelled] for all_ in (examples, predictions))

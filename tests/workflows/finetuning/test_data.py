@@ -6,8 +6,9 @@ from safetensors.torch import load_file, save_file
 
 from bert_core.errors import UserError
 from bert_core.tokenizer import load_tokenizer
-from workflows.finetune import parse
+from workflows.finetune import parse, read_inputs
 from workflows.finetuning.data import open_encoder, read_task_data
+from workflows.storage import open_storage
 
 
 @pytest.fixture
@@ -76,6 +77,103 @@ def test_data_may_be_a_data_set_of_the_hub(storage, tmp_path, monkeypatch):
         for data in (storage / "data", f"hf://{folder}")
     )
     assert of_hub.sha256 == of_files.sha256
+
+
+def keep_labels(path, wanted):
+    """Empties the labels of a task's file, but for those of the rows that are wanted."""
+    header, *lines = path.read_text().splitlines()
+    texts = [line.split("\t") for line in lines]
+    rows = [f"{text}\t{label if wanted(n) else ''}" for n, (text, label) in enumerate(texts)]
+    path.write_text("\n".join([header, *rows]) + "\n")
+
+
+def test_examples_without_an_answer_are_left_out_and_counted(storage):
+    tokenizer = load_tokenizer(storage / "encoder")
+    for split in ("train", "dev"):
+        keep_labels(storage / "data" / f"{split}.tsv", lambda number: number % 2)
+    data = read_task_data(parse(arguments(storage)), tokenizer)
+    for split, count in ((data.train, 45), (data.dev, 20)):
+        assert len(split.examples) == split.rows.num_items == count
+        assert all(each.answer in ("up", "down") for each in split.examples)
+        assert split.rows.tally["without a label"] == count
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_split_without_answers_is_refused(storage, split):
+    tokenizer = load_tokenizer(storage / "encoder")
+    keep_labels(storage / "data" / f"{split}.tsv", lambda _: False)
+    with pytest.raises(UserError, match=f"no example has an answer: .*, {split} "):
+        read_task_data(parse(arguments(storage)), tokenizer)
+    path = storage / "data" / f"{split}.tsv"
+    path.write_text(path.read_text().replace("label", "mood", 1))
+    with pytest.raises(UserError, match=f", {split}: text, mood .there is no column label: name"):
+        read_task_data(parse(arguments(storage)), tokenizer)
+    path.write_text("text\tlabel\n")
+    with pytest.raises(UserError, match=f"no examples in the {split} split"):
+        read_task_data(parse(arguments(storage)), tokenizer)
+
+
+ANSWERED = {
+    "tagging": {"words": ["ba", "keli"], "tags": ["B-ONE", "O"]},
+    "squad": {
+        "id": "1", "context": "ba keli", "question": "to",
+        "answers": {"text": ["ba"], "answer_start": [0]},
+    },
+    "multiple_choice": {"context": "ba", "choices": ["to", "keli"], "label": 0},
+    "stsb": {"sentence1": "ba", "sentence2": "to", "score": 2.5},
+    "classification": {"text": "ba", "label": "up"},
+}  # fmt: skip
+ANSWER = {"tagging": "tags", "squad": "answers", "stsb": "score"}
+
+
+@pytest.mark.parametrize("task", ANSWERED)
+@pytest.mark.parametrize("split", ["train", "dev"])
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_the_rule_is_one_for_every_task(storage, task, split, missing):
+    tokenizer = load_tokenizer(storage / "encoder")
+    answered = ANSWERED[task]
+    unanswered = answered | {ANSWER.get(task, "label"): missing}
+    other = {"down": {"text": "to", "label": "down"}} if task == "classification" else {}
+
+    def write(of_split):
+        for name in ("train", "dev"):
+            rows = of_split if name == split else [answered, *other.values()]
+            lines = "".join(json.dumps(each) + "\n" for each in rows)
+            (storage / "data" / f"{name}.jsonl").write_text(lines)
+            (storage / "data" / f"{name}.tsv").unlink(missing_ok=True)
+        given = arguments(storage, task=task, **{"options.max_length": 16})
+        return read_task_data(parse(given), tokenizer)
+
+    data = write([answered, unanswered, *other.values()])
+    found = data.train if split == "train" else data.dev
+    assert len(found.examples) == 1 + len(other)
+    assert sum(found.rows.tally.values()) == 1
+    with pytest.raises(UserError, match=f"no example has an answer: .*, {split} "):
+        write([unanswered, unanswered])
+
+
+def test_answers_that_are_all_lost_leave_nothing_to_learn(storage):
+    row = ANSWERED["squad"] | {"answers": {"text": ["rume"], "answer_start": [0]}}
+    for name in ("train", "dev"):
+        (storage / "data" / f"{name}.jsonl").write_text(json.dumps(row))
+    with pytest.raises(UserError, match="nothing to learn: answers that do not stand at their"):
+        read_task_data(parse(arguments(storage, task="squad")), load_tokenizer(storage / "encoder"))
+
+
+def test_odd_labels_are_told_before_training(storage, capsys):
+    path = storage / "data" / "train.tsv"
+    path.write_text(path.read_text().replace("\tup", "\tUp", 3) + "ba\tNone\n")
+    settings = parse(arguments(storage))
+    _, data = read_inputs(settings, open_storage(settings.storage))
+    assert data.task.labels == ("None", "Up", "down", "up")
+    said = capsys.readouterr().err
+    assert said.count("warning: ") == 2 and "'Up', 'up'" in said and "drop_labels=None" in said
+    confirmed = parse(arguments(storage, **{"options.labels": "None,Up,down,up"}))
+    assert read_inputs(confirmed, open_storage(settings.storage))[1].warnings == ()
+    settings = parse(arguments(storage, **{"options.drop_labels": "None"}))
+    assert read_inputs(settings, open_storage(settings.storage))[1].task.labels == (
+        "Up", "down", "up",
+    )  # fmt: skip
 
 
 def test_splits_may_be_files_of_any_name(storage, tmp_path):

@@ -41,6 +41,9 @@ def test_places_and_machines_are_no_part_of_the_recipe(tmp_path):
     assert settings.recipe() == other.recipe()
     assert parse(arguments(tmp_path, seed=1)).recipe() != settings.recipe()
     assert parse(arguments(tmp_path, **{"options.max_length": 16})).recipe() != settings.recipe()
+    dropping = parse(arguments(tmp_path, **{"options.drop_labels": "-"})).recipe()
+    assert dropping["options"]["drop_labels"] == ["-"]
+    assert "drop_labels" not in settings.recipe()["options"], "older runs had none"
     assert str(tmp_path) not in str(settings.portable())
 
 

@@ -41,6 +41,17 @@ def test_it_learns_and_measures_after_each_epoch(whole):
     assert max(rates) == rates[3] == pytest.approx(3e-3), "10 % of 36 steps are 4"
 
 
+def test_figures_on_dev_are_of_the_rows_with_a_label(storage, tmp_path):
+    for name in ("train", "dev"):
+        header, *lines = (storage / "data" / f"{name}.tsv").read_text().splitlines()
+        kept = [line if n % 2 else line.split("\t")[0] + "\t" for n, line in enumerate(lines)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join([header, *kept]) + "\n")
+    run, _, _ = finetune_here(storage, name="half", data=tmp_path, epochs=6)
+    assert len(run.dev.examples) == 20
+    figures = [each["dev/accuracy"] for _, each in records(run) if "dev/accuracy" in each]
+    assert max(figures) > 0.9, "half of the rows are no mistakes"
+
+
 @pytest.mark.parametrize("stops", [(3,), (12,), (17, 8), (30,)])
 def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole, stops):
     name = f"parts-{'-'.join(map(str, stops))}"

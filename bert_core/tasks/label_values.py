@@ -1,0 +1,126 @@
+"""Cells of a label column -> names of labels, and which of them say that there is no label.
+
+The rule, for every reader of labels and tags:
+
+- White space and invisible characters at the edges are no part of a label.
+- Nothing, null, NaN, and the texts `nan`, `<NA>`, `#N/A` and `\\N` are no label.
+- `-1`, `none`, `null`, `NA` and `N/A` may be a class or mean that there is none. Where the labels
+  are known and it is not among them, it is no label. Else it is a class, and a warning says so;
+  but `-1` is no label alone, beside names, or beside class numbers that go beyond 1.
+- Labels that are to be dropped are no labels: those named, or `-` beside those of entailment.
+"""
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from itertools import chain
+from typing import Any
+
+_INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\u061c\u180e"
+_EDGES = "".join(filter(str.isspace, map(chr, range(0x3001)))) + _INVISIBLE
+
+_NEVER_A_LABEL = {"", "nan", "<na>", "#n/a", "\\n"}
+_PERHAPS_NONE = {"none", "null", "na", "n/a"}
+_NO_AGREEMENT = "-"
+_OF_ENTAILMENT = {
+    *("entailment", "neutral", "contradiction", "contradictory"),
+    *("not entailment", "non entailment"),
+}
+
+
+def stripped(text: str) -> str:
+    """The text without white space and invisible characters at its edges."""
+    return text.strip(_EDGES)
+
+
+def label_of(value: Any) -> str | None:  # noqa: ANN401 - a table holds anything
+    """The name of a label, None where there is none; 2.0 is 2, since pandas writes it so."""
+    if value is None or value != value:  # noqa: PLR0124 - NaN
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    name = stripped(str(value))
+    return None if name.casefold() in _NEVER_A_LABEL else name
+
+
+def not_labels(
+    names: Collection[str], known: Collection[str] = (), dropped: Collection[str] = ()
+) -> set[str]:
+    """Which of these names, all that a column has, say that there is no label.
+
+    `known` are the task's labels, if they are known yet, and `dropped` those to be left out.
+    """
+    none = {stripped(name) for name in dropped} - set(known)
+    others = known or [name for name in {*names} - {_NO_AGREEMENT} if not _may_be_none(name)]
+    if not dropped and others and all(map(_is_of_entailment, others)):
+        none.add(_NO_AGREEMENT)
+    folded = {name.casefold() for name in known}
+    for name in names:
+        if known:
+            none |= {name} if _may_be_none(name) and name.casefold() not in folded else set()
+        elif _number(name) == -1 and not _is_on_a_scale({*names} - {name} - none):
+            none.add(name)
+    return none & set(names)
+
+
+def as_known(name: str, known: Collection[str]) -> str:
+    """The known label that is the same number, 1 for 1.0, or has space around it, or the name."""
+    if name in known:
+        return name
+    same = (label for label in known if stripped(label) == name)
+    number = _number(name)
+    equal = (label for label in known if number is not None and _number(label) == number)
+    return next(chain(same, equal), name)
+
+
+def likeness_warnings(labels: Iterable[str]) -> list[str]:
+    """A line for each group of labels of training data that may be meant to be one."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for label in labels:
+        words = unicodedata.normalize("NFKC", label).casefold().split()
+        number = _number(label)
+        alike[" ".join(words) if number is None else str(number)].append(label)
+    return [
+        "labels that differ only in case, spaces, Unicode form or how a number is written:"
+        f" {', '.join(map(repr, group))}"
+        for group in alike.values()
+        if len(group) > 1
+    ]
+
+
+def class_warnings(labels: Iterable[str]) -> list[str]:
+    """A line for each label of training data that may mean that there is none."""
+    return [
+        f"{label!r} is taken for a class (--options.labels confirms it); if it means that there is"
+        f" no label, leave its rows out with --options.drop_labels={label}"
+        for label in filter(_may_be_none, labels)
+    ]
+
+
+def is_word_for_nothing(name: str) -> bool:
+    """Whether a name is `none`, `null`, `NA` or `N/A`, in any case."""
+    return name.casefold() in _PERHAPS_NONE
+
+
+def _may_be_none(name: str) -> bool:
+    return is_word_for_nothing(name) or _number(name) == -1
+
+
+def _is_on_a_scale(others: Iterable[str]) -> bool:
+    """Whether -1 beside these is a class: beside 0 and 1, fractions, or other negative numbers."""
+    numbers = list(map(_number, others))
+    known = [number for number in numbers if number is not None]
+    if any(number < 0 or not number.is_integer() for number in known):
+        return True
+    return bool(known) and len(known) == len(numbers) and max(known) <= 1
+
+
+def _is_of_entailment(name: str) -> bool:
+    return name.casefold().replace("_", " ").replace("-", " ") in _OF_ENTAILMENT
+
+
+def _number(name: str) -> float | None:
+    try:
+        return float(name)
+    except ValueError:
+        return None
