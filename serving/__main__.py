@@ -60,6 +60,7 @@ def serve(settings: ServerSettings) -> None:
     engine = running.engine
     try:
         app = create_app(*(engine, keys, settings.cors_origins, tracing), running.steering, secret)
+        app.openapi()  # made once, which takes a second, so that nobody's request waits for it
         config = uvicorn.Config(
             app,
             settings.host,

@@ -1,6 +1,5 @@
 """Routes of Text Embeddings Inference (TEI): /embed, /embed_all, /predict, /similarity."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.label_scores import LabelScores
 from serving.engine import Engine, check_pairs, cutting
 from serving.inputs import Inputs
+from serving.long_answers import answered
 from serving.models import ServedModel
 from serving.problems import foreign_refusals
 from serving.routes.query_parameters import refuse_unknown_parameters
@@ -54,17 +54,20 @@ class EmbeddingsInferenceRoutes:
                 handler,
                 methods=["POST"],
                 response_model=answer,
-                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 422, 424, 429, 503)),
+                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 415, 422, 424, 429, 503)),
             )
         return router
 
     async def embed(self, request: EmbedRequest, model: str | None = None) -> Response:
         """One vector of each text."""
         encoder = self._engine.traffic.find_embedder(model)
-        wanted = Wanted(request.normalize, request.dimensions, _overflow(request.truncate, request))
-        inputs = replace(texts_of(encoder, request.inputs, "inputs"), if_too_long=OR_TRUNCATE)
+        normalize = request.normalize is not False
+        wanted = Wanted(normalize, request.dimensions, _overflow(request.truncate, request))
+        most = self._engine.limits.max_request_tokens
+        inputs = texts_of(encoder, request.inputs, "inputs", most)
+        inputs = replace(inputs, if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
-        return json_of(found.vectors.tolist(), found.headers)
+        return await answered(self._engine, lambda: found.vectors, found.headers)
 
     async def embed_all(self, request: EmbedAllRequest, model: str | None = None) -> Response:
         """A vector of each token of each text, [CLS] and [SEP] too."""
@@ -74,7 +77,7 @@ class EmbeddingsInferenceRoutes:
         inputs = replace(Inputs.of(request.inputs), if_too_long=OR_TRUNCATE)
         found = await self._engine.token_states(encoder, choice, inputs, overflow)
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
-        return json_of([each.vectors.tolist() for each in found], headers)
+        return await answered(self._engine, lambda: [each.vectors for each in found], headers)
 
     async def predict(self, request: PredictRequest, model: str | None = None) -> Response:
         """The labels of texts, or of pairs, with their scores."""
@@ -92,9 +95,13 @@ class EmbeddingsInferenceRoutes:
         codec = LabelScores(task, "none" if request.raw_scores else None)
         check_pairs(inputs, task, served.name)
         found = await self._engine.ask(served, codec, inputs, overflow)
-        answers = [best_labels(each.found["scores"]) for each in found]
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
-        return json_of(answers if is_many else answers[0], headers)
+
+        def build() -> Any:  # noqa: ANN401 - any JSON
+            answers = [best_labels(each.found["scores"]) for each in found]
+            return answers if is_many else answers[0]
+
+        return await answered(self._engine, build, headers)
 
     async def similarity(self, request: SimilarityRequest, model: str | None = None) -> Response:
         """The cosine between a text's vector and those of others."""
@@ -105,7 +112,7 @@ class EmbeddingsInferenceRoutes:
         scores, headers = await similarities(
             self._engine, encoder, compared.source_sentence, compared.sentences, overflow
         )
-        return json_of(scores, headers)
+        return await answered(self._engine, lambda: scores, headers)
 
 
 async def similarities(
@@ -133,12 +140,6 @@ def best_labels(scores: dict[str, float]) -> list[dict[str, Any]]:
     ]
 
 
-def json_of(content: Any, headers: dict[str, str]) -> Response:  # noqa: ANN401 - any JSON
-    """An answer; numbers as short as they are exact."""
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Response(body, media_type="application/json", headers=headers)
-
-
 def _text(given: object) -> Text:
     if isinstance(given, list):
         return Text(given[0], given[1] if len(given) > 1 else None, None)
@@ -148,4 +149,4 @@ def _text(given: object) -> Text:
 def _overflow(truncate: bool | None, request: Any) -> OverflowOrError:  # noqa: ANN401 - any request
     if not truncate:
         return "error"
-    return "left" if request.truncation_direction.lower() == "left" else "right"
+    return "left" if (request.truncation_direction or "right").lower() == "left" else "right"
