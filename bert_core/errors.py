@@ -46,11 +46,16 @@ def _printable(character: str) -> str:
     return " " if character.isspace() else character.encode("unicode_escape").decode()
 
 
+_LONGEST_NAME = 200
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """`, did you mean X`, the known name that is most alike, or nothing where none is.
 
     Of dotted names the last part may be what is alike: `degree` of `oven.degrees`.
     """
+    if len(name) > _LONGEST_NAME:  # to compare takes the square of it, and nothing is alike
+        return ""
     whole = {each: each for each in known}
     last_parts = {each.rpartition(".")[2]: each for each in reversed(list(known))}
     for wanted, names, cutoff in (

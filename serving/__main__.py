@@ -66,6 +66,7 @@ def serve(settings: ServerSettings) -> None:
             *(engine, keys, settings.cors_origins, tracing, running.steering, secret),
             allowed_hosts=settings.allowed_hosts,
         )
+        app.openapi()  # made once, which takes a second, so that nobody's request waits for it
         config = uvicorn_config(app, settings)
         listening.listen(config.backlog)  # from here on a client is answered, if not at once
         host, port = listening.getsockname()[:2]

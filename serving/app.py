@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
@@ -79,20 +80,25 @@ def create_app(
         # FastAPI's own tracing would send paths, headers and what exceptions say.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    app.include_router(TaskRoutes(engine).router)
-    app.include_router(PretrainedRoutes(engine).router)
-    app.include_router(TextRoutes(engine).router)
-    app.include_router(ExplainRoutes(engine).router)
-    app.include_router(HuggingFaceRoutes(engine).router)
-    app.include_router(EmbeddingsInferenceRoutes(engine).router)
-    app.include_router(OpenAIRoutes(engine).router)
-    app.include_router(OperationRoutes(engine).router)
-    app.include_router(PlaygroundRoutes().router)
-    app.include_router(DocumentationRoutes(app.title).router)
+    routers = [
+        TaskRoutes(engine).router,
+        PretrainedRoutes(engine).router,
+        TextRoutes(engine).router,
+        ExplainRoutes(engine).router,
+        HuggingFaceRoutes(engine).router,
+        EmbeddingsInferenceRoutes(engine).router,
+        OpenAIRoutes(engine).router,
+        OperationRoutes(engine).router,
+        PlaygroundRoutes().router,
+        DocumentationRoutes(app.title).router,
+    ]
     if steering is not None:
-        app.include_router(AdminRoutes(steering).router)
+        routers.append(AdminRoutes(steering).router)
     if steering is not None and webhook_secret is not None:
-        app.include_router(WebhookRoutes(steering, webhook_secret).router)
+        routers.append(WebhookRoutes(steering, webhook_secret).router)
+    for router in routers:
+        _answer_head(router)
+        app.include_router(router)
     # The last one is around all others.
     app.add_middleware(SlashAtPrefix)
     app.add_middleware(BodyLimits, limits=engine.limits, lower={WEBHOOK_PATH: MAX_WEBHOOK_BYTES})
@@ -106,6 +112,15 @@ def create_app(
         open_to_origins(app, cors_origins)
     app.openapi = partial(_document, app)
     return app
+
+
+def _answer_head(router: APIRouter) -> None:
+    """Has HEAD answered wherever GET is, as probes ask; the document need not say so."""
+    for route in [each for each in router.routes if isinstance(each, APIRoute)]:
+        if "GET" in (route.methods or ()):
+            router.add_api_route(
+                route.path, route.endpoint, methods=["HEAD"], include_in_schema=False
+            )
 
 
 @asynccontextmanager

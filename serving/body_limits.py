@@ -1,9 +1,11 @@
 """Bodies of requests arrive whole, in time and in size, before anything is done about them."""
 
 import asyncio
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 
+import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.errors import respond
@@ -15,7 +17,9 @@ from serving.problems import RequestError
 class BodyLimits:
     """ASGI middleware: a body that is too large gets 413, one that is too slow 408.
 
-    Nothing of a slow client's request holds up those of others: it has cost its bytes.
+    Nothing of a slow client's request holds up those of others: it has cost its bytes. A compressed
+    body is decoded, up to the same size. JSON with more values, fields or levels than a request can
+    need is refused before it is read: each value costs up to a hundred times its bytes.
     """
 
     def __init__(
@@ -34,6 +38,9 @@ class BodyLimits:
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 body = await self._read(scope, receive)
+            if body is not None:
+                body = self._decoded(scope, body)
+                _check_shape(body, self._limits)
         except (RequestError, TimeoutError) as error:
             await respond(scope, receive, send, error if isinstance(error, RequestError) else _SLOW)
             return
@@ -63,11 +70,14 @@ class BodyLimits:
             with suppress(asyncio.CancelledError):
                 await answering
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+    def _max_bytes(self, scope: Scope) -> int:
         most = self._limits.max_body_bytes
-        most = min(most, self._lower.get(own_path(scope), most))
+        return min(most, self._lower.get(own_path(scope), most))
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        most = self._max_bytes(scope)
         for name, value in scope["headers"]:
-            if name == b"content-length" and int(value) > most:
+            if name == b"content-length" and _length(value, most) > most:
                 raise _too_large(most)
         parts: list[bytes] = []
         size, more = 0, True
@@ -81,6 +91,149 @@ class BodyLimits:
                 raise _too_large(most)
             more = message.get("more_body", False)
         return b"".join(parts)
+
+    def _decoded(self, scope: Scope, body: bytes) -> bytes:
+        """The body without its Content-Encoding, which the request then no longer has."""
+        codings = [value for name, value in scope["headers"] if name == _ENCODING]
+        if not codings:
+            return body
+        body = _decompressed(body, b",".join(codings).decode("latin-1"), self._max_bytes(scope))
+        others = [each for each in scope["headers"] if each[0] not in (_ENCODING, _LENGTH)]
+        scope["headers"] = [*others, (_LENGTH, b"%d" % len(body))]
+        return body
+
+
+_ENCODING, _LENGTH = b"content-encoding", b"content-length"
+
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+"""What zlib is told of the format, by the names that HTTP has for it."""
+
+
+def _length(value: bytes, most: int) -> int:
+    """The number in a Content-Length, or any that is more than `most`."""
+    if not value.isdigit():
+        raise RequestError(
+            400,
+            "No length",
+            "a Content-Length is a number",
+            field="Content-Length",
+            remedy="leave it to the HTTP library",
+        )
+    digits = value.lstrip(b"0")
+    return most + 1 if len(digits) > 18 else int(digits or b"0")
+
+
+def _decompressed(body: bytes, coding: str, most: int) -> bytes:
+    """The body without its Content-Encoding, at most so many bytes; never more are made."""
+    name = coding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    if name not in _WINDOW_BITS:
+        raise RequestError(
+            415,
+            "Unknown encoding",
+            f"Content-Encoding: {coding.strip()}",
+            field="Content-Encoding",
+            remedy="send the body with gzip or deflate, or as it is",
+        )
+    decompressor = zlib.decompressobj(_WINDOW_BITS[name])
+    try:
+        decoded = decompressor.decompress(body, most + 1)
+    except zlib.error:
+        decoded = None
+    if decoded is not None and len(decoded) > most:
+        raise _too_large(most)
+    if decoded is None or not decompressor.eof or decompressor.unused_data:
+        raise RequestError(
+            400,
+            f"No {name}",
+            f"the body is not what Content-Encoding: {name} says, or not whole",
+            field="Content-Encoding",
+            remedy="compress it as a whole and once, or leave the header out",
+        )
+    return decoded
+
+
+_MAX_DEPTH = 32
+"""Lists and objects in one another: no request has more than six."""
+
+
+def _check_shape(body: bytes, limits: Limits) -> None:
+    """Raises `RequestError` for JSON with more in it than any request needs; decodes nothing.
+
+    It takes milliseconds for megabytes. What is no JSON is found by whoever decodes it.
+    """
+    if b"\0" in body:
+        raise RequestError(
+            400,
+            "Not JSON",
+            "a NUL byte, which JSON in UTF-8 does not have",
+            field="body",
+            remedy="send JSON in UTF-8; if it is compressed, say so by Content-Encoding",
+        )
+    most = limits.max_body_values
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # every " left begins or ends a string
+    if bare.count(b'":') > limits.max_body_fields:
+        raise _too_many_fields(limits.max_body_fields)
+    if bare.count(b'"') > 2 * (most + limits.max_body_fields):
+        raise _too_many_values(most)
+    outside = b"".join(bare.split(b'"')[::2])
+    opened = outside.count(b"[") + outside.count(b"{")
+    if opened > _MAX_DEPTH and _depth(outside) > _MAX_DEPTH:
+        raise RequestError(
+            400,
+            "Too deep",
+            f"a body has at most {_MAX_DEPTH} lists and objects in one another",
+            field="body",
+            remedy="see /docs for what this address takes",
+        )
+    if _ALL_NINES in outside.translate(_NINES):
+        raise RequestError(
+            400,
+            "Not JSON",
+            f"a number of {len(_ALL_NINES)} digits or more",
+            field="body",
+            remedy="see /docs for what this address takes",
+        )
+    if outside.count(b":") > limits.max_body_fields:
+        raise _too_many_fields(limits.max_body_fields)
+    if opened + outside.count(b",") > most:
+        raise _too_many_values(most)
+
+
+_NINES = bytes(57 if chr(each).isdecimal() else each for each in range(256))
+_ALL_NINES = b"9" * 400
+"""Of a number that takes the square of its digits to be read, and that nobody means."""
+
+
+def _depth(outside: bytes) -> int:
+    """How deep lists and objects stand in one another, given JSON without its strings."""
+    steps = np.frombuffer(outside.translate(_STEPS), np.int8)
+    return int(steps.cumsum(dtype=np.int32).max(initial=0))
+
+
+_STEPS = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(each, 0) for each in range(256))
+"""What a character does to the depth, as a signed byte."""
+
+
+def _too_many_fields(most: int) -> RequestError:
+    return RequestError(
+        422,
+        "Too many fields",
+        f"the body of a request has {most} fields at most, those of its items too",
+        field="body",
+        remedy="see /docs for what this address takes",
+    )
+
+
+def _too_many_values(most: int) -> RequestError:
+    return RequestError(
+        413,
+        "Too many values",
+        f"the body of a request has {most} values at most",
+        field="body",
+        remedy="divide it among several requests",
+    )
 
 
 def _too_large(most: int) -> RequestError:

@@ -153,6 +153,7 @@ class Server:
             webhook_secret,
             arguments.allowed_hosts,
         )
+        self._app.openapi()  # made once, which takes a second, so that nobody's request waits
         leave_what_exists_alone()
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]

@@ -18,11 +18,11 @@ from bert_core.tasks.answers import Codec
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray, Task
-from bert_core.tasks.windows import Overflow
+from bert_core.tasks.windows import Overflow, TooManyTokensError
 from serving.batching import Work
 from serving.drift import DriftFigures
 from serving.followed import Followed, Place
-from serving.inputs import Inputs, has_more_tokens, is_cut_into_more, texts_in
+from serving.inputs import Inputs, check_texts, is_cut_into_more, texts_in, too_many_tokens
 from serving.limits import Limits
 from serving.metrics import Metrics
 from serving.models import ModelLoader, ServedModel
@@ -35,6 +35,7 @@ from serving.text_features import (
     TextFeatures,
     decode_features,
     decode_states,
+    encode_ids,
     encode_texts,
 )
 from serving.tracing import computing, span
@@ -46,8 +47,14 @@ KindOfTask = TypeVar("KindOfTask", bound=Task)
 _QUICK_CHARACTERS = 8192
 """Texts of so many are encoded at once, on the event loop: a thread costs more than it saves."""
 _QUICK_TOKENS = 2048
-_USUAL_CHARACTERS = 8
-"""Of a token, at most: of texts with more the tokens are counted before they are all kept."""
+_QUICK_NUMBERS = 65536
+"""What a model answers is read, and written, off the event loop where it has more numbers."""
+
+_NUMBERS_OF_A_TOKEN = 5
+"""What a token's id, text and place take to write."""
+
+_SURE_CHARACTERS = 8
+"""Texts with more for each token that a request may have are looked at more closely."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class Engine:
         self._watch_batchers()
         self._shadowing = Shadowing(self.metrics)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
+        self._apart = ThreadPoolExecutor(1, thread_name_prefix="long-answers")
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -152,14 +160,14 @@ class Engine:
         With the overflow `error` the codec cuts, and what was cut is refused. Raises
         `RequestError`, `OverloadedError` or `DeadlineError`.
         """
-        is_long = await self._check_size(model, inputs)
-        with span("encode"):
-            rows = await self._run(is_long, partial(codec.encode, inputs.items, model.tokenizer))
+        rows = await self._encode(
+            model, inputs, partial(codec.encode, inputs.items, model.tokenizer)
+        )
         self._check_rows(rows, rows.truncated, inputs, model, overflow)
         work = (work_of or model.work)(rows)
         self._check_numbers(len(rows.places), work.width)
         (outputs,) = await self._compute(model, work)
-        is_long = is_long or len(rows.input_ids) > _QUICK_TOKENS
+        is_long = len(rows.input_ids) > _QUICK_TOKENS or outputs.size > _QUICK_NUMBERS
         with span("decode"):
             found = await self._run(is_long, partial(codec.decode, outputs, rows, inputs.items))
         self.metrics.count_truncated(model.name, rows.num_truncated)
@@ -179,12 +187,12 @@ class Engine:
         self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
     ) -> list[TextFeatures]:
         """The features of each text."""
-        encoded = await self._encode(model, choice, inputs, overflow)
+        encoded = await self._encode_texts(model, choice, inputs, overflow)
         extractor, rows = model.extractor(choice), encoded.rows
         self._check_numbers(rows.num_units, extractor.feature_size)
         states = await self._compute(model, model.feature_work(rows.rows, choice))
         self.drift.note(model, rows.rows, None)
-        is_long = len(rows.units) > _QUICK_TOKENS
+        is_long = len(rows.units) > _QUICK_TOKENS or self.answer_is_long
         with span("decode"):
             return await self._run(is_long, partial(decode_features, extractor, encoded, states))
 
@@ -193,7 +201,7 @@ class Engine:
     ) -> list[TextFeatures]:
         """The states of all tokens of each text, special ones too; a text is one row."""
         assert choice.unit == "text" and overflow != "window"
-        encoded = await self._encode(model, choice, inputs, overflow)
+        encoded = await self._encode_texts(model, choice, inputs, overflow)
         rows = encoded.rows
         self._check_numbers(len(rows.units), model.config.hidden_size)
         (states,) = await self._compute(model, model.feature_work(rows.rows, choice))
@@ -201,13 +209,35 @@ class Engine:
         with span("decode"):
             return decode_states(encoded, states)
 
-    async def _encode(
+    async def _encode(self, model: ServedModel, inputs: Inputs, encode: Callable[[], T]) -> T:
+        """What `encode` makes of the items, unless that is sure to be too much."""
+        texts = self._check_size(inputs)
+        size, most = sum(map(len, texts)), self.limits.max_request_tokens
+
+        def checked() -> T:
+            if size > most * _SURE_CHARACTERS and is_cut_into_more(model.tokenizer, texts, most):
+                raise too_many_tokens(f"more than {most} tokens", most)
+            try:
+                return encode()
+            except TooManyTokensError as error:
+                raise RequestError(
+                    413,
+                    "Too many tokens",
+                    f"{error.what}: {error.where}",
+                    field="inputs",
+                    remedy=error.remedy,
+                ) from error
+
+        with span("encode"):
+            return await self._run(size > _QUICK_CHARACTERS, checked)
+
+    async def _encode_texts(
         self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
     ) -> EncodedTexts:
-        is_long = await self._check_size(model, inputs)
-        encode = partial(encode_texts, model.extractor(choice), inputs.items, overflow)
-        with span("encode"):
-            encoded = await self._run(is_long, encode)
+        of_ids = any(isinstance(each, list) for each in inputs.items)
+        encode_any = encode_ids if of_ids else encode_texts
+        encode = partial(encode_any, model.extractor(choice), inputs.items, overflow)
+        encoded = await self._encode(model, inputs, encode)
         self._check_rows(encoded.rows.rows, encoded.too_long, inputs, model, overflow)
         if encoded.is_cut:
             self.metrics.count_truncated(model.name, int(encoded.too_long.sum()))
@@ -216,27 +246,50 @@ class Engine:
     async def cut(
         self, model: ServedModel, inputs: Inputs, add_special_tokens: bool
     ) -> list[Encoding]:
-        """The tokens of each text."""
-        is_long = await self._check_size(model, inputs)
+        """The tokens of each text, which its client pays for."""
         encode = partial(
             model.tokenizer.encode_batch, inputs.items, add_special_tokens=add_special_tokens
         )
-        with span("encode"):
-            found = await self._run(is_long, encode)
-        self._check_tokens(sum(map(len, found)))
+        found = await self._encode(model, inputs, encode)
+        num_tokens = sum(map(len, found))
+        self._check_tokens(num_tokens)
+        self._check_numbers(num_tokens, _NUMBERS_OF_A_TOKEN)
+        self.pay(num_tokens)
         return found
 
-    async def run_apart(self, function: Callable[[], T]) -> T:
-        """Calls a function that computes by itself, off the event loop, one at a time."""
-        with span("compute"):
-            return await self._run(True, function)
+    async def decode(
+        self, model: ServedModel, inputs: Inputs, skip_special_tokens: bool
+    ) -> list[str]:
+        """The texts of lists of tokens' ids, which their client pays for."""
+        self._check_size(inputs)
+        num_tokens = sum(map(len, inputs.items))
+        self._check_tokens(num_tokens)
+        self.pay(num_tokens)
+        decode = partial(
+            model.tokenizer.decode_batch, inputs.items, skip_special_tokens=skip_special_tokens
+        )
+        return await self._run(num_tokens > _QUICK_TOKENS, decode)
 
-    async def _compute(self, model: ServedModel, work: Work) -> list[FloatArray]:
+    async def run_apart(self, function: Callable[[], T]) -> T:
+        """Calls a function that takes long by itself, off the event loop, one at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._apart, function)
+
+    @property
+    def answer_is_long(self) -> bool:
+        """Whether so much was found for the request that to write it takes long."""
+        request = current_request.get()
+        return request is not None and request.num_numbers > _QUICK_NUMBERS
+
+    def pay(self, num_tokens: int) -> None:
+        """Notes tokens that a request has read; raises `RateLimitError` where its key has none."""
         request = current_request.get()
         if request is not None:
-            request.num_tokens += work.num_tokens
+            request.num_tokens += num_tokens
             if request.payer is not None:
-                request.payer.pay(work.num_tokens)
+                request.payer.pay(num_tokens)
+
+    async def _compute(self, model: ServedModel, work: Work) -> list[FloatArray]:
+        self.pay(work.num_tokens)
         with computing(work.batches):
             future = model.batcher.submit(work, self.limits.deadline_seconds)
             return await asyncio.wrap_future(future)
@@ -247,8 +300,8 @@ class Engine:
             return function()
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
-    async def _check_size(self, model: ServedModel, inputs: Inputs) -> bool:
-        """Whether the texts are long, so that others would wait for what is done to them.
+    def _check_size(self, inputs: Inputs) -> list[str]:
+        """The texts of the items.
 
         Raises `RequestError` for too many items, and for texts that are sure to have too many
         tokens: nothing is done to them.
@@ -262,16 +315,8 @@ class Engine:
                 remedy="divide them among several requests",
             )
         texts = [text for item in inputs.items for text in texts_in(item)]
-        size = sum(map(len, texts))
-        most = self.limits.max_request_tokens
-        is_too_long = size > most and has_more_tokens(texts, most)
-        if not is_too_long and size > _USUAL_CHARACTERS * most:
-            is_too_long = await self._run(
-                True, partial(is_cut_into_more, model.tokenizer, texts, most)
-            )
-        if is_too_long:
-            raise _too_many_tokens(f"more than {most} tokens", most)
-        return size > _QUICK_CHARACTERS
+        check_texts(texts, self.limits)
+        return texts
 
     def _check_rows(
         self,
@@ -295,9 +340,11 @@ class Engine:
     def _check_tokens(self, num_tokens: int) -> None:
         most = self.limits.max_request_tokens
         if num_tokens > most:
-            raise _too_many_tokens(f"{num_tokens} tokens", most)
+            raise too_many_tokens(f"{num_tokens} tokens", most)
 
     def _check_numbers(self, num_units: int, size: int) -> None:
+        if request := current_request.get():
+            request.num_numbers += num_units * size
         if num_units * size > self.limits.max_answer_numbers:
             raise RequestError(
                 413,
@@ -307,16 +354,6 @@ class Engine:
                 field="inputs",
                 remedy="divide them among several requests; of features, ask for texts, not tokens",
             )
-
-
-def _too_many_tokens(found: str, most: int) -> RequestError:
-    return RequestError(
-        413,
-        "Too many tokens",
-        f"{found}, and a request has {most} at most",
-        field="inputs",
-        remedy="divide them among several requests",
-    )
 
 
 def check_pairs(inputs: Inputs, task: Classification, name: str) -> None:

@@ -10,6 +10,8 @@ from tokenizers import Tokenizer
 
 from bert_core.tasks.classification import Text
 from bert_core.tasks.squad import Question
+from serving.limits import Limits
+from serving.problems import RequestError
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ def texts_in(item: Any) -> tuple[str, ...]:  # noqa: ANN401 - any codec's exampl
             return (item.first,) if item.second is None else (item.first, item.second)
         case Question():
             return item.question, item.context
+        case list():  # ids of tokens
+            return ()
         case _:
             raise TypeError(f"no example of a text: {type(item)}")
 
@@ -52,7 +56,9 @@ _AT_LEAST_A_TOKEN = re.compile(r"[!-/:-@\[-`{-~\u3400-\u9fff]|[^\s!-/:-@\[-`{-~\
 """Signs and Chinese characters are tokens of their own, and of anything between spaces is one."""
 
 
-_STRETCH = 1 << 16
+def num_bytes(texts: Sequence[str]) -> int:
+    """Of texts in UTF-8."""
+    return sum(len(each) if each.isascii() else len(each.encode()) for each in texts)
 
 
 def has_more_tokens(texts: Sequence[str], most: int) -> bool:
@@ -64,16 +70,56 @@ def has_more_tokens(texts: Sequence[str], most: int) -> bool:
     return next(islice(found, most, None), None) is not None
 
 
-def is_cut_into_more(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> bool:
-    """Whether texts have more tokens than that, in the time and memory of about as many.
+def check_texts(texts: Sequence[str], limits: Limits) -> None:
+    """Raises `RequestError` for texts that are sure to have too many tokens, or are too long."""
+    most = limits.max_request_tokens
+    if sum(map(len, texts)) <= most:
+        return
+    if (size := num_bytes(texts)) > limits.max_text_bytes:
+        raise RequestError(
+            413,
+            "Too long texts",
+            f"{size} bytes of text, and a request has {limits.max_text_bytes} at most",
+            field="inputs",
+            remedy="divide them among several requests",
+        )
+    if has_more_tokens(texts, most):
+        raise too_many_tokens(f"more than {most} tokens", most)
 
-    Long texts are cut into tokens in stretches, so a word at the end of one counts twice.
+
+def too_many_tokens(found: str, most: int) -> RequestError:
+    """The refusal of texts that have more tokens than a request may."""
+    return RequestError(
+        413,
+        "Too many tokens",
+        f"{found}, and a request has {most} at most",
+        field="inputs",
+        remedy="divide them among several requests",
+    )
+
+
+_CHARACTERS_AT_ONCE = 1 << 15
+_LONGEST_WORD = 100
+"""Characters of a word that is cut up; longer ones are unknown."""
+
+
+def is_cut_into_more(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> bool:
+    """Whether texts have more tokens than that, found by cutting them up to there and no further.
+
+    Rare words have a token for each letter, each of which takes as long as ten of other words.
     """
-    count = 0
+    found = 0
     for text in texts:
-        for begin in range(0, len(text), _STRETCH):
-            stretch = text[begin : begin + _STRETCH]
-            count += len(tokenizer.encode_batch_fast([stretch], add_special_tokens=False)[0])
-            if count > most:
+        begin = 0
+        while begin < len(text):
+            end = begin + _CHARACTERS_AT_ONCE
+            if end < len(text):
+                space = text.rfind(" ", begin, end)
+                found -= _LONGEST_WORD if space <= begin else 0  # a word in two has more tokens
+                end = end if space <= begin else space
+            (part,) = tokenizer.encode_batch_fast([text[begin:end]], add_special_tokens=False)
+            found += len(part)
+            if found > most:
                 return True
+            begin = end
     return False

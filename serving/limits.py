@@ -2,6 +2,9 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+BYTES_OF_A_TOKEN = 32
+"""Of UTF-8. Text has four to eight; what has more is not worth what it takes to find its tokens."""
+
 
 class Limits(BaseModel):
     """Upper bounds of what is asked, and of what waits. Tokens count special ones too."""
@@ -38,3 +41,21 @@ class Limits(BaseModel):
         gt=0,
         description="seconds in which a body has to arrive, or its client gets 408",
     )
+
+    @property
+    def max_body_fields(self) -> int:
+        """Names of fields in a JSON body: an item has two at most, and a request has a few."""
+        return 4 * self.max_items + 256
+
+    @property
+    def max_body_values(self) -> int:
+        """Values in a JSON body: twice as many as tokens, which as numbers are most of them.
+
+        So whoever sends a few too many is told of the field.
+        """
+        return 2 * self.max_request_tokens + 4 * self.max_items + 256
+
+    @property
+    def max_text_bytes(self) -> int:
+        """Bytes of all texts in UTF-8: a tokenizer takes a hundred bytes of memory for each."""
+        return max(self.max_request_tokens * BYTES_OF_A_TOKEN, self.max_body_bytes // 2)

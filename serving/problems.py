@@ -27,6 +27,7 @@ _REFUSALS = {
     404: "An unknown model, or none that does this",
     408: "A body that came too slowly",
     413: "More than the server's limits, which /info shows",
+    415: "A Content-Encoding that is none of identity, gzip and deflate",
     422: "A field that is wrong, or a text that is too long",
     429: "More is waiting than the server takes, or the key's tokens are used up",
     500: "A mistake of the server's own",
@@ -72,8 +73,7 @@ def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
     match error:
         case RequestError():
             problem = error.problem
-            if problem.status == 401:
-                headers = {"WWW-Authenticate": "Bearer"}
+            headers = _HEADERS.get(problem.status, {})
         case OverloadedError():
             problem = Problem(
                 title="Too many requests",
@@ -125,8 +125,21 @@ def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
             problem = Problem(
                 title="Internal error", status=500, detail="a mistake of the server's own"
             )
-    return problem, headers
+    # What a client sent may be in it: a name that nobody has, a field that nobody knows.
+    return problem.model_copy(
+        update={"detail": _cut(problem.detail), "field": problem.field and _cut(problem.field)}
+    ), headers
 
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+_LONGEST = 400
+"""Characters of a detail or of a field's name that are told."""
+
+
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 415: {"Accept-Encoding": "gzip, deflate"}}
 
 _DETAILS = {
     400: "the body is no JSON",

@@ -28,7 +28,7 @@ class RequestContext:
     """A request, as far as it is known: its id, whose key it has, what it asks of which model.
 
     `version` is that of the model that answers, "" before one is found and of one without; `role`
-    is what it is to the name.
+    is what it is to the name. `num_numbers` are those that models answer it with.
     """
 
     request_id: str
@@ -37,6 +37,7 @@ class RequestContext:
     version: str = ""
     role: AnsweringRole = "active"
     num_tokens: int = 0
+    num_numbers: int = 0
     _leases: list[Leases] = field(default_factory=list)
 
     def use(

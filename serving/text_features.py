@@ -5,15 +5,25 @@ Shapes: N texts, U units (a text, its words or its tokens), F feature size, P pl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from bert_core.features.extractor import Extractor, UnitFeatures
-from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_tokens, words_of
+from bert_core.features.units import (
+    Tokens,
+    UnitRows,
+    cut_texts,
+    cut_tokens,
+    default_pooling,
+    words_of,
+)
+from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.tokenizer import SpecialTokenIds, special_token_ids
 from serving.schemas.fields import OverflowOrError
 
 
@@ -22,11 +32,11 @@ class EncodedTexts:
     """Texts as tokens, what a cut has left of them, and their rows.
 
     `num_tokens` [N] are those of whole texts, special ones too; `too_long` [N] says which are more
-    than one row has.
+    than one row has. Of texts that came as ids there are no `texts`, and `tokens` is None.
     """
 
     texts: Sequence[str]
-    tokens: Tokens
+    tokens: Tokens | None
     rows: UnitRows
     num_tokens: IntArray
     too_long: npt.NDArray[np.bool_]
@@ -59,6 +69,54 @@ def encode_texts(
     num_tokens = whole.lengths + 2
     rows = extractor.rows(tokens)
     return EncodedTexts(texts, tokens, rows, num_tokens, num_tokens > longest, tokens is not whole)
+
+
+def encode_ids(
+    extractor: Extractor, lists: Sequence[Sequence[int]], overflow: OverflowOrError
+) -> EncodedTexts:
+    """A row for each list of a text's tokens, as they are: no special tokens are added.
+
+    A cut leaves `[CLS]` at the beginning and `[SEP]` at the end where they are. The unit is a text.
+    """
+    special = special_token_ids(extractor.tokenizer)
+    longest = extractor.choice.max_length or extractor.encoder.config.max_position_embeddings
+    num_tokens = np.fromiter(map(len, lists), np.int64, len(lists))
+    is_cut = overflow in ("left", "right")
+    if is_cut:
+        lists = [_cut(each, longest, overflow, special) for each in lists]
+    kept = np.fromiter(map(len, lists), np.int64, len(lists))
+    input_ids = np.fromiter(chain.from_iterable(lists), np.int64, int(kept.sum()))
+    pooling = extractor.choice.pooling or default_pooling("text")
+    counts = np.ones_like(kept) if pooling == "cls" else kept
+    rows = EncodedRows(
+        input_ids=input_ids,
+        lengths=kept,
+        first_lengths=kept,
+        places=ragged_arange(np.zeros_like(kept), counts),
+        place_counts=counts,
+        labels=np.empty(0, dtype=np.int64),
+        labels_per_item=np.zeros_like(kept),
+        rows_per_item=np.ones_like(kept),
+        example=np.arange(len(kept)),
+        num_tokens=num_tokens,
+        truncated=kept < num_tokens,
+        notes={},
+    )
+    units = np.repeat(np.arange(len(kept)), counts)
+    of_units = UnitRows(rows, units, np.ones_like(kept), pooling)
+    return EncodedTexts([], None, of_units, num_tokens, num_tokens > longest, is_cut)
+
+
+def _cut(
+    ids: Sequence[int], longest: int, side: OverflowOrError, special: SpecialTokenIds
+) -> Sequence[int]:
+    if len(ids) <= longest:
+        return ids
+    first = ids[: ids[0] == special.cls]
+    last = ids[len(ids) - (ids[-1] == special.sep) :]
+    inner = ids[len(first) : len(ids) - len(last)]
+    room = longest - len(first) - len(last)
+    return [*first, *(inner[-room:] if side == "left" else inner[:room]), *last]
 
 
 def decode_features(
@@ -104,6 +162,7 @@ def _units(extractor: Extractor, encoded: EncodedTexts) -> list[tuple[str, int, 
     tokens, texts = encoded.tokens, encoded.texts
     if extractor.choice.unit == "text":
         return None
+    assert tokens is not None
     if extractor.choice.unit == "word":
         words, spans = words_of(tokens, texts)
         return [(word, a, b) for word, (a, b) in zip(words, spans.tolist(), strict=True)]

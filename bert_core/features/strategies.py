@@ -3,6 +3,7 @@
 Shapes: K layers that are read, P places (tokens that are asked for), H hidden size, F feature size.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from bert_core.errors import UserError, nearest
 
 _LAYER = "layer_"
+_NUMBERED = re.compile(_LAYER + r"([0-9]{1,9})")
 
 ALL_LAYERS = "all"
 """Every layer of the encoder, without its embeddings."""
@@ -102,8 +104,8 @@ def find_strategy(name: str) -> Strategy:
     """
     if name in STRATEGIES:
         return STRATEGIES[name]
-    if name.startswith(_LAYER) and name.removeprefix(_LAYER).isdecimal():
-        return single_layer(int(name.removeprefix(_LAYER)))
+    if numbered := _NUMBERED.fullmatch(name):
+        return single_layer(int(numbered.group(1)))
     known = f"there are {', '.join(STRATEGIES)}, and {_LAYER}0, {_LAYER}1, …"
     raise UserError(f"unknown strategy{nearest(name, STRATEGIES)}", name, known)
 

@@ -5,6 +5,7 @@ for JSON, whose names are those of the HTTP routes.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -29,6 +30,24 @@ class Codec(Protocol):
     ) -> list[dict[str, Any]]:
         """A prediction for each example, given the outputs [P, L] of its rows."""
         ...
+
+
+@dataclass(frozen=True)
+class BoundedQuestions:
+    """Asks a task questions whose windows have at most `max_tokens`, however much they overlap."""
+
+    task: QuestionAnswering
+    max_tokens: int
+
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedRows:
+        """The rows of questions; raises `TooManyTokensError` before they are made."""
+        return self.task.encode(examples, tokenizer, self.max_tokens)
+
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Any]
+    ) -> list[dict[str, Any]]:
+        """The task's predictions."""
+        return self.task.decode(outputs, rows, examples)
 
 
 def answering(

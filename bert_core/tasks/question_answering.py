@@ -114,7 +114,9 @@ class QuestionAnswering(Task):
             raise TaskDataError("a question without an answer", without.where, remedy)
         return questions
 
-    def encode(self, examples: Sequence[Question], tokenizer: Tokenizer) -> EncodedRows:
+    def encode(
+        self, examples: Sequence[Question], tokenizer: Tokenizer, max_tokens: int | None = None
+    ) -> EncodedRows:
         """One row, and one item, for each window; see `encode_questions`."""
         return encode_questions(
             tokenizer,
@@ -123,6 +125,7 @@ class QuestionAnswering(Task):
             stride=self.stride,
             max_query_length=self.max_query_length,
             overflow=self.overflow,
+            max_tokens=max_tokens,
         )
 
     def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:

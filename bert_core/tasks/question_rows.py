@@ -37,6 +37,7 @@ def encode_questions(
     stride: int,
     max_query_length: int,
     overflow: Overflow = "window",
+    max_tokens: int | None = None,
 ) -> EncodedRows:
     """One row for each window of each question's context; a context is tokenized once.
 
@@ -50,6 +51,8 @@ def encode_questions(
     - `first_token` [R], index in `offsets` of the first token of a window
     - `window_start` [R], the same token, counted within its context
 
+    Of more than `max_tokens` in all, no windows are made: raises `TooManyTokensError`.
+
     `lost` has the ids of questions whose answer does not stand where it is said to, or near it, and
     of those whose answer shares no character with any token.
     """
@@ -62,7 +65,8 @@ def encode_questions(
     kept = np.minimum(query_lengths, min(max_query_length, (max_length - _NUM_SPECIAL) // 2))
     context_lengths, rooms = contexts.lengths[context], max_length - _NUM_SPECIAL - kept
     if overflow == "window":
-        windows = slide(context_lengths, rooms, stride)
+        beside = kept + _NUM_SPECIAL
+        windows = slide(context_lengths, rooms, stride, beside=beside, max_tokens=max_tokens)
         truncated = kept < query_lengths
     else:
         windows = cut(context_lengths, rooms, overflow)

@@ -10,9 +10,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from bert_core.errors import UserError
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 
 Side = Literal["left", "right"]
+
+
+class TooManyTokensError(UserError):
+    """More tokens are to be read than may be."""
+
 
 Overflow = Literal["left", "right", "window"]
 """What becomes of a text that is too long for a row: cut on a side, or read in windows."""
@@ -30,14 +36,33 @@ class Windows:
     lengths: IntArray
 
 
-def slide(lengths: IntArray, rooms: IntArray, stride: int | IntArray) -> Windows:
+def slide(
+    lengths: IntArray,
+    rooms: IntArray,
+    stride: int | IntArray,
+    *,
+    beside: IntArray | int = 0,
+    max_tokens: int | None = None,
+) -> Windows:
     """Windows over texts of these lengths, [N], of at most `rooms` [N] tokens each, at least 1.
 
     Each starts `stride` tokens, for all texts or [N], after the one before, or where that one ends
     if it is shorter; the last holds the text's end. A text without tokens has one window.
+
+    Raises `TooManyTokensError`, before any window is made, where they have more than `max_tokens`
+    in all with the tokens, one number or [N], that each has `beside` those of its text.
     """
     steps = np.minimum(rooms, stride)
     counts = 1 + np.maximum(-(-(lengths - rooms) // steps), 0)
+    if max_tokens is not None:
+        # All windows but a text's last are full, and that one ends where the text does.
+        of_texts = (counts - 1) * rooms + lengths - (counts - 1) * steps + counts * beside
+        if (num_tokens := int(of_texts.sum())) > max_tokens:
+            raise TooManyTokensError(
+                f"{num_tokens} tokens to be read, in windows that overlap",
+                f"at most {max_tokens}",
+                "ask for fewer or shorter texts at once, or for windows that overlap less",
+            )
     text = np.repeat(np.arange(len(lengths)), counts)
     starts = ragged_arange(np.zeros_like(counts), counts) * steps[text]
     return Windows(text, starts, np.minimum(rooms[text], lengths[text] - starts))

@@ -1,6 +1,5 @@
 """Routes of Text Embeddings Inference (TEI): /embed, /embed_all, /predict, /similarity."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.label_scores import LabelScores
 from serving.engine import Engine, check_pairs, cutting
 from serving.inputs import Inputs
+from serving.long_answers import answered
 from serving.models import ServedModel
 from serving.problems import foreign_refusals
 from serving.routes.query_parameters import refuse_unknown_parameters
@@ -61,7 +61,7 @@ class EmbeddingsInferenceRoutes:
                 handler,
                 methods=["POST"],
                 response_model=answer,
-                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 422, 424, 429, 503)),
+                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 415, 422, 424, 429, 503)),
             )
         return router
 
@@ -69,10 +69,13 @@ class EmbeddingsInferenceRoutes:
         """One vector of each text."""
         encoder = self._engine.traffic.find_embedder(model)
         overflow = _overflow(request.truncate, request)
-        wanted = Wanted(request.normalize, request.dimensions, overflow, request.prompt_name)
-        inputs = replace(texts_of(encoder, request.inputs, "inputs"), if_too_long=OR_TRUNCATE)
+        normalize = request.normalize is not False
+        wanted = Wanted(normalize, request.dimensions, overflow, request.prompt_name)
+        most = self._engine.limits.max_request_tokens
+        inputs = texts_of(encoder, request.inputs, "inputs", most)
+        inputs = replace(inputs, if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
-        return json_of(found.vectors.tolist(), found.headers)
+        return await answered(self._engine, lambda: found.vectors, found.headers)
 
     async def embed_all(self, request: EmbedAllRequest, model: str | None = None) -> Response:
         """A vector of each token of each text, [CLS] and [SEP] too."""
@@ -83,7 +86,7 @@ class EmbeddingsInferenceRoutes:
         inputs = with_prompt(encoder, inputs, request.prompt_name)
         found = await self._engine.token_states(encoder, choice, inputs, overflow)
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
-        return json_of([each.vectors.tolist() for each in found], headers)
+        return await answered(self._engine, lambda: [each.vectors for each in found], headers)
 
     async def predict(self, request: PredictRequest, model: str | None = None) -> Response:
         """The labels of texts, or of pairs, with their scores."""
@@ -101,9 +104,13 @@ class EmbeddingsInferenceRoutes:
         codec = LabelScores(task, "none" if request.raw_scores else None)
         check_pairs(inputs, task, served.name)
         found = await self._engine.ask(served, codec, inputs, overflow)
-        answers = [best_labels(task, each.found["scores"]) for each in found]
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
-        return json_of(answers if is_many else answers[0], headers)
+
+        def build() -> Any:  # noqa: ANN401 - any JSON
+            answers = [best_labels(task, each.found["scores"]) for each in found]
+            return answers if is_many else answers[0]
+
+        return await answered(self._engine, build, headers)
 
     async def similarity(self, request: SimilarityRequest, model: str | None = None) -> Response:
         """The cosine between a text's vector and those of others."""
@@ -112,7 +119,7 @@ class EmbeddingsInferenceRoutes:
         overflow = "error" if parameters is None else _overflow(parameters.truncate, parameters)
         wanted = Wanted(True, None, overflow, parameters and parameters.prompt_name)
         scores, headers = await similarities(self._engine, encoder, request.inputs, wanted)
-        return json_of(scores, headers)
+        return await answered(self._engine, lambda: scores, headers)
 
 
 async def similarities(
@@ -137,12 +144,6 @@ def best_labels(task: Classification, scores: Mapping[str, float]) -> list[dict[
     ]
 
 
-def json_of(content: Any, headers: dict[str, str]) -> Response:  # noqa: ANN401 - any JSON
-    """An answer; numbers as short as they are exact."""
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Response(body, media_type="application/json", headers=headers)
-
-
 def _text(given: object) -> Text:
     if isinstance(given, list):
         return Text(given[0], given[1] if len(given) > 1 else None, None)
@@ -152,4 +153,4 @@ def _text(given: object) -> Text:
 def _overflow(truncate: bool | None, request: Any) -> OverflowOrError:  # noqa: ANN401 - any request
     if not truncate:
         return "error"
-    return "left" if request.truncation_direction.lower() == "left" else "right"
+    return "left" if (request.truncation_direction or "right").lower() == "left" else "right"

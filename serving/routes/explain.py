@@ -12,13 +12,16 @@ from bert_core.features.attributions import gradient_times_input
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification, Text
 from serving.engine import Engine, check_pairs
-from serving.inputs import Inputs, has_more_tokens
+from serving.inputs import Inputs, has_more_tokens, num_bytes
+from serving.limits import BYTES_OF_A_TOKEN
+from serving.long_answers import answered_apart
 from serving.models import ServedModel
 from serving.problems import TOO_LONG, RequestError
-from serving.routes.own import answer_of, own_router
+from serving.routes.own import own_router
 from serving.routes.texts import tokens_of
 from serving.schemas.explain import ExplainAnswer, ExplainRequest
 from serving.schemas.fields import TextPair
+from serving.tracing import span
 
 
 class ExplainRoutes:
@@ -41,7 +44,8 @@ class ExplainRoutes:
         )
         most = min(self._engine.limits.max_explained_tokens, model.config.max_position_embeddings)
         texts = [first] if second is None else [first, second]
-        encoding = None if has_more_tokens(texts, most) else model.tokenizer.encode(first, second)
+        is_longer = num_bytes(texts) > most * BYTES_OF_A_TOKEN or has_more_tokens(texts, most)
+        encoding = None if is_longer else model.tokenizer.encode(first, second)
         if encoding is None or len(encoding) > most:
             raise RequestError(
                 422,
@@ -59,10 +63,25 @@ class ExplainRoutes:
                 field="layers",
                 remedy="ask for lower ones",
             )
+        self._check_numbers(len(layers), len(encoding), model.config.num_attention_heads)
         text = Text(first, second, None)
         label = self._label(model, request.label, text)
+        self._engine.pay(len(encoding))
         explain = partial(_explain, model, text, encoding, layers, label)
-        return answer_of(await self._engine.run_apart(explain))
+        with span("compute"):
+            return await answered_apart(self._engine, explain)
+
+    def _check_numbers(self, num_layers: int, num_tokens: int, num_heads: int) -> None:
+        most = self._engine.limits.max_answer_numbers
+        if num_layers * num_heads * num_tokens**2 > most:
+            raise RequestError(
+                413,
+                "Too long an answer",
+                f"{num_layers} layers times {num_heads} heads times {num_tokens} tokens squared,"
+                f" and an answer has {most} numbers at most",
+                field="layers",
+                remedy="ask for fewer layers, or about a shorter text",
+            )
 
     def _label(self, model: ServedModel, label: str | None, text: Text) -> str | None:
         """The label that is asked for, if the model can be asked; raises `RequestError` if not."""
@@ -88,24 +107,20 @@ class ExplainRoutes:
         return label
 
 
-def _texts(given: str | TextPair) -> tuple[str, str | None]:
-    return (given.text, given.text_pair) if isinstance(given, TextPair) else (given, None)
-
-
 def _explain(
     model: ServedModel, text: Text, encoding: Encoding, layers: list[int], label: str | None
 ) -> ExplainAnswer:
     """Everything about one text; with a task of classification, its attributions too."""
     maps = attention_maps(model.model.encoder, model.tokenizer, text.first, text.second)
     chosen = maps.probabilities[torch.tensor(layers) - 1].double().numpy()
-    answer = ExplainAnswer(
+    answer = ExplainAnswer.model_construct(
         model=model.name,
         version=model.version,
         n_tokens=len(encoding),
         truncated=False,
         tokens=tokens_of(encoding),
         layers=layers,
-        attention=np.round(chosen, 6).tolist(),  # a third of the digits
+        attention=np.round(chosen, 6),  # a third of the digits
     )
     task = model.task
     if not isinstance(task, Classification):

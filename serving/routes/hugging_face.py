@@ -4,12 +4,14 @@ Where the specification and the hosted service differ, what the client `huggingf
 counts. `?model=` chooses among several models.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
 from bert_core.pretrained.fill_mask import FillMask, target_ids
+from bert_core.tasks.answers import BoundedQuestions
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.label_scores import LabelScores
 from bert_core.tasks.question_answering import QuestionAnswering
@@ -19,8 +21,9 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_tagging import TextTagging
 from serving.engine import Engine, Prediction, check_pairs, cutting
 from serving.inputs import Inputs
+from serving.long_answers import answered
 from serving.problems import RequestError, foreign_refusals
-from serving.routes.embeddings_inference import OR_TRUNCATE, best_labels, json_of, similarities
+from serving.routes.embeddings_inference import OR_TRUNCATE, best_labels, similarities
 from serving.routes.pretrained import check_masks
 from serving.routes.query_parameters import refuse_unknown_parameters
 from serving.routes.tasks import base64_of, text_of, usable_aggregation
@@ -29,6 +32,7 @@ from serving.schemas.hugging_face import (
     AnswerElement,
     FeatureExtractionRequest,
     FilledElement,
+    FillMaskParameters,
     FillMaskRequest,
     LabelScore,
     QuestionAnsweringParameters,
@@ -36,7 +40,9 @@ from serving.schemas.hugging_face import (
     Refusal,
     SentenceSimilarityRequest,
     TaggedEntity,
+    TextClassificationParameters,
     TextClassificationRequest,
+    TokenClassificationParameters,
     TokenClassificationRequest,
 )
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
@@ -74,7 +80,7 @@ class HuggingFaceRoutes:
                 handler,
                 methods=["POST"],
                 response_model=answer,
-                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 422, 429, 500, 503)),
+                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 415, 422, 429, 500, 503)),
             )
         return router
 
@@ -86,17 +92,20 @@ class HuggingFaceRoutes:
         inputs = replace(Inputs.of(request.inputs).map(text_of), if_too_long="shorten it")
         check_pairs(inputs, task, served.name)
         task = task.model_copy(update={"overflow": cutting("error")})
-        codec = LabelScores(task, request.parameters.function_to_apply)
+        asked = request.parameters or TextClassificationParameters()
+        codec = LabelScores(task, asked.function_to_apply)
         found = await self._engine.ask(served, codec, inputs, "error")
-        top_k = request.parameters.top_k
-        return _answer([best_labels(task, each.found["scores"])[:top_k] for each in found], found)
+        return await self._answer(
+            lambda: [best_labels(task, each.found["scores"])[: asked.top_k] for each in found],
+            found,
+        )
 
     async def token_classification(
         self, request: TokenClassificationRequest, model: str | None = None
     ) -> Response:
         """The entities of a text, or a list of them for each of several."""
         served, task = self._engine.traffic.find(model, Tagging)
-        asked = request.parameters
+        asked = request.parameters or TokenClassificationParameters()
         ignored = {OUTSIDE} if asked.ignore_labels is None else set(asked.ignore_labels)
         if OUTSIDE not in ignored:
             raise RequestError(
@@ -115,46 +124,55 @@ class HuggingFaceRoutes:
         inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it, or give a stride")
         found = await self._engine.ask(served, codec, inputs, overflow)
         label = "entity" if aggregation == "none" else "entity_group"
-        results = [
-            [
-                {
-                    label: entity["type"],
-                    "score": entity["score"],
-                    "word": entity["text"],
-                    "start": entity["start"],
-                    "end": entity["end"],
-                }
-                for entity in each.found["entities"]
-                if entity["type"] not in ignored
+
+        def build() -> Any:  # noqa: ANN401 - any JSON
+            results = [
+                [
+                    {
+                        label: entity["type"],
+                        "score": entity["score"],
+                        "word": entity["text"],
+                        "start": entity["start"],
+                        "end": entity["end"],
+                    }
+                    for entity in each.found["entities"]
+                    if entity["type"] not in ignored
+                ]
+                for each in found
             ]
-            for each in found
-        ]
-        return _answer(results if isinstance(request.inputs, list) else results[0], found)
+            return results if isinstance(request.inputs, list) else results[0]
+
+        return await self._answer(build, found)
 
     async def question_answering(
         self, request: QuestionAnsweringRequest, model: str | None = None
     ) -> Response:
         """The best answer of a context, or as many as `top_k`; long contexts have windows."""
         served, task = self._engine.traffic.find(model, QuestionAnswering)
-        asked = request.parameters
-        codec = _questions_as_asked(task, asked, served.config.max_position_embeddings)
+        asked = request.parameters or QuestionAnsweringParameters()
+        changed = _questions_as_asked(task, asked, served.config.max_position_embeddings)
+        codec = BoundedQuestions(changed, self._engine.limits.max_request_tokens)
         inputs = Inputs.of(request.inputs).map(
             lambda each: Question("", each.question, each.context, None)
         )
         found = await self._engine.ask(served, codec, inputs, "window")
-        results = []
-        for each in found:
-            answers = [
-                {
-                    "answer": answer["text"],
-                    "score": answer["probability"],
-                    "start": answer["start"],
-                    "end": answer["end"],
-                }
-                for answer in each.found["n_best"][: asked.top_k or 1]
-            ]
-            results.append(answers[0] if asked.top_k in (None, 1) else answers)
-        return _answer(results if isinstance(request.inputs, list) else results[0], found)
+
+        def build() -> Any:  # noqa: ANN401 - any JSON
+            results = []
+            for each in found:
+                answers = [
+                    {
+                        "answer": answer["text"],
+                        "score": answer["probability"],
+                        "start": answer["start"],
+                        "end": answer["end"],
+                    }
+                    for answer in each.found["n_best"][: asked.top_k or 1]
+                ]
+                results.append(answers[0] if asked.top_k in (None, 1) else answers)
+            return results if isinstance(request.inputs, list) else results[0]
+
+        return await self._answer(build, found)
 
     async def feature_extraction(
         self, request: FeatureExtractionRequest, model: str | None = None
@@ -169,15 +187,19 @@ class HuggingFaceRoutes:
         wanted = Wanted(fields.normalize, fields.dimensions, overflow, fields.prompt_name)
         inputs = replace(Inputs.of(request.inputs), if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
-        if fields.encoding_format == "base64":
-            return json_of([base64_of(each) for each in found.vectors], found.headers)
-        return json_of(found.vectors.tolist(), found.headers)
+
+        def build() -> Any:  # noqa: ANN401 - any JSON
+            if fields.encoding_format == "base64":
+                return [base64_of(each) for each in found.vectors]
+            return found.vectors
+
+        return await answered(self._engine, build, found.headers)
 
     async def fill_mask(self, request: FillMaskRequest, model: str | None = None) -> Response:
         """Likely words for the [MASK] of a text: a list for each, where there are several."""
         served = self._engine.traffic.find_with_head(model, "masked_token")
         inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it")
-        asked = request.parameters
+        asked = request.parameters or FillMaskParameters()
         check_masks(inputs, asked.top_k or 5, self._engine.limits)
         targets = None if asked.targets is None else target_ids(served.tokenizer, asked.targets)
         codec = FillMask(
@@ -188,22 +210,26 @@ class HuggingFaceRoutes:
             cutting("error"),
         )
         found = await self._engine.ask(served, codec, inputs, "error", served.masked_token_work)
-        results = []
-        for each in found:
-            masks = [
-                [
-                    {
-                        "score": candidate["score"],
-                        "token": candidate["id"],
-                        "token_str": candidate["token"],
-                        "sequence": candidate["sequence"],
-                    }
-                    for candidate in mask["candidates"]
+
+        def build() -> Any:  # noqa: ANN401 - any JSON
+            results = []
+            for each in found:
+                masks = [
+                    [
+                        {
+                            "score": candidate["score"],
+                            "token": candidate["id"],
+                            "token_str": candidate["token"],
+                            "sequence": candidate["sequence"],
+                        }
+                        for candidate in mask["candidates"]
+                    ]
+                    for mask in each.found["masks"]
                 ]
-                for mask in each.found["masks"]
-            ]
-            results.append(masks[0] if len(masks) == 1 else masks)
-        return _answer(results if isinstance(request.inputs, list) else results[0], found)
+                results.append(masks[0] if len(masks) == 1 else masks)
+            return results if isinstance(request.inputs, list) else results[0]
+
+        return await self._answer(build, found)
 
     async def sentence_similarity(
         self, request: SentenceSimilarityRequest, model: str | None = None
@@ -212,7 +238,12 @@ class HuggingFaceRoutes:
         encoder = self._engine.traffic.find_embedder(model)
         wanted = Wanted(normalize=True)
         scores, headers = await similarities(self._engine, encoder, request.inputs, wanted)
-        return json_of(scores, headers)
+        return await answered(self._engine, lambda: scores, headers)
+
+    async def _answer(self, build: Callable[[], Any], found: list[Prediction]) -> Response:
+        num_tokens = [each.num_tokens for each in found]
+        headers = read_headers(num_tokens, [each.truncated for each in found])
+        return await answered(self._engine, build, headers)
 
 
 def _questions_as_asked(
@@ -236,8 +267,3 @@ def _questions_as_asked(
     if asked.align_to_words is not None:
         changes["align_to_words"] = asked.align_to_words
     return task.model_copy(update=changes)
-
-
-def _answer(content: Any, found: list[Prediction]) -> Response:  # noqa: ANN401 - any JSON
-    num_tokens = [each.num_tokens for each in found]
-    return json_of(content, read_headers(num_tokens, [each.truncated for each in found]))

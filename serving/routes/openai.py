@@ -1,12 +1,13 @@
 """Routes of OpenAI: /v1/embeddings and /v1/models."""
 
 from dataclasses import replace
+from typing import Any
 
 from fastapi import APIRouter, Response
 
 from serving.engine import Engine
+from serving.long_answers import answered
 from serving.problems import RequestError, foreign_refusals
-from serving.routes.embeddings_inference import json_of
 from serving.routes.tasks import base64_of
 from serving.schemas.openai import EmbeddingsAnswer, EmbeddingsRequest, Model, Models, Refusal
 from serving.sentence_vectors import Wanted, sentence_vectors, texts_of
@@ -27,7 +28,7 @@ class OpenAIRoutes:
             self.embeddings,
             methods=["POST"],
             response_model=EmbeddingsAnswer,
-            responses=foreign_refusals(Refusal, (400, 404, 408, 413, 429, 500, 503)),
+            responses=foreign_refusals(Refusal, (400, 404, 408, 413, 415, 429, 500, 503)),
         )
         router.add_api_route("/v1/models", self.models, methods=["GET"], response_model=Models)
         router.add_api_route(
@@ -42,24 +43,27 @@ class OpenAIRoutes:
     async def embeddings(self, request: EmbeddingsRequest) -> Response:
         """One vector of each input."""
         model = self._engine.traffic.find_embedder(request.model)
-        inputs = replace(texts_of(model, request.input, "input"), if_too_long="shorten it")
+        most = self._engine.limits.max_request_tokens
+        inputs = replace(texts_of(model, request.input, "input", most), if_too_long="shorten it")
         wanted = Wanted(dimensions=request.dimensions)
         found = await sentence_vectors(self._engine, model, inputs, wanted)
-        if request.encoding_format == "base64":
-            coded = [base64_of(each) for each in found.vectors]
-        else:
-            coded = found.vectors.tolist()
         num_tokens = sum(found.num_tokens)
-        content = {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "index": index, "embedding": each}
-                for index, each in enumerate(coded)
-            ],
-            "model": model.name,
-            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-        }
-        return json_of(content, found.headers)
+
+        def build() -> dict[str, Any]:
+            coded = found.vectors
+            if request.encoding_format == "base64":
+                coded = [base64_of(each) for each in found.vectors]
+            return {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": each}
+                    for index, each in enumerate(coded)
+                ],
+                "model": model.name,
+                "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+            }
+
+        return await answered(self._engine, build, found.headers)
 
     async def models(self) -> Models:
         """All models that are served."""

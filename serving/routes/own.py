@@ -1,9 +1,9 @@
-"""What our own routes share: how they are registered, and how an answer is written."""
+"""How our own routes are registered."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import BaseModel
 
 from serving.problems import PROBLEMS
@@ -20,9 +20,3 @@ def own_router(tag: str, handlers: Handlers) -> APIRouter:
             path, handler, methods=["POST"], response_model=answer, responses=PROBLEMS
         )
     return router
-
-
-def answer_of(content: BaseModel) -> Response:
-    """An answer as JSON; fields that say nothing are left out."""
-    body = content.model_dump_json(exclude_none=True)
-    return Response(body, media_type="application/json")

@@ -58,8 +58,8 @@ class PlaygroundRoutes:
     def router(self) -> APIRouter:
         """The routes under their paths, none of which stands in the OpenAPI document."""
         router = APIRouter(include_in_schema=False)
-        router.add_api_route("/", self.page, methods=["GET", "HEAD"])
-        router.add_api_route("/playground/{name}", self.file, methods=["GET", "HEAD"])
+        router.add_api_route("/", self.page, methods=["GET"])
+        router.add_api_route("/playground/{name}", self.file, methods=["GET"])
         return router
 
     async def page(self, request: Request) -> Response:

@@ -5,13 +5,14 @@ from functools import partial
 from fastapi import APIRouter, Response
 
 from bert_core.pretrained.fill_mask import MASK, FillMask, target_ids
-from bert_core.pretrained.pseudo_perplexity import PseudoPerplexity, TooManyTokensError
+from bert_core.pretrained.pseudo_perplexity import PseudoPerplexity
 from bert_core.tasks.classification import Classification
 from serving.engine import Engine, cutting
 from serving.inputs import Inputs
 from serving.limits import Limits
+from serving.long_answers import answered
 from serving.problems import RequestError
-from serving.routes.own import answer_of, own_router
+from serving.routes.own import own_router
 from serving.routes.tasks import text_of
 from serving.schemas.pretrained import (
     Filled,
@@ -64,11 +65,15 @@ class PretrainedRoutes:
         found = await self._engine.ask(
             model, codec, inputs, request.overflow, model.masked_token_work
         )
-        results = [
-            Filled(n_tokens=each.num_tokens, truncated=each.truncated, **each.found)
-            for each in found
-        ]
-        return answer_of(FillMaskAnswer(model=model.name, version=model.version, results=results))
+
+        def build() -> FillMaskAnswer:
+            results = [
+                Filled(n_tokens=each.num_tokens, truncated=each.truncated, **each.found)
+                for each in found
+            ]
+            return FillMaskAnswer(model=model.name, version=model.version, results=results)
+
+        return await answered(self._engine, build)
 
     async def next_sentence(self, request: NextSentenceRequest) -> Response:
         """Judges whether the second text of a pair follows the first."""
@@ -83,17 +88,19 @@ class PretrainedRoutes:
         found = await self._engine.ask(
             model, codec, inputs, request.overflow, model.next_sentence_work
         )
-        results = [
-            NextSentence(
-                n_tokens=each.num_tokens,
-                truncated=each.truncated,
-                is_next=each.found["scores"][_IS_NEXT],
-            )
-            for each in found
-        ]
-        return answer_of(
-            NextSentenceAnswer(model=model.name, version=model.version, results=results)
-        )
+
+        def build() -> NextSentenceAnswer:
+            results = [
+                NextSentence(
+                    n_tokens=each.num_tokens,
+                    truncated=each.truncated,
+                    is_next=each.found["scores"][_IS_NEXT],
+                )
+                for each in found
+            ]
+            return NextSentenceAnswer(model=model.name, version=model.version, results=results)
+
+        return await answered(self._engine, build)
 
     async def pseudo_perplexity(self, request: PseudoPerplexityRequest) -> Response:
         """Judges how likely texts are: each token is masked in turn."""
@@ -106,23 +113,16 @@ class PretrainedRoutes:
         )
         inputs = Inputs.of(request.inputs)
         work = partial(model.masked_token_work, only_targets=True)
-        try:
-            found = await self._engine.ask(model, codec, inputs, request.overflow, work)
-        except TooManyTokensError as error:
-            raise RequestError(
-                413,
-                "Too many tokens",
-                f"{error.what}: {error.where}",
-                field="inputs",
-                remedy=error.remedy,
-            ) from error
-        results = [
-            Judged(n_tokens=each.num_tokens, truncated=each.truncated, **each.found)
-            for each in found
-        ]
-        return answer_of(
-            PseudoPerplexityAnswer(model=model.name, version=model.version, results=results)
-        )
+        found = await self._engine.ask(model, codec, inputs, request.overflow, work)
+
+        def build() -> PseudoPerplexityAnswer:
+            results = [
+                Judged(n_tokens=each.num_tokens, truncated=each.truncated, **each.found)
+                for each in found
+            ]
+            return PseudoPerplexityAnswer(model=model.name, version=model.version, results=results)
+
+        return await answered(self._engine, build)
 
 
 def check_masks(inputs: Inputs, top_k: int, limits: Limits) -> None:

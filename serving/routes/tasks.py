@@ -1,14 +1,14 @@
 """Our own routes for fine-tuned models and for features: classify, ner, qa, features."""
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Response
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.features.strategies import find_strategy
-from bert_core.tasks.answers import answered, answering, classified, tagged
+from bert_core.tasks import answers
+from bert_core.tasks.answers import BoundedQuestions, answering, classified, tagged
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
@@ -17,9 +17,10 @@ from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_tagging import Aggregation, TextTagging
 from serving.engine import Engine, Prediction, check_pairs, cutting
 from serving.inputs import Inputs
+from serving.long_answers import answered
 from serving.models import ServedModel
 from serving.problems import RequestError
-from serving.routes.own import answer_of, own_router
+from serving.routes.own import own_router
 from serving.schemas.fields import TextPair
 from serving.schemas.tasks import (
     Answered,
@@ -66,10 +67,14 @@ class TaskRoutes:
         check_pairs(inputs, task, model.name)
         codec = task.model_copy(update={"overflow": cutting(request.overflow)})
         found = await self._engine.ask(model, codec, inputs, request.overflow)
-        results = [
-            Classified(**_read(each), **classified(each.found, request.top_k)) for each in found
-        ]
-        return answer_of(ClassifyAnswer(model=model.name, version=model.version, results=results))
+
+        def build() -> ClassifyAnswer:
+            results = [
+                Classified(**_read(each), **classified(each.found, request.top_k)) for each in found
+            ]
+            return ClassifyAnswer(model=model.name, version=model.version, results=results)
+
+        return await answered(self._engine, build)
 
     async def ner(self, request: NerRequest) -> Response:
         """Finds the entities of texts."""
@@ -77,13 +82,17 @@ class TaskRoutes:
         aggregation = usable_aggregation(model, request.aggregation, "aggregation")
         codec = TextTagging(task, aggregation, cutting(request.overflow))
         found = await self._engine.ask(model, codec, Inputs.of(request.inputs), request.overflow)
-        results = [Tagged(**_read(each), **tagged(each.found)) for each in found]
-        return answer_of(NerAnswer(model=model.name, version=model.version, results=results))
+
+        def build() -> NerAnswer:
+            results = [Tagged(**_read(each), **tagged(each.found)) for each in found]
+            return NerAnswer(model=model.name, version=model.version, results=results)
+
+        return await answered(self._engine, build)
 
     async def qa(self, request: QaRequest) -> Response:
         """Finds the passages of contexts that answer questions."""
         model, task = self._engine.traffic.find(request.model, QuestionAnswering)
-        codec = answering(
+        asked = answering(
             task,
             overflow=cutting(request.overflow),
             top_k=request.top_k,
@@ -91,10 +100,18 @@ class TaskRoutes:
             align_to_words=request.align_to_words,
             null_threshold=request.null_threshold,
         )
+        codec = BoundedQuestions(asked, self._engine.limits.max_request_tokens)
         inputs = Inputs.of(request.inputs).map(_question)
         found = await self._engine.ask(model, codec, inputs, request.overflow)
-        results = [Answered(**_read(each), **answered(each.found, request.top_k)) for each in found]
-        return answer_of(QaAnswer(model=model.name, version=model.version, results=results))
+
+        def build() -> QaAnswer:
+            results = [
+                Answered(**_read(each), **answers.answered(each.found, request.top_k))
+                for each in found
+            ]
+            return QaAnswer(model=model.name, version=model.version, results=results)
+
+        return await answered(self._engine, build)
 
     async def features(self, request: FeaturesRequest) -> Response:
         """Reads vectors of texts, or of their words or tokens, off the layers of an encoder."""
@@ -109,13 +126,17 @@ class TaskRoutes:
         found = await self._engine.features(model, choice, inputs, request.overflow)
         config = model.config
         size = choice.strategy.feature_size(config.num_hidden_layers, config.hidden_size)
-        encode = base64_of if request.encoding == "base64" else FloatArray.tolist
-        results = [_features(each, encode) for each in found]
-        return answer_of(
-            FeaturesAnswer(
-                model=model.name, version=model.version, dimensions=size, results=results
+        is_base64 = request.encoding == "base64"
+
+        def build() -> FeaturesAnswer:
+            return FeaturesAnswer(
+                model=model.name,
+                version=model.version,
+                dimensions=size,
+                results=[_features(each, is_base64=is_base64) for each in found],
             )
-        )
+
+        return await answered(self._engine, build)
 
 
 def usable_aggregation(model: ServedModel, wanted: Aggregation, field: str) -> Aggregation:
@@ -147,16 +168,18 @@ def _read(prediction: Prediction) -> dict[str, Any]:
     return {"n_tokens": prediction.num_tokens, "truncated": prediction.truncated}
 
 
-def _features(found: TextFeatures, encode: Callable[[FloatArray], Any]) -> Features:
+def _features(found: TextFeatures, *, is_base64: bool) -> Features:
+    """As they are found: to check millions of numbers, each in a list, would take long."""
+    vectors = [base64_of(each) if is_base64 else each for each in found.vectors]
+    vector = units = None
     if found.units is None:
-        vector, units = encode(found.vectors[0]), None
+        (vector,) = vectors
     else:
-        vector = None
         units = [
-            UnitVector(text=text, start=start, end=end, vector=encode(each))
-            for (text, start, end), each in zip(found.units, found.vectors, strict=True)
+            UnitVector.model_construct(text=text, start=start, end=end, vector=each)
+            for (text, start, end), each in zip(found.units, vectors, strict=True)
         ]
-    return Features(
+    return Features.model_construct(
         n_tokens=found.num_tokens, truncated=found.truncated, vector=vector, units=units
     )
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 from fastapi import APIRouter, Response
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.features.strategies import find_strategy
 from serving.engine import Engine
 from serving.inputs import Inputs
-from serving.problems import RequestError
-from serving.routes.own import answer_of, own_router
+from serving.long_answers import answered
+from serving.routes.own import own_router
 from serving.schemas.fields import Answer
 from serving.schemas.texts import (
     DecodeAnswer,
@@ -22,6 +22,7 @@ from serving.schemas.texts import (
     TokenizeRequest,
     Tokens,
 )
+from serving.sentence_vectors import check_ids
 
 
 class TextRoutes:
@@ -64,17 +65,22 @@ class TextRoutes:
             for each in others
         ]
         read = Answer(n_tokens=source.num_tokens, truncated=source.truncated)
-        return answer_of(
-            SimilarityAnswer(model=model.name, version=model.version, source=read, results=results)
+        answer = SimilarityAnswer(
+            model=model.name, version=model.version, source=read, results=results
         )
+        return await answered(self._engine, lambda: answer)
 
     async def tokenize(self, request: TokenizeRequest) -> Response:
         """Cuts texts into the tokens that a model reads."""
         model = self._engine.traffic.find_encoder(request.model)
         inputs = Inputs.of(request.inputs)
         encodings = await self._engine.cut(model, inputs, request.add_special_tokens)
-        results = [Tokens(n_tokens=len(each), tokens=tokens_of(each)) for each in encodings]
-        return answer_of(TokenizeAnswer(model=model.name, version=model.version, results=results))
+
+        def build() -> TokenizeAnswer:
+            results = [Tokens(n_tokens=len(each), tokens=tokens_of(each)) for each in encodings]
+            return TokenizeAnswer(model=model.name, version=model.version, results=results)
+
+        return await answered(self._engine, build)
 
     async def decode(self, request: DecodeRequest) -> Response:
         """Makes texts of tokens' ids."""
@@ -82,14 +88,18 @@ class TextRoutes:
         lists, name = [each for each in request.ids if isinstance(each, list)], "ids[{0}][{1}]"
         if not lists:  # those of one text
             lists, name = [[each for each in request.ids if isinstance(each, int)]], "ids[{1}]"
-        _check_ids(model.tokenizer, lists, self._engine.limits.max_request_tokens, name)
-        texts = model.tokenizer.decode_batch(lists, skip_special_tokens=request.skip_special_tokens)
-        return answer_of(DecodeAnswer(model=model.name, version=model.version, results=texts))
+        most = self._engine.limits.max_request_tokens
+        check_ids(model.tokenizer, lists, most, "ids", name.format)
+        texts = await self._engine.decode(
+            model, Inputs.of(lists, "ids"), request.skip_special_tokens
+        )
+        answer = DecodeAnswer(model=model.name, version=model.version, results=texts)
+        return await answered(self._engine, lambda: answer)
 
 
 def tokens_of(encoding: Encoding) -> list[Token]:
     """The tokens of a text, or of a pair, whose characters are each counted in their own text."""
-    # Each of these makes a list of all tokens when it is asked for.
+    # Each of these is a list that is made anew whenever it is asked for.
     columns = encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets
     return [
         Token(
@@ -101,29 +111,3 @@ def tokens_of(encoding: Encoding) -> list[Token]:
         )
         for number, token, special, (start, end) in zip(*columns, strict=True)
     ]
-
-
-def _check_ids(tokenizer: Tokenizer, lists: list[list[int]], most: int, name: str) -> None:
-    """Raises `RequestError` for ids that are no token's, and for too many.
-
-    `name` is where an id stands in the request, by the numbers of its list and of its place in it.
-    """
-    if sum(map(len, lists)) > most:
-        raise RequestError(
-            413,
-            "Too many tokens",
-            f"a request has {most} ids at most",
-            field="ids",
-            remedy="divide them among several requests",
-        )
-    size = tokenizer.get_vocab_size()
-    for number, ids in enumerate(lists):
-        for place, each in enumerate(ids):
-            if each >= size:
-                raise RequestError(
-                    422,
-                    "Unknown token",
-                    f"{each} is no id of the {size} tokens",
-                    field=name.format(number, place),
-                    remedy="take ids that /v1/tokenize gives for this model",
-                )

@@ -50,7 +50,7 @@ class WebhookRoutes:
             self.take,
             methods=["POST"],
             response_model=WebhookAnswer,
-            responses={status: PROBLEMS[status] for status in (401, 408, 413, 500, 503)},
+            responses={status: PROBLEMS[status] for status in (400, 401, 408, 413, 415, 500, 503)},
             openapi_extra={"requestBody": {"content": body, "required": True}},
         )
         return router

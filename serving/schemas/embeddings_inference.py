@@ -4,21 +4,26 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from serving.schemas.fields import InputText, example
+from serving.schemas.fields import InputText, ListOf, example
 from serving.schemas.texts import TokenId
 
 Side = Literal["Left", "left", "Right", "right"]
 
 
 class _Request(BaseModel):
-    """What all of its requests have."""
+    """What all of its requests have.
+
+    Here as in the shapes of Hugging Face and OpenAI, null stands for a field that is left out.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     truncate: bool | None = Field(
         default=None, description="whether a text that is too long is cut; else it is refused"
     )
-    truncation_direction: Side = Field(default="Right", description="on which side it is cut")
+    truncation_direction: Side | None = Field(
+        default="Right", description="on which side it is cut"
+    )
 
 
 PromptName = Annotated[str, Field(max_length=200)] | None
@@ -30,9 +35,9 @@ class EmbedRequest(_Request):
 
     model_config = example(inputs=["A cat sleeps.", "The bank raised its rates."])
 
-    inputs: InputText | list[InputText] | list[TokenId] | list[list[TokenId]]
+    inputs: InputText | ListOf[InputText] | ListOf[TokenId] | ListOf[ListOf[TokenId]]
     prompt_name: PromptName = None
-    normalize: bool = True
+    normalize: bool | None = True
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -41,7 +46,7 @@ class EmbedAllRequest(_Request):
 
     model_config = example(inputs="A cat sleeps.")
 
-    inputs: InputText | list[InputText]
+    inputs: InputText | ListOf[InputText]
     prompt_name: PromptName = None
 
 
@@ -54,11 +59,11 @@ class PredictRequest(_Request):
 
     inputs: (
         InputText
-        | Annotated[list[InputText], Field(min_length=1, max_length=2)]
-        | list[Annotated[list[InputText], Field(min_length=1, max_length=2)]]
+        | Annotated[ListOf[InputText], Field(min_length=1, max_length=2)]
+        | ListOf[Annotated[ListOf[InputText], Field(min_length=1, max_length=2)]]
     )
     prompt_name: None = None
-    raw_scores: bool = Field(default=False, description="what the model says, as it is")
+    raw_scores: bool | None = Field(default=False, description="what the model says, as it is")
 
 
 class Prediction(BaseModel):
@@ -74,14 +79,14 @@ class Compared(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     source_sentence: InputText
-    sentences: list[InputText]
+    sentences: ListOf[InputText]
 
 
 class _SimilarityParameters(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     truncate: bool | None = None
-    truncation_direction: Side = "Right"
+    truncation_direction: Side | None = "Right"
     prompt_name: PromptName = None
 
 

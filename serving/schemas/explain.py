@@ -2,10 +2,23 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from serving.schemas.fields import InputText, ModelAnswer, TextPair, example
+from serving.schemas.fields import InputText, ListOf, ModelAnswer, TextPair, example
 from serving.schemas.texts import Token
+
+
+def _refuse_repeated(layers: list[int]) -> list[int]:
+    if len(set(layers)) < len(layers):
+        raise ValueError("a layer is asked for more than once")
+    return layers
+
+
+Layers = Annotated[
+    ListOf[Annotated[int, Field(ge=1)]],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_refuse_repeated),
+]
 
 
 class ExplainRequest(BaseModel):
@@ -24,8 +37,8 @@ class ExplainRequest(BaseModel):
         description="of a model of classification, the label whose output is explained; by default"
         " the one that it gives",
     )
-    layers: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
-        default=None, description="whose attention is wanted, from 1 on; by default all"
+    layers: Layers | None = Field(
+        default=None, description="whose attention is wanted, each once, from 1 on; by default all"
     )
 
 

@@ -4,14 +4,16 @@ Characters are Unicode code points. Every answer says how many tokens its text h
 lost some.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
 
 OverflowOrError = Literal["error", "left", "right", "window"]
 
 
-def _refuse_surrogates(text: str) -> str:
+def refuse_surrogates(text: str) -> str:
     """JSON can name one half of a character; nothing can be made of it."""
     if not text.isascii():
         try:
@@ -21,7 +23,10 @@ def _refuse_surrogates(text: str) -> str:
     return text
 
 
-InputText = Annotated[str, AfterValidator(_refuse_surrogates)]
+ListOf = Annotated[list[T], Field(fail_fast=True)]
+"""A list that is refused for its first wrong entry: each error takes as long as many entries."""
+
+InputText = Annotated[str, AfterValidator(refuse_surrogates)]
 """A text of whole characters."""
 
 

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from bert_core.tasks.classification import ScoreFunction
 from bert_core.tasks.text_tagging import Aggregation
 from serving.schemas.embeddings_inference import Compared, PromptName
-from serving.schemas.fields import InputText, TextPair, example
+from serving.schemas.fields import InputText, ListOf, TextPair, example
+from serving.schemas.pretrained import Targets
 
 Direction = Literal["Left", "left", "Right", "right"]
 
@@ -37,8 +38,8 @@ class TextClassificationRequest(_Request):
 
     model_config = example(inputs="A joy from start to end.", parameters={"top_k": 2})
 
-    inputs: InputText | TextPair | list[InputText | TextPair]
-    parameters: TextClassificationParameters = TextClassificationParameters()
+    inputs: InputText | TextPair | ListOf[InputText | TextPair]
+    parameters: TextClassificationParameters | None = None
 
 
 class LabelScore(BaseModel):
@@ -52,7 +53,7 @@ class TokenClassificationParameters(_Closed):
     """How sub-words are joined; a stride asks for windows over long texts."""
 
     aggregation_strategy: Aggregation | None = None
-    ignore_labels: list[str] | None = None
+    ignore_labels: ListOf[str] | None = None
     stride: Annotated[int, Field(ge=0)] | None = None
 
 
@@ -61,8 +62,8 @@ class TokenClassificationRequest(_Request):
 
     model_config = example(inputs="Angela Merkel took the train from Berlin to Wolfsburg.")
 
-    inputs: InputText | list[InputText]
-    parameters: TokenClassificationParameters = TokenClassificationParameters()
+    inputs: InputText | ListOf[InputText]
+    parameters: TokenClassificationParameters | None = None
 
 
 class TaggedEntity(BaseModel):
@@ -107,8 +108,8 @@ class QuestionAnsweringRequest(_Request):
         }
     )
 
-    inputs: QuestionInputs | list[QuestionInputs]
-    parameters: QuestionAnsweringParameters = QuestionAnsweringParameters()
+    inputs: QuestionInputs | ListOf[QuestionInputs]
+    parameters: QuestionAnsweringParameters | None = None
 
 
 class AnswerElement(BaseModel):
@@ -136,7 +137,7 @@ class FeatureExtractionRequest(FeatureExtractionParameters):
 
     model_config = example(inputs="A cat sleeps.", normalize=True)
 
-    inputs: InputText | list[InputText]
+    inputs: InputText | ListOf[InputText]
     parameters: FeatureExtractionParameters | None = None
     options: dict[str, Any] | None = None
 
@@ -145,7 +146,7 @@ class FillMaskParameters(_Closed):
     """How many words for each [MASK], and among which."""
 
     top_k: Annotated[int, Field(ge=1, le=1000)] | None = None
-    targets: Annotated[list[InputText], Field(min_length=1)] | None = None
+    targets: Targets | None = None
 
 
 class FillMaskRequest(_Request):
@@ -153,8 +154,8 @@ class FillMaskRequest(_Request):
 
     model_config = example(inputs="The capital of France is [MASK].")
 
-    inputs: InputText | list[InputText]
-    parameters: FillMaskParameters = FillMaskParameters()
+    inputs: InputText | ListOf[InputText]
+    parameters: FillMaskParameters | None = None
 
 
 class FilledElement(BaseModel):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from serving.schemas.fields import InputText, example
+from serving.schemas.fields import InputText, ListOf, example
 from serving.schemas.texts import TokenId
 
 
@@ -17,12 +17,12 @@ class EmbeddingsRequest(BaseModel):
 
     input: (
         InputText
-        | Annotated[list[InputText], Field(min_length=1)]
-        | Annotated[list[TokenId], Field(min_length=1)]
-        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
+        | Annotated[ListOf[InputText], Field(min_length=1)]
+        | Annotated[ListOf[TokenId], Field(min_length=1)]
+        | Annotated[ListOf[Annotated[ListOf[TokenId], Field(min_length=1)]], Field(min_length=1)]
     )
     model: str
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = Field(default=None, description="accepted, and not used")
 

@@ -2,10 +2,25 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from serving.schemas.choices import Masking
-from serving.schemas.fields import Answer, InputText, ModelAnswer, Request, TextPair, example
+from serving.schemas.fields import (
+    Answer,
+    InputText,
+    ListOf,
+    ModelAnswer,
+    Request,
+    TextPair,
+    example,
+    refuse_surrogates,
+)
+
+Targets = Annotated[
+    ListOf[Annotated[str, Field(max_length=200), AfterValidator(refuse_surrogates)]],
+    Field(min_length=1, max_length=1000),
+]
+"""Words, each looked for in the vocabulary; at most as many as may be asked for."""
 
 
 class FillMaskRequest(Request):
@@ -13,9 +28,9 @@ class FillMaskRequest(Request):
 
     model_config = example(inputs="The capital of France is [MASK].")
 
-    inputs: InputText | list[InputText]
+    inputs: InputText | ListOf[InputText]
     top_k: int = Field(default=5, ge=1, le=1000, description="how many words for each [MASK]")
-    targets: Annotated[list[InputText], Field(min_length=1)] | None = Field(
+    targets: Targets | None = Field(
         default=None,
         description="words among which is chosen, each a token of the vocabulary; by default all",
     )
@@ -55,7 +70,7 @@ class NextSentenceRequest(Request):
 
     model_config = example(inputs={"text": "It rained all night.", "text_pair": "The river rose."})
 
-    inputs: TextPair | list[TextPair]
+    inputs: TextPair | ListOf[TextPair]
 
 
 class NextSentence(Answer):
@@ -75,7 +90,7 @@ class PseudoPerplexityRequest(Request):
 
     model_config = example(inputs="The river rose after the rain.")
 
-    inputs: InputText | list[InputText]
+    inputs: InputText | ListOf[InputText]
     masking: Masking = Field(
         default="token",
         description="what is masked when a token is judged: it alone, or the rest of its word too",

@@ -1,11 +1,19 @@
 """Requests and answers of the routes for fine-tuned models and for features."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from serving.schemas.choices import Aggregation, Pooling, Unit
-from serving.schemas.fields import Answer, InputText, ModelAnswer, Request, TextPair, example
+from serving.schemas.fields import (
+    Answer,
+    InputText,
+    ListOf,
+    ModelAnswer,
+    Request,
+    TextPair,
+    example,
+)
 
 
 class ClassifyRequest(Request):
@@ -13,7 +21,7 @@ class ClassifyRequest(Request):
 
     model_config = example(inputs=["A film that never finds its feet.", "A joy from start to end."])
 
-    inputs: InputText | TextPair | list[InputText | TextPair]
+    inputs: InputText | TextPair | ListOf[InputText | TextPair]
     top_k: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="how many labels, best first; by default all"
     )
@@ -46,7 +54,7 @@ class NerRequest(Request):
 
     model_config = example(inputs="Angela Merkel took the train from Berlin to Wolfsburg.")
 
-    inputs: InputText | list[InputText]
+    inputs: InputText | ListOf[InputText]
     aggregation: Aggregation = Field(
         default="first",
         description="how what is said of sub-words becomes entities: each alone, side by side, or"
@@ -101,7 +109,7 @@ class QaRequest(Request):
         top_k=3,
     )
 
-    inputs: QuestionInContext | list[QuestionInContext]
+    inputs: QuestionInContext | ListOf[QuestionInContext]
     top_k: int = Field(default=1, ge=1, le=100, description="how many different answers")
     max_answer_length: Annotated[int, Field(ge=1, le=512)] | None = Field(
         default=None, description="longest answer, in tokens; by default the model's"
@@ -146,7 +154,7 @@ class FeaturesRequest(Request):
 
     model_config = example(inputs=["A cat sleeps.", "The bank raised its rates."], normalize=True)
 
-    inputs: InputText | list[InputText]
+    inputs: InputText | ListOf[InputText]
     strategy: str = Field(default="last", description="which layers, and how they are combined")
     unit: Unit = "text"
     pooling: Pooling | None = Field(default=None, description="by default the unit's usual one")
@@ -156,19 +164,27 @@ class FeaturesRequest(Request):
     )
 
 
+def _listed(vector: Any) -> list[float] | str:  # noqa: ANN401 - an array, of servers alone
+    return vector if isinstance(vector, str | list) else vector.tolist()
+
+
+Vector = Annotated[list[float] | str, PlainSerializer(_listed)]
+"""Numbers, or their base64; a server has an array, which becomes a list when it is written."""
+
+
 class UnitVector(BaseModel):
     """A word or token, its characters, and its vector."""
 
     text: str
     start: int
     end: int
-    vector: list[float] | str
+    vector: Vector
 
 
 class Features(Answer):
     """The vector of a text, or those of its words or tokens."""
 
-    vector: list[float] | str | None = None
+    vector: Vector | None = None
     units: list[UnitVector] | None = None
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from serving.schemas.choices import Pooling
-from serving.schemas.fields import Answer, InputText, ModelAnswer, Request, example
+from serving.schemas.fields import Answer, InputText, ListOf, ModelAnswer, Request, example
 
 
 class SimilarityRequest(Request):
@@ -16,7 +16,7 @@ class SimilarityRequest(Request):
     )
 
     source: InputText
-    inputs: list[InputText]
+    inputs: ListOf[InputText]
     strategy: str = Field(default="last", description="which layers, and how they are combined")
     pooling: Pooling | None = Field(default=None, description="by default the mean of all tokens")
 
@@ -40,7 +40,7 @@ class TokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True) | example(inputs="unaffable")
 
     model: str | None = Field(default=None, description="a loaded model's name")
-    inputs: InputText | list[InputText]
+    inputs: InputText | ListOf[InputText]
     add_special_tokens: bool = Field(default=True, description="[CLS] before, [SEP] behind")
 
 
@@ -76,7 +76,7 @@ class DecodeRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True) | example(ids=[101, 102])
 
     model: str | None = Field(default=None, description="a loaded model's name")
-    ids: list[TokenId] | list[list[TokenId]]
+    ids: ListOf[TokenId] | ListOf[ListOf[TokenId]]
     skip_special_tokens: bool = Field(default=True, description="leave out [CLS] and its like")
 
 

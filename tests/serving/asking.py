@@ -19,7 +19,7 @@ def ask_at(host, port, path, body=None, *, method=None, headers=None):
     response = connection.getresponse()
     content = response.read()
     connection.close()
-    is_json = "json" in response.headers.get("Content-Type", "")
+    is_json = content and "json" in response.headers.get("Content-Type", "")
     return response.status, json.loads(content) if is_json else content, response.headers
 
 

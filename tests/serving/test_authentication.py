@@ -70,3 +70,20 @@ def test_all_below_admin_is_for_admins_whatever_is_there(guarded):
         assert server.ask(path)[0] == 401
         assert server.ask(path, headers=bearer(keys["user"]))[0] == 403
         assert server.ask(path, headers=bearer(keys["boss"]))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/explain", {"inputs": "the cat sat on a mat"}),
+        ("/v1/tokenize", {"inputs": "the cat sat on a mat"}),
+        ("/v1/decode", {"ids": [1, 2, 3, 4, 5, 6, 7]}),
+        ("/v1/features", {"inputs": "the cat sat on a mat"}),
+        ("/embed", {"inputs": [[1, 2, 3, 4, 5, 6, 7]]}),
+    ],
+)
+def test_every_route_that_reads_tokens_is_paid_for(guarded, path, body):
+    server, keys = guarded
+    assert server.ask(path, body, headers=bearer(keys["poor"]))[0] == 200
+    assert server.ask(path, body, headers=bearer(keys["poor"]))[0] == 429
+    assert server.ask("/v1/ner", BODY, headers=bearer(keys["poor"]))[0] == 429

@@ -1,11 +1,17 @@
 """Bodies that are too large or too slow are refused, and nobody else notices."""
 
+import asyncio
+import gzip
 import json
 import socket
 import threading
 import time
+import zlib
 
 import pytest
+
+from serving.body_limits import BodyLimits
+from serving.limits import Limits
 
 
 def test_a_large_body_is_refused(strict_server):
@@ -91,3 +97,154 @@ def test_nobody_computes_for_a_client_that_has_gone(server):
         free.set()
         batcher.watch = watch
     assert sum(batches) < 3000  # of more than five thousand
+
+
+ASKED = json.dumps({"model": "entities", "inputs": "a cat"}).encode()
+
+
+@pytest.mark.parametrize(
+    ("coding", "compress"),
+    [
+        ("gzip", gzip.compress),
+        ("GZip", gzip.compress),
+        ("x-gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("identity", bytes),
+        ("", bytes),
+    ],
+)
+def test_a_compressed_body_is_read(server, coding, compress):
+    wanted = server.ask("/v1/ner", ASKED)
+    assert wanted[0] == 200
+    body = compress(ASKED)
+    assert server.ask("/v1/ner", body, headers={"Content-Encoding": coding}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "status"),
+    [
+        ("br", ASKED, 415),
+        ("zstd", ASKED, 415),
+        ("gzip, gzip", gzip.compress(gzip.compress(ASKED)), 415),
+        ("é" * 100, ASKED, 415),
+        ("gzip", ASKED, 400),
+        ("gzip", gzip.compress(ASKED)[:-5], 400),
+        ("gzip", gzip.compress(ASKED) * 2, 400),
+        ("gzip", b"", 400),
+        ("deflate", gzip.compress(ASKED), 400),
+        ("gzip", gzip.compress(b" " * (3 << 20)), 413),
+        ("gzip", gzip.compress(b"[" * (1 << 20)), 400),
+        ("gzip", gzip.compress(b"0," * (1 << 20)), 413),
+        (None, gzip.compress(ASKED), 400),
+    ],
+)
+@pytest.mark.parametrize(
+    "path", ["/v1/ner", "/hf/token-classification", "/embed", "/v1/embeddings"]
+)
+def test_what_cannot_be_decompressed_is_told(server, path, coding, body, status):
+    headers = {} if coding is None else {"Content-Encoding": coding.encode("latin-1")}
+    found, problem, answered = server.ask_whole(path, body, headers=headers)
+    assert found == status, problem
+    if status == 415:
+        assert coding in str(problem) and answered["Accept-Encoding"] == "gzip, deflate"
+
+
+def passed_on(headers, body, limits=None):
+    """What comes of a request as a server passes it on: the body that the application gets."""
+    got, sent = [], []
+
+    async def app(scope, receive, send):
+        message = await receive()
+        got.append((dict(scope["headers"]), message["body"]))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    left = [{"type": "http.request", "body": body}]
+
+    async def receive():
+        return left.pop() if left else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/ner", "headers": headers}
+    asyncio.run(BodyLimits(app, limits or Limits())(scope, receive, send))
+    return sent[0]["status"], got[0] if got else None
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [
+        (b"9" * 5000, 413),
+        (b"0" * 5000 + b"2", 200),
+        (b"-1", 400),
+        (b"+2", 400),
+        (b"2, 2", 400),
+        (b"", 400),
+        (b"\xb2", 400),
+        (b"2.0", 400),
+        (b"2", 200),
+    ],
+)
+def test_a_content_length_is_a_number(length, status):
+    assert passed_on([(b"content-length", length)], b"{}")[0] == status
+
+
+def test_an_application_knows_nothing_of_compression():
+    body = gzip.compress(ASKED)
+    headers = [(b"content-encoding", b"gzip"), (b"content-length", b"%d" % len(body))]
+    status, (known, got) = passed_on([*headers, (b"x-a", b"b")], body)
+    assert status == 200 and got == ASKED
+    assert known == {b"content-length": b"%d" % len(ASKED), b"x-a": b"b"}
+
+
+LIMITS = Limits(max_items=10, max_request_tokens=100)  # 296 fields, 496 values
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"inputs": [0] * 495}, 200),
+        ({"inputs": [0] * 497}, 413),
+        ({"inputs": [[]] * 247}, 200),
+        ({"inputs": [[]] * 250}, 413),
+        ({"inputs": ["a"] * 495}, 200),
+        ({"inputs": ["a"] * 5000}, 413),
+        ({str(number): 1 for number in range(296)}, 200),
+        ({str(number): 1 for number in range(297)}, 422),
+        ({"a": [{"b": 1}] * 240}, 200),
+        ("[" * 32 + "]" * 32, 200),
+        ("[" * 33 + "]" * 33, 400),
+        ('{"a":' * 16 + "[" * 17, 400),
+        ("[]," * 33, 200),
+        ('{"a" : 1' + ', "a" : 1' * 296 + "}", 422),
+        ("9" * 399, 200),
+        ("9" * 400, 400),
+        ("[1, 2\0]", 400),
+    ],
+)
+def test_json_has_no_more_in_it_than_a_request_needs(body, status):
+    body = body if isinstance(body, str) else json.dumps(body)
+    assert passed_on([], body.encode(), LIMITS)[0] == status
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{,:"' * 1000,
+        "\\" * 999,
+        '\\"' * 999 + "\\",
+        '"],[' * 999,
+        '": ' * 999,
+        "9" * 9999,
+        "\u005b\u2028é中🎉\n" * 999,
+    ],
+)
+def test_what_stands_in_a_text_is_not_counted(text):
+    for ensure_ascii in (True, False):
+        body = json.dumps({text: [text, text]}, ensure_ascii=ensure_ascii).encode()
+        assert passed_on([], body, LIMITS) == (200, ({}, body))
+
+
+def test_other_encodings_of_json_are_refused():
+    for encoding in ("utf-16", "utf-16-le", "utf-32-be"):
+        assert passed_on([], '{"inputs": "a"}'.encode(encoding))[0] == 400

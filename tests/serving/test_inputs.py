@@ -3,7 +3,9 @@
 import pytest
 
 from bert_core.model_folder import load_model_folder
-from serving.inputs import Inputs, has_more_tokens, is_cut_into_more
+from serving.inputs import Inputs, check_texts, has_more_tokens, is_cut_into_more, num_bytes
+from serving.limits import Limits
+from serving.problems import RequestError
 
 
 def test_items_know_where_they_stand():
@@ -24,10 +26,27 @@ def test_a_text_has_at_least_the_tokens_that_are_seen(small_models, text):
     assert has_more_tokens(["a b", "c"], 2) and not has_more_tokens(["a b", "c"], 3)
 
 
-def test_tokens_are_counted_in_stretches(small_models):
+@pytest.mark.parametrize(
+    "text", ["the cat sat " * 20_000, "a" * 99 + " ", "y" * 100_000 + " cat", ""]
+)
+def test_tokens_are_counted_as_far_as_need_be(small_models, text):
     _, _, tokenizer = load_model_folder(small_models["encoder"])
-    for text in ("a cat ", "«»", "é", "", "东"):
-        many = text * 50_000
-        size = len(tokenizer.encode(many, add_special_tokens=False))
-        assert not is_cut_into_more(tokenizer, [many], size + 20)  # a word more for each stretch
-        assert not size or is_cut_into_more(tokenizer, ["a", many], size)
+    texts = [text, "the cat"]
+    num_tokens = sum(len(tokenizer.encode(each, add_special_tokens=False)) for each in texts)
+    assert not is_cut_into_more(tokenizer, texts, num_tokens)
+    if num_tokens > 50_000:
+        assert is_cut_into_more(tokenizer, texts, num_tokens - 1)
+    assert is_cut_into_more(tokenizer, texts * 2, max(num_tokens, 400)) == (num_tokens > 400)
+
+
+def test_bytes_are_those_of_utf8():
+    assert num_bytes(["a", "é", "中", "🎉"]) == 1 + 2 + 3 + 4
+
+
+def test_texts_that_are_sure_to_be_too_long_are_refused():
+    limits = Limits(max_request_tokens=10, max_body_bytes=1000)
+    check_texts(["a" * 500], limits)
+    for text, title in (("a" * 501, "Too long texts"), ("a " * 11, "Too many tokens")):
+        with pytest.raises(RequestError) as told:
+            check_texts([text], limits)
+        assert told.value.problem.status == 413 and told.value.problem.title == title

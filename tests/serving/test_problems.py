@@ -26,3 +26,10 @@ def test_an_exception_has_its_status(error, status):
 def test_who_is_turned_away_is_told_for_how_long():
     assert problem_of(OverloadedError(2.3))[1] == {"Retry-After": "3"}
     assert problem_of(OverloadedError(0.0))[1] == {"Retry-After": "1"}
+
+
+def test_what_a_client_sent_is_not_repeated_at_length():
+    problem, _ = problem_of(RequestError(404, "No", "x" * 9999, field="y" * 9999, remedy="z"))
+    assert len(problem.model_dump_json()) < 1000
+    problem, _ = problem_of(UserError("unknown strategy", "x" * 9999, "take last"))
+    assert len(problem.model_dump_json()) < 1000

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer import modules
@@ -56,12 +57,68 @@ def test_texts_and_tokens_are_told_apart(engine):
     model = engine.models["minilm"]
     ids = model.tokenizer.encode("the cat").ids
     for given, count, name in (("a", 1, "input"), (["a", "b"], 2, "input[0]"), (ids, 1, "input")):
-        inputs = texts_of(model, given, "input")
+        inputs = texts_of(model, given, "input", 100)
         assert len(inputs.items) == count and inputs.name_of(0) == name
-    assert texts_of(model, [ids, ids], "input").items == ["the cat", "the cat"]
-    assert texts_of(model, [], "input").items == []
-    with pytest.raises(RequestError, match="an id that is none"):
-        texts_of(model, [ids, [99999]], "input")
+    assert texts_of(model, [ids, ids], "input", 100).items == [ids, ids]
+    assert texts_of(model, [], "input", 100).items == []
+
+
+@pytest.mark.parametrize(
+    ("lists", "status", "field"),
+    [
+        ([[101, 102], [101, 99999]], 422, "input[1]"),
+        ([101, 99999], 422, "input"),
+        ([[101], []], 422, "input[1]"),
+        ([[101] * 60] * 2, 413, "input"),
+    ],
+)
+def test_ids_that_are_none_or_too_many_are_refused(engine, lists, status, field):
+    with pytest.raises(RequestError) as told:
+        texts_of(engine.models["minilm"], lists, "input", 100)
+    assert (told.value.problem.status, told.value.problem.field) == (status, field)
+
+
+def of_ids(engine, lists, **wanted):
+    model = engine.models["minilm"]
+    inputs = texts_of(model, lists, "input", 10_000)
+    return asyncio.run(sentence_vectors(engine, model, inputs, Wanted(**wanted)))
+
+
+def test_ids_are_computed_as_they_are(engine):
+    """The same as the encoder of sentence-transformers makes of these very ids."""
+    theirs = SentenceTransformer(str(FOLDER), device="cpu")
+    tokenizer = engine.models["minilm"].tokenizer
+    # Decoded and encoded anew, "un ##ing" and a lone "##ing" would be other tokens.
+    lists = [
+        tokenizer.encode(TEXTS[0]).ids,
+        [tokenizer.token_to_id(each) for each in ("[CLS]", "un", "##ing", "[SEP]")],
+        [tokenizer.token_to_id(each) for each in ("##ing", "cat", "[UNK]", "cat")],
+        [tokenizer.token_to_id("[SEP]")],
+    ]
+    found = of_ids(engine, lists)
+    assert found.num_tokens == [len(each) for each in lists]
+    for ids, vector in zip(lists, found.vectors, strict=True):
+        row = torch.tensor([ids])
+        asked = {"input_ids": row, "attention_mask": torch.ones_like(row)}
+        with torch.inference_mode():
+            wanted = theirs.forward(asked)["sentence_embedding"][0]
+        np.testing.assert_allclose(vector, wanted, atol=1e-5)
+    np.testing.assert_allclose(found.vectors[0], vectors(engine, TEXTS[:1]).vectors[0], atol=1e-5)
+
+
+def test_ids_are_cut_as_their_text_would_be(engine):
+    text = "".join(f"cat {number} " for number in range(300))
+    ids = engine.models["minilm"].tokenizer.encode(text).ids
+    with pytest.raises(RequestError, match=f"{len(ids)} tokens"):
+        of_ids(engine, [ids])
+    for side in ("left", "right"):
+        found, wanted = of_ids(engine, [ids], overflow=side), vectors(engine, [text], overflow=side)
+        np.testing.assert_allclose(found.vectors, wanted.vectors, atol=1e-5)
+        assert found.num_tokens == wanted.num_tokens == [len(ids)]
+        assert found.truncated == wanted.truncated == [True]
+        inner = of_ids(engine, [ids[1:-1]], overflow=side)
+        kept = ids[1:-1][-256:] if side == "left" else ids[1:-1][:256]
+        np.testing.assert_allclose(inner.vectors, of_ids(engine, [kept]).vectors, atol=1e-5)
 
 
 @pytest.fixture

@@ -84,6 +84,8 @@ def test_an_unknown_strategy_is_refused_with_the_nearest():
         find_strategy("concat_last_for")
     with pytest.raises(UserError, match="unknown strategy"):
         find_strategy("layer_x")
+    with pytest.raises(UserError, match="unknown strategy"):
+        find_strategy("layer_" + "9" * 5000)  # which int() refuses to read
     assert find_strategy("last") is STRATEGIES["last"]
     assert find_strategy("layer_3").layers_of(12) == (3,)
     with pytest.raises(UserError, match="layer_13 needs 13 layers: the model has 12"):

@@ -1,6 +1,7 @@
 import numpy as np
+import pytest
 
-from bert_core.tasks.windows import Windows, cut, max_context, slide
+from bert_core.tasks.windows import TooManyTokensError, Windows, cut, max_context, slide
 
 
 def published_windows(num_tokens, room, stride):
@@ -95,3 +96,17 @@ def test_every_token_has_one_best_window():
     within = max_context(middle).reshape(3, 320)
     assert within[1, 96:224].all(), "where the second window has most on both sides"
     assert within[0, :128].all() and within[2, 192:].all(), "seen by one window alone"
+
+
+def test_windows_are_counted_before_they_are_made():
+    lengths, rooms = some_texts()
+    beside = np.arange(len(lengths))
+    for stride in (1, 37, 128, 500):
+        windows = slide(lengths, rooms, stride)
+        num_tokens = int((windows.lengths + beside[windows.text]).sum())
+        same = slide(lengths, rooms, stride, beside=beside, max_tokens=num_tokens)
+        assert np.array_equal(same.starts, windows.starts)
+        with pytest.raises(TooManyTokensError, match=f"{num_tokens} tokens"):
+            slide(lengths, rooms, stride, beside=beside, max_tokens=num_tokens - 1)
+    with pytest.raises(TooManyTokensError):  # which would be terabytes
+        slide(np.array([10**9]), np.array([10]), 1, max_tokens=10**6)

@@ -98,3 +98,29 @@ def test_refusals_are_in_the_shape_that_clients_read(server, path, body, status)
 @pytest.mark.parametrize("path", ["/embed", "/embed_all", "/predict?model=sentiment"])
 def test_nothing_asked_is_nothing_answered(server, path):
     assert server.ask(path, {"inputs": []}) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "names"),
+    [
+        ("/embed", {"inputs": TEXT}, ("truncate", "truncation_direction", "prompt_name")),
+        ("/embed", {"inputs": TEXT}, ("normalize", "dimensions")),
+        ("/embed_all", {"inputs": TEXT}, ("truncate", "truncation_direction", "prompt_name")),
+        ("/predict?model=sentiment", {"inputs": TEXT}, ("raw_scores", "truncation_direction")),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": TEXT, "sentences": ["a"]}},
+            ("parameters",),
+        ),
+    ],
+)
+def test_null_stands_for_what_is_left_out(server, path, body, names):
+    wanted = server.ask(path, body)
+    assert wanted[0] == 200
+    assert server.ask(path, body | dict.fromkeys(names)) == wanted
+
+
+def test_ids_are_counted_as_they_are(server):
+    for inputs, count in (([7, 8], "2"), ([[7, 8], [9]], "3")):
+        assert server.ask_whole("/embed", {"inputs": inputs})[2]["X-N-Tokens"] == count
+    assert server.ask("/embed", {"inputs": [[7], []]})[0] == 422

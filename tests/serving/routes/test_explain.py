@@ -7,6 +7,9 @@ from bert_core.features.attention_maps import attention_maps
 from bert_core.features.attributions import gradient_times_input
 from bert_core.model_folder import load_model_folder
 from bert_core.tasks.classification import Classification, Text
+from serving.engine import Engine
+from serving.limits import Limits
+from serving.models import close_models, load_models
 
 TEXT = "the cat sat on a mat"
 
@@ -53,9 +56,25 @@ def test_pairs_and_numbers_are_explained(server):
         ({"model": "sentiment", "inputs": TEXT, "label": "ugly"}, "label"),
         ({"model": "encoder", "inputs": TEXT, "layers": [9]}, "layers"),
         ({"model": "encoder", "inputs": TEXT, "layers": []}, "layers"),
+        ({"model": "encoder", "inputs": TEXT, "layers": [1, 1]}, "layers"),
+        ({"model": "encoder", "inputs": TEXT, "layers": [2**70]}, "layers"),
         ({"model": "paraphrase", "inputs": TEXT}, "inputs"),
     ],
 )
 def test_what_cannot_be_explained_is_told(server, body, field):
     status, problem = server.ask("/v1/explain", body)
     assert status == 422 and problem["field"] == field, problem
+
+
+def test_an_answer_is_no_longer_than_others(small_models, start_server):
+    models = load_models({"encoder": small_models["encoder"]})
+    running = start_server(Engine(models, Limits(max_answer_numbers=200)), small_models)
+    status, problem = running.ask("/v1/explain", {"inputs": "the cat sat on a mat a mat a mat"})
+    assert status == 413 and problem["field"] == "layers"
+    assert running.ask("/v1/explain", {"inputs": "the cat"})[0] == 200  # the remedy
+    close_models(list(models.values()))
+
+
+def test_a_long_text_is_not_even_cut(server):
+    status, problem = server.ask("/v1/explain", {"model": "encoder", "inputs": "a" * 1_000_000})
+    assert status == 422 and problem["title"] == "Text too long"

@@ -1,6 +1,7 @@
 """The client of Hugging Face works unchanged, and reads what our own routes say."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -166,3 +167,44 @@ def test_refusals_are_in_the_shape_that_clients_read(server, task, body, status)
     found, content = server.ask(f"/hf/{task}", json.dumps(body))
     assert found == status
     assert list(content) == ["error"] and content["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/hf/text-classification?model=sentiment", {"inputs": "a cat"}),
+        ("/hf/token-classification?model=entities", {"inputs": "a cat"}),
+        (
+            "/hf/question-answering?model=answers",
+            {"inputs": {"question": "cat", "context": "the cat sat"}},
+        ),
+        ("/hf/feature-extraction?model=encoder", {"inputs": "a cat"}),
+        ("/hf/fill-mask?model=encoder", {"inputs": "a [MASK]"}),
+        (
+            "/hf/sentence-similarity?model=encoder",
+            {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+        ),
+    ],
+)
+def test_null_stands_for_what_is_left_out(server, path, body):
+    wanted = server.ask(path, body)
+    assert wanted[0] == 200
+    assert server.ask(path, body | {"parameters": None, "options": None}) == wanted
+    document = server.ask("/openapi.json")[1]["components"]["schemas"]
+    schema = server.ask("/openapi.json")[1]["paths"][path.split("?")[0]]["post"]["requestBody"]
+    name = schema["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    for each in document[name]["properties"].get("parameters", {}).get("anyOf", []):
+        fields = document.get(each.get("$ref", "").rpartition("/")[2], {}).get("properties", {})
+        found = server.ask(path, body | {"parameters": dict.fromkeys(fields)})
+        assert found == wanted, fields.keys()
+
+
+def test_windows_are_counted_before_they_are_made(server):
+    body = {"inputs": {"question": "cat", "context": "the cat sat on " * 2000}}
+    body["parameters"] = {"doc_stride": 10_000, "max_seq_len": 384}
+    begin = time.perf_counter()
+    status, problem = server.ask("/hf/question-answering?model=answers", body)
+    assert status == 413 and "overlap" in problem["error"]
+    assert time.perf_counter() - begin < 5
+    body["inputs"]["context"] = "the cat sat on " * 5  # the remedy
+    assert server.ask("/hf/question-answering?model=answers", body)[0] == 200

@@ -70,3 +70,20 @@ def test_mistakes_are_those_that_the_client_knows(client, body, kind, param):
         client.embeddings.create(**body)
     assert told.value.param == param
     assert told.value.type == "invalid_request_error"
+
+
+def test_tokens_are_computed_and_counted_as_they_are(client):
+    one, other = (
+        client.embeddings.create(model="encoder", input=ids)
+        for ids in ([[7, 8, 9]], [[8, 7, 9, 9]])
+    )
+    assert one.usage.prompt_tokens == 3 and other.usage.prompt_tokens == 4
+    assert not np.allclose(one.data[0].embedding, other.data[0].embedding)
+
+
+def test_null_stands_for_what_is_left_out(server):
+    body = {"model": "encoder", "input": TEXTS}
+    wanted = server.ask("/v1/embeddings", body)
+    nulls = dict.fromkeys(("encoding_format", "dimensions", "user"))
+    assert server.ask("/v1/embeddings", body | nulls) == wanted
+    assert wanted[0] == 200

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 from registered_versions import other_weights
 
 from bert_core.lineage import Lineage
@@ -102,3 +103,14 @@ def test_what_a_model_can_be_asked_and_who_stands_beside_it(
     assert mood["shadow"]["version"] == models["shadow"].version != mood["version"]
     assert str(tmp_path) not in json.dumps(info)
     close_models(list(models.values()))
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/ready", "/info", "/metrics", "/v1/models", "/docs", "/openapi.json", "/"]
+)
+def test_probes_may_ask_by_head(server, path):
+    status, body, headers = server.ask_whole(path, method="HEAD")
+    assert status == 200 and body == b""
+    assert headers["Content-Type"] == server.ask_whole(path)[2]["Content-Type"]
+    assert server.ask("/nothing", method="HEAD")[0] == 404
+    assert "head" not in server.ask("/openapi.json")[1]["paths"].get(path, {})

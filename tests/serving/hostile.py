@@ -1,0 +1,475 @@
+"""Requests that are small and cost a lot, for every route, and a server that they are watched at.
+
+While one is answered another client asks `/health` again and again, and the memory of the server's
+process is read.
+"""
+
+import http.client
+import json
+import statistics
+import threading
+import time
+from dataclasses import dataclass, field
+
+import psutil
+import torch
+
+from bert_core.config import ModelConfig
+from bert_core.model.bert import Bert
+from bert_core.model_folder import save_model_folder
+from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
+
+BODY_BYTES = 2 << 20
+"""What the default limits let in."""
+
+POSTED = {
+    "/v1/classify": {"model": "sentiment", "inputs": "cat"},
+    "/v1/ner": {"model": "entities", "inputs": "cat"},
+    "/v1/qa": {"model": "answers", "inputs": {"question": "cat", "context": "a cat"}},
+    "/v1/features": {"model": "wide", "inputs": "cat"},
+    "/v1/fill-mask": {"model": "wide", "inputs": "a [MASK]"},
+    "/v1/next-sentence": {"model": "wide", "inputs": {"text": "a", "text_pair": "b"}},
+    "/v1/pseudo-perplexity": {"model": "wide", "inputs": "cat"},
+    "/v1/similarity": {"model": "wide", "source": "cat", "inputs": ["cat"]},
+    "/v1/tokenize": {"model": "wide", "inputs": "cat"},
+    "/v1/decode": {"model": "wide", "ids": [5, 6]},
+    "/v1/explain": {"model": "wide", "inputs": "cat"},
+    "/hf/text-classification?model=sentiment": {"inputs": "cat"},
+    "/hf/token-classification?model=entities": {"inputs": "cat"},
+    "/hf/question-answering?model=answers": {"inputs": {"question": "cat", "context": "a cat"}},
+    "/hf/feature-extraction?model=wide": {"inputs": "cat"},
+    "/hf/fill-mask?model=wide": {"inputs": "a [MASK]"},
+    "/hf/sentence-similarity?model=wide": {
+        "inputs": {"source_sentence": "cat", "sentences": ["cat"]}
+    },
+    "/embed?model=wide": {"inputs": "cat"},
+    "/embed_all?model=wide": {"inputs": "cat"},
+    "/predict?model=sentiment": {"inputs": "cat"},
+    "/similarity?model=wide": {"inputs": {"source_sentence": "cat", "sentences": ["cat"]}},
+    "/v1/embeddings": {"model": "wide", "input": "cat"},
+    "/webhooks/mlflow": {
+        "entity": "model_version_alias",
+        "action": "created",
+        "data": {"name": "a"},
+    },
+}
+"""A request of each route that takes a body by POST, by its address."""
+
+PUT = {"/admin/traffic/wide/canary": {"model": "models:/a@b", "share": 0.5}}
+ROUTES_OF_TEXTS = [each for each in POSTED if each not in ("/v1/decode", "/webhooks/mlflow")]
+
+GOT = (
+    *("/", "/playground/app.js", "/docs", "/swagger/swagger-ui.css", "/openapi.json"),
+    *("/health", "/ready", "/info", "/metrics", "/v1/models", "/v1/models/wide", "/admin/traffic"),
+)
+DELETED = ("/admin/traffic/wide/canary",)
+
+
+def write_wide_encoder(folder):
+    """An encoder whose answers are as long as those of BERT-base, and that computes quickly."""
+    words = ["the", "cat", "a", "sat", *(chr(each) for each in range(33, 127))]
+    words += [f"##{chr(each)}" for each in range(97, 123)] + [
+        chr(each) for each in range(0x4E00, 0x4F00)
+    ]
+    entries = dict.fromkeys([*SPECIAL_TOKENS, *words])
+    entries |= dict.fromkeys(f"word{number}" for number in range(30_522 - len(entries)))
+    vocabulary = {entry: number for number, entry in enumerate(entries)}
+    config = ModelConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=24,
+        intermediate_size=64,
+        max_position_embeddings=512,
+    )
+    torch.manual_seed(0)
+    tokenizer = wordpiece_tokenizer(vocabulary, lowercase=True)
+    save_model_folder(folder, Bert.for_pretraining(config), tokenizer, card="")
+    return folder
+
+
+def text_field(body):
+    """The field in which a request's texts stand."""
+    return next(name for name in ("inputs", "input", "ids", "data", "model") if name in body)
+
+
+def filled(count, entry):
+    """JSON of a list with so many entries, itself JSON."""
+    return "[" + ",".join([entry] * count) + "]"
+
+
+def shapes(body):
+    """What makes bodies that have little sense and much of something, by what they are."""
+    name = text_field(body)
+    others = {key: value for key, value in body.items() if key != name}
+
+    def having(value, **more):
+        """The body with JSON as its texts."""
+        rest = json.dumps(others | more)[1:-1]
+        return f'{{"{name}": {value}{", " if rest else ""}{rest}}}'
+
+    size = BODY_BYTES - 1000
+    nested = "[" * 300 + "]" * 300
+    return {
+        "numbers": lambda: having(filled(size // 2, "0")),
+        "numbers, fewer": lambda: having(filled(30_000, "0")),
+        "fractions": lambda: having(filled(size // 4, "0.5")),
+        "nulls": lambda: having(filled(size // 5, "null")),
+        "lists": lambda: having(filled(size // 3, "[]")),
+        "lists of lists of numbers": lambda: having(filled(size // 8, "[[0.5]]")),
+        "lists of mixed kinds": lambda: having(filled(size // 14, '[1,"a",{"b":2}]')),
+        "objects": lambda: having(filled(size // 3, "{}")),
+        "objects, fewer": lambda: having(filled(10_000, "{}")),
+        "objects with a field": lambda: having(filled(size // 8, '{"a":1}')),
+        "texts": lambda: having(filled(size // 4, '"a"')),
+        "texts, fewer": lambda: having(filled(30_000, '"a"')),
+        "pairs as lists": lambda: having(filled(size // 12, '["a","b"]')),
+        "empty texts": lambda: having(filled(size // 3, '""')),
+        "texts with a wrong one last": lambda: having(filled(30_000, '"a"')[:-1] + ",1]"),
+        "unknown fields": lambda: having('"a"', **{f"f{number}": 1 for number in range(150_000)}),
+        "unknown fields, fewer": lambda: having(
+            '"a"', **{f"f{number}": 1 for number in range(10_000)}
+        ),
+        "one field again and again": lambda: (
+            "{" + f'"{name}":1,' * (size // 12) + f'"{name}":"a"}}'
+        ),
+        "fields within": lambda: having("{" + ",".join(f'"f{n}":1' for n in range(100_000)) + "}"),
+        "a field with a long name": lambda: having('"a"', **{"f" * 1_000_000: 1}),
+        "a model with a long name": lambda: having('"a"', model="m" * 1_000_000),
+        "deep": lambda: having("[" * 300_000 + "]" * 300_000),
+        "deep, and many": lambda: having(filled(2000, nested)),
+        "deep objects": lambda: having('{"a":' * 150_000 + "1" + "}" * 150_000),
+        "a long number": lambda: having("9" * size),
+        "long numbers": lambda: having(filled(size // 4301, "9" * 4300)),
+        "a long fraction": lambda: having("0." + "9" * size),
+        "a huge exponent": lambda: having("1e" + "9" * 1000),
+        "escapes": lambda: having('"' + "\\u00e9" * (size // 6) + '"'),
+        "quotes": lambda: having('"' + '\\"' * (size // 2) + '"'),
+        "halves of characters": lambda: having('"' + "\\ud83d" * (size // 6) + '"'),
+        "spaces": lambda: " " * size,
+        "nothing": lambda: "",
+        "a list": lambda: filled(size // 2, "0"),
+        "another encoding": lambda: having(filled(30_000, "0")).encode("utf-16"),
+        "a broken end": lambda: having(filled(size // 2, "0"))[:-2],
+    }
+
+
+def texts():
+    """Texts that cost much for their size."""
+    size = BODY_BYTES - 1000
+    return {
+        "one word": "a" * size,
+        "words of 100 letters": ("a" * 99 + " ") * (size // 100),
+        "short words": "a " * 32_000,
+        "signs": "." * 32_000,
+        "spaces": " " * size,
+        "Chinese": "中" * 30_000,
+        "Hangul": "각" * (size // 3),
+        "combining marks": "a" + "\u0301" * (size // 2),
+        "emoji": "👩‍🚀" * (size // 11),
+        "zero-width joiners": "\u200d" * (size // 3),
+        "NUL": "\0" * (size // 6),
+        "Greek with marks": "\u1f82" * (size // 3),
+        "[MASK] and words": "[MASK] a " * 10_000,
+    }
+
+
+def having_text(path, text):
+    """The request of a route with another text wherever it has one."""
+    body = POSTED[path]
+    name = text_field(body)
+    given = body[name]
+    if isinstance(given, dict):
+        given = {key: [text] if isinstance(each, list) else text for key, each in given.items()}
+    else:
+        given = [text] if isinstance(given, list) else text
+    has_windows = path in WINDOWED
+    return body | {name: given} | ({"overflow": "window"} if has_windows else {})
+
+
+WINDOWED = (
+    *("/v1/classify", "/v1/ner", "/v1/qa", "/v1/features", "/v1/fill-mask", "/v1/next-sentence"),
+    *("/v1/pseudo-perplexity", "/v1/similarity"),
+)
+
+
+def random_body(body, choose):
+    """A request in which something at random stands, up to a megabyte of it, or in its place."""
+
+    def value(left):
+        kinds = [
+            0,
+            -1,
+            2**63,
+            1e300,
+            0.5,
+            True,
+            None,
+            "",
+            "a",
+            "[MASK]",
+            "\u0301",
+            "\x00",
+            "中" * 9,
+        ]
+        if not left or choose.random() < 0.3:
+            return choose.choice(kinds)
+        if choose.random() < 0.2:
+            return choose.choice("a.中 \u200d") * 10 ** choose.randrange(7)
+        count = 4 ** choose.randrange(9 if left > 2 else 4)
+        some = [value(left - 1) for _ in range(min(count, 5))]
+        if choose.random() < 0.5:
+            return choose.choices(some, k=count)
+        return {f"{choose.choice(sorted(body))}{number or ''}": some[0] for number in range(count)}
+
+    return body | {choose.choice([*body, "overflow", "parameters", "top_k", "x"]): value(4)}
+
+
+def costly():
+    """Requests whose work is far more than their size says: address, body."""
+    long = "the cat sat " * 2500
+    question = {"question": "cat", "context": long}
+    wide = {"model": "wide"}
+    many_masks = "[MASK] " * 100
+    return {
+        "qa, windows one token apart": (
+            "/hf/question-answering?model=answers",
+            {"inputs": question, "parameters": {"doc_stride": 10_000}},
+        ),
+        "qa, short rows": (
+            "/hf/question-answering?model=answers",
+            {
+                "inputs": question,
+                "parameters": {"max_seq_len": 8, "doc_stride": 7, "top_k": 1000},
+            },
+        ),
+        "qa, long questions": (
+            "/hf/question-answering?model=answers",
+            {
+                "inputs": [{"question": long, "context": long}] * 5,
+                "parameters": {"max_question_len": 10**9, "max_seq_len": 10**9},
+            },
+        ),
+        "qa, many answers": (
+            "/v1/qa",
+            {
+                "model": "answers",
+                "inputs": {"question": "cat", "context": "the cat sat " * 1500},
+                "overflow": "window",
+                "top_k": 100,
+                "max_answer_length": 512,
+            },
+        ),
+        "ner, sub-words": (
+            "/v1/ner",
+            {"model": "entities", "inputs": long, "overflow": "window", "aggregation": "none"},
+        ),
+        "ner, a stride": (
+            "/hf/token-classification?model=entities",
+            {"inputs": long, "parameters": {"stride": 1, "aggregation_strategy": "none"}},
+        ),
+        "classify, windows": (
+            "/v1/classify",
+            {"model": "sentiment", "inputs": [long] * 2, "overflow": "window"},
+        ),
+        "classify, many": ("/v1/classify", {"model": "sentiment", "inputs": ["cat"] * 256}),
+        "features of tokens": (
+            "/v1/features",
+            wide | {"inputs": "cat " * 10_000, "unit": "token", "overflow": "window"},
+        ),
+        "features of tokens in base64": (
+            "/v1/features",
+            wide
+            | {
+                "inputs": "cat " * 10_000,
+                "unit": "token",
+                "overflow": "window",
+                "encoding": "base64",
+            },
+        ),
+        "features of layers": (
+            "/v1/features",
+            wide
+            | {
+                "inputs": "cat " * 2500,
+                "unit": "word",
+                "overflow": "window",
+                "strategy": "concat_last_four",
+            },
+        ),
+        "all layers": (
+            "/v1/features",
+            wide
+            | {"inputs": "cat " * 10_000, "strategy": "weighted_sum_all", "overflow": "window"},
+        ),
+        "a strategy of many digits": (
+            "/v1/features",
+            wide | {"inputs": "cat", "strategy": "layer_" + "9" * 5000},
+        ),
+        "a strategy of a megabyte": (
+            "/v1/features",
+            wide | {"inputs": "cat", "strategy": "s" * 1_000_000},
+        ),
+        "all tokens' states": ("/embed_all?model=wide", {"inputs": ["cat " * 500] * 20}),
+        "all texts' vectors": ("/embed?model=wide", {"inputs": ["cat"] * 256}),
+        "ids": ("/embed?model=wide", {"inputs": [[7] * 500] * 15}),
+        "too many ids": ("/v1/embeddings", wide | {"input": [[7] * 500] * 66}),
+        "one list of ids": ("/v1/embeddings", wide | {"input": [7] * 32_000}),
+        "empty ids": ("/embed?model=wide", {"inputs": [[]] * 200}),
+        "many masks": ("/v1/fill-mask", wide | {"inputs": many_masks, "top_k": 1000}),
+        "many masks of Hugging Face": (
+            "/hf/fill-mask?model=wide",
+            {"inputs": many_masks, "parameters": {"top_k": 1000}},
+        ),
+        "masks of a long text": (
+            "/v1/fill-mask",
+            wide | {"inputs": "[MASK] " * 30 + "cat " * 4000, "top_k": 30, "overflow": "window"},
+        ),
+        "targets": ("/v1/fill-mask", wide | {"inputs": "a [MASK]", "targets": ["cat"] * 300_000}),
+        "targets, fewer": (
+            "/v1/fill-mask",
+            wide | {"inputs": "a [MASK]", "targets": ["cat"] * 30_000},
+        ),
+        "unknown targets": (
+            "/hf/fill-mask?model=wide",
+            {
+                "inputs": "a [MASK]",
+                "parameters": {"targets": [f"unknown{each}" for each in range(60_000)]},
+            },
+        ),
+        "a target of a megabyte": (
+            "/v1/fill-mask",
+            wide | {"inputs": "a [MASK]", "targets": ["cat " * 250_000]},
+        ),
+        "pseudo-perplexity": ("/v1/pseudo-perplexity", wide | {"inputs": "cat " * 90}),
+        "pseudo-perplexity, long": (
+            "/v1/pseudo-perplexity",
+            wide | {"inputs": "cat " * 30_000, "overflow": "window", "masking": "rest_of_word"},
+        ),
+        "tokens": ("/v1/tokenize", wide | {"inputs": "a " * 32_000}),
+        "tokens of long words": ("/v1/tokenize", wide | {"inputs": ("a" * 99 + " ") * 300}),
+        "ids to decode": ("/v1/decode", wide | {"ids": [7] * 32_768}),
+        "lists to decode": ("/v1/decode", wide | {"ids": [[7]] * 30_000}),
+        "explain": ("/v1/explain", wide | {"inputs": "cat " * 126}),
+        "explain, a layer again and again": (
+            "/v1/explain",
+            wide | {"inputs": "cat " * 126, "layers": [1] * 1000},
+        ),
+        "explain, no such layer": ("/v1/explain", wide | {"inputs": "cat", "layers": [10**18]}),
+        "labels to ignore": (
+            "/hf/token-classification?model=entities",
+            {"inputs": "cat", "parameters": {"ignore_labels": ["O"] * 60_000}},
+        ),
+        "options": (
+            "/hf/fill-mask?model=wide",
+            {"inputs": "a [MASK]", "options": {str(n): [n] for n in range(50_000)}},
+        ),
+        "parameters of similarity": (
+            "/hf/sentence-similarity?model=wide",
+            POSTED["/hf/sentence-similarity?model=wide"]
+            | {"parameters": dict.fromkeys(map(str, range(50_000)))},
+        ),
+        "similar sentences": (
+            "/v1/similarity",
+            wide | {"source": "cat", "inputs": ["cat " * 20] * 255},
+        ),
+        "a label of a megabyte": (
+            "/v1/explain",
+            {"model": "sentiment", "inputs": "cat", "label": "l" * 1_000_000},
+        ),
+    }
+
+
+@dataclass
+class Watched:
+    """What was seen while a request was answered: seconds of `/health`, bytes of memory."""
+
+    status: int
+    seconds: float
+    answer_bytes: int
+    health: list[float] = field(default_factory=list)
+    most_bytes: int = 0
+
+    @property
+    def median(self):
+        """Of the latencies of `/health`, seconds."""
+        return statistics.median(self.health)
+
+    def __str__(self):
+        """A line for people."""
+        return (
+            f"{self.status} in {self.seconds:6.2f} s, {self.answer_bytes:9d} bytes,"
+            f" health {1e3 * self.median:5.1f} ms, worst {1e3 * max(self.health):6.1f} ms"
+        )
+
+
+class Watch:
+    """Asks a server's `/health` all the time, on a connection of its own."""
+
+    def __init__(self, port, pid):
+        self.port = port
+        self.at_rest = 0
+        self._process = psutil.Process(pid)
+        self._ended = threading.Event()
+        self._seen = Watched(0, 0.0, 0)
+        self._thread = threading.Thread(target=self._go_on)
+        self._thread.start()
+
+    def close(self):
+        """Ends it."""
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def resident(self):
+        """Bytes of the server's process."""
+        return self._process.memory_info().rss
+
+    def rest(self):
+        """From here on memory is compared with what it is now."""
+        self.idle(0.3)
+        self.at_rest = self.resident
+
+    def idle(self, seconds):
+        """The longest that `/health` takes while nobody else asks anything."""
+        self._seen = seen = Watched(200, seconds, 0)
+        time.sleep(seconds)
+        return max(seen.health, default=seconds)
+
+    def ask(self, path, body=None, method=None, headers=None):
+        """Has a request answered, and what was seen meanwhile."""
+        if body is not None and not isinstance(body, bytes):
+            body = (body if isinstance(body, str) else json.dumps(body)).encode()
+        kind = {"Content-Type": "application/json"} if body is not None else {}
+        self._seen = seen = Watched(0, 0.0, 0, most_bytes=self.resident)
+        begin = time.perf_counter()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=100)
+        try:
+            connection.request(
+                method or ("GET" if body is None else "POST"), path, body, kind | (headers or {})
+            )
+            response = connection.getresponse()
+            seen.status = response.status
+            seen.answer_bytes = len(response.read())
+        finally:
+            connection.close()
+        seen.seconds = time.perf_counter() - begin
+        while not seen.health:
+            time.sleep(0.001)
+        return seen
+
+    def _go_on(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=100)
+        while not self._ended.is_set():
+            seen = self._seen
+            begin = time.perf_counter()
+            try:
+                connection.request("GET", "/health")
+                connection.getresponse().read()
+            except (OSError, http.client.HTTPException):
+                connection.close()  # the server has closed it between two questions
+                continue
+            seen.health.append(time.perf_counter() - begin)
+            seen.most_bytes = max(seen.most_bytes, self.resident)
+            time.sleep(0.004)
+        connection.close()
