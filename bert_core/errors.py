@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from difflib import get_close_matches
 
+_LONGEST = 2000
+
 
 class UserError(Exception):
     """A mistake in the input or the surroundings, said in one line.
@@ -12,7 +14,7 @@ class UserError(Exception):
     """
 
     def __init__(self, what: str, where: str, remedy: str) -> None:
-        super().__init__(f"{what}: {where} ({remedy})")
+        super().__init__(_in_one_line(f"{what}: {where} ({remedy})"))
         self.what = what
         self.where = where
         self.remedy = remedy
@@ -20,6 +22,13 @@ class UserError(Exception):
     def __reduce__(self) -> tuple[type["UserError"], tuple[str, str, str]]:
         """Lets the error cross process borders: its three parts rebuild it."""
         return type(self), (self.what, self.where, self.remedy)
+
+
+def _in_one_line(message: str) -> str:
+    """The message without line ends, and no longer than a few, whatever a file has put into it."""
+    line = " ".join(message.splitlines())
+    cut = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return cut.encode("utf-8", "backslashreplace").decode()
 
 
 def nearest(name: str, known: Collection[str]) -> str:

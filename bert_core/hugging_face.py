@@ -5,6 +5,7 @@ Ours fuses query, key and value into one matrix; theirs keeps three.
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,6 +119,11 @@ def from_hugging_face(
     if is_decoder:
         return {_renamed(name, _MASKED_TOKEN, _NEXT_TOKEN): each for name, each in ours.items()}
     return ours
+
+
+def by_full_name(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under the names of `BertForPreTraining`, of names that may lack their `bert.`."""
+    return {_full_name(name): each for name, each in named.items()}
 
 
 def _renamed(name: str, old: str, new: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -25,12 +25,18 @@ from bert_core.hugging_face import from_hugging_face, to_hugging_face
 from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert
 from bert_core.model.encoder import Encoder, SinusoidalPositions
-from bert_core.tokenizer import load_tokenizer, save_tokenizer
+from bert_core.strict_json import first_fault, is_plain_name, read_bounded, read_json_object
+from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
+from bert_core.weights_header import check_header, read_weights_header
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
 
 _POSITIONS = "encoder.embeddings.position.weight"
+
+_MOST_CHECKSUM_BYTES = 1 << 20
+_READ = ("*.safetensors", "tokenizer.json", "vocab.txt", EXAMPLE)
+"""Files that a list of checksums has to name where they are there."""
 
 _REQUIRED = {
     "model_type": "bert",
@@ -44,6 +50,14 @@ _REQUIRED = {
 
 class ModelFolderError(UserError):
     """A model folder that is missing, damaged, or holds something other than a BERT encoder."""
+
+
+class _OfTasks(BaseModel):
+    """What config.json says for tasks, besides the architecture; they read it as it is."""
+
+    architectures: list[str] | None = None
+    problem_type: str | None = None
+    id2label: dict[str, str | int | float] | None = None
 
 
 def save_model_folder(
@@ -117,9 +131,9 @@ def load_model_folder(
     )
     model = _read_model(folder, config)
     tokenizer = load_tokenizer(folder)
-    if tokenizer.get_vocab_size() > config.vocab_size:
+    if num_embeddings(tokenizer) > config.vocab_size:
         raise ModelFolderError(
-            f"the tokenizer has {tokenizer.get_vocab_size()} words, the model {config.vocab_size}",
+            f"the tokenizer has {num_embeddings(tokenizer)} words, the model {config.vocab_size}",
             str(folder),
             "restore the tokenizer that the model was trained with",
         )
@@ -181,31 +195,41 @@ def _verify_checksums(folder: Path) -> None:
     path = folder / CHECKSUMS
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    remedy = "restore the file, or export the model again"
+    content = read_bounded(path, remedy, error=ModelFolderError, max_bytes=_MOST_CHECKSUM_BYTES)
+    found = set()
+    for line in content.decode(errors="replace").splitlines():
         expected, _, name = line.partition("  ")
-        listed = folder / Path(name).name
+        if not is_plain_name(name):
+            raise ModelFolderError("damaged list of checksums", str(path), remedy)
+        found.add(name)
+        listed = folder / name
         if not listed.is_file() or file_sha256(listed) != expected:
-            raise ModelFolderError(
-                "damaged model folder", str(listed), "restore the file, or export the model again"
-            )
+            raise ModelFolderError("damaged model folder", str(listed), remedy)
+    read = (CONFIG, *(each.name for kind in _READ for each in folder.glob(kind)))
+    unlisted = [name for name in read if name not in found]
+    if unlisted:
+        raise ModelFolderError(
+            "a list of checksums that is not whole", f"{path} lacks {unlisted[0]}", remedy
+        )
 
 
 def _read_config(path: Path) -> ModelConfig:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json_object(path, error=ModelFolderError)
         for name, required in _REQUIRED.items():
             if values.get(name, required) != required:
                 raise ModelFolderError(
-                    f"{name} {values[name]!r} is not computed here",
+                    f"{name} {str(values[name])[:60]!r} is not computed here",
                     str(path),
                     f"only {name} {required!r} is",
                 )
-        return ModelConfig(
-            **{name: values[name] for name in ModelConfig.model_fields & values.keys()}
-        )
-    except (ValidationError, ValueError, AttributeError) as error:
-        first_line = str(error).splitlines()[0]
-        raise ModelFolderError("damaged model configuration", str(path), first_line) from error
+        _OfTasks.model_validate(values, strict=True)
+        known = {name: values[name] for name in ModelConfig.model_fields & values.keys()}
+        return ModelConfig.model_validate(known, strict=True)
+    except ValidationError as error:
+        fault = first_fault(error)
+        raise ModelFolderError("damaged model configuration", str(path), fault) from error
 
 
 def _read_model(folder: Path, config: ModelConfig) -> Bert:
@@ -216,7 +240,9 @@ def _read_model(folder: Path, config: ModelConfig) -> Bert:
         )
         raise ModelFolderError("no weights", str(path), remedy)
     try:
+        check_header(read_weights_header(path), config)
         state = from_hugging_face(load_file(path), is_decoder=config.is_decoder)
+        _check_head_sizes(state, config)
         if config.position_embedding == "sinusoidal":
             del state[_POSITIONS]
         names = [name for name in HEADS if any(key.startswith(f"heads.{name}.") for key in state)]
@@ -226,21 +252,38 @@ def _read_model(folder: Path, config: ModelConfig) -> Bert:
             weight = state.get(f"heads.{name}.linear.weight")
             if weight is not None:
                 model.add_task_head(name, len(weight))
-        prefix = f"heads.{FEATURE_TAGGER}."
-        tagger = {
-            name.removeprefix(prefix): each
-            for name, each in state.items()
-            if name.startswith(prefix)
-        }
+        tagger = _weights_of_tagger(state)
         if tagger:
             model.heads[FEATURE_TAGGER] = FeatureTagger.from_weights(tagger, config)
         model.load_state_dict(state)
-    except (SafetensorError, RuntimeError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, RuntimeError, KeyError, ValueError, IndexError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelFolderError(
             "weights that are damaged or not of this model", str(path), reason
         ) from error
     return model
+
+
+def _check_head_sizes(state: Mapping[str, Tensor], config: ModelConfig) -> None:
+    """Raises `ValueError` for heads that would be larger than their weights are."""
+    for name in TASK_HEADS:
+        weight = state.get(f"heads.{name}.linear.weight")
+        if weight is not None and (weight.shape[1:] != (config.hidden_size,) or not len(weight)):
+            raise ValueError(f"a {name} of the shape {list(weight.shape)}")
+    tagger = _weights_of_tagger(state)
+    if tagger:
+        with torch.device("meta"):
+            expected = FeatureTagger.from_weights(tagger, config).state_dict()
+        for name, weight in tagger.items():
+            if name not in expected or weight.shape != expected[name].shape:
+                raise ValueError(f"{name} of a tagger, of the shape {list(weight.shape)}")
+
+
+def _weights_of_tagger(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"heads.{FEATURE_TAGGER}."
+    return {
+        name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)
+    }
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

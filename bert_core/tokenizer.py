@@ -22,6 +22,7 @@ from tokenizers import (
 )
 
 from bert_core.errors import UserError
+from bert_core.tokenizer_file import read_tokenizer_file
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """In the order of their ids in a vocabulary trained here."""
@@ -183,7 +184,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise TokenizerError("no tokenizer", str(path), "give a vocab.txt or a tokenizer.json")
     try:
         if path.suffix == ".json":
-            tokenizer = Tokenizer.from_file(str(path))
+            tokenizer = read_tokenizer_file(path, TokenizerError)
         else:
             tokenizer = _from_vocabulary_file(path)
     except UserError:

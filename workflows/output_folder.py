@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_core.errors import UserError
+from bert_core.strict_json import read_json_object
 from bert_core.text.reading.sources import CorpusPart
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
 from workflows.settings import differences
+
+_FRESH = "give another --output, or --fresh to start over"
 
 WORK_NAME = ".preparing"
 PLAN_NAME = "plan.json"
@@ -63,7 +66,7 @@ def is_finished(output: Path, plan: dict[str, Any], *, fresh: bool) -> bool:
     if fresh:
         _rename_old(output)
         return False
-    old = json.loads(found[0].read_bytes()) if found else {}
+    old = read_json_object(found[0], _FRESH) if found else {}
     if old != plan:
         changed = differences(old.get("settings", {}), plan["settings"])
         what = "; ".join(changed) or "the files it is made of have changed"

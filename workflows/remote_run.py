@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError
+from bert_core.strict_json import is_plain_path
 from bert_core.training import sealed_folder
 from bert_core.training.checkpoint_names import (
+    NEEDED,
     checkpoint_name,
     checkpoint_step,
     committed_checkpoints,
@@ -199,14 +201,20 @@ class RemoteRun:
         if final.exists():
             # Whole is not enough: what a lost upload left here may differ from it in the last bit.
             manifest = self._remote.read(f"{source}/{MANIFEST}")
-            if sealed_folder.damage(final) is None and (final / MANIFEST).read_bytes() == manifest:
+            if (
+                sealed_folder.damage(final, NEEDED) is None
+                and (final / MANIFEST).read_bytes() == manifest
+            ):
                 return None
             sealed_folder.remove(final)
         temporary = sealed_folder.temporary_folder(final)
         try:
             for file in self._remote.names(source):
-                self._remote.download(file, temporary / file.removeprefix(f"{source}/"))
-            fault = sealed_folder.damage(temporary)
+                name = file.removeprefix(f"{source}/")
+                if not is_plain_path(name):
+                    return f"it has a file named {name[:60]!r}"
+                self._remote.download(file, temporary / name)
+            fault = sealed_folder.damage(temporary, NEEDED)
             if fault is None:
                 temporary.rename(final)
             return fault

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
+from bert_core.strict_json import read_json, read_json_object
 from workflows.settings import differences
 
 if TYPE_CHECKING:
@@ -194,6 +195,12 @@ def write_atomically(path: Path, text: str) -> None:
     beside.replace(path)
 
 
+def read_seconds(path: Path) -> float:
+    """The time that `write_atomically` has written as a number of JSON; 0 without the file."""
+    seconds = read_json(path) if path.exists() else 0.0
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
+
+
 def _lock(descriptor: int, name: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,7 +211,7 @@ def _lock(descriptor: int, name: str) -> None:
 
 
 def _refuse_another_recipe(folder: RunFolder, recipe: dict[str, Any]) -> None:
-    earlier = json.loads(folder.recipe.read_text(encoding="utf-8"))
+    earlier = read_json_object(folder.recipe, "give another --name, or --fresh to start over")
     changed = differences(earlier, json.loads(json.dumps(recipe)))
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""

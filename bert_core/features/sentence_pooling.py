@@ -3,13 +3,13 @@
 Public servers of embeddings follow these files, so that their clients need not say it.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bert_core.errors import UserError
 from bert_core.features.units import Pooling
+from bert_core.strict_json import read_json
 
 _MODULES = "modules.json"
 _LIMITS = "sentence_bert_config.json"
@@ -79,7 +79,4 @@ def _mode(config: Any, path: Path) -> Pooling:  # noqa: ANN401 - whatever JSON h
 
 
 def _read(path: Path) -> Any:  # noqa: ANN401 - whatever JSON holds
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot be read ({error})", str(path), "restore the folder") from error
+    return read_json(path, "restore the folder")

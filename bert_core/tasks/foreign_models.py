@@ -1,6 +1,5 @@
 """Fine-tuned model folders that `transformers` wrote: config.json goes in, the task comes out."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from bert_core.model.bert import Bert
 from bert_core.model.heads import Classifier, Span
 from bert_core.model_folder import ModelFolderError
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.glue import GlueTask
@@ -123,7 +123,7 @@ def _max_length(task: Task, folder: Path, model: Bert) -> int:
     """What the tokenizer was made for, as far as there are positions for it."""
     positions = model.config.max_position_embeddings
     path = folder / "tokenizer_config.json"
-    written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    written = read_json_object(path) if path.is_file() else {}
     length = written.get("model_max_length")
     # Where nobody said it, `transformers` writes a number of 31 digits.
     longest = length if isinstance(length, int) and 8 <= length <= positions else positions

@@ -27,3 +27,9 @@ def test_the_nearest_name():
     fields = ["oven.degrees", "oven.minutes", "flour"]
     assert nearest("oven.degres", fields) == ", did you mean oven.degrees"
     assert nearest("minute", fields) == ", did you mean oven.minutes"
+
+
+def test_a_message_is_one_line_whatever_a_file_has_put_into_it():
+    error = UserError("a label a\nb", f"a\r\u2028{'x' * 10_000}", "mend \ud800 it")
+    assert len(str(error)) < 2100 and len(str(error).splitlines()) == 1
+    str(UserError("a", "b", "\ud800")).encode()

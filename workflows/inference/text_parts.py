@@ -19,6 +19,7 @@ import torch
 
 from bert_core.errors import UserError
 from bert_core.memory import give_back_memory
+from bert_core.strict_json import read_json_object
 from bert_core.text.reading.sources import UnreadableFileError
 from bert_core.text.reading.texts import TextPart
 from bert_core.text.shard_index import write_bytes
@@ -58,7 +59,9 @@ def finished_parts(job: TextJob) -> dict[int, dict[str, Any]]:
     """The records of the parts that are done, by their numbers."""
     paths = {number: _record_path(job, number) for number in range(len(job.parts))}
     return {
-        number: json.loads(path.read_bytes()) for number, path in paths.items() if path.is_file()
+        number: read_json_object(path, "delete it: the part is then done anew")
+        for number, path in paths.items()
+        if path.is_file()
     }
 
 

@@ -11,6 +11,7 @@ from bert_core.example import EXAMPLE, read_example
 from bert_core.example_question import answered_by
 from bert_core.model_folder import CHECKSUMS, CONFIG, publish_folder
 from bert_core.quantization import PRECISION_FIELD
+from bert_core.strict_json import read_json_object
 from workflows.quantization.table import QuantizationLoss
 from workflows.tracking.tracker import without_machine_paths
 
@@ -32,7 +33,7 @@ def write_quantized(source: Path, output: Path, loss: QuantizationLoss) -> None:
     shutil.rmtree(written, ignore_errors=True)
     written.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(source, written, ignore=shutil.ignore_patterns(".*"))
-    config = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    config = read_json_object(source / CONFIG)
     config |= {PRECISION_FIELD: "int8"}
     _replace(written / CONFIG, _json(config))
     card = source / CARD

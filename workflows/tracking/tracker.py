@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO
 
+from bert_core.errors import UserError
+from bert_core.strict_json import read_json_object
 from serving.registry import default_tracking_uri as default_tracking_uri
 from workflows.tracking.journal import read_records
 
@@ -250,8 +252,8 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 def read_json(path: Path) -> dict:
     """What `write_json` wrote, {} when it is missing or damaged."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+        return read_json_object(path, allow_nan=True)
+    except UserError:
         return {}
 
 
