@@ -4,8 +4,8 @@ Written beside its place and renamed; with checksums, and refused when damaged. 
 """
 
 import json
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bert_core.config import ModelConfig
-from bert_core.disk import file_sha256, flush_to_disk
+from bert_core.disk import (
+    disk_full_named,
+    file_sha256,
+    flush_to_disk,
+    put_in_place,
+    recover,
+    remove,
+)
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
@@ -28,13 +35,14 @@ from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.strict_json import first_fault, is_plain_name, read_bounded, read_json_object
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
-from bert_core.weights_header import check_header, read_weights_header
+from bert_core.weights_header import check_header, check_tagger, read_weights_header
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
 
 _POSITIONS = "encoder.embeddings.position.weight"
 
 _MOST_CHECKSUM_BYTES = 1 << 20
+_MOST_READINGS = 10
 _READ = ("*.safetensors", "tokenizer.json", "vocab.txt", EXAMPLE)
 """Files that a list of checksums has to name where they are there."""
 
@@ -78,40 +86,60 @@ def save_model_folder(
     loads the folder with no missing or unexpected key.
     """
     folder = Path(folder).absolute()
-    written = folder.with_name(f".{folder.name}.written")
-    shutil.rmtree(written, ignore_errors=True)
-    written.mkdir(parents=True)
-    _write_json(written / CONFIG, _to_config_json(model) | dict(extra_config or {}))
-    save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
-    # safetensors makes a file for its owner alone; a server may run as somebody else.
-    (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
-    _write_tokenizer(written, tokenizer, model.config.max_position_embeddings)
-    (written / "README.md").write_text(card, encoding="utf-8")
-    beside = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
-    for name, content in beside.items():
-        if content is not None:
-            _write_json(written / name, content.model_dump(mode="json"))
-    publish_folder(written, folder)
+    with folder_to_publish(folder) as written:
+        _write_json(written / CONFIG, _to_config_json(model) | dict(extra_config or {}))
+        save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
+        # safetensors makes a file for its owner alone; a server may run as somebody else.
+        (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
+        _write_tokenizer(written, tokenizer, model.config.max_position_embeddings)
+        (written / "README.md").write_text(card, encoding="utf-8")
+        beside = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
+        for name, content in beside.items():
+            if content is not None:
+                _write_json(written / name, content.model_dump(mode="json"))
+
+
+@contextmanager
+def folder_to_publish(folder: Path) -> Iterator[Path]:
+    """Gives an empty folder to write a model to; it gets checksums, and the place of `folder`.
+
+    At every moment, and after a kill or a power cut, the one or the other is there, whole. Where
+    the block raises, nothing is left of what was begun; a full disk is a `DiskFullError`.
+    """
+    written = _written(folder)
+    recover(folder, written, _is_whole)
+    remove(written)
+    try:
+        with disk_full_named(folder):
+            written.mkdir(parents=True)
+            yield written
+            publish_folder(written, folder)
+    except BaseException:
+        remove(written)
+        raise
 
 
 def publish_folder(written: Path, folder: Path) -> None:
-    """Gives a folder that is written its checksums, and the place of `folder` beside it.
-
-    After a power cut either the one or the other is there, whole.
-    """
+    """Gives a folder that is written its checksums, and the place of `folder` beside it."""
     (written / CHECKSUMS).unlink(missing_ok=True)
     files = sorted(path for path in written.iterdir() if path.is_file())
     lines = [f"{file_sha256(path)}  {path.name}\n" for path in files]
     (written / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
     for path in (*written.rglob("*"), written):
         flush_to_disk(path)
-    replaced = folder.with_name(f".{folder.name}.replaced")
-    shutil.rmtree(replaced, ignore_errors=True)
-    if folder.exists():
-        folder.rename(replaced)
-    written.rename(folder)
-    flush_to_disk(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    put_in_place(written, folder)
+
+
+def _written(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.written")
+
+
+def _is_whole(written: Path) -> bool:
+    try:
+        _verify_checksums(written)
+    except UserError:
+        return False
+    return (written / CHECKSUMS).is_file()
 
 
 def load_model_folder(
@@ -125,10 +153,31 @@ def load_model_folder(
     file, for what is missing, damaged, unknown or not computed here.
     """
     folder = Path(folder)
-    _verify_checksums(folder)
-    config = ModelConfig.model_validate(
-        _read_config(folder / CONFIG).model_dump() | dict(changes or {})
+    recover(folder.absolute(), _written(folder.absolute()), _is_whole)
+    for _ in range(_MOST_READINGS):
+        before = _listed(folder)
+        try:
+            loaded = _load(folder, changes or {})
+        except UserError:
+            if _listed(folder) == before:
+                raise
+        else:
+            if _listed(folder) == before:
+                return loaded
+    raise ModelFolderError(
+        "a model folder that is replaced all the time", str(folder), "wait until it is written"
     )
+
+
+def _listed(folder: Path) -> bytes:
+    """The list of checksums: another one where the folder was replaced while it was read."""
+    path = folder / CHECKSUMS
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _load(folder: Path, changes: Mapping[str, Any]) -> tuple[ModelConfig, Bert, Tokenizer]:
+    _verify_checksums(folder)
+    config = ModelConfig.model_validate(_read_config(folder / CONFIG).model_dump() | dict(changes))
     model = _read_model(folder, config)
     tokenizer = load_tokenizer(folder)
     if num_embeddings(tokenizer) > config.vocab_size:
@@ -272,11 +321,7 @@ def _check_head_sizes(state: Mapping[str, Tensor], config: ModelConfig) -> None:
             raise ValueError(f"a {name} of the shape {list(weight.shape)}")
     tagger = _weights_of_tagger(state)
     if tagger:
-        with torch.device("meta"):
-            expected = FeatureTagger.from_weights(tagger, config).state_dict()
-        for name, weight in tagger.items():
-            if name not in expected or weight.shape != expected[name].shape:
-                raise ValueError(f"{name} of a tagger, of the shape {list(weight.shape)}")
+        check_tagger(tagger)
 
 
 def _weights_of_tagger(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from tokenizers import (
     trainers,
 )
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.tokenizer_file import read_tokenizer_file
 
@@ -213,10 +214,8 @@ def _from_vocabulary_file(path: Path) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Writes a `tokenizer.json`, atomically: beside its name first, then renamed."""
-    path = Path(path)
-    written = path.with_name(f".{path.name}.written")
-    written.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    written.replace(path)
+    with written_whole(Path(path)) as written:
+        written.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from bert_core.config import ModelConfig
-from bert_core.hugging_face import by_full_name, to_hugging_face
-from bert_core.model.encoder import Encoder
+from bert_core.hugging_face import by_full_name
 
 MOST_HEADER_BYTES = 1 << 24
 """BERT large has 60,000 bytes."""
@@ -68,16 +67,55 @@ def check_header(header: Mapping[str, TensorHeader], config: ModelConfig) -> Non
             raise ValueError(f"{name} is of type {each.dtype}, not one of {sorted(_FLOATS)}")
     if _WORDS not in found and _TIED_WORDS in found:
         found[_WORDS] = found[_TIED_WORDS]
-    with torch.device("meta"):  # takes no memory, whatever the sizes
-        encoder = Encoder(config.model_copy(update={"num_hidden_layers": 1}))
-    state = {f"encoder.{name}": each for name, each in encoder.state_dict().items()}
-    layer = "bert.encoder.layer.0."
-    for name, weight in to_hugging_face(state).items():
-        _compare(name, tuple(weight.shape), found)
-        if name.startswith(layer):
-            for number in range(1, config.num_hidden_layers):
-                other = f"bert.encoder.layer.{number}.{name.removeprefix(layer)}"
-                _compare(other, tuple(weight.shape), found)
+    for name, shape in _shapes(config).items():
+        _compare(f"bert.embeddings.{name}", shape, found)
+    for number in range(config.num_hidden_layers):
+        for name, shape in _shapes_of_layer(config).items():
+            _compare(f"bert.encoder.layer.{number}.{name}", shape, found)
+
+
+def check_tagger(weights: Mapping[str, Tensor]) -> None:
+    """Raises `ValueError` or `KeyError` where a tagger would be larger than its weights are."""
+    size = weights["lstm.weight_hh_l0"].shape[-1]
+    expected: dict[str, tuple[int, ...]] = {
+        "linear.weight": (len(weights["linear.weight"]), 2 * size)
+    }
+    for name, weight in weights.items():
+        kind, _, layer = name.removeprefix("lstm.").partition("_l")
+        if name.startswith("lstm.weight_ih") and not layer.startswith("0"):
+            expected[name] = (4 * size, 2 * size)
+        elif name.startswith("lstm."):
+            last = weight.shape[1:] if kind == "weight_ih" else (size,)
+            expected[name] = (4 * size, *last) if kind.startswith("weight") else (4 * size,)
+    for name, shape in expected.items():
+        if tuple(weights[name].shape) != shape or 0 in shape:
+            raise ValueError(f"{name} of a tagger, of the shape {list(weights[name].shape)}")
+
+
+def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    width = config.hidden_size
+    return {
+        "word_embeddings.weight": (config.vocab_size, width),
+        "position_embeddings.weight": (config.max_position_embeddings, width),
+        "token_type_embeddings.weight": (config.type_vocab_size, width),
+        "LayerNorm.weight": (width,),
+        "LayerNorm.bias": (width,),
+    }
+
+
+def _shapes_of_layer(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    width, inner = config.hidden_size, config.intermediate_size
+    maps = {f"attention.self.{part}": (width, width) for part in ("query", "key", "value")}
+    maps |= {
+        "attention.output.dense": (width, width),
+        "intermediate.dense": (inner, width),
+        "output.dense": (width, inner),
+    }
+    shapes = {f"{name}.weight": shape for name, shape in maps.items()}
+    shapes |= {f"{name}.bias": shape[:1] for name, shape in maps.items()}
+    for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+        shapes |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+    return shapes
 
 
 def _compare(name: str, expected: tuple[int, ...], found: Mapping[str, TensorHeader]) -> None:

@@ -134,7 +134,7 @@ class Watch:
             warning = f"{address}: {error}"
         newest = self._newest_versions.of(address) if warning is None else None
         status = WatchStatus(asked_at=time.time(), fault=warning, newest_version=newest)
-        write_status(path, status)
+        warning = write_status(path, status) or warning
         pointer = read_pointer(path)
         self._has_switched |= pointer != before
         version = None if pointer is None else pointer.version

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
 from bert_core.strict_json import read_json_object
 from bert_core.text.reading.sources import CorpusPart
@@ -124,7 +125,7 @@ def work_folder(output: Path, plan: dict[str, Any]) -> Iterator[Path]:
         _write_plan(work, plan)
         try:
             yield work
-        except WorkKeptError:
+        except (WorkKeptError, DiskFullError):
             raise
         except UserError:
             shutil.rmtree(work if existed else output)

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.strict_json import is_plain_path
 from bert_core.training import sealed_folder
@@ -147,14 +148,13 @@ class RemoteRun:
         journal = folder.path / JOURNAL_NAME
         if last_step(journal) >= step:
             return
-        beside = journal.with_name(f"{JOURNAL_NAME}.taken")
         copy = Path("files", JOURNAL_NAME)
         here = folder.checkpoints / checkpoint_name(step) / copy
-        if here.exists():
-            shutil.copyfile(here, beside)
-        else:
-            self._remote.download(f"{self._in_checkpoint(step)}/{copy}", beside)
-        beside.replace(journal)
+        with written_whole(journal) as beside:
+            if here.exists():
+                shutil.copyfile(here, beside)
+            else:
+                self._remote.download(f"{self._in_checkpoint(step)}/{copy}", beside)
 
     def settle(self, folder: RunFolder, step: int, keep: int) -> None:
         """After the workers: has the last checkpoint both at the URI and here, with its journal.

@@ -5,7 +5,6 @@
 
 import fcntl
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.strict_json import read_json, read_json_object
 from workflows.settings import differences
@@ -190,9 +190,8 @@ def sole_writer(folder: RunFolder, *, patience_seconds: float = 60) -> Iterator[
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a small file beside its name and renames it."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    with written_whole(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def read_seconds(path: Path) -> float:

@@ -5,8 +5,6 @@ Its content depends on the text, the tokenizer and the settings alone.
 
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, Self
@@ -14,7 +12,7 @@ from typing import Annotated, Any, BinaryIO, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bert_core.disk import file_sha256
+from bert_core.disk import file_sha256, written_whole
 from bert_core.errors import UserError
 from bert_core.strict_json import first_fault, is_plain_name, read_json_object
 
@@ -115,14 +113,10 @@ def write_bytes(path: Path, content: bytes) -> FileEntry:
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> FileEntry:
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_name(f".{path.name}.{uuid.uuid4().hex}.written")  # two writers never meet
-    with written.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    entry = describe_file(written)
-    written.replace(path)
-    return entry
+    with written_whole(path) as written:
+        with written.open("wb") as file:
+            write(file)
+        return describe_file(written)
 
 
 def describe_file(path: Path) -> FileEntry:

@@ -4,7 +4,6 @@ Layout of `<checkpoints>/step-00001234/`: model.safetensors, optimizer.safetenso
 files/ (the caller's), manifest.json. Nothing is pickled.
 """
 
-import errno
 import json
 import re
 import shutil
@@ -18,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from bert_core.disk import DiskFullError, is_disk_full
 from bert_core.errors import UserError
 from bert_core.strict_json import first_fault, read_json_object
 from bert_core.training import sealed_folder
@@ -43,7 +43,6 @@ from bert_core.training.state_tensors import (
     weights_by_name,
 )
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SMALL_FILES_BYTES = 1 << 20  # state, manifest and journal in the estimate of a checkpoint's size
 
 
@@ -113,7 +112,7 @@ def save_checkpoint(
         _write(temporary, state, extra, files)
         sealed_folder.seal(temporary, final)
     except OSError as error:
-        if error.errno in _DISK_FULL:
+        if is_disk_full(error):
             raise _disk_full(folder, state) from error
         raise
     finally:
@@ -252,7 +251,7 @@ def _disk_full(folder: Path, state: TrainingState) -> UserError:
     needed = num_bytes(weights_by_name(state.model).values())
     needed += num_bytes(moments_by_name(state.model, state.optimizer).values())
     free = shutil.disk_usage(folder).free
-    return UserError(
+    return DiskFullError(
         f"no room for the checkpoint of step {state.step}",
         f"{folder}, {free:,} bytes free, {needed + _SMALL_FILES_BYTES:,} needed",
         "free some or choose another --storage; the checkpoint before is intact",

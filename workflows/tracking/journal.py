@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 
 # What MLflow accepts as a metric's name; a bad one must fail at the first step, not in the sender.
@@ -206,16 +207,11 @@ def _decode(line: bytes) -> Record | None:
 
 
 def _write_records(path: Path, records: list[Record]) -> None:
-    beside = path.with_name(path.name + ".new")
     try:
-        with beside.open("wb") as file:
+        with written_whole(path) as beside, beside.open("wb") as file:
             file.writelines(map(_encode, records))
-            file.flush()
-            os.fsync(file.fileno())
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise _unwritable(path, error) from error
-    beside.replace(path)
 
 
 def _remove_torn_line(path: Path) -> None:
