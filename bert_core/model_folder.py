@@ -43,7 +43,7 @@ _POSITIONS = "encoder.embeddings.position.weight"
 
 _MOST_CHECKSUM_BYTES = 1 << 20
 _MOST_READINGS = 10
-_READ = ("*.safetensors", "tokenizer.json", "vocab.txt", EXAMPLE)
+_READ = ("*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.txt", EXAMPLE)
 """Files that a list of checksums has to name where they are there."""
 
 _REQUIRED = {

@@ -19,7 +19,7 @@ MOST_HEADER_BYTES = 1 << 24
 """BERT large has 60,000 bytes."""
 
 _FLOATS = {"F16", "BF16", "F32", "F64"}
-_INTEGERS = ("position_ids", "token_type_ids", "feature_tagger.layers")
+_INTEGERS = ("position_ids", "token_type_ids")
 """Endings of the names of what is no weight."""
 _WORDS, _TIED_WORDS = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
 
@@ -63,7 +63,8 @@ def check_header(header: Mapping[str, TensorHeader], config: ModelConfig) -> Non
     """
     found = by_full_name(header)
     for name, each in found.items():
-        if each.dtype not in _FLOATS and not name.endswith(_INTEGERS):
+        is_weight = name.startswith("bert.") and not name.endswith(_INTEGERS)
+        if is_weight and each.dtype not in _FLOATS:
             raise ValueError(f"{name} is of type {each.dtype}, not one of {sorted(_FLOATS)}")
     if _WORDS not in found and _TIED_WORDS in found:
         found[_WORDS] = found[_TIED_WORDS]

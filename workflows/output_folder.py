@@ -69,7 +69,8 @@ def is_finished(output: Path, plan: dict[str, Any], *, fresh: bool) -> bool:
         return False
     old = read_json_object(found[0], _FRESH) if found else {}
     if old != plan:
-        changed = differences(old.get("settings", {}), plan["settings"])
+        settings = old.get("settings")
+        changed = differences(settings if isinstance(settings, dict) else {}, plan["settings"])
         what = "; ".join(changed) or "the files it is made of have changed"
         remedy = "give another --output, or --fresh to start over"
         raise UserError(f"prepared otherwise before ({what})", str(output), remedy)

@@ -201,8 +201,13 @@ def _encode(record: Record) -> bytes:
 
 def _decode(line: bytes) -> Record | None:
     try:
-        return Record(**json.loads(line))
-    except (ValueError, TypeError):  # zeros after a power cut: that record is gone, the rest is not
+        record = Record(**json.loads(line))
+        return record if isinstance(record.metrics, dict) and type(record.step) is int else None
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+    ):  # zeros after a power cut: that record is gone, the rest is not
         return None
 
 
