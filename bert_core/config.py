@@ -17,25 +17,29 @@ class ModelConfig(BaseModel):
     Raises `pydantic.ValidationError` for an unknown field or sizes that do not fit together.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     vocab_size: int = Field(
-        default=30_522, ge=5, description="entries of the word-piece vocabulary"
+        default=30_522, ge=5, le=10_000_000, description="entries of the word-piece vocabulary"
     )
     hidden_size: int = Field(
-        default=768, ge=1, description="width of the hidden states, H in the paper"
+        default=768, ge=1, le=65_536, description="width of the hidden states, H in the paper"
     )
-    num_hidden_layers: int = Field(default=12, ge=1, description="encoder layers, L in the paper")
+    num_hidden_layers: int = Field(
+        default=12, ge=1, le=1_000, description="encoder layers, L in the paper"
+    )
     num_attention_heads: int = Field(
-        default=12, ge=1, description="attention heads, A in the paper"
+        default=12, ge=1, le=65_536, description="attention heads, A in the paper"
     )
     intermediate_size: int = Field(
-        default=3072, ge=1, description="width of the feed-forward layer, 4H"
+        default=3072, ge=1, le=1_048_576, description="width of the feed-forward layer, 4H"
     )
     max_position_embeddings: int = Field(
-        default=512, ge=4, description="longest sequence, in tokens"
+        default=512, ge=4, le=1_048_576, description="longest sequence, in tokens"
     )
-    type_vocab_size: int = Field(default=2, ge=1, description="number of segments (A and B)")
+    type_vocab_size: int = Field(
+        default=2, ge=1, le=65_536, description="number of segments (A and B)"
+    )
     hidden_dropout_prob: float = Field(
         default=0.1, ge=0, lt=1, description="dropout on hidden states"
     )
@@ -43,14 +47,19 @@ class ModelConfig(BaseModel):
         default=0.1, ge=0, lt=1, description="dropout on attention probabilities"
     )
     initializer_range: float = Field(
-        default=0.02, gt=0, description="standard deviation of the truncated normal initialisation"
+        default=0.02,
+        gt=0,
+        le=1,
+        description="standard deviation of the truncated normal initialisation",
     )
-    layer_norm_eps: float = Field(default=1e-12, gt=0, description="epsilon of every layer norm")
+    layer_norm_eps: float = Field(
+        default=1e-12, gt=0, le=1, description="epsilon of every layer norm"
+    )
     position_embedding: Literal["learned", "sinusoidal"] = Field(
         default="learned",
         description="learned (the paper) or sinusoidal (the original Transformer)",
     )
-    pad_token_id: int = Field(default=0, ge=0, description="id of [PAD]")
+    pad_token_id: int = Field(default=0, ge=0, le=10_000_000, description="id of [PAD]")
     is_decoder: bool = Field(
         default=False,
         description="whether a token attends to itself and those before it only, left to right",

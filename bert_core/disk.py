@@ -1,8 +1,41 @@
-"""What a writer of folders needs of the disk: a hash of each file, and certainty it is there."""
+"""What a writer needs of the disk: hashes, certainty, files and folders that are whole or absent.
 
+A full disk is a `DiskFullError`, in one line, and leaves nothing that was begun.
+"""
+
+import ctypes
+import errno
 import hashlib
 import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
+
+from bert_core.errors import UserError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TOLD = re.compile(r"os error (\d+)|errno (\d+)|\d+ requested and \d+ written", re.IGNORECASE)
+"""How safetensors, Arrow and numpy say in words what a call to the system gave."""
+
+_WRITERS = ("SafetensorError", "ArrowException", "ArrowInvalid")
+
+_CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM)
+_HERE, _EXCHANGE, _SWAP = -100, 2, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
+
+
+class DiskFullError(UserError, OSError):
+    """A disk, or a quota, that takes no more; also the `OSError` that it is."""
+
+    def __init__(self, what: str, where: str, remedy: str) -> None:
+        super().__init__(what, where, remedy)
+        self.errno, self.strerror = errno.ENOSPC, what
+
+    def __str__(self) -> str:
+        """As that of a `UserError`."""
+        return str(self.args[0])
 
 
 def file_sha256(path: Path) -> str:
@@ -18,3 +51,107 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error says that a disk takes no more, in whichever way."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and (isinstance(error, OSError) or type(error).__name__ in _WRITERS):
+        told = _TOLD.search(str(error))
+        if told is None:
+            return False
+        number = int(told[1] or told[2] or errno.ENOSPC)
+    return number in _FULL
+
+
+@contextmanager
+def disk_full_named(path: Path, remedy: str = "free some space, then repeat") -> Iterator[None]:
+    """Has a full disk in the block be a `DiskFullError` that names what was being written."""
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        raise DiskFullError("the disk is full", str(path), remedy) from error
+
+
+@contextmanager
+def written_whole(path: Path, remedy: str = "free some space, then repeat") -> Iterator[Path]:
+    """Gives a name to write a file to, which takes the place of `path` when the block ends.
+
+    A reader sees the old file or the new one, after a power cut too. Nothing is left of what was
+    begun where the block raises; a full disk is a `DiskFullError`.
+    """
+    beside = path.with_name(f".{path.name[:40]}.{uuid4().hex}.written")
+    try:
+        with disk_full_named(path, remedy):
+            yield beside
+            flush_to_disk(beside)
+            beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def put_in_place(written: Path, folder: Path) -> None:
+    """Gives a folder that is whole, and flushed, the place of `folder` beside it.
+
+    Where the file system can, the two change places in one step, and `folder` is there at every
+    moment. Elsewhere it takes two, and a kill between them is mended by `recover`.
+    """
+    replaced = _replaced(folder)
+    if os.path.lexists(folder) and not exchange(written, folder):
+        remove(replaced)
+        folder.rename(replaced)
+    if not os.path.lexists(folder):
+        written.rename(folder)
+    flush_to_disk(folder.parent)
+    remove(written)
+    remove(replaced)
+
+
+def recover(folder: Path, written: Path, is_whole: Callable[[Path], bool]) -> None:
+    """Ends what a kill in `put_in_place` has left: the new folder, or the old one if that is not.
+
+    Does nothing where the folder is there, or was never.
+    """
+    replaced = _replaced(folder)
+    if os.path.lexists(folder) or not replaced.is_dir():
+        return
+    try:
+        (written if written.is_dir() and is_whole(written) else replaced).rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another process has mended it
+            raise
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Has two names change places at once; False where the system or its disk cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(first), os.fsencode(second)
+    if hasattr(libc, "renameat2"):
+        failed = libc.renameat2(_HERE, names[0], _HERE, names[1], _EXCHANGE)
+    elif hasattr(libc, "renamex_np"):
+        failed = libc.renamex_np(*names, _SWAP)
+    else:
+        return False
+    if not failed:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(first), None, str(second))
+
+
+def remove(path: Path) -> None:
+    """Removes a folder, a link or a file, as far as that can be done."""
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")

@@ -6,6 +6,8 @@ from difflib import get_close_matches
 _JOINER = "\u200d"
 """Stands between the emoji that are shown as one."""
 
+_LONGEST = 2000
+
 
 class UserError(Exception):
     """A mistake in the input or the surroundings, said in one line.
@@ -15,7 +17,8 @@ class UserError(Exception):
     """
 
     def __init__(self, what: str, where: str, remedy: str) -> None:
-        super().__init__(one_line(f"{what}: {where} ({remedy})"))
+        message = one_line(f"{what}: {where} ({remedy})")
+        super().__init__(message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…")
         self.what = what
         self.where = where
         self.remedy = remedy

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bert_core.errors import UserError
+from bert_core.strict_json import read_bounded
 
 EXAMPLE = "example.json"
 
@@ -65,11 +66,10 @@ def read_example(folder: Path) -> ModelExample | None:
     Raises `UserError` for a damaged one.
     """
     path = folder / EXAMPLE
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         return None
     try:
+        content = read_bounded(path)
         return ModelExample.model_validate_json(content)
     except ValidationError as error:
         raise UserError(

@@ -3,7 +3,6 @@
 Shapes: N texts, P places, L outputs of a head, H hidden size.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.pretrained.fill_mask import FillMask
 from bert_core.pretrained.heads import masked_token_answers
 from bert_core.quantization import for_inference, read_precision
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification, Text
@@ -151,7 +151,7 @@ def answer_of(folder: Path, example: ModelExample) -> dict[str, Any]:
     Raises `UserError` for a folder that is damaged, and for an example of another kind of model.
     """
     _, model, tokenizer = load_model_folder(folder)
-    known = task_of(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    known = task_of(read_json_object(folder / CONFIG))
     model = for_inference(model, read_precision(folder), torch.device("cpu"))
     longest = model.config.max_position_embeddings
     question = question_of(example, known[1] if known else None, tokenizer, longest)

@@ -5,6 +5,7 @@ Ours fuses query, key and value into one matrix; theirs keeps three.
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -136,6 +137,11 @@ def _resolve_ties(state: dict[str, Tensor], is_tied: bool) -> dict[str, Tensor]:
     elif _WORDS not in state or not torch.equal(projection, state[_WORDS]):
         state[_PROJECTION] = projection
     return state
+
+
+def by_full_name(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under the names of `BertForPreTraining`, of names that may lack their `bert.`."""
+    return {_full_name(name): each for name, each in named.items()}
 
 
 def _renamed(name: str, old: str, new: str) -> str:

@@ -4,6 +4,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from bert_core.errors import UserError
+from bert_core.strict_json import read_bounded
+
 LINEAGE = "lineage.json"
 
 
@@ -35,6 +38,6 @@ def read_lineage(folder: Path) -> Lineage | None:
     Another program's file of that name says nothing either: a model is not refused for it.
     """
     try:
-        return Lineage.model_validate_json((folder / LINEAGE).read_bytes())
-    except (OSError, ValidationError):
+        return Lineage.model_validate_json(read_bounded(folder / LINEAGE))
+    except (UserError, ValidationError):
         return None

@@ -4,20 +4,27 @@ Written beside its place and renamed; with checksums, and refused when damaged. 
 """
 
 import json
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from bert_core.config import ModelConfig
-from bert_core.disk import file_sha256, flush_to_disk
+from bert_core.disk import (
+    disk_full_named,
+    file_sha256,
+    flush_to_disk,
+    put_in_place,
+    recover,
+    remove,
+)
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
 from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
@@ -26,9 +33,16 @@ from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.model.heads import MaskedTokenHead
+from bert_core.strict_json import first_fault, is_plain_name, read_bounded, read_json_object
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
 from bert_core.tokenizer_settings import read_tokenizer_settings
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
+from bert_core.weights_header import (
+    TensorHeader,
+    check_header,
+    check_tagger,
+    read_weights_header,
+)
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
 INDEX = "model.safetensors.index.json"
@@ -45,6 +59,11 @@ _PRETRAINED = (
 )
 """The classes of `transformers` with heads of pre-training."""
 
+_MOST_CHECKSUM_BYTES = 1 << 20
+_MOST_READINGS = 10
+_READ = ("*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.txt", EXAMPLE)
+"""Files that a list of checksums has to name where they are there."""
+
 _REQUIRED = {
     "model_type": "bert",
     "hidden_act": "gelu",
@@ -57,6 +76,14 @@ _REQUIRED = {
 
 class ModelFolderError(UserError):
     """A model folder that is missing, damaged, or holds something other than a BERT encoder."""
+
+
+class _OfTasks(BaseModel):
+    """What config.json says for tasks, besides the architecture; they read it as it is."""
+
+    architectures: list[str] | None = None
+    problem_type: str | None = None
+    id2label: dict[str, str | int | float] | None = None
 
 
 def save_model_folder(
@@ -77,40 +104,60 @@ def save_model_folder(
     loads the folder with no missing or unexpected key.
     """
     folder = Path(folder).absolute()
-    written = folder.with_name(f".{folder.name}.written")
-    shutil.rmtree(written, ignore_errors=True)
-    written.mkdir(parents=True)
-    _write_json(written / CONFIG, _to_config_json(model) | dict(extra_config or {}))
-    save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
-    # safetensors makes a file for its owner alone; a server may run as somebody else.
-    (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
-    _write_tokenizer(written, tokenizer, model.config)
-    (written / "README.md").write_text(card, encoding="utf-8")
-    beside = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
-    for name, content in beside.items():
-        if content is not None:
-            _write_json(written / name, content.model_dump(mode="json"))
-    publish_folder(written, folder)
+    with folder_to_publish(folder) as written:
+        _write_json(written / CONFIG, _to_config_json(model) | dict(extra_config or {}))
+        save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
+        # safetensors makes a file for its owner alone; a server may run as somebody else.
+        (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
+        _write_tokenizer(written, tokenizer, model.config)
+        (written / "README.md").write_text(card, encoding="utf-8")
+        beside = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
+        for name, content in beside.items():
+            if content is not None:
+                _write_json(written / name, content.model_dump(mode="json"))
+
+
+@contextmanager
+def folder_to_publish(folder: Path) -> Iterator[Path]:
+    """Gives an empty folder to write a model to; it gets checksums, and the place of `folder`.
+
+    At every moment, and after a kill or a power cut, the one or the other is there, whole. Where
+    the block raises, nothing is left of what was begun; a full disk is a `DiskFullError`.
+    """
+    written = _written(folder)
+    recover(folder, written, _is_whole)
+    remove(written)
+    try:
+        with disk_full_named(folder):
+            written.mkdir(parents=True)
+            yield written
+            publish_folder(written, folder)
+    except BaseException:
+        remove(written)
+        raise
 
 
 def publish_folder(written: Path, folder: Path) -> None:
-    """Gives a folder that is written its checksums, and the place of `folder` beside it.
-
-    After a power cut either the one or the other is there, whole.
-    """
+    """Gives a folder that is written its checksums, and the place of `folder` beside it."""
     (written / CHECKSUMS).unlink(missing_ok=True)
     files = sorted(path for path in written.iterdir() if path.is_file())
     lines = [f"{file_sha256(path)}  {path.name}\n" for path in files]
     (written / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
     for path in (*written.rglob("*"), written):
         flush_to_disk(path)
-    replaced = folder.with_name(f".{folder.name}.replaced")
-    shutil.rmtree(replaced, ignore_errors=True)
-    if folder.exists():
-        folder.rename(replaced)
-    written.rename(folder)
-    flush_to_disk(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    put_in_place(written, folder)
+
+
+def _written(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.written")
+
+
+def _is_whole(written: Path) -> bool:
+    try:
+        _verify_checksums(written)
+    except UserError:
+        return False
+    return (written / CHECKSUMS).is_file()
 
 
 def load_model_folder(
@@ -124,9 +171,32 @@ def load_model_folder(
     file, for what is missing, damaged, unknown or not computed here.
     """
     folder = Path(folder)
+    recover(folder.absolute(), _written(folder.absolute()), _is_whole)
+    for _ in range(_MOST_READINGS):
+        before = _listed(folder)
+        try:
+            loaded = _load(folder, changes or {})
+        except UserError:
+            if _listed(folder) == before:
+                raise
+        else:
+            if _listed(folder) == before:
+                return loaded
+    raise ModelFolderError(
+        "a model folder that is replaced all the time", str(folder), "wait until it is written"
+    )
+
+
+def _listed(folder: Path) -> bytes:
+    """The list of checksums: another one where the folder was replaced while it was read."""
+    path = folder / CHECKSUMS
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _load(folder: Path, changes: Mapping[str, Any]) -> tuple[ModelConfig, Bert, Tokenizer]:
     _verify_checksums(folder)
     config, said = _read_config(folder / CONFIG)
-    config = ModelConfig.model_validate(config.model_dump() | dict(changes or {}))
+    config = ModelConfig.model_validate(config.model_dump() | dict(changes))
     model = _read_model(folder, config, said)
     tokenizer = load_tokenizer(folder)
     if num_embeddings(tokenizer) > config.vocab_size:
@@ -208,47 +278,60 @@ def _verify_checksums(folder: Path) -> None:
     path = folder / CHECKSUMS
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    remedy = "restore the file, or export the model again"
+    content = read_bounded(path, remedy, error=ModelFolderError, max_bytes=_MOST_CHECKSUM_BYTES)
+    found = set()
+    for line in content.decode(errors="replace").splitlines():
         expected, _, name = line.partition("  ")
-        listed = folder / Path(name).name
+        if not is_plain_name(name):
+            raise ModelFolderError("damaged list of checksums", str(path), remedy)
+        found.add(name)
+        listed = folder / name
         if not listed.is_file() or file_sha256(listed) != expected:
-            raise ModelFolderError(
-                "damaged model folder", str(listed), "restore the file, or export the model again"
-            )
+            raise ModelFolderError("damaged model folder", str(listed), remedy)
+    read = (CONFIG, *(each.name for kind in _READ for each in folder.glob(kind)))
+    unlisted = [name for name in read if name not in found]
+    if unlisted:
+        raise ModelFolderError(
+            "a list of checksums that is not whole", f"{path} lacks {unlisted[0]}", remedy
+        )
 
 
 def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """The architecture that config.json describes, and all that it says."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json_object(path, error=ModelFolderError)
         for name, required in _REQUIRED.items():
             if values.get(name, required) != required:
                 raise ModelFolderError(
-                    f"{name} {str(values[name])[:80]!r} is not computed here",
+                    f"{name} {str(values[name])[:60]!r} is not computed here",
                     str(path),
                     f"only {name} {required!r} is",
                 )
         if values.get("pad_token_id", 0) is None:
             del values["pad_token_id"]  # no token is left out of what is computed here
+        _OfTasks.model_validate(values, strict=True)
         known = {name: values[name] for name in ModelConfig.model_fields & values.keys()}
-        return ModelConfig(**known), values
+        return ModelConfig.model_validate(known, strict=True), values
     except ValidationError as error:
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise ModelFolderError("damaged model configuration", str(path), reason) from error
-    except (ValueError, AttributeError) as error:
-        first_line = str(error).splitlines()[0]
-        raise ModelFolderError("damaged model configuration", str(path), first_line) from error
+        fault = first_fault(error)
+        raise ModelFolderError("damaged model configuration", str(path), fault) from error
 
 
 def _read_model(folder: Path, config: ModelConfig, said: Mapping[str, Any]) -> Bert:
     """The model with the heads whose weights are complete; `said` is what config.json says."""
     try:
+        header: dict[str, TensorHeader] = {}
+        for file in weight_files(folder):
+            header |= read_weights_header(file) if file.is_file() else {}
+        if header:
+            check_header(header, config)
         state = from_hugging_face(
             _read_weights(folder, said),
             is_decoder=config.is_decoder,
             is_tied=said.get("tie_word_embeddings", True) is not False,
         )
+        _check_head_sizes(state, config)
         if config.position_embedding == "sinusoidal":
             del state[_POSITIONS]
         if not read_tokenizer_settings(folder).has_segments:
@@ -260,16 +343,11 @@ def _read_model(folder: Path, config: ModelConfig, said: Mapping[str, Any]) -> B
             weight = state.get(f"heads.{name}.linear.weight")
             if weight is not None:
                 model.add_task_head(name, len(weight))
-        prefix = f"heads.{FEATURE_TAGGER}."
-        tagger = {
-            name.removeprefix(prefix): each
-            for name, each in state.items()
-            if name.startswith(prefix)
-        }
+        tagger = _weights_of_tagger(state)
         if tagger:
             model.heads[FEATURE_TAGGER] = FeatureTagger.from_weights(tagger, config)
         model.load_state_dict(state)
-    except (SafetensorError, RuntimeError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, RuntimeError, KeyError, ValueError, IndexError) as error:
         reason = " ".join(str(error).split())[:300]
         path = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
         raise ModelFolderError(
@@ -322,14 +400,31 @@ def _read_weights(folder: Path, said: Mapping[str, Any]) -> dict[str, Tensor]:
 def _read_index(folder: Path) -> dict[str, str]:
     """The file of each weight. Raises `ModelFolderError` for a file that is not in the folder."""
     path = folder / INDEX
-    try:
-        shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        for file in set(shards.values()):
-            if Path(file).name != file or not (folder / file).is_file():
-                raise ModelFolderError("no weights", str(folder / file), f"{INDEX} names it")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ModelFolderError("damaged index of weights", str(path), "restore it") from error
+    shards = read_json_object(path, error=ModelFolderError).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise ModelFolderError("damaged index of weights", str(path), "restore it")
+    for file in {str(each) for each in shards.values()}:
+        if not is_plain_name(file) or not (folder / file).is_file():
+            raise ModelFolderError("no weights", f"{path} names {file[:200]!r}", "restore the file")
     return shards
+
+
+def _check_head_sizes(state: Mapping[str, Tensor], config: ModelConfig) -> None:
+    """Raises `ValueError` for heads that would be larger than their weights are."""
+    for name in TASK_HEADS:
+        weight = state.get(f"heads.{name}.linear.weight")
+        if weight is not None and (weight.shape[1:] != (config.hidden_size,) or not len(weight)):
+            raise ValueError(f"a {name} of the shape {list(weight.shape)}")
+    tagger = _weights_of_tagger(state)
+    if tagger:
+        check_tagger(tagger)
+
+
+def _weights_of_tagger(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"heads.{FEATURE_TAGGER}."
+    return {
+        name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)
+    }
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

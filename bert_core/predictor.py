@@ -3,7 +3,6 @@
 Shapes: P places, L outputs of the head.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from bert_core.features.tagger import FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.quantization import for_inference, read_precision
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.answers import Codec
 from bert_core.tasks.batches import evaluation_batches
 from bert_core.tasks.catalog import task_of
@@ -81,8 +81,8 @@ def load_predictor(
     """
     device = device or torch.device("cpu")
     _, model, tokenizer = load_model_folder(folder)
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    name, task = task_of(config) or infer_task(folder, config, model, task_name)
+    config = read_json_object(folder / CONFIG)
+    name, task = task_of(config, model) or infer_task(folder, config, model, task_name)
     model = for_inference(model, read_precision(folder), device)
     return Predictor(name, task, model, tokenizer, device)
 

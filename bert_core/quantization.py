@@ -1,6 +1,5 @@
 """In which numbers a model is computed: float32, or int8 where its folder says so."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,6 +13,7 @@ from bert_core.model.int8_linear import Int8Linear
 from bert_core.model.linear import onednn_is_faster_here
 from bert_core.model.prepacked_linear import PrepackedLinear
 from bert_core.model_folder import CONFIG, ModelFolderError
+from bert_core.strict_json import read_json_object
 
 Precision = Literal["float32", "int8"]
 
@@ -30,7 +30,7 @@ def read_precision(folder: Path) -> Precision:
 
     Raises `ModelFolderError` for what this version does not know.
     """
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config = read_json_object(folder / CONFIG, error=ModelFolderError)
     precision = config.get(PRECISION_FIELD, "float32")
     if precision not in get_args(Precision):
         raise ModelFolderError(

@@ -5,6 +5,7 @@ Texts go in, a `tokenizers.Tokenizer` with BERT's normalisation and special toke
 
 import hashlib
 import json
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from tokenizers import (
     trainers,
 )
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
+from bert_core.tokenizer_file import read_tokenizer_file
 from bert_core.tokenizer_settings import (
     TOKENIZER_CONFIG,
     TokenizerSettings,
@@ -235,7 +238,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def _from_tokenizer_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
-    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer = read_tokenizer_file(path, TokenizerError)
     tokenizer.add_tokens(settings.added_tokens(list(tokenizer.get_added_tokens_decoder().values())))
     normalizer = tokenizer.normalizer
     if (
@@ -259,6 +262,13 @@ def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
             str(path),
             "give a tokenizer.json, or a model with a BertTokenizer",
         )
+    with path.open("rb") as file:
+        if file.read(len(BOM_UTF8)) == BOM_UTF8:
+            raise TokenizerError(
+                "a vocabulary that begins with a byte order mark",
+                str(path),
+                f"remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {path}",
+            )
     return wordpiece_tokenizer(
         models.WordPiece.read_file(str(path)),
         lowercase=settings.do_lower_case,
@@ -270,10 +280,8 @@ def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Writes a `tokenizer.json`, atomically: beside its name first, then renamed."""
-    path = Path(path)
-    written = path.with_name(f".{path.name}.written")
-    written.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    written.replace(path)
+    with written_whole(Path(path)) as written:
+        written.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:

@@ -3,7 +3,6 @@
 Precedence and defaults are those of `transformers` 5 for a BERT model.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tokenizers import AddedToken
 
 from bert_core.errors import UserError
+from bert_core.strict_json import read_json
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TRANSFORMER_SETTINGS = "sentence_bert_config.json"
@@ -204,10 +204,7 @@ def read_object(path: Path, kind: type[T] = dict) -> T:
     """
     if not path.is_file():
         return kind()
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError("cannot be read", str(path), f"restore the file; {error}") from error
+    found = read_json(path)
     if not isinstance(found, kind):
         wanted = "object" if kind is dict else "list"
         raise UserError(f"no JSON {wanted}", str(path), "restore the file")

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from bert_core.errors import UserError
+from bert_core.strict_json import read_bounded
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.text.rows.counter_hash import IntArray
 
@@ -86,8 +88,8 @@ def read_training_statistics(folder: Path) -> TrainingStatistics | None:
     Another program's file of that name says nothing either: a model is not refused for it.
     """
     try:
-        return TrainingStatistics.model_validate_json((folder / TRAINING_STATISTICS).read_bytes())
-    except (OSError, ValidationError):
+        return TrainingStatistics.model_validate_json(read_bounded(folder / TRAINING_STATISTICS))
+    except (UserError, ValidationError):
         return None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bert_core.disk import file_sha256, flush_to_disk
+from bert_core.disk import disk_full_named, file_sha256, flush_to_disk
 from serving.pointers import POINTERS, read_pointer
 
 CHECKSUMS = "checksums"
@@ -61,13 +61,14 @@ def add_folder(
         if not folder.is_dir():
             beside = folder.with_name(f".{folder.name}{_PART}")
             shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir()
             try:
-                whole = download(beside)
-                for path in (*whole.rglob("*"), whole):
-                    flush_to_disk(path)
-                whole.replace(folder)
-                flush_to_disk(cache)
+                with disk_full_named(folder, "free some, or give another --cache"):
+                    beside.mkdir()
+                    whole = download(beside)
+                    for path in (*whole.rglob("*"), whole):
+                        flush_to_disk(path)
+                    whole.replace(folder)
+                    flush_to_disk(cache)
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
         os.utime(folder)

@@ -1,6 +1,5 @@
 """Model folders -> models that answer many requests at once; equal encoders are computed once."""
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from bert_core.model.encoder import Encoder
 from bert_core.model_folder import CHECKSUMS, CONFIG, load_model_folder
 from bert_core.pretrained.heads import masked_token_answers, next_sentence_answers
 from bert_core.quantization import Precision, for_inference, read_precision
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import infer_task
@@ -193,8 +193,8 @@ class ModelLoader:
         pointer = source if isinstance(source, Pointer) else None
         folder = source.folder if isinstance(source, Pointer) else source
         _, model, tokenizer = load_model_folder(folder)
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        known = task_of(config) or _foreign_task(folder, config, model)
+        config = read_json_object(folder / CONFIG)
+        known = task_of(config, model) or _foreign_task(folder, config, model)
         precision = read_precision(folder)
         model = for_inference(model, precision, self.device)
         batcher = self._batcher(model.encoder, {each.batcher: None for each in beside})

@@ -6,14 +6,13 @@ In: `models:/NAME@ALIAS` or `models:/NAME/3`. Out: a pointer, a file in the cach
 
 import hashlib
 import re
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bert_core.disk import flush_to_disk
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.lineage import Lineage
 
@@ -82,10 +81,8 @@ def switch_pointer(path: Path, pointer: Pointer) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     relative = pointer.model_copy(update={"folder": Path(pointer.folder.name)})
-    beside = path.with_name(f".{path.name}.{threading.get_native_id()}")
-    beside.write_text(relative.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    flush_to_disk(beside)
-    beside.replace(path)
+    with written_whole(path) as beside:
+        beside.write_text(relative.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def read_pointer(path: Path) -> Pointer | None:
@@ -112,13 +109,19 @@ class WatchStatus(BaseModel):
     newest_version: int | None = None
 
 
-def write_status(pointer: Path, status: WatchStatus) -> None:
-    """Writes beside a pointer what became of the last question about it."""
+def write_status(pointer: Path, status: WatchStatus) -> str | None:
+    """Writes beside a pointer what became of the last question about it.
+
+    Gives why not, in one line, where it cannot be written: the next question tries again.
+    """
     path = _status_path(pointer)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{threading.get_native_id()}")
-    beside.write_text(status.model_dump_json() + "\n", encoding="utf-8")
-    beside.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path) as beside:
+            beside.write_text(status.model_dump_json() + "\n", encoding="utf-8")
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def read_status(pointer: Path) -> WatchStatus | None:

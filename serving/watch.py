@@ -184,10 +184,9 @@ class Watch:
         """Writes and prints what became of an address."""
         path = pointer_path(self._cache, address, self._tracking_uri)
         status = WatchStatus(asked_at=time.time(), fault=warning, newest_version=newest)
-        try:
-            write_status(path, status)
-        except OSError as error:
-            warning = warning or f"{address}: what became of it cannot be written: {error}"
+        unwritten = write_status(path, status)
+        if unwritten:
+            warning = warning or f"{address}: what became of it cannot be written: {unwritten}"
         pointer = read_pointer(path)
         version = None if pointer is None else pointer.version
         state = json.dumps([version, warning is not None])

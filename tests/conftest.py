@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +28,18 @@ NOT_BEGUN = pytest.StashKey[list[str]]()
 def repository():
     """The root of the checkout."""
     return REPOSITORY
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 512 KiB, mounted by root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here (needs root)")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a map may be open
 
 
 @pytest.fixture(scope="session")

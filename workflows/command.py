@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from bert_core.disk import is_disk_full
 from bert_core.errors import UserError
 
 STOPPED = 130
@@ -30,6 +31,12 @@ def run_command(action: Callable[[], bool]) -> int:
             finished = action()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        where = f": {error.filename}" if error.filename else ""
+        print(f"error: the disk is full{where} (free some space, then repeat)", file=sys.stderr)
         return 2
     except RefusedError as error:
         print(f"refused: {error}", file=sys.stderr)

@@ -13,6 +13,7 @@ from typing import Any
 
 from bert_core.features.extractor import check_choice
 from bert_core.features.output import join_parts
+from bert_core.strict_json import read_json_object
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.finetuning.data import open_encoder
@@ -65,7 +66,7 @@ def extract(settings: ExtractSettings) -> Path:
     }
     if is_finished(output, plan, fresh=settings.fresh):
         print(f"complete already: {output}")
-        print("\n".join(describe(json.loads((output / INDEX_NAME).read_bytes()))))
+        print("\n".join(describe(read_json_object(output / INDEX_NAME))))
         return output
     # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
     from workflows.inference.extraction import FEATURES, Extraction

@@ -13,10 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
+from bert_core.strict_json import read_json_object
 from bert_core.text.reading.sources import CorpusPart
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
 from workflows.settings import differences
+
+_FRESH = "give another --output, or --fresh to start over"
 
 WORK_NAME = ".preparing"
 PLAN_NAME = "plan.json"
@@ -63,9 +67,10 @@ def is_finished(output: Path, plan: dict[str, Any], *, fresh: bool) -> bool:
     if fresh:
         _rename_old(output)
         return False
-    old = json.loads(found[0].read_bytes()) if found else {}
+    old = read_json_object(found[0], _FRESH) if found else {}
     if old != plan:
-        changed = differences(old.get("settings", {}), plan["settings"])
+        settings = old.get("settings")
+        changed = differences(settings if isinstance(settings, dict) else {}, plan["settings"])
         what = "; ".join(changed) or "the files it is made of have changed"
         remedy = "give another --output, or --fresh to start over"
         raise UserError(f"prepared otherwise before ({what})", str(output), remedy)
@@ -121,7 +126,7 @@ def work_folder(output: Path, plan: dict[str, Any]) -> Iterator[Path]:
         _write_plan(work, plan)
         try:
             yield work
-        except WorkKeptError:
+        except (WorkKeptError, DiskFullError):
             raise
         except UserError:
             shutil.rmtree(work if existed else output)

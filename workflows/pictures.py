@@ -7,6 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_core.disk import written_whole
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -53,14 +55,13 @@ def save_picture(figure: "Figure", path: Path) -> None:
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # a label such as $x$ is no formula
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}")
     written = path.suffix.removeprefix(".")
-    figure.savefig(
-        beside,
-        format=written,
-        dpi=DOTS_PER_INCH,
-        bbox_inches="tight",
-        pad_inches=0.1,
-        metadata={"Date": None} if written == "svg" else {},
-    )
-    beside.replace(path)
+    with written_whole(path) as beside:
+        figure.savefig(
+            beside,
+            format=written,
+            dpi=DOTS_PER_INCH,
+            bbox_inches="tight",
+            pad_inches=0.1,
+            metadata={"Date": None} if written == "svg" else {},
+        )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_core.strict_json import read_json_object
 from bert_core.text.shard_index import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.inference.predict_settings import PredictSettings
@@ -58,7 +59,7 @@ def predict(settings: PredictSettings) -> Path:
     del predictor  # its memory is for the workers
     if is_finished(output, plan, fresh=settings.fresh):
         print(f"complete already: {output}")
-        print("\n".join(describe(json.loads((output / INDEX_NAME).read_bytes()))))
+        print("\n".join(describe(read_json_object(output / INDEX_NAME))))
         return output
     from workflows.inference.prediction import PREDICTIONS, Prediction
     from workflows.inference.text_parts import do_parts, finished_parts

@@ -16,6 +16,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
+from bert_core.disk import written_whole
 from bert_core.text.reading.sources import CorpusError, CorpusPart
 from bert_core.text.shard_index import (
     TOKEN_COUNTS_NAME,
@@ -180,7 +181,8 @@ def _finish(
     splits, token_counts = _join(plan, encoded, joined, vocab_size)
     if not splits["train"]:
         raise CorpusError("empty corpus", "no document gives a token", "add text")
-    shutil.copyfile(plan.work / TOKENIZER_NAME, joined / TOKENIZER_NAME)
+    with written_whole(joined / TOKENIZER_NAME) as beside:
+        shutil.copyfile(plan.work / TOKENIZER_NAME, beside)
     write_array(joined / TOKEN_COUNTS_NAME, token_counts)
     counts = Counter(corpus.counts)
     if not plan.tokenizer:

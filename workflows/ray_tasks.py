@@ -1,6 +1,5 @@
 """Calls that start Ray tasks go in, their results come out as they arrive; few wait at a time."""
 
-import errno
 import itertools
 import logging
 import os
@@ -15,6 +14,7 @@ import ray
 from ray.exceptions import AuthenticationError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from bert_core.disk import is_disk_full
 from bert_core.errors import UserError
 from workflows.output_folder import WorkKeptError
 
@@ -136,10 +136,11 @@ def _result(reference: Any) -> Any:  # noqa: ANN401 - whatever the task returns
         return ray.get(reference)
     except RayTaskError as error:
         cause = error.cause
-        if isinstance(cause, UserError):
-            raise cause from None
-        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
-            where = str(cause.filename or "the output folder")
+        if isinstance(cause, Exception) and is_disk_full(cause):
+            named = cause.where if isinstance(cause, UserError) else None
+            where = str(named or getattr(cause, "filename", None) or "the output folder")
             remedy = "free some space, then run the same command again: it goes on"
             raise WorkKeptError("the disk is full", where, remedy) from error
+        if isinstance(cause, UserError):
+            raise cause from None
         raise

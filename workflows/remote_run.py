@@ -11,9 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
+from bert_core.strict_json import is_plain_path
 from bert_core.training import sealed_folder
 from bert_core.training.checkpoint_names import (
+    NEEDED,
     checkpoint_name,
     checkpoint_step,
     committed_checkpoints,
@@ -145,14 +148,13 @@ class RemoteRun:
         journal = folder.path / JOURNAL_NAME
         if last_step(journal) >= step:
             return
-        beside = journal.with_name(f"{JOURNAL_NAME}.taken")
         copy = Path("files", JOURNAL_NAME)
         here = folder.checkpoints / checkpoint_name(step) / copy
-        if here.exists():
-            shutil.copyfile(here, beside)
-        else:
-            self._remote.download(f"{self._in_checkpoint(step)}/{copy}", beside)
-        beside.replace(journal)
+        with written_whole(journal) as beside:
+            if here.exists():
+                shutil.copyfile(here, beside)
+            else:
+                self._remote.download(f"{self._in_checkpoint(step)}/{copy}", beside)
 
     def settle(self, folder: RunFolder, step: int, keep: int) -> None:
         """After the workers: has the last checkpoint both at the URI and here, with its journal.
@@ -199,14 +201,20 @@ class RemoteRun:
         if final.exists():
             # Whole is not enough: what a lost upload left here may differ from it in the last bit.
             manifest = self._remote.read(f"{source}/{MANIFEST}")
-            if sealed_folder.damage(final) is None and (final / MANIFEST).read_bytes() == manifest:
+            if (
+                sealed_folder.damage(final, NEEDED) is None
+                and (final / MANIFEST).read_bytes() == manifest
+            ):
                 return None
             sealed_folder.remove(final)
         temporary = sealed_folder.temporary_folder(final)
         try:
             for file in self._remote.names(source):
-                self._remote.download(file, temporary / file.removeprefix(f"{source}/"))
-            fault = sealed_folder.damage(temporary)
+                name = file.removeprefix(f"{source}/")
+                if not is_plain_path(name):
+                    return f"it has a file named {name[:60]!r}"
+                self._remote.download(file, temporary / name)
+            fault = sealed_folder.damage(temporary, NEEDED)
             if fault is None:
                 temporary.rename(final)
             return fault

@@ -5,7 +5,6 @@
 
 import fcntl
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,7 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
+from bert_core.strict_json import read_json, read_json_object
 from workflows.settings import differences
 
 if TYPE_CHECKING:
@@ -200,9 +201,14 @@ def sole_writer(folder: RunFolder, *, patience_seconds: float = 60) -> Iterator[
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a small file beside its name and renames it."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    with written_whole(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def read_seconds(path: Path) -> float:
+    """The time that `write_atomically` has written as a number of JSON; 0 without the file."""
+    seconds = read_json(path) if path.exists() else 0.0
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
 def _lock(descriptor: int, name: str) -> None:
@@ -215,7 +221,7 @@ def _lock(descriptor: int, name: str) -> None:
 
 
 def _refuse_another_recipe(folder: RunFolder, recipe: dict[str, Any]) -> None:
-    earlier = json.loads(folder.recipe.read_text(encoding="utf-8"))
+    earlier = read_json_object(folder.recipe, "give another --name, or --fresh to start over")
     changed = differences(earlier, json.loads(json.dumps(recipe)))
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""

@@ -17,13 +17,14 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, PydanticBaseSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
 from bert_core.errors import UserError, nearest
+from bert_core.evaluation.strict_yaml import MAX_BYTES, parse_yaml
+from bert_core.strict_json import read_bounded
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -129,14 +130,9 @@ def read_layer(option: str, name: str, folder: Path) -> dict[str, Any]:
                 f"--{option} {name}",
                 f"give one of {', '.join(known)}, or the path of a .yaml file",
             )
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the {option}", str(path), error.strerror or "") from error
-    except yaml.YAMLError as error:
-        line = " ".join(str(error).split())
-        raise UserError(f"not YAML, {line}", str(path), "mend the file") from error
-    if not isinstance(content, dict):
+    remedy = f"give the path of a .yaml file to --{option}"
+    content = parse_yaml(read_bounded(path, remedy, max_bytes=MAX_BYTES), str(path))
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise UserError("no settings", str(path), "write `section: {field: value}`")
     return content
 

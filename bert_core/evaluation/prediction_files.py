@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.evaluation.outcomes import outcomes
 from bert_core.tasks.conll import TaggedSentence
@@ -106,14 +107,13 @@ def write_predictions(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise UserError("unknown kind of file", str(path), f"use one of {', '.join(SUFFIXES)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}")
-    if path.suffix == ".jsonl":
-        with beside.open("w", encoding="utf-8") as file:
-            for record in records:
-                file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
-    else:
-        _write_parquet(records, beside)
-    beside.replace(path)
+    with written_whole(path) as beside:
+        if path.suffix == ".jsonl":
+            with beside.open("w", encoding="utf-8") as file:
+                for record in records:
+                    file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+        else:
+            _write_parquet(records, beside)
 
 
 def read_predictions(path: Path, task: Task, examples: Sequence[Any]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bert_core.disk import flush_to_disk
+from bert_core.disk import disk_full_named, flush_to_disk
 from bert_core.features.extractor import Extractor
 from bert_core.features.store import Precision
 from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_words, words_of
@@ -51,30 +51,31 @@ def write_features(
     counts: Counter[str] = Counter()
     array = path.with_suffix(".npy")
     beside, array_beside = (each.with_name(f".{each.name}.written") for each in (path, array))
-    with _removed_on_error(beside, array_beside), array_beside.open("w+b") as stream:
-        is_array = output_format == "npy"
-        schema = _schema(extractor, None if is_array else dtype)
-        _write_header(stream, 0, extractor.feature_size, dtype)
-        with ParquetWriter(beside, schema) as writer:
-            for some in _chunks(texts, _characters_at_once(extractor)):
-                tokens = _cut(extractor, some)
-                rows = extractor.rows(tokens)
-                features = extractor.of_rows(rows).astype(dtype, copy=False)
-                columns = _columns(extractor, some, tokens, rows)
-                if is_array:
-                    stream.write(features.tobytes())
-                else:
-                    columns["features"] = _nested(features, rows, extractor)
-                writer.write_table(_table(columns, schema))
-                counts += _count(tokens, rows)
-        _write_header(stream, counts["units"], extractor.feature_size, dtype)
-    if is_array:
-        flush_to_disk(array_beside)
-        array_beside.replace(array)
-    else:
-        array_beside.unlink()
-    flush_to_disk(beside)
-    beside.replace(path)
+    with _removed_on_error(path, beside, array_beside):
+        with array_beside.open("w+b") as stream:
+            is_array = output_format == "npy"
+            schema = _schema(extractor, None if is_array else dtype)
+            _write_header(stream, 0, extractor.feature_size, dtype)
+            with ParquetWriter(beside, schema) as writer:
+                for some in _chunks(texts, _characters_at_once(extractor)):
+                    tokens = _cut(extractor, some)
+                    rows = extractor.rows(tokens)
+                    features = extractor.of_rows(rows).astype(dtype, copy=False)
+                    columns = _columns(extractor, some, tokens, rows)
+                    if is_array:
+                        stream.write(features.tobytes())
+                    else:
+                        columns["features"] = _nested(features, rows, extractor)
+                    writer.write_table(_table(columns, schema))
+                    counts += _count(tokens, rows)
+            _write_header(stream, counts["units"], extractor.feature_size, dtype)
+        if is_array:
+            flush_to_disk(array_beside)
+            array_beside.replace(array)
+        else:
+            array_beside.unlink()
+        flush_to_disk(beside)
+        beside.replace(path)
     return counts
 
 
@@ -90,29 +91,31 @@ def join_parts(paths: Sequence[Path], output: Path) -> None:
     ]
     array = output.with_suffix(".npy")
     beside, array_beside = (each.with_name(f".{each.name}.written") for each in (output, array))
-    with array_beside.open("w+b") as stream:
-        dtype: Precision = "float16" if arrays[0].dtype == np.float16 else "float32"
-        _write_header(stream, sum(map(len, arrays)), arrays[0].shape[1], dtype)
-        for each in arrays:
-            for begin in range(0, len(each), _UNITS_AT_ONCE):
-                stream.write(each[begin : begin + _UNITS_AT_ONCE].tobytes())
-    with ParquetFile(paths[0]) as first:
-        schema = first.schema_arrow
-    with ParquetWriter(beside, schema) as writer:
-        for path in paths:
-            with ParquetFile(path) as file:
-                for batch in file.iter_batches():
-                    writer.write_batch(batch)
-    for written, final in ((array_beside, array), (beside, output)):
-        flush_to_disk(written)
-        written.replace(final)
+    with _removed_on_error(output, beside, array_beside):
+        with array_beside.open("w+b") as stream:
+            dtype: Precision = "float16" if arrays[0].dtype == np.float16 else "float32"
+            _write_header(stream, sum(map(len, arrays)), arrays[0].shape[1], dtype)
+            for each in arrays:
+                for begin in range(0, len(each), _UNITS_AT_ONCE):
+                    stream.write(each[begin : begin + _UNITS_AT_ONCE].tobytes())
+        with ParquetFile(paths[0]) as first:
+            schema = first.schema_arrow
+        with ParquetWriter(beside, schema) as writer:
+            for path in paths:
+                with ParquetFile(path) as file:
+                    for batch in file.iter_batches():
+                        writer.write_batch(batch)
+        for written, final in ((array_beside, array), (beside, output)):
+            flush_to_disk(written)
+            written.replace(final)
 
 
 @contextmanager
-def _removed_on_error(*paths: Path) -> Iterator[None]:
+def _removed_on_error(output: Path, *paths: Path) -> Iterator[None]:
     """Removes files that were begun when their writing fails."""
     try:
-        yield
+        with disk_full_named(output):
+            yield
     except BaseException:
         for path in paths:
             path.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from bert_core.errors import UserError
 from bert_core.features.units import Pooling
+from bert_core.strict_json import is_plain_name
 from bert_core.tasks.task import FloatArray
 from bert_core.tokenizer_settings import TRANSFORMER_SETTINGS, longest_row, read_object
 
@@ -147,7 +148,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
         is_first = not found
         if is_first and (name != "Transformer" or part):
             raise _refusal(f"{name} in {part or 'the folder'} as the first module", path)
-        if not is_first and (not part or Path(part).name != part):
+        if not is_first and not is_plain_name(part):
             raise _refusal(f"the folder {part!r} of {name}", path)
         found.append((name, folder / part))
     return found[1:]

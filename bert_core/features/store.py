@@ -4,15 +4,16 @@ Epochs, seeds and strategies read them back. Shapes: P places, H hidden size, K 
 """
 
 import fcntl
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 
-from bert_core.disk import flush_to_disk
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.features.rows import States
 from bert_core.features.states import states_at_places
@@ -46,6 +47,8 @@ def kept_states(
     with _alone(folder):
         missing = [layer for layer, path in paths.items() if not path.is_file()]
         if missing:
+            for left in folder.glob(".*.written"):  # a killed process's
+                left.unlink(missing_ok=True)
             _compute(
                 encoder,
                 rows,
@@ -72,31 +75,36 @@ def _compute(
     progress: Callable[[float], None] | None,
 ) -> None:
     shape = (len(rows.places), encoder.config.hidden_size)
-    beside = {layer: path.with_name(f".{path.name}.written") for layer, path in paths.items()}
-    written = {
-        layer: np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-        for layer, path in beside.items()
-    }
-    num_tokens, done = max(int(rows.lengths.sum()), 1), 0
-    computed = states_at_places(
-        encoder,
-        rows,
-        list(paths),
-        device=device,
-        max_tokens=max_tokens,
-        autocast_dtype=autocast_dtype,
-    )
-    for items, batch, states in computed:
-        places = rows.places_of(items)
-        for layer, state in zip(paths, states, strict=True):
-            written[layer][places] = state.cpu().numpy()
-        done += batch.num_real_tokens
-        if progress is not None:
-            progress(done / num_tokens)
-    for layer, array in written.items():
-        array.flush()
-        flush_to_disk(beside[layer])
-        beside[layer].replace(paths[layer])
+    with ExitStack() as files:
+        beside = {layer: files.enter_context(written_whole(path)) for layer, path in paths.items()}
+        written = {layer: _mapped(path, dtype, shape) for layer, path in beside.items()}
+        num_tokens, done = max(int(rows.lengths.sum()), 1), 0
+        computed = states_at_places(
+            encoder,
+            rows,
+            list(paths),
+            device=device,
+            max_tokens=max_tokens,
+            autocast_dtype=autocast_dtype,
+        )
+        for items, batch, states in computed:
+            places = rows.places_of(items)
+            for layer, state in zip(paths, states, strict=True):
+                written[layer][places] = state.cpu().numpy()
+            done += batch.num_real_tokens
+            if progress is not None:
+                progress(done / num_tokens)
+        for array in written.values():
+            array.flush()
+
+
+def _mapped(path: Path, dtype: Precision, shape: tuple[int, int]) -> np.memmap:
+    """A new array on disk, whose room is taken at once: a full disk would end the process later."""
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def _open(path: Path, shape: tuple[int, int]) -> States:

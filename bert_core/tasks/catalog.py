@@ -6,6 +6,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from bert_core.errors import UserError
+from bert_core.features.tagger import FEATURE_TAGGER
+from bert_core.model.bert import Bert
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.documentation.answers import AnswersInDocstring
 from bert_core.tasks.documentation.library import LibraryOfPassage
@@ -56,20 +58,43 @@ def task_config(name: str, task: Task) -> dict[str, Any]:
     return config
 
 
-def task_of(config: Mapping[str, Any]) -> tuple[str, Task] | None:
+def task_of(config: Mapping[str, Any], model: Bert | None = None) -> tuple[str, Task] | None:
     """Name and task of a model folder's config.json; None where no task of ours stands in it.
 
-    Raises `UserError` for a task, or settings of one, that this version does not know.
+    Rows are no longer than the `model` has positions. Raises `UserError` for a task, or settings of
+    one, that this version does not know, and for one that the model's heads are not of.
     """
     described = config.get(CONFIG_FIELD)
     if described is None:
         return None
     try:
         name = described["name"]
-        return name, type(TASKS[name]).model_validate(described["settings"])
+        task = type(TASKS[name]).model_validate(described["settings"])
     except (KeyError, TypeError, ValidationError) as error:
         raise UserError(
             "a task that this version does not know",
             f"{CONFIG_FIELD} in config.json: {str(described)[:80]}",
             "open the model with the version that wrote it, or fine-tune again",
         ) from error
+    return name, task if model is None else _of_model(task, model)
+
+
+def _of_model(task: Task, model: Bert) -> Task:
+    heads = dict(model.heads.items())
+    name = FEATURE_TAGGER if FEATURE_TAGGER in heads else task.head.name
+    linear = getattr(heads.get(name), "linear", None)
+    num_outputs = getattr(linear, "out_features", 0)
+    # A decoder's head reads the last token, which no pooler has seen.
+    pooler = {"pooler"} if task.head.pooled and not model.config.is_decoder else set()
+    if (
+        num_outputs != task.head.num_outputs
+        or heads.keys() - {"pooler"} != {name}
+        or pooler - heads.keys()
+    ):
+        raise UserError(
+            f"a head of {num_outputs} outputs, and a task of {task.head.num_outputs}",
+            f"{CONFIG_FIELD} in config.json",
+            "restore config.json and the weights, or fine-tune again",
+        )
+    longest = min(task.max_length, model.config.max_position_embeddings)
+    return task.model_copy(update={"max_length": longest})

@@ -5,22 +5,38 @@ Its content depends on the text, the tokenizer and the settings alone.
 
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bert_core.disk import file_sha256
+from bert_core.disk import file_sha256, written_whole
 from bert_core.errors import UserError
+from bert_core.strict_json import first_fault, is_plain_name, read_json_object
 
 INDEX_NAME = "index.json"
 TOKENIZER_NAME = "tokenizer.json"
 TOKEN_COUNTS_NAME = "token_counts.npy"
 VERSION = 1
+
+PARTS = ("tokens", "sentences", "documents")
+"""The arrays of a shard; array PART of shard NAME is the file NAME.PART.npy."""
+
+_MOST_INDEX_BYTES = 1 << 28
+"""It has a line or some for each file of the corpus."""
+
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+def _plain(name: str) -> str:
+    if not is_plain_name(name):
+        raise ValueError(f"{name[:60]!r} is no name of a file in the folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_plain)]
 
 
 class ShardsError(UserError):
@@ -32,7 +48,7 @@ class FileEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    num_bytes: int
+    num_bytes: Count
     sha256: str
 
 
@@ -41,11 +57,18 @@ class ShardEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str
-    num_documents: int
-    num_sentences: int
-    num_tokens: int
-    files: dict[str, FileEntry]
+    name: FileName
+    num_documents: Count
+    num_sentences: Count
+    num_tokens: Count
+    files: dict[FileName, FileEntry]
+
+    @model_validator(mode="after")
+    def _has_its_arrays(self) -> Self:
+        for part in PARTS:
+            if f"{self.name}.{part}.npy" not in self.files:
+                raise ValueError(f"{self.name}.{part}.npy is not among its files")
+        return self
 
 
 class ShardIndex(BaseModel):
@@ -55,10 +78,10 @@ class ShardIndex(BaseModel):
 
     version: Literal[1] = VERSION
     dtype: Literal["uint16", "uint32"]
-    vocab_size: int
+    vocab_size: int = Field(ge=1, le=1 << 32)
     tokenizer_sha256: str
     splits: dict[str, list[ShardEntry]]
-    files: dict[str, FileEntry] = Field(default_factory=dict)
+    files: dict[FileName, FileEntry] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
     sources: list[dict[str, Any]] = Field(default_factory=list)
@@ -90,14 +113,10 @@ def write_bytes(path: Path, content: bytes) -> FileEntry:
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> FileEntry:
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_name(f".{path.name}.{uuid.uuid4().hex}.written")  # two writers never meet
-    with written.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    entry = describe_file(written)
-    written.replace(path)
-    return entry
+    with written_whole(path) as written:
+        with written.open("wb") as file:
+            write(file)
+        return describe_file(written)
 
 
 def describe_file(path: Path) -> FileEntry:
@@ -112,10 +131,14 @@ def read_index(folder: str | Path) -> ShardIndex:
     if not path.is_file():
         raise ShardsError("no token shards here", str(folder), remedy)
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json_object(path, remedy, max_bytes=_MOST_INDEX_BYTES)
+    except UserError as error:
+        raise ShardsError(f"damaged index, {error.what}", str(path), remedy) from error
+    try:
         version = content.get("version")
         if version != VERSION:
-            raise ShardsError(f"shards of version {version}, not {VERSION}", str(path), remedy)
-        return ShardIndex.model_validate(content)
-    except (ValueError, ValidationError, AttributeError) as error:
-        raise ShardsError("damaged index", str(path), remedy) from error
+            what = f"shards of version {str(version)[:30]}, not {VERSION}"
+            raise ShardsError(what, str(path), remedy)
+        return ShardIndex.model_validate(content, strict=True)
+    except ValidationError as error:
+        raise ShardsError(f"damaged index, {first_fault(error)}", str(path), remedy) from error

@@ -14,6 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from bert_core.errors import UserError
 from bert_core.text.shard_index import (
+    PARTS,
+    TOKENIZER_NAME,
     FileEntry,
     ShardEntry,
     ShardIndex,
@@ -22,9 +24,6 @@ from bert_core.text.shard_index import (
     read_index,
     write_array,
 )
-
-PARTS = ("tokens", "sentences", "documents")
-"""The arrays of a shard; array PART of shard NAME is the file NAME.PART.npy."""
 
 _REMEDY = "prepare the text again with workflows/prepare.py --fresh"
 
@@ -161,7 +160,8 @@ def _open_shard(folder: Path, entry: ShardEntry, dtype: str) -> Shard:
     for name, file in entry.files.items():
         _check_size(folder / name, file)
     shard = map_shard(folder, entry.name)
-    for array, expected in ((shard.tokens, dtype), (shard.sentences, "int64")):
+    offsets = ((shard.sentences, "int64"), (shard.documents, "int64"))
+    for array, expected in ((shard.tokens, dtype), *offsets):
         if array.dtype != expected or array.ndim != 1:
             where = str(folder / entry.name)
             raise ShardsError(f"{array.dtype} where {expected} belongs", where, _REMEDY)
@@ -178,7 +178,8 @@ def map_shard(folder: Path, name: str) -> Shard:
             np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
             for part in PARTS
         ]
-    except ValueError as error:
+    # What numpy raises for a header that is none; a FIFO would have it wait, and is no file.
+    except (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError) as error:
         raise ShardsError("damaged shards", str(folder / name), _REMEDY) from error
     return Shard(name, *arrays)
 
@@ -205,6 +206,8 @@ def verify_shards(folder: str | Path) -> ShardIndex:
     files = dict(index.files)
     for entry in entries:
         files.update(entry.files)
+    if TOKENIZER_NAME not in files and (folder / TOKENIZER_NAME).exists():
+        raise ShardsError(f"the index lacks {TOKENIZER_NAME}", str(folder), _REMEDY)
     for name, expected in files.items():
         _check_size(folder / name, expected)
         if describe_file(folder / name) != expected:

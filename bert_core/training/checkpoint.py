@@ -4,7 +4,6 @@ Layout of `<checkpoints>/step-00001234/`: model.safetensors, optimizer.safetenso
 files/ (the caller's), manifest.json. Nothing is pickled.
 """
 
-import errno
 import json
 import re
 import shutil
@@ -13,13 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from bert_core.disk import DiskFullError, is_disk_full
 from bert_core.errors import UserError
+from bert_core.strict_json import first_fault, read_json_object
 from bert_core.training import sealed_folder
 from bert_core.training.checkpoint_names import (
+    FILES,
+    MODEL,
+    NEEDED,
+    OPTIMIZER,
+    STATE,
     checkpoint_name,
     checkpoint_step,
     committed_checkpoints,
@@ -36,8 +43,6 @@ from bert_core.training.state_tensors import (
     weights_by_name,
 )
 
-MODEL, OPTIMIZER, STATE, FILES = "model.safetensors", "optimizer.safetensors", "state.json", "files"
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SMALL_FILES_BYTES = 1 << 20  # state, manifest and journal in the estimate of a checkpoint's size
 
 
@@ -58,6 +63,21 @@ class CheckpointInfo:
     torch_version: str
     extra: dict[str, Any]
     files: dict[str, Path]
+
+
+class _State(BaseModel):
+    """The content of state.json."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: int = Field(ge=0, lt=1 << 53)
+    num_rows_seen: int = Field(ge=0, lt=1 << 63)
+    num_tokens_seen: int = Field(ge=0, lt=1 << 63)
+    world_size: int = Field(ge=1, lt=1 << 31)
+    num_threads: int = Field(ge=1, lt=1 << 31)
+    torch_version: str
+    optimizer: str
+    extra: dict[str, Any]
 
 
 def save_checkpoint(
@@ -83,7 +103,7 @@ def save_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     sealed_folder.remove_leftovers(folder)
     if final.exists():
-        if sealed_folder.damage(final) is None:
+        if sealed_folder.damage(final, NEEDED) is None:
             return final
         sealed_folder.remove(final)
     _refuse_weights_that_are_not_finite(state)
@@ -92,12 +112,12 @@ def save_checkpoint(
         _write(temporary, state, extra, files)
         sealed_folder.seal(temporary, final)
     except OSError as error:
-        if error.errno in _DISK_FULL:
+        if is_disk_full(error):
             raise _disk_full(folder, state) from error
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    if fault := sealed_folder.damage(final):
+    if fault := sealed_folder.damage(final, NEEDED):
         raise UserError(
             f"the checkpoint just written is damaged, {fault}", str(final), "check the disk"
         )
@@ -114,20 +134,23 @@ def load_checkpoint(path: Path, state: TrainingState) -> CheckpointInfo:
     Raises `UserError` for a damaged folder and when names, shapes or dtypes of the weights, or
     the optimizer, are not exactly those of `state`. Hyperparameters stay those of `state`.
     """
-    info = read_checkpoint(path)
-    described = json.loads((path / STATE).read_text("utf-8"))
-    if (saved := described["optimizer"]) != type(state.optimizer).__name__:
+    info, saved = _read(path)
+    if saved != type(state.optimizer).__name__:
         raise UserError(
             f"checkpoint of the optimizer {saved}, not {type(state.optimizer).__name__}",
             str(path),
             "go on with the settings it was made with",
         )
-    weights, saved_weights = weights_by_name(state.model), load_file(path / MODEL)
+    weights = weights_by_name(state.model)
+    try:
+        saved_weights, moments = load_file(path / MODEL), load_file(path / OPTIMIZER)
+    except SafetensorError as error:
+        raise _damaged(path, " ".join(str(error).split())[:200]) from error
     if difference := first_difference(saved_weights, weights):
         raise _other_model(path, difference)
     try:
-        load_moments(state.model, state.optimizer, load_file(path / OPTIMIZER))
-    except (KeyError, ValueError) as error:
+        load_moments(state.model, state.optimizer, moments)
+    except (KeyError, ValueError, RuntimeError) as error:
         raise _other_model(path, f"optimizer state {error}") from error
     with torch.no_grad():
         for name, weight in weights.items():
@@ -139,14 +162,25 @@ def load_checkpoint(path: Path, state: TrainingState) -> CheckpointInfo:
 
 def read_checkpoint(path: Path) -> CheckpointInfo:
     """What a checkpoint says, without loading it. Raises `UserError` for a damaged folder."""
-    if fault := sealed_folder.damage(path):
-        raise UserError(
-            f"damaged checkpoint, {fault}", str(path), "use an earlier one or start over"
-        )
-    described = json.loads((path / STATE).read_text("utf-8"))
-    described.pop("optimizer")
-    files = {file.name: file for file in sorted((path / FILES).glob("*"))}
-    return CheckpointInfo(path=path, files=files, **described)
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[CheckpointInfo, str]:
+    """What a checkpoint says, and the name of its optimizer."""
+    if fault := sealed_folder.damage(path, NEEDED):
+        raise _damaged(path, fault)
+    try:
+        state = _State.model_validate(read_json_object(path / STATE, allow_nan=True), strict=True)
+    except ValidationError as error:
+        raise _damaged(path, f"{STATE}: {first_fault(error)}") from error
+    names = sorted(sealed_folder.sealed_files(path))
+    files = {Path(name).name: path / name for name in names if name.startswith(f"{FILES}/")}
+    described = state.model_dump(exclude={"optimizer"})
+    return CheckpointInfo(path=path, files=files, **described), state.optimizer
+
+
+def _damaged(path: Path, fault: str) -> UserError:
+    return UserError(f"damaged checkpoint, {fault}", str(path), "use an earlier one or start over")
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
@@ -156,7 +190,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     """
     messages = []
     for path in committed_checkpoints(folder):
-        fault = sealed_folder.damage(path)
+        fault = sealed_folder.damage(path, NEEDED)
         if fault is None:
             return path, messages
         messages.append(f"checkpoint {path} is damaged and passed over: {fault}")
@@ -217,7 +251,7 @@ def _disk_full(folder: Path, state: TrainingState) -> UserError:
     needed = num_bytes(weights_by_name(state.model).values())
     needed += num_bytes(moments_by_name(state.model, state.optimizer).values())
     free = shutil.disk_usage(folder).free
-    return UserError(
+    return DiskFullError(
         f"no room for the checkpoint of step {state.step}",
         f"{folder}, {free:,} bytes free, {needed + _SMALL_FILES_BYTES:,} needed",
         "free some or choose another --storage; the checkpoint before is intact",

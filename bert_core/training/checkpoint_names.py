@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
-_NAME = re.compile(r"step-\d{8,}")
+MODEL, OPTIMIZER, STATE, FILES = "model.safetensors", "optimizer.safetensors", "state.json", "files"
+NEEDED = (MODEL, OPTIMIZER, STATE)
+"""Files that the manifest of every checkpoint names."""
+
+_NAME = re.compile(r"step-\d{8,18}")
 
 
 def checkpoint_name(step: int) -> str:

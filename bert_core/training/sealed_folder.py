@@ -6,9 +6,12 @@
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from bert_core.disk import file_sha256, flush_to_disk
+from bert_core.errors import UserError
+from bert_core.strict_json import RESTORE, is_plain_path, read_json_object
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -39,20 +42,50 @@ def seal(temporary: Path, final: Path) -> None:
     flush_to_disk(final.parent)
 
 
-def damage(folder: Path) -> str | None:
-    """What is wrong with a sealed folder, in a few words, or None when every byte is right."""
+def sealed_files(folder: Path) -> dict[str, dict[str, str | int]]:
+    """Hash and size of each file by its name, as the manifest has them.
+
+    Raises `UserError` for a manifest that is missing, damaged, empty, of another version, or names
+    files elsewhere.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UserError(f"{MANIFEST} is missing", str(folder), RESTORE)
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json_object(path)
         version, files = manifest["format_version"], dict(manifest["files"])
-    except FileNotFoundError:
-        return f"{MANIFEST} is missing"
-    except (ValueError, KeyError, TypeError):
-        return f"{MANIFEST} cannot be read"
+        described = {
+            name: {"sha256": str(each["sha256"])[:64], "bytes": int(each["bytes"])}
+            for name, each in files.items()
+        }
+    except (UserError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise UserError(f"{MANIFEST} cannot be read", str(folder), RESTORE) from error
     if version != FORMAT_VERSION:
-        return f"format version {version}, this program reads {FORMAT_VERSION}"
+        what = f"format version {str(version)[:30]}, this program reads {FORMAT_VERSION}"
+        raise UserError(what, str(folder), RESTORE)
+    if not described:
+        raise UserError(f"{MANIFEST} names no file", str(folder), RESTORE)
+    outside = next((name for name in described if not is_plain_path(name)), None)
+    if outside is not None:
+        raise UserError(f"{MANIFEST} names {outside[:60]!r}", str(folder), RESTORE)
+    return described
+
+
+def damage(folder: Path, needed: Sequence[str] = ()) -> str | None:
+    """What is wrong with a sealed folder, in a few words, or None when every byte is right.
+
+    So it is only if the manifest names all the `needed` files.
+    """
+    try:
+        files = sealed_files(folder)
+    except UserError as error:
+        return error.what
+    lacking = next((name for name in needed if name not in files), None)
+    if lacking is not None:
+        return f"{MANIFEST} lacks {lacking}"
     for name, expected in files.items():
         path = folder / name
-        if not path.is_file():
+        if path.is_symlink() or not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != expected["bytes"]:
             return f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}"

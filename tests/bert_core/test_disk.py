@@ -1,8 +1,21 @@
+import errno
 import hashlib
+import pickle
 
 import pytest
 
-from bert_core.disk import file_sha256, flush_to_disk
+from bert_core import disk
+from bert_core.disk import (
+    DiskFullError,
+    exchange,
+    file_sha256,
+    flush_to_disk,
+    is_disk_full,
+    put_in_place,
+    recover,
+    written_whole,
+)
+from bert_core.errors import UserError
 
 
 def test_the_hash_is_that_of_the_bytes_on_disk(tmp_path):
@@ -20,3 +33,89 @@ def test_files_and_folders_are_flushed_and_what_is_missing_is_not(tmp_path):
     flush_to_disk(tmp_path)
     with pytest.raises(FileNotFoundError):
         flush_to_disk(tmp_path / "missing")
+
+
+def test_a_full_disk_is_a_user_error_and_an_os_error():
+    error = pickle.loads(pickle.dumps(DiskFullError("the disk is full", "a", "free some")))
+    assert isinstance(error, UserError) and isinstance(error, OSError)
+    assert str(error) == "the disk is full: a (free some)"
+    assert (error.errno, error.where) == (errno.ENOSPC, "a")
+    assert is_disk_full(error)
+
+
+def test_a_file_is_replaced_at_once_or_not(tmp_path):
+    path = tmp_path / "file"
+    for content in ("one", "two"):
+        with written_whole(path) as beside:
+            beside.write_text(content)
+            assert not path.exists() or path.read_text() != content
+        assert path.read_text() == content
+    with pytest.raises(KeyError), written_whole(path) as beside:
+        beside.write_text("three")
+        raise KeyError
+    assert path.read_text() == "two"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_names_as_long_as_a_disk_takes_them(tmp_path):
+    path = tmp_path / ("é" * 120)
+    with written_whole(path) as beside:
+        beside.write_text("x")
+    assert path.read_text() == "x"
+
+
+def made(folder, content):
+    folder.mkdir(parents=True)
+    (folder / "file").write_text(content)
+    return folder
+
+
+def test_two_names_change_places(tmp_path):
+    one, two = made(tmp_path / "one", "1"), made(tmp_path / "two", "2")
+    assert exchange(one, two)  # as every local file system of Linux and macOS can
+    assert ((one / "file").read_text(), (two / "file").read_text()) == ("2", "1")
+    with pytest.raises(OSError):
+        exchange(one, tmp_path / "missing")
+
+
+@pytest.fixture(params=["at once", "in two steps"])
+def steps(request, monkeypatch):
+    """Both ways of replacing a folder; the second is that of file systems that know no exchange."""
+    if request.param == "in two steps":
+        monkeypatch.setattr(disk, "exchange", lambda *_: False)
+
+
+@pytest.mark.parametrize("before", ["nothing", "folder", "link", "file"])
+def test_a_folder_takes_the_place_of_another(tmp_path, steps, before):
+    final, written = tmp_path / "final", made(tmp_path / ".final.written", "new")
+    if before == "folder":
+        made(final, "old")
+    elif before == "link":
+        final.symlink_to(made(tmp_path / "elsewhere", "old"))
+    elif before == "file":
+        final.write_text("old")
+    put_in_place(written, final)
+    assert (final / "file").read_text() == "new"
+    left = {each.name for each in tmp_path.iterdir()} - {"final", "elsewhere"}
+    assert not left
+    if before == "link":
+        assert (tmp_path / "elsewhere" / "file").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("there", "is_whole", "expected"),
+    [
+        ({"final": "old", ".final.replaced": "older", ".final.written": "new"}, True, "old"),
+        ({".final.replaced": "old", ".final.written": "new"}, True, "new"),
+        ({".final.replaced": "old", ".final.written": "new"}, False, "old"),
+        ({".final.replaced": "old"}, True, "old"),
+        ({".final.written": "new"}, True, None),
+        ({}, True, None),
+    ],
+)
+def test_what_a_kill_has_left_is_mended(tmp_path, there, is_whole, expected):
+    for name, content in there.items():
+        made(tmp_path / name, content)
+    final = tmp_path / "final"
+    recover(final, tmp_path / ".final.written", lambda _: is_whole)
+    assert (final / "file").read_text() == expected if expected else not final.exists()

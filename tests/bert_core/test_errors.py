@@ -35,3 +35,9 @@ def test_a_text_of_any_origin_is_printed_on_one_line():
     assert one_line("\x1b[31m\0\u202e\ud800") == r"\x1b[31m\x00\u202e\ud800"
     assert one_line("Zoë 中文 👨\u200d👩\u200d👧") == "Zoë 中文 👨\u200d👩\u200d👧"
     assert "\n" not in str(UserError("unknown label", "a\nb", "the model knows c\nd"))
+
+
+def test_a_message_is_one_line_whatever_a_file_has_put_into_it():
+    error = UserError("a label a\nb", f"a\r\u2028{'x' * 10_000}", "mend \ud800 it")
+    assert len(str(error)) < 2100 and len(str(error).splitlines()) == 1
+    str(UserError("a", "b", "\ud800")).encode()

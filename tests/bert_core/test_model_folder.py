@@ -185,8 +185,8 @@ def test_names_damage_without_checksums(folder):
         ({"model_type": "roberta"}, "model_type 'roberta'"),
         ({"hidden_act": "relu"}, "hidden_act 'relu'"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
-        ({"vocab_size": 10}, "size mismatch"),
-        ({"num_hidden_layers": 4}, "Missing key"),
+        ({"vocab_size": 10}, "has the shape"),
+        ({"num_hidden_layers": 4}, "no bert.encoder.layer"),
         ({"num_attention_heads": 7}, "damaged model configuration"),
     ],
 )
@@ -203,3 +203,28 @@ def test_refuses_a_tokenizer_with_more_words_than_the_model(tmp_path, tokenizer,
     save_model_folder(tmp_path / "model", Bert.for_pretraining(config), tokenizer, "")
     with pytest.raises(ModelFolderError, match="16 words, the model 8"):
         load_model_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_list_of_checksums_names_what_is_read(folder, name):
+    path = folder / "checksums"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.endswith(f"  {name}\n")))
+    with pytest.raises(ModelFolderError, match=f"not whole: .*checksums lacks {name}"):
+        load_model_folder(folder)
+
+
+@pytest.mark.parametrize("line", ["0  ../x", "0  /etc/passwd", "nothing", "0  a\\b", ""])
+def test_a_list_of_checksums_names_files_of_the_folder(folder, line):
+    with (folder / "checksums").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(ModelFolderError, match="damaged list of checksums"):
+        load_model_folder(folder)
+
+
+def test_links_are_followed_as_those_of_hugging_faces_cache(folder, small_config):
+    for path in [*folder.iterdir()]:
+        blob = folder.parent / f"blob-{path.name}"
+        path.rename(blob)
+        path.symlink_to(blob)
+    assert load_model_folder(folder)[0] == small_config

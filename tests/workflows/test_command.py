@@ -61,3 +61,16 @@ def test_exit_codes(capsys):
     assert capsys.readouterr() == ("", "refused: version 2 is worse\n")
     with pytest.raises(ZeroDivisionError):
         run_command(lambda: bool(1 // 0))
+
+
+def test_a_full_disk_is_one_line_wherever_it_is_met(capsys, tmp_path):
+    def write():
+        with open("/dev/full", "w") as file:  # noqa: PTH123 - a device
+            file.write("x")
+        return True
+
+    assert run_command(write) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: the disk is full") and told.count("\n") == 1
+    with pytest.raises(FileNotFoundError):
+        run_command(lambda: bool((tmp_path / "missing").read_text()))

@@ -13,6 +13,7 @@ from workflows.settings import (
     differences,
     field_names,
     parse_command_line,
+    read_layer,
     settings_hash,
 )
 
@@ -188,3 +189,17 @@ def test_help_and_mistakes_do_not_wait_for_torch_and_ray(
 def test_a_value_of_a_list_may_have_any_character(text):
     for given in (["--flours", text, "rye"], [f"--flours={text}", "--flours=rye"]):
         assert parse_command_line(Bread, given).flours == [text, "rye"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b"a: [", b"1: 2", b"[a]", b"a: 2020-13-45", b"- " * 5000, b"a: 1\na: 2"],
+)
+def test_a_settings_file_that_is_none_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "some.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_layer("preset", str(path), tmp_path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="no regular file|cannot be read"):
+        read_layer("preset", str(tmp_path / "none.yaml"), tmp_path)

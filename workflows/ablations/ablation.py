@@ -27,7 +27,7 @@ from workflows.pretrain import opened_pretraining
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import prepared_text
 from workflows.reproduction.data_description import data_name
-from workflows.run_folder import RunFolder, open_run, write_atomically
+from workflows.run_folder import RunFolder, open_run, read_seconds, write_atomically
 from workflows.settings import settings_hash
 from workflows.storage import Storage
 from workflows.sweeps.outcome import SweepOutcome
@@ -95,8 +95,7 @@ class Ablation:
 
     def seconds(self) -> float:
         """The time that the ablation has taken, all starts together."""
-        path = self.folder.path / CLOCK
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else 0.0
+        return read_seconds(self.folder.path / CLOCK)
 
     def outcome(self, at_once: int) -> AblationOutcome:
         """The ablation as far as it has come."""

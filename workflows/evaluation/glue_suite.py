@@ -4,7 +4,6 @@ A model is one of the task that its config.json names, whatever its folder is ca
 models of a task the one that does best on the dev set counts, as the paper chose its own.
 """
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from bert_core.evaluation.glue_table import (
 )
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.predictor import Predictor, load_predictor
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import CONFIG_FIELD
 from bert_core.tasks.classification import Text
 from bert_core.tasks.glue import GLUE
@@ -220,11 +220,7 @@ def _why_not(*, has_data: bool, has_model: bool) -> str:
 
 def _task_named_in(path: Path) -> str | None:
     """The task that a config.json names; None where it names none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelFolderError("damaged model configuration", str(path), "restore it") from error
-    described = content.get(CONFIG_FIELD) if isinstance(content, dict) else None
+    described = read_json_object(path, error=ModelFolderError).get(CONFIG_FIELD)
     return described.get("name") if isinstance(described, dict) else None
 
 

@@ -25,6 +25,7 @@ from bert_core.evaluation.table7 import (
 )
 from bert_core.features.strategies import STRATEGIES, find_strategy, single_layer
 from bert_core.predictor import load_predictor
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
@@ -178,7 +179,7 @@ def result_of(settings: Table7Settings, job: FinetuningJob) -> dict[str, Any]:
     """
     path = job.folder.path / RESULT
     if path.is_file():
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json_object(path, "delete it, to have it computed anew", allow_nan=True)
     checkpoint = job.last_checkpoint()
     best = checkpoint.extra["notes"]["best"]
     result: dict[str, Any] = {"dev": 100 * best["score"], "epoch": best["epoch"]}

@@ -1,6 +1,5 @@
 """What a fine-tuning run leaves behind: the model folder, its card, the lines of its summary."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
+from bert_core.strict_json import parse_json
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.example_statistics import statistics_of_examples
@@ -129,8 +129,9 @@ def _architecture(job: "FinetuningJob") -> str:
 
 def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:
     """What the best epoch predicted for the dev examples, in their order."""
-    with checkpoint.files[BEST_PREDICTIONS].open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    path = checkpoint.files[BEST_PREDICTIONS]
+    with path.open("rb") as file:
+        return [parse_json(line, str(path), allow_nan=True) for line in file]
 
 
 def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.features.tagger import FeatureTagger
 from bert_core.flops import training_flops
@@ -197,6 +198,5 @@ class FinetuningRun(TrainingRun):
 
 def _replace(path: Path, write: Any) -> None:  # noqa: ANN401 - a function of the path
     """Writes a file beside its name and renames it."""
-    beside = path.with_name(f".{path.name}.written")
-    write(beside)
-    beside.replace(path)
+    with written_whole(path) as beside:
+        write(beside)

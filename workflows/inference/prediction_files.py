@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.disk import flush_to_disk
+from bert_core.disk import written_whole
 from workflows.inference.predict_settings import PredictionFormat
 from workflows.inference.prediction_request import Kind
 
@@ -25,16 +25,10 @@ def prediction_file(
     A row has `id`, `n_tokens`, `truncated` and the fields of the kind. The file has its name when
     the block ends, and is gone if it ends in an error.
     """
-    beside = path.with_name(f".{path.name}.written")
-    opened = _jsonl(beside) if output_format == "jsonl" else _parquet(beside, kind)
-    try:
+    with written_whole(path) as beside:
+        opened = _jsonl(beside) if output_format == "jsonl" else _parquet(beside, kind)
         with opened as write:
             yield write
-        flush_to_disk(beside)
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from typing import Any, ClassVar
 import ray
 import torch
 
+from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
 from bert_core.memory import give_back_memory
+from bert_core.strict_json import read_json_object
 from bert_core.text.reading.sources import UnreadableFileError
 from bert_core.text.reading.texts import TextPart
 from bert_core.text.shard_index import write_bytes
@@ -58,7 +60,9 @@ def finished_parts(job: TextJob) -> dict[int, dict[str, Any]]:
     """The records of the parts that are done, by their numbers."""
     paths = {number: _record_path(job, number) for number in range(len(job.parts))}
     return {
-        number: json.loads(path.read_bytes()) for number, path in paths.items() if path.is_file()
+        number: read_json_object(path, "delete it: the part is then done anew")
+        for number, path in paths.items()
+        if path.is_file()
     }
 
 
@@ -77,6 +81,8 @@ def do_parts(job: TextJob, done: Mapping[int, dict[str, Any]]) -> list[dict[str,
         for number, record in _work_off(job, missing):
             if "error" in record and not record["left_out"]:
                 what, where, remedy = record["error"]
+                if record.get("disk_is_full"):
+                    raise WorkKeptError(what, where, f"{remedy}: it goes on")
                 if not found or not record["can_be_left_out"]:
                     raise UserError(what, where, remedy)
                 raise WorkKeptError(what, where, f"{remedy}; the parts that are done are kept")
@@ -123,7 +129,11 @@ def _work(row: dict[str, Any], job: TextJob) -> dict[str, Any]:
     torch.set_num_threads(job.threads_per_worker)
     torch.set_flush_denormal(True)
     number = int(row["number"])
-    record = json.dumps(write_part(job, number))
+    try:
+        record = json.dumps(write_part(job, number))
+    except DiskFullError as error:
+        told = [error.what, error.where, error.remedy]
+        record = json.dumps({"error": told, "left_out": False, "disk_is_full": True})
     give_back_memory()
     return {"number": number, "record": record}
 
@@ -140,6 +150,8 @@ def write_part(job: TextJob, number: int) -> dict[str, Any]:
     dropped: Counter[str] = Counter()
     try:
         said = job.write(part, job.work / job.folder / name, dropped)
+    except DiskFullError:
+        raise
     except UserError as error:
         can_be_left_out = isinstance(error, UnreadableFileError)
         left_out = job.skip_bad and can_be_left_out

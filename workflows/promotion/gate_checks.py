@@ -3,7 +3,6 @@
 What is not known of a version from its training is measured here.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from bert_core.evaluation.comparison import compare
 from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.predictor import Predictor, load_predictor
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import tally_text
@@ -54,7 +54,7 @@ class Contender:
     @cached_property
     def kind(self) -> str:
         """The name of its task, or the class of `transformers` where the folder names no task."""
-        config = json.loads((self.folder / CONFIG).read_text(encoding="utf-8"))
+        config = read_json_object(self.folder / CONFIG)
         found = task_of(config)
         return found[0] if found else str(next(iter(config.get("architectures") or ()), "encoder"))
 

@@ -19,6 +19,7 @@ from typing import IO
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bert_core.errors import UserError
+from bert_core.strict_json import parse_json
 from serving.registry import sqlite_path
 from workflows.promotion.aliases import ModelRegistry
 from workflows.promotion.history import user_and_host, utc_now
@@ -221,9 +222,9 @@ def _holder(lock: IO[str]) -> tuple[str, str]:
     """Who holds a locked file and since when, as far as it is written there already."""
     lock.seek(0)
     try:
-        said = json.loads(lock.read())
+        said = parse_json(lock.read(1 << 16).encode(), lock.name)
         return str(said["who"]), str(said["since"])
-    except (ValueError, KeyError, TypeError):
+    except (UserError, ValueError, KeyError, TypeError):
         return "another process", utc_now()
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, read_example
 from bert_core.example_question import answered_by
-from bert_core.model_folder import CHECKSUMS, CONFIG, publish_folder
+from bert_core.model_folder import CHECKSUMS, CONFIG, folder_to_publish
 from bert_core.quantization import PRECISION_FIELD
+from bert_core.strict_json import read_json_object
 from workflows.quantization.table import QuantizationLoss
 from workflows.tracking.tracker import without_machine_paths
 
@@ -28,22 +29,19 @@ def write_quantized(source: Path, output: Path, loss: QuantizationLoss) -> None:
     """
     if output.exists():
         raise UserError("the output is there already", str(output), "give a new folder")
-    written = output.with_name(f".{output.name}.written")
-    shutil.rmtree(written, ignore_errors=True)
-    written.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(source, written, ignore=shutil.ignore_patterns(".*"))
-    config = json.loads((source / CONFIG).read_text(encoding="utf-8"))
-    config |= {PRECISION_FIELD: "int8"}
-    _replace(written / CONFIG, _json(config))
-    card = source / CARD
-    text = card.read_text(encoding="utf-8") if card.is_file() else f"# {source.resolve().name}\n"
-    _replace(written / CARD, with_loss(text, loss))
-    example = read_example(source)
-    if example is not None:
+    with folder_to_publish(output.absolute()) as written:
+        shutil.copytree(source, written, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+        config = read_json_object(source / CONFIG) | {PRECISION_FIELD: "int8"}
+        _replace(written / CONFIG, _json(config))
+        card = source / CARD
+        title = f"# {source.resolve().name}\n"
+        text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else title
+        _replace(written / CARD, with_loss(text, loss))
         (written / CHECKSUMS).unlink(missing_ok=True)  # those of the source
-        found = answered_by(written, example)
-        _replace(written / EXAMPLE, _json(found.model_dump(mode="json")))
-    publish_folder(written, output)
+        example = read_example(source)
+        if example is not None:
+            found = answered_by(written, example)
+            _replace(written / EXAMPLE, _json(found.model_dump(mode="json")))
 
 
 def with_loss(card: str, loss: QuantizationLoss) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from bert_core.disk import file_sha256
+from bert_core.errors import UserError
+from bert_core.strict_json import parse_json
 from workflows.run_folder import write_atomically
 from workflows.tracking.tracker import code_tags
 
@@ -75,8 +77,8 @@ def read_code(path: Path) -> list[CodeState]:
 def parse_code(text: str) -> list[CodeState]:
     """What `note_code` has written; raises nothing, for a damaged file holds no state."""
     try:
-        return [CodeState(**each) for each in json.loads(text)]
-    except (ValueError, TypeError):
+        return [CodeState(**each) for each in parse_json(text.encode(), "the states of the code")]
+    except (UserError, TypeError):
         return []
 
 

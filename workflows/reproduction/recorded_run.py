@@ -5,16 +5,15 @@ of, and every figure of every step.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bert_core.errors import UserError, nearest
+from bert_core.evaluation.strict_yaml import parse_yaml
+from bert_core.strict_json import parse_json, read_json_object
 from bert_core.training.checkpoint import CheckpointInfo, newest_checkpoint, read_checkpoint
 from workflows.reproduction.code_files import CodeState, parse_code, read_code
 from workflows.reproduction.run_origin import (
@@ -84,7 +83,7 @@ def read_recorded_run(run: str, storage: Path, tracking_uri: str) -> RecordedRun
 def _of_folder(folder: RunFolder) -> RecordedRun:
     checkpoint = _last_checkpoint(folder)
     artifacts = folder.path / ARTIFACTS_NAME
-    recipe = json.loads(folder.recipe.read_text(encoding="utf-8"))
+    recipe = read_json_object(folder.recipe)
     tags = {"data.sha256": recipe.get("data"), "encoder.sha256": recipe.get("encoder")}
     known = {name: value for name, value in tags.items() if value}
     known |= read_json(folder.path / SPECIFICATION_NAME).get("tags", {})
@@ -135,9 +134,11 @@ def _of_mlflow(fetched: FetchedRun) -> RecordedRun:
         settings=_settings(texts[SETTINGS], run.tags, run.name),
         places={},
         tags=run.tags,
-        data=json.loads(texts.get(DATA, "{}")),
+        data=parse_json(texts.get(DATA, "{}").encode(), f"{DATA} of {run.run_id}"),
         code=parse_code(texts.get(CODE, "[]")),
-        outcome=json.loads(texts.get(OUTCOME, "{}")),
+        outcome=parse_json(
+            texts.get(OUTCOME, "{}").encode(), f"{OUTCOME} of {run.run_id}", allow_nan=True
+        ),
         values=fetched.values,
     )
 
@@ -148,7 +149,7 @@ def _settings(text: str, tags: Mapping[str, str], name: str) -> dict[str, Any]:
     if recorded is not None and hashlib.sha256(text.encode()).hexdigest() != recorded:
         what = "settings.yaml is not what it was when the run began"
         raise UserError(what, name, "put the file back, its sha256 is at MLflow")
-    return yaml.safe_load(text)
+    return parse_yaml(text, f"settings.yaml of {name}")
 
 
 def journal_values(folder: RunFolder) -> Values:

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from bert_core.errors import UserError
+from bert_core.strict_json import read_json_object
 from workflows.run_folder import write_atomically
 
 Point = dict[str, Any]
@@ -53,9 +55,13 @@ class TrialOutcome:
     @classmethod
     def read(cls, path: Path) -> Self:
         """What `write` wrote."""
-        content = json.loads(path.read_text(encoding="utf-8"))
-        curve = tuple(EpochFigures(**each) for each in content.pop("curve"))
-        return cls(**content, curve=curve)
+        remedy = "delete it: the trial is then run anew"
+        content = read_json_object(path, remedy, allow_nan=True)
+        try:
+            curve = tuple(EpochFigures(**each) for each in content.pop("curve"))
+            return cls(**content, curve=curve)
+        except (KeyError, TypeError) as error:
+            raise UserError("damaged outcome of a trial", str(path), remedy) from error
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ import yaml
 
 from bert_core.errors import UserError
 from bert_core.evaluation.sweep import PointScores, ranked
+from bert_core.strict_json import read_json
 from workflows.finetune import opened_job, read_inputs
 from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.finetuning.settings import DATA_FIELDS, TaskRunSettings
 from workflows.model_location import model_name
-from workflows.run_folder import RunFolder, open_run, write_atomically
+from workflows.run_folder import RunFolder, open_run, read_seconds, write_atomically
 from workflows.settings import settings_hash
 from workflows.storage import Storage
 from workflows.sweeps.axes import Axis, read_axis
@@ -123,8 +124,7 @@ class Sweep:
 
     def seconds(self) -> float:
         """The time that the sweep has taken, all starts together."""
-        path = self.folder.path / CLOCK
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else 0.0
+        return read_seconds(self.folder.path / CLOCK)
 
     def outcome(self, at_once: int) -> SweepOutcome:
         """The sweep as far as it has come."""
@@ -204,7 +204,7 @@ def known_points(sweep: Sweep) -> Sequence[Point]:
     if settings.search == "random":
         return drawn_points(sweep.axes, settings.points or 0, settings.seed)
     path = sweep.folder.path / POINTS
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return read_json(path, "give --fresh to start over") if path.exists() else []
 
 
 def keep_points(sweep: Sweep) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.tasks.metrics import METRIC_NAME
 
@@ -197,22 +198,22 @@ def _encode(record: Record) -> bytes:
 
 def _decode(line: bytes) -> Record | None:
     try:
-        return Record(**json.loads(line))
-    except (ValueError, TypeError):  # zeros after a power cut: that record is gone, the rest is not
+        record = Record(**json.loads(line))
+        return record if isinstance(record.metrics, dict) and type(record.step) is int else None
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+    ):  # zeros after a power cut: that record is gone, the rest is not
         return None
 
 
 def _write_records(path: Path, records: list[Record]) -> None:
-    beside = path.with_name(path.name + ".new")
     try:
-        with beside.open("wb") as file:
+        with written_whole(path) as beside, beside.open("wb") as file:
             file.writelines(map(_encode, records))
-            file.flush()
-            os.fsync(file.fileno())
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise _unwritable(path, error) from error
-    beside.replace(path)
 
 
 def _remove_torn_line(path: Path) -> None:

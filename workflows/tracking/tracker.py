@@ -18,6 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO
 
+from bert_core.disk import written_whole
+from bert_core.errors import UserError
+from bert_core.strict_json import read_json_object
 from serving.registry import default_tracking_uri as default_tracking_uri
 from workflows.tracking.journal import read_records
 
@@ -243,17 +246,16 @@ def without_machine_paths(text: str) -> str:
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Writes a small file beside its name and renames it; readable by its owner only."""
-    beside = path.with_name(path.name + ".new")
-    beside.touch(mode=0o600)  # a tracking URI may hold a password
-    beside.write_text(json.dumps(content, indent=1))
-    beside.replace(path)
+    with written_whole(path) as beside:
+        beside.touch(mode=0o600)  # a tracking URI may hold a password
+        beside.write_text(json.dumps(content, indent=1))
 
 
 def read_json(path: Path) -> dict:
     """What `write_json` wrote, {} when it is missing or damaged."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+        return read_json_object(path, allow_nan=True)
+    except UserError:
         return {}
 
 

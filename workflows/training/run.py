@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bert_core.config import ModelConfig
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.processor import processor_name
 from bert_core.training.checkpoint import (
@@ -169,11 +170,14 @@ class TrainingRun(ABC):
 
     def _bring_back(self, checkpoint: Path | None) -> None:
         """Makes the kept files those of the checkpoint; without one there are none."""
+        for left in self.folder.path.glob(".*.written"):  # a killed worker's
+            left.unlink(missing_ok=True)
         for name in self.kept_files:
             here = self.folder.path / name
             here.unlink(missing_ok=True)
             if checkpoint is not None and (saved := checkpoint / FILES / name).exists():
-                shutil.copyfile(saved, here)
+                with written_whole(here) as beside:
+                    shutil.copyfile(saved, beside)
 
     def _reading_is_due(self) -> bool:
         at_once = self.worker.device.type == "cpu" and not self.worker.through_xla

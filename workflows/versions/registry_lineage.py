@@ -4,14 +4,13 @@ A version's address and MLflow go in. Out comes whatever is recorded, and where 
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from bert_core.errors import UserError
+from bert_core.evaluation.strict_yaml import parse_yaml
+from bert_core.strict_json import parse_json
 from serving.registry import Address, as_user_error, lineage_of_tags, without_password
 from workflows.promotion.aliases import open_registry
 from workflows.registry import (
@@ -173,10 +172,10 @@ def _station(
             for name, value in tags.items()
             if name.startswith(PACKAGE_TAG)
         },
-        settings=None if text is None else yaml.safe_load(without_machine_paths(text)),
+        settings=None if text is None else parse_yaml(without_machine_paths(text), SETTINGS),
         settings_sha256=wanted,
         settings_are_as_recorded=None if None in (text, wanted) else _sha256(text) == wanted,
-        data={"sha256": lineage.data_sha256} if data is None else json.loads(data),
+        data={"sha256": lineage.data_sha256} if data is None else parse_json(data.encode(), DATA),
         tokenizer_sha256=tags.get(TOKENIZER_TAG),
         metrics=lineage.metrics,
         encoder=_encoder(tags),

@@ -8,10 +8,10 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
-from uuid import uuid4
 
 import numpy as np
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.text.rows.counter_hash import CounterHash, IntArray, permutation
 from bert_core.text.rows.pairs import RowPlanner
@@ -140,7 +140,6 @@ def _cached_counts(
         counts = np.array(list(starts))
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{uuid4().hex}.npy")
-        np.save(beside, counts, allow_pickle=False)
-        beside.replace(path)
+        with written_whole(path) as beside, beside.open("wb") as file:
+            np.save(file, counts, allow_pickle=False)
     return counts.astype(np.int64)

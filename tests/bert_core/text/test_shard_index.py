@@ -3,10 +3,8 @@ import json
 import pytest
 from synthetic_shards import write_two_shards
 
-from bert_core.text.shard_index import (
-    ShardsError,
-)
-from bert_core.text.shards import open_shards
+from bert_core.text.shard_index import ShardsError, read_index
+from bert_core.text.shards import open_shards, verify_shards
 
 
 def test_the_data_hash_follows_the_content(tmp_path):
@@ -33,3 +31,49 @@ def test_other_folders_are_refused(tmp_path):
     (tmp_path / "index.json").write_text("{")
     with pytest.raises(ShardsError, match="damaged index"):
         open_shards(tmp_path)
+
+
+def rewritten(folder, change):
+    path = folder / "index.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def train(content):
+    return content["splits"]["train"][0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: train(content).update(files={}),
+        lambda content: train(content)["files"].popitem(),
+        lambda content: train(content).update(name="../train-00000"),
+        lambda content: train(content).update(name="/etc/passwd"),
+        lambda content: train(content).update(num_tokens=-1),
+        lambda content: train(content).update(num_tokens=2**63),
+        lambda content: train(content).update(num_tokens="10"),
+        lambda content: train(content).update(num_tokens=True),
+        lambda content: content.update(vocab_size=0),
+        lambda content: content.update(vocab_size=2**63),
+        lambda content: content.update(splits=[]),
+        lambda content: content["files"].update({"../x": {"num_bytes": 1, "sha256": ""}}),
+        lambda content: content["files"].update({"a\\b": {"num_bytes": 1, "sha256": ""}}),
+        lambda content: content["files"].update({"x": None}),
+    ],
+)
+def test_an_index_of_the_wrong_kind_or_not_whole_is_refused(tmp_path, change):
+    write_two_shards(tmp_path)
+    rewritten(tmp_path, change)
+    for read in (read_index, open_shards, verify_shards):
+        with pytest.raises(ShardsError):
+            read(tmp_path)
+
+
+def test_an_index_names_the_tokenizer_that_lies_beside_it(tmp_path):
+    write_two_shards(tmp_path)
+    verify_shards(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ShardsError, match=r"lacks tokenizer\.json"):
+        verify_shards(tmp_path)

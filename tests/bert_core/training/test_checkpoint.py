@@ -281,3 +281,59 @@ def test_a_kill_at_any_moment_leaves_the_newest_checkpoint_whole(tmp_path):
     assert leftovers > 5  # else no kill fell into a write and this test said nothing
     assert sealed_folder.remove_leftovers(tmp_path) or leftovers
     assert all(path.name.startswith("step-") for path in tmp_path.iterdir())
+
+
+def rewritten(path, name, change):
+    """The checkpoint with another content of one JSON file, sealed anew."""
+    (path / sealed_folder.MANIFEST).unlink()
+    content = json.loads((path / name).read_text())
+    change(content)
+    (path / name).write_text(json.dumps(content))
+    again = path.with_name("again")
+    path.rename(again)
+    sealed_folder.seal(again, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": -1},
+        {"step": "5"},
+        {"step": 2**63},
+        {"step": True},
+        {"step": None},
+        {"num_threads": 0},
+        {"extra": []},
+        {"optimizer": 5},
+        {"another": 1},
+        {"torch_version": {}},
+    ],
+)
+def test_a_state_of_the_wrong_kind_is_damage(tmp_path, changes):
+    _save_steps(tmp_path, 1)
+    path = rewritten(tmp_path / "step-00000001", "state.json", lambda state: state.update(changes))
+    with pytest.raises(UserError, match="damaged checkpoint, state.json"):
+        read_checkpoint(path)
+    with pytest.raises(UserError, match="damaged checkpoint, state.json"):
+        load_checkpoint(path, tiny_state())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_manifest_without_a_file_of_it_is_not_whole(tmp_path, name):
+    _save_steps(tmp_path, 1)
+    manifest = tmp_path / "step-00000001" / sealed_folder.MANIFEST
+    content = json.loads(manifest.read_text())
+    for files in ({}, {key: each for key, each in content["files"].items() if key != name}):
+        manifest.write_text(json.dumps(content | {"files": files}))
+        with pytest.raises(UserError, match="manifest.json"):
+            read_checkpoint(tmp_path / "step-00000001")
+        assert newest_checkpoint(tmp_path)[0] is None
+
+
+def test_only_files_of_the_manifest_are_a_checkpoints(tmp_path):
+    (tmp_path / "note").write_text("a")
+    save(tmp_path / "steps", _save_steps(tmp_path), files={"note": tmp_path / "note"})
+    (path,) = (tmp_path / "steps").iterdir()
+    (path / "files" / "more").write_text("b")
+    assert read_checkpoint(path).files == {"note": path / "files" / "note"}

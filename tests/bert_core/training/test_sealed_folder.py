@@ -6,6 +6,7 @@ import os
 import pytest
 
 from bert_core.training.sealed_folder import (
+    MANIFEST,
     damage,
     remove,
     remove_leftovers,
@@ -57,3 +58,56 @@ def test_leftovers_of_killed_writers_are_removed_and_named(sealed):
     assert remove_leftovers(sealed.parent) == ["old.deleting", "thing.tmp-123"]
     assert sorted(path.name for path in sealed.parent.iterdir()) == ["file.tmp-1", "thing"]
     assert temporary_folder(sealed).name == f"thing.tmp-{os.getpid()}"
+
+
+ENTRY = {"sha256": "0" * 64, "bytes": 1}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        [],
+        None,
+        "a",
+        {"a": None},
+        {"a": {}},
+        {"a": {"sha256": "0", "bytes": []}},
+        {"a": {"sha256": "0", "bytes": float("nan")}},
+        {"../final/a": ENTRY},
+        {"/etc/passwd": ENTRY},
+        {"below/../a": ENTRY},
+        {"a\\b": ENTRY},
+        {"nul\0": ENTRY},
+        {"": ENTRY},
+        {".": ENTRY},
+    ],
+)
+def test_a_manifest_that_is_not_whole_is_damage(sealed, files):
+    manifest = sealed / MANIFEST
+    manifest.write_text(json.dumps({"format_version": 1, "files": files}))
+    assert damage(sealed)
+
+
+def test_a_manifest_has_to_name_what_is_needed(sealed):
+    assert damage(sealed, needed=["b.txt", "c"]) == "manifest.json lacks c"
+    manifest = sealed / MANIFEST
+    content = json.loads(manifest.read_text())
+    del content["files"]["b.txt"]
+    manifest.write_text(json.dumps(content))
+    assert damage(sealed) is None
+    assert damage(sealed, needed=["b.txt"]) == "manifest.json lacks b.txt"
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["folder", "fifo", "endless", "link"])
+def test_what_is_no_file_of_the_folder_is_damage(sealed, tmp_path, kind):
+    path = sealed / "b.txt"
+    path.rename(tmp_path / "outside")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "endless" else tmp_path / "outside")
+    assert damage(sealed) == "b.txt is missing"

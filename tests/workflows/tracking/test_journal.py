@@ -118,3 +118,17 @@ def test_a_reader_follows_and_begins_again_when_the_journal_is_cut_back(tmp_path
     assert reader.peek(4) == []
     journal.cut_back(3)
     assert [record.step for record in reader.peek(100)] == [1, 2, 3]
+
+
+def test_lines_that_are_no_records_are_passed_over(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append(1, {"a": 1.0})
+    journal.close()
+    with journal.path.open("ab") as file:
+        for line in (b"[" * 100_000, b'{"step": "2", "time": 1, "metrics": {}}', b"\xff", b"{}"):
+            file.write(line + b"\n")
+        file.write(b'{"step": 3, "time": 1, "metrics": []}\n')
+    again = Journal(journal.path)
+    again.append(2, {"a": 2.0})
+    found = [(each.step, each.metrics) for each in again.records()]
+    assert found == [(1, {"a": 1.0}), (2, {"a": 2.0})]

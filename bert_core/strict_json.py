@@ -1,0 +1,185 @@
+"""Small files that other people made: read within bounds and strictly, or refused in one line.
+
+`read_json_object` for JSON, `read_bounded` for the bytes of any other small file.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from bert_core.errors import UserError
+
+MAX_BYTES = 1 << 24
+"""Of a file where nothing else is said: a configuration with 100,000 labels has a third of it."""
+
+MAX_DEPTH = 64
+"""Of lists and objects in one another; model folders have about ten."""
+
+RESTORE = "restore the file"
+
+_SURROGATE = re.compile(r"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def read_json_object(
+    path: Path,
+    remedy: str = RESTORE,
+    *,
+    error: type[UserError] = UserError,
+    max_bytes: int = MAX_BYTES,
+    allow_nan: bool = False,
+) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises `error` for a file that is missing, no regular file or too large, and for what is not
+    UTF-8, no JSON, nested deeper than `MAX_DEPTH`, has a key twice, a number that is not finite
+    (unless `allow_nan`, for what our own programs write), a half of a surrogate pair, or is no
+    object.
+    """
+    content = read_json(path, remedy, error=error, max_bytes=max_bytes, allow_nan=allow_nan)
+    if not isinstance(content, dict):
+        raise error(f"no JSON object but {_kind(content)}", str(path), remedy)
+    return content
+
+
+def read_json(
+    path: Path,
+    remedy: str = RESTORE,
+    *,
+    error: type[UserError] = UserError,
+    max_bytes: int = MAX_BYTES,
+    allow_nan: bool = False,
+) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """As `read_json_object`, of a file that may hold anything."""
+    content = read_bounded(path, remedy, error=error, max_bytes=max_bytes)
+    return parse_json(content, str(path), remedy, error=error, allow_nan=allow_nan)
+
+
+def parse_json(
+    content: bytes,
+    where: str,
+    remedy: str = RESTORE,
+    *,
+    error: type[UserError] = UserError,
+    allow_nan: bool = False,
+) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Reads JSON from bytes; raises `error` as `read_json_object` does."""
+    try:
+        text = content.decode("utf-8")
+        numbers = {} if allow_nan else {"parse_constant": _refuse, "parse_float": _finite}
+        value = json.loads(text, object_pairs_hook=_without_repetition, **numbers)
+        _check_depth(value)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise error(f"JSON nested deeper than {MAX_DEPTH}", where, remedy) from None
+    except UnicodeError as cause:
+        raise error("text that is not UTF-8", where, remedy) from cause
+    except ValueError as cause:
+        raise error(f"damaged JSON, {_first_line(cause)}", where, remedy) from cause
+    return value
+
+
+def read_bounded(
+    path: Path,
+    remedy: str = RESTORE,
+    *,
+    error: type[UserError] = UserError,
+    max_bytes: int = MAX_BYTES,
+) -> bytes:
+    """The bytes of a regular file of at most `max_bytes`; never waits, as reading a pipe would.
+
+    Raises `error` for anything else.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise error("no regular file", str(path), remedy)
+            content = file.read(max_bytes + 1)
+    except (OSError, ValueError) as cause:  # ValueError: a NUL in the name
+        reason = getattr(cause, "strerror", None) or _first_line(cause)
+        raise error(f"cannot be read ({reason})", str(path), remedy) from cause
+    if len(content) > max_bytes:
+        raise error(f"a file larger than {max_bytes:,} bytes", str(path), remedy)
+    return content
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether a name that stands in a file leads to a file of the same folder, on any system.
+
+    No separator of any system, no `..`, no drive, no control character.
+    """
+    return isinstance(name, str) and is_plain_path(name) and len(PurePosixPath(name).parts) == 1
+
+
+def is_plain_path(name: object) -> bool:
+    """As `is_plain_name`, of a file in the folder or in a folder below it."""
+    if not isinstance(name, str) or not name or len(name) > 1000 or _CONTROL.search(name):
+        return False
+    path = PurePosixPath(name)
+    return (
+        "\\" not in name
+        and not PureWindowsPath(name).drive
+        and not path.is_absolute()
+        and str(path) == name
+        and name != "."
+        and ".." not in path.parts
+        and not any("\ud800" <= char <= "\udfff" for char in name)
+    )
+
+
+def first_fault(error: Any) -> str:  # noqa: ANN401 - pydantic's ValidationError, not imported here
+    """The first complaint of a `pydantic.ValidationError` in a few words: the field and what."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    field = ".".join(str(part)[:60] for part in first["loc"])
+    return _first_line(f"{field}: {first['msg']}" if field else first["msg"])
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        name = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"{name[:60]!r} stands there twice")
+    return found
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text[:60]} is too large")
+    return number
+
+
+def _check_depth(value: object) -> None:
+    """Raises `RecursionError`, as the parser does where it has to go much deeper."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += [part for part in each.values() if isinstance(part, dict | list)]
+            elif isinstance(each, list):
+                below += [part for part in each if isinstance(part, dict | list)]
+        if not below:
+            return
+        level = below
+    raise RecursionError
+
+
+def _kind(value: object) -> str:
+    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _first_line(cause: object) -> str:
+    return " ".join(str(cause).split())[:200]
