@@ -22,14 +22,14 @@ def test_a_large_body_is_refused(strict_server):
 
 def test_a_large_body_of_unknown_length_is_refused(strict_server):
     chunk = b"%x\r\n%s\r\n" % (1500, b" " * 1500)
-    head = b"POST /v1/classify HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     with socket.create_connection((strict_server.host, strict_server.port), 10) as client:
         client.sendall(head + chunk * 2)
         assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
 def test_a_slow_body_is_refused_while_others_are_answered(strict_server):
-    head = b"POST /v1/classify HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
     with socket.create_connection((strict_server.host, strict_server.port), 10) as client:
         client.sendall(head)
         assert strict_server.ask("/v1/classify", {"inputs": "a cat"})[0] == 200
@@ -37,7 +37,7 @@ def test_a_slow_body_is_refused_while_others_are_answered(strict_server):
 
 
 def test_a_client_that_leaves_is_forgotten(strict_server):
-    head = b"POST /v1/classify HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
     for _ in range(20):
         with socket.create_connection((strict_server.host, strict_server.port), 10) as client:
             client.sendall(head)
@@ -81,7 +81,7 @@ def test_nobody_computes_for_a_client_that_has_gone(server):
     batcher.watch = hold
     try:
         body = json.dumps({"inputs": ["the cat sat on a mat " * 4] * 200})
-        head = "POST /v1/ner HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        head = "POST /v1/ner HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         with socket.create_connection((server.host, server.port), 10) as client:
             client.sendall((head + body).encode())

@@ -106,7 +106,9 @@ def test_others_are_answered_meanwhile_and_memory_comes_back(generous):
                 generous.ask("/v1/ner", body)
             for _ in range(20):  # clients that send a part, and close their half
                 client = socket.create_connection((generous.host, generous.port), 10)
-                client.sendall(b"POST /v1/ner HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{")
+                client.sendall(
+                    b"POST /v1/ner HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
+                )
                 client.shutdown(socket.SHUT_WR)
                 half_closed.append(client)
     finally:
