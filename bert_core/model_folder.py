@@ -83,7 +83,7 @@ class _OfTasks(BaseModel):
 
     architectures: list[str] | None = None
     problem_type: str | None = None
-    id2label: dict[str, str | int | float] | None = None
+    id2label: dict[str, str | int | float | bool] | None = None
 
 
 def save_model_folder(

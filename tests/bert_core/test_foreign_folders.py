@@ -326,16 +326,16 @@ REFUSED = {
     "no segments": ({"said": {"type_vocab_size": 0}}, "type_vocab_size"),
     "other size": ({"said": {"intermediate_size": 64}}, "intermediate"),
     "fewer layers": ({"said": {"num_hidden_layers": 1}}, "layers.1"),
-    "more layers": ({"said": {"num_hidden_layers": 3}}, "layers.2"),
+    "more layers": ({"said": {"num_hidden_layers": 3}}, "layer.2"),
     "no projection": ({"said": {"tie_word_embeddings": False}}, "decoder.weight is missing"),
     "no embeddings": ({"change": without(WORD_TABLE)}, "word"),
     "no key": (
         {"change": without("bert.encoder.layer.1.attention.self.key.weight")},
-        "layer 1",
+        "layer.1",
     ),
     "half a head": ({"change": without("cls.predictions.transform.dense.bias")}, "transform.bias"),
     "another part": ({"change": added(bert__encoder__layer__0__gate=torch.ones(2))}, "gate"),
-    "whole numbers": ({"change": in_dtype(torch.int8)}, "int8"),
+    "whole numbers": ({"change": in_dtype(torch.int8)}, "I8"),
 }
 
 

@@ -85,7 +85,8 @@ def test_nobody_computes_for_a_client_that_has_gone(server):
         head += f"Content-Length: {len(body)}\r\n\r\n"
         with socket.create_connection((server.host, server.port), 10) as client:
             client.sendall((head + body).encode())
-            while not batches:
+            deadline = time.monotonic() + 60
+            while not batches and time.monotonic() < deadline:
                 time.sleep(0.01)
         time.sleep(0.3)
         free.set()
