@@ -17,7 +17,9 @@ from uuid import uuid4
 from bert_core.errors import UserError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_TOLD = re.compile(r"os error (\d+)|errno (\d+)|\d+ requested and \d+ written", re.IGNORECASE)
+_TOLD = re.compile(
+    r"os error (\d{1,9})|errno (\d{1,9})|\d requested and \d{1,20} written", re.IGNORECASE
+)
 """How safetensors, Arrow and numpy say in words what a call to the system gave."""
 
 _WRITERS = ("SafetensorError", "ArrowException", "ArrowInvalid")

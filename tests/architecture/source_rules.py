@@ -22,7 +22,7 @@ MLFLOW_MODULES = re.compile(
 
 UNWANTED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 PICKLES = ("pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "ray.cloudpickle")
-MOST_LINES = 400
+MOST_LINES = 500
 
 TYPES_IGNORED = re.compile(r"# (type|pyright): ?ignore")
 

@@ -147,6 +147,7 @@ def test_options_named_in_prose_belong_to_a_program():
     named = {span.split()[0] for span in SPANS if span.startswith("--")} - PLACEHOLDERS
     assert named
     known = set().union(*(declared_options(program) for program in PROGRAMS))
+    known |= {f"--options.{name}" for task in TASKS.values() for name in type(task).model_fields}
     assert named <= known
 
 

@@ -25,7 +25,7 @@ def inputs(tmp_path):
         ({"seeds": 0}, "greater than or equal to 1"),
         ({"rows.masked_share": 0.3}, "left to right: left_to_right masks nothing"),
         ({"finetuning.max_length": 64}, "rows of 64 tokens, the encoders have 32 positions"),
-        ({"preset": "no_such_file.yaml"}, "cannot read the preset"),
+        ({"preset": "no_such_file.yaml"}, "cannot be read"),
     ],
 )
 def test_bad_input_is_one_line(inputs, tmp_path, capsys, monkeypatch, changed, expected):

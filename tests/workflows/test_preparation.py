@@ -1,14 +1,16 @@
 import pytest
 
 from bert_core.text.reading.sources import CorpusPart
-from bert_core.text.shard_index import ShardEntry
+from bert_core.text.shard_index import PARTS, FileEntry, ShardEntry
 from bert_core.text.shards import open_shards
 from workflows.preparation import Preparation, _groups, run
 
 
 def entry(num_tokens):
+    name = str(num_tokens)
+    files = {f"{name}.{part}.npy": FileEntry(num_bytes=1, sha256="0" * 64) for part in PARTS}
     return ShardEntry(
-        name=str(num_tokens), num_documents=1, num_sentences=1, num_tokens=num_tokens, files={}
+        name=name, num_documents=1, num_sentences=1, num_tokens=num_tokens, files=files
     )
 
 
@@ -24,6 +26,7 @@ def plan(folder, parts, **settings):
         "tokenizer": None,
         "vocabulary_size": 200,
         "cased": False,
+        "alphabet_coverage": 0.9995,
         "tokenizer_sample_bytes": 10**6,
         "heldout_share": 0.1,
         "shard_tokens": 100,

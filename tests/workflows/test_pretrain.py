@@ -221,7 +221,7 @@ def contents(storage):
         (["--batch.global_batchsize", "4"], ["did you mean batch.global_batch_size"]),
         (["--warmup_steps=4"], ["--warmup_steps", "did you mean optimizer.warmup_steps"]),
         (["--preset", "bsae"], ["unknown preset, did you mean base", "--preset bsae"]),
-        (["--preset", "no/such.yaml"], ["cannot read the preset", "no/such.yaml", "No such file"]),
+        (["--preset", "no/such.yaml"], ["cannot be read", "no/such.yaml", "No such file"]),
         (["--profile", "gpus"], ["unknown profile, did you mean gpu", "local"]),
         (["--profile", "tpu-v5e16"], ["unknown profile, did you mean tpu-v5e-16", "tpu-v6e-16"]),
         (
@@ -287,7 +287,7 @@ def test_wrong_shards_get_one_line(tmp_path, capsys, corpus):
 
     one = write_corpus(tmp_path / "one", num_documents=3)  # one of them held out, after all
     line = refused(capsys, storage, "--shards", one)
-    assert "documents in the heldout split" in line and "--heldout_share" in line
+    assert "documents in the heldout split" in line and "four documents or more" in line
 
 
 def test_storage_that_cannot_be_written_gets_one_line(tmp_path, capsys, corpus):

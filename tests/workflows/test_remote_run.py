@@ -18,7 +18,7 @@ from storage_addresses import CREDENTIALS, folder_address, s3_server
 
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
-from bert_core.training.checkpoint_names import checkpoint_name
+from bert_core.training.checkpoint_names import NEEDED, checkpoint_name
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, open_run, write_atomically
 from workflows.storage import RemoteFolder, working_copy
@@ -61,7 +61,8 @@ class Machine:
         """A sealed checkpoint of a step, here alone."""
         final = self.folder.checkpoints / checkpoint_name(step)
         temporary = sealed_folder.temporary_folder(final)
-        (temporary / "model.safetensors").write_bytes(text * 1000)
+        for name in NEEDED:
+            (temporary / name).write_bytes(text * 1000)
         journal = Journal(temporary / "files" / JOURNAL)
         for number in range(1, step + 1):
             journal.append(number, {"train/loss": 1 / number})
@@ -90,7 +91,7 @@ def test_what_one_machine_saved_another_goes_on_from(uri, machine):
     first, second = machine("first", uri), machine("second", uri)
     first.start()
     first.save(10, 20, 30, keep=2)
-    files = ["files/journal.jsonl", "manifest.json", "model.safetensors"]
+    files = sorted(["files/journal.jsonl", "manifest.json", *NEEDED])
     steps = [f"checkpoints/step-000000{step}/{file}" for step in (20, 30) for file in files]
     assert names_there(uri) == [*steps, "recipe.json", "run_key", "settings.yaml"]
 

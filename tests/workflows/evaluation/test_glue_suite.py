@@ -245,4 +245,4 @@ def test_what_is_damaged_is_an_error(glue, write_model, write_data, tmp_path):
     write_model("m", "mrpc", "1", labels=("0", "1", "2"))
     refuse(glue, "a model of mrpc with other answers than GLUE's, which are 0, 1: .*m ")
     (folder / "config.json").write_text("{")
-    refuse(glue, "damaged model configuration: .*m/config.json ")
+    refuse(glue, "damaged JSON, .*m/config.json ")

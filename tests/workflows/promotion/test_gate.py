@@ -69,7 +69,7 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path, text, match):
 
 
 def test_a_gate_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match="cannot read the file"):
+    with pytest.raises(UserError, match="cannot be read"):
         read_gate(tmp_path / "none.yaml")
 
 

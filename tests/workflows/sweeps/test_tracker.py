@@ -241,10 +241,15 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path, name):
 def test_a_file_that_could_not_be_written_once_is_no_lasting_error(tmp_path):
     sweep = Sweep(tmp_path, f"sqlite:///{tmp_path / 'mlflow.db'}", "later")
     tracker = sweep.track()
-    (sweep.folder / "tracking_trials.json.new").mkdir()
+    written = sweep.folder / "tracking_trials.json"
+    content = written.read_bytes() if written.is_file() else None
+    written.unlink(missing_ok=True)
+    written.mkdir()
     sweep.begin(tracker, "a")
-    assert read_trials(sweep.folder) == {}
-    (sweep.folder / "tracking_trials.json.new").rmdir()
+    assert written.is_dir()
+    written.rmdir()
+    if content is not None:
+        written.write_bytes(content)
     assert tracker.finish(timeout_seconds=0.0).error is None
     assert read_trials(sweep.folder) == {sweep.trial("a"): TrackedTrial("KILLED")}
 
