@@ -21,7 +21,6 @@ UNITS = [
 AROUND = [("", ""), ("[= a", "!\n")]
 SHORT, LONG = 400, 4000
 MOST_SECONDS = 0.01  # of processor time; a linear pattern takes less than a thousandth
-ELSEWHERE = {"bert_core.text.reading.wiki_markup"}  # has such a test of its own
 
 
 def compiled_patterns():
@@ -31,8 +30,6 @@ def compiled_patterns():
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if ".xla" in module.name or module.name.endswith("__main__"):
                 continue  # these need a TPU, or begin to serve
-            if module.name in ELSEWHERE:
-                continue
             loaded = import_module(module.name)
             source = Path(loaded.__file__).read_text(encoding="utf-8")
             for name, value in vars(loaded).items():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
 from bert_core.strict_json import read_bounded
+from bert_core.text_encoding import decode_text
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
@@ -26,8 +27,8 @@ def read_strict_yaml(path: Path) -> tuple[Any, "Node"]:
 
     content = read_bounded(path, "give a file of YAML", max_bytes=MAX_BYTES)
     try:
-        loader = yaml.BaseLoader(content.decode("utf-8-sig"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        loader = yaml.BaseLoader(decode_text(content, str(path)))
+    except yaml.YAMLError as error:
         raise UserError("no text", str(path), "write UTF-8 without control characters") from error
     try:
         root = loader.get_single_node()
@@ -55,7 +56,7 @@ def parse_yaml(content: bytes | str, where: str) -> Any:  # noqa: ANN401 - whate
         raise _too_much(where)
     try:
         loader = yaml.SafeLoader(
-            content.decode("utf-8-sig") if isinstance(content, bytes) else content
+            decode_text(content, where) if isinstance(content, bytes) else content
         )
         try:
             root = loader.get_single_node()
@@ -70,8 +71,6 @@ def parse_yaml(content: bytes | str, where: str) -> Any:  # noqa: ANN401 - whate
         raise _not_yaml(error, where) from error
     except RecursionError:
         raise _too_much(where) from None
-    except UnicodeError as error:
-        raise UserError("not UTF-8", where, "write UTF-8") from error
     # Dates, numbers and tags that are none of their kind.
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:100]

@@ -16,6 +16,7 @@ from bert_core.tasks.delimited import line_end
 from bert_core.tasks.label_values import label_of
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, detect_scheme, is_plain, respelled
+from bert_core.text_encoding import open_text
 
 CONLL_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".tsv", "")  # eng.train has none
 
@@ -204,7 +205,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Number and cells of each line; a blank line has none, and one follows the last."""
     line = 0
     try:
-        with path.open(encoding="utf-8-sig", newline=line_end(path)) as file:
+        with open_text(path, TaskDataError, newline=line_end(path)) as file:
             for line, text in enumerate(file, start=1):
                 if not text.strip("\r\n\t "):
                     yield line, []
@@ -213,8 +214,6 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                 else:
                     # Other white space, such as a no-break space, may be a word.
                     yield line, [cell for cell in text.rstrip("\r\n").split(" ") if cell]
-    except UnicodeDecodeError as error:
-        raise TaskDataError("not UTF-8", str(path), "convert the file") from error
     except OSError as error:
         raise TaskDataError("cannot read", str(path), error.strerror or "check the file") from error
     yield line + 1, []

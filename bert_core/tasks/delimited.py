@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bert_core.errors import TaskDataError
+from bert_core.text_encoding import open_text
 
 MAX_SKIPPED = 0.01
 """The share of a file's lines that may be lost before the file is refused."""
@@ -21,7 +22,7 @@ _FEWEST_SWALLOWED = 3
 
 def read_tsv(path: Path) -> Lines:
     """Yields number and cells of each line, divided by tabs alone."""
-    with path.open(encoding="utf-8-sig", newline=line_end(path)) as file:
+    with open_text(path, TaskDataError, newline=line_end(path)) as file:
         for number, line in enumerate(file, start=1):
             yield number, line.rstrip("\r\n").split("\t")
 
@@ -31,9 +32,9 @@ def line_end(path: Path) -> str | None:
 
     None, which is any line end, where the file has no line feed: an old Macintosh wrote it.
     """
-    with path.open("rb") as file:
+    with open_text(path, TaskDataError, newline="") as file:
         return (
-            "\n" if any(b"\n" in block for block in iter(lambda: file.read(1 << 20), b"")) else None
+            "\n" if any("\n" in block for block in iter(lambda: file.read(1 << 20), "")) else None
         )
 
 
@@ -44,7 +45,7 @@ def read_csv(path: Path) -> Lines:
     has no limit of its own: the file is what memory must hold in any case.
     """
     longest = max(path.stat().st_size, 1)
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_text(path, TaskDataError, newline="") as file:
         reader = csv.reader(file, strict=True, delimiter=_delimiter(path))
         while True:
             line = reader.line_num + 1
@@ -66,7 +67,7 @@ def read_csv(path: Path) -> Lines:
 
 def _delimiter(path: Path) -> str:
     """What divides the first line of a CSV file: a comma, or else a semicolon or a tab."""
-    with path.open(encoding="utf-8-sig") as file:
+    with open_text(path, TaskDataError) as file:
         first = next((line for line in file if line.strip()), "").rstrip("\r\n")
     outside_quotes = re.sub(r'"[^"]*"', "", first)
     return next((each for each in ",;\t" if each in outside_quotes), ",")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_core.tasks.tables import Record, TaskDataError
+from bert_core.text_encoding import decode_text
 
 _LAYOUT = "SQuAD's layout is data, paragraphs, context, qas, answers"
 _COLUMNS = "SQuAD's columns are id, context, question, answers: {text: [...], answer_start: [...]}"
@@ -184,27 +185,25 @@ def _load(path: Path) -> object:
     import lzma
 
     opened = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
-    content = b""
+    content = ""
     try:
         with opened(path, "rb") as file:
-            content = file.read()
+            content = decode_text(file.read(), str(path), TaskDataError)
         return json.loads(content)
     except json.JSONDecodeError as error:
         records = _json_lines(content)
         if records:
             return records
         raise TaskDataError("not JSON", f"{path}:{error.lineno}", "restore the file") from error
-    except UnicodeDecodeError as error:
-        raise TaskDataError("not UTF-8", str(path), "convert the file") from error
     except (ValueError, RecursionError) as error:  # a number, or nesting, beyond Python's limits
         raise TaskDataError("not JSON", str(path), next(iter(str(error).splitlines()))) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise TaskDataError("cannot read", str(path), str(error).splitlines()[0]) from error
 
 
-def _json_lines(content: bytes) -> list[Any] | None:
+def _json_lines(content: str) -> list[Any] | None:
     """The records of a file that has one in each line; None where it has something else."""
     try:
-        return [json.loads(line) for line in content.splitlines() if line.strip()]
+        return [json.loads(line) for line in content.split("\n") if line.strip()]
     except (ValueError, RecursionError):
         return None

@@ -24,6 +24,7 @@ from bert_core.tasks.delimited import (
     read_tsv,
     usual_width,
 )
+from bert_core.text_encoding import open_text
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema, Table
@@ -122,8 +123,6 @@ def read_table(
             raise TaskDataError(
                 "unknown kind of table", str(path), f"use one of {', '.join(TABLE_SUFFIXES)}"
             )
-    except UnicodeDecodeError as error:
-        raise TaskDataError("not UTF-8", str(path), "convert the file") from error
     except OSError as error:
         raise TaskDataError("cannot read", str(path), error.strerror or "check the file") from error
 
@@ -189,7 +188,7 @@ def _as_dict(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_jsonl(path: Path) -> Iterator[Record]:
-    with path.open(encoding="utf-8-sig") as file:
+    with open_text(path, TaskDataError) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue

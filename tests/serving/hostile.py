@@ -22,6 +22,9 @@ from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
 BODY_BYTES = 2 << 20
 """What the default limits let in."""
 
+CLOSED = 0
+"""Stands for a status where the server has closed the connection while it was sent to."""
+
 POSTED = {
     "/v1/classify": {"model": "sentiment", "inputs": "cat"},
     "/v1/ner": {"model": "entities", "inputs": "cat"},
@@ -373,6 +376,32 @@ def costly():
             "/v1/similarity",
             wide | {"source": "cat", "inputs": ["cat " * 20] * 255},
         ),
+        "ner, points": (
+            "/v1/ner",
+            {"model": "entities", "inputs": "a" * 800 + "." * 800 + ")"},
+        ),
+        "ner, points and letters": (
+            "/v1/ner",
+            {"model": "entities", "inputs": "a." * 8000 + ")"},
+        ),
+        "ner, quotes": (
+            "/v1/ner",
+            {"model": "entities", "inputs": "«»" * 490_000, "overflow": "window"},
+        ),
+        "qa, one word to stretch over": (
+            "/v1/qa",
+            {
+                "model": "answers",
+                "inputs": {"question": "cat", "context": "中" * 8000},
+                "overflow": "window",
+                "align_to_words": True,
+                "top_k": 100,
+            },
+        ),
+        "features, marks": (
+            "/v1/features",
+            wide | {"inputs": "a\u0301" * 300_000, "unit": "token", "overflow": "window"},
+        ),
         "a label of a megabyte": (
             "/v1/explain",
             {"model": "sentiment", "inputs": "cat", "label": "l" * 1_000_000},
@@ -451,6 +480,8 @@ class Watch:
             response = connection.getresponse()
             seen.status = response.status
             seen.answer_bytes = len(response.read())
+        except ConnectionError:
+            seen.status = CLOSED
         finally:
             connection.close()
         seen.seconds = time.perf_counter() - begin

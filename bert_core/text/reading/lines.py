@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from bert_core.text.reading.sources import CorpusError, CorpusPart
+from bert_core.text_encoding import CONVERT, unmarked_encoding
 
 _LEAST_INVALID, _INVALID_SHARE = 10, 0.001
 """From this number and share of invalid characters on, text is taken to be in another encoding."""
@@ -36,6 +37,7 @@ def read_lines(
         offset -= 1
     held = b""
     invalid = characters = 0
+    unmarked: str | None = None
     while line := held + stream.readline(max_bytes - len(held)):
         held = b""
         if len(line) >= max_bytes and not line.endswith(b"\n"):
@@ -51,16 +53,18 @@ def read_lines(
             line, held = line[:cut], line[cut:]
             dropped["lines_cut_for_length"] += 1
         text, replaced, nuls = _decode(line, offset, part, strict)
+        if nuls and offset == 0:
+            unmarked = unmarked_encoding(line)
         if replaced:
             dropped["invalid_utf8_characters_replaced"] += replaced
         invalid += replaced + nuls
         characters += len(text) + nuls
         if invalid >= _LEAST_INVALID and offset + len(line) >= end:  # the last line of the part
-            _refuse_another_encoding(invalid, characters, part)
+            _refuse_another_encoding(invalid, characters, part, unmarked)
             end = float("inf")
         yield offset, text.strip()
         offset += len(line)
-    _refuse_another_encoding(invalid, characters, part)
+    _refuse_another_encoding(invalid, characters, part, unmarked)
 
 
 def _decode(line: bytes, offset: int, part: CorpusPart, strict: bool) -> tuple[str, int, int]:
@@ -83,11 +87,12 @@ def _decode(line: bytes, offset: int, part: CorpusPart, strict: bool) -> tuple[s
     return text, replaced, nuls
 
 
-def _refuse_another_encoding(invalid: int, characters: int, part: CorpusPart) -> None:
+def _refuse_another_encoding(
+    invalid: int, characters: int, part: CorpusPart, unmarked: str | None
+) -> None:
     if invalid >= _LEAST_INVALID and invalid > characters * _INVALID_SHARE:
         raise CorpusError(
             f"not UTF-8: {invalid:,} of {characters:,} characters are invalid",
             part.path,
-            "convert it, for example with iconv -f WINDOWS-1252 -t UTF-8, or drop what is invalid "
-            "with iconv -f UTF-8 -t UTF-8 -c",
+            f"convert it with iconv -f {unmarked} -t UTF-8" if unmarked else CONVERT,
         )

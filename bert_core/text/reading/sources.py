@@ -5,7 +5,6 @@ Files, folders, globs, URIs with `s3://` and `gs://`, `hf://OWNER/NAME[:CONFIG[:
 """
 
 import bz2
-import codecs
 import glob
 import gzip
 import io
@@ -24,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from bert_core.errors import UserError
 from bert_core.hub_data import HubAddress, require_datasets
 from bert_core.text.reading.documentation import documentation_files
+from bert_core.text_encoding import encoding_by_mark
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -37,13 +37,6 @@ _EXPANSION = {"": 1.0, "gz": 2.8, "xz": 3.6, "bz2": 3.7}
 _READABLE = ".txt, .jsonl (or .xz, .gz, .bz2 of them), .parquet or WikiExtractor's wiki_NN"
 _EXTRACTED = re.compile(r"wiki_\d+")
 """Names of the files that WikiExtractor writes."""
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-"""Encodings by the byte order marks that files in them begin with, the longest first."""
 
 
 class CorpusError(UserError):
@@ -285,7 +278,7 @@ def is_divisible(part: CorpusPart) -> bool:
     if part.compression:
         return False
     with _open_as_it_is(part) as stream:
-        return _encoding_by_mark(stream.read(4)) is None
+        return encoding_by_mark(stream.read(4)) is None
 
 
 def open_part(part: CorpusPart) -> IO[bytes]:
@@ -297,15 +290,11 @@ def open_part(part: CorpusPart) -> IO[bytes]:
     if part.kind == "parquet" or part.start:
         return stream
     try:
-        encoding = _encoding_by_mark(stream.read(4))
+        encoding = encoding_by_mark(stream.read(4))
         stream.seek(0)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise damaged_file(part, error) from error
     return io.BufferedReader(_Recoded(stream, encoding), _BUFFER) if encoding else stream
-
-
-def _encoding_by_mark(head: bytes) -> str | None:
-    return next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
 
 
 def _open_as_it_is(part: CorpusPart) -> IO[bytes]:
