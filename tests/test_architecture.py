@@ -124,8 +124,8 @@ def test_names_and_lengths_are_judged():
     assert rules.naming_complaints("bert_core.text.utils")
     assert rules.naming_complaints("serving.common.engine")
     assert not rules.naming_complaints("bert_core.text.reading.sentences")
-    assert rules.length_complaints("\n" * 401)
-    assert not rules.length_complaints("\n" * 400)
+    assert rules.length_complaints("\n" * 501)
+    assert not rules.length_complaints("\n" * 500)
 
 
 @pytest.mark.timeout(300)
