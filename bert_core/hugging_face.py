@@ -101,7 +101,7 @@ def from_hugging_face(
     its key and value, a missing projection, and numbers that are not floating-point.
     """
     ours_of = {theirs: ours for ours, theirs in _MODULES.items()}
-    state = _resolve_ties({_full_name(name): tensor for name, tensor in state.items()}, is_tied)
+    state = _resolve_ties(by_full_name(state), is_tied)
     ours, fused = {}, {}
     for name, tensor in state.items():
         module, layer, leaf = _parse(name, r"bert\.encoder\.layer\.(\d+)\.", _THEIR_LAYER)
@@ -140,8 +140,15 @@ def _resolve_ties(state: dict[str, Tensor], is_tied: bool) -> dict[str, Tensor]:
 
 
 def by_full_name(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The same under the names of `BertForPreTraining`, of names that may lack their `bert.`."""
-    return {_full_name(name): each for name, each in named.items()}
+    """The same under the names of `BertForPreTraining`, of names that may lack their `bert.`.
+
+    Raises `UnknownWeightError` for a weight that stands there under two names.
+    """
+    found: dict[str, Any] = {}
+    for name, each in named.items():
+        if found.setdefault(_full_name(name), each) is not each:
+            raise UnknownWeightError(f"{_full_name(name)} stands there under two names")
+    return found
 
 
 def _renamed(name: str, old: str, new: str) -> str:

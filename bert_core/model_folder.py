@@ -84,6 +84,9 @@ class _OfTasks(BaseModel):
     architectures: list[str] | None = None
     problem_type: str | None = None
     id2label: dict[str, str | int | float | bool] | None = None
+    tie_word_embeddings: bool | None = None
+    sentence_transformers: dict[str, Any] | None = None
+    sbert_ce_default_activation_function: str | None = None
 
 
 def save_model_folder(
@@ -332,6 +335,7 @@ def _read_model(folder: Path, config: ModelConfig, said: Mapping[str, Any]) -> B
             is_tied=said.get("tie_word_embeddings", True) is not False,
         )
         _check_head_sizes(state, config)
+        _refuse_what_is_not_finite(state)
         if config.position_embedding == "sinusoidal":
             del state[_POSITIONS]
         if not read_tokenizer_settings(folder).has_segments:
@@ -418,6 +422,14 @@ def _check_head_sizes(state: Mapping[str, Tensor], config: ModelConfig) -> None:
     tagger = _weights_of_tagger(state)
     if tagger:
         check_tagger(tagger)
+
+
+def _refuse_what_is_not_finite(state: Mapping[str, Tensor]) -> None:
+    """Raises `ValueError`: such a model would answer nothing that is a number."""
+    for name, weight in state.items():
+        # The least and the greatest: NaN is both, in an eighth of the time of isfinite.
+        if weight.numel() and not all(bool(each.isfinite()) for each in weight.aminmax()):
+            raise ValueError(f"{name} holds what is no finite number")
 
 
 def _weights_of_tagger(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

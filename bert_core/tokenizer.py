@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 from tokenizers import (
@@ -72,8 +73,12 @@ def special_token_ids(tokenizer: Tokenizer) -> SpecialTokenIds:
 
 
 def num_embeddings(tokenizer: Tokenizer) -> int:
-    """Rows an embedding needs: one more than the highest id, which a vocabulary may not reach."""
-    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    """Rows an embedding needs: one more than the highest id, which a vocabulary may not reach.
+
+    The empty word, an empty line at the end of a vocab.txt, is in no text.
+    """
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    return max(index for word, index in vocabulary.items() if word) + 1
 
 
 def wordpiece_tokenizer(
@@ -101,13 +106,18 @@ def wordpiece_tokenizer(
         tokenizer.add_special_tokens([token for token in SPECIAL_TOKENS if token in vocabulary])
     else:
         tokenizer.add_tokens(list(added_tokens))
+    tokenizer.post_processor = _template(tokenizer)
+    return tokenizer
+
+
+def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
+    """`[CLS] A [SEP] B [SEP]`, as the rows of every task are made."""
     special = special_token_ids(tokenizer)
-    tokenizer.post_processor = processors.TemplateProcessing(
+    return processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[("[CLS]", special.cls), ("[SEP]", special.sep)],
     )
-    return tokenizer
 
 
 def train_wordpiece(
@@ -205,8 +215,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     Settings beside the file count as in `AutoTokenizer` of `transformers` 5: a `vocab.txt` is
     lower-cased unless tokenizer_config.json says `"do_lower_case": false`. A `tokenizer.json`
     without a tokenizer_config.json keeps its own normalisation. Padding and truncation that a file
-    brings along are switched off. Raises `UserError` for a missing or damaged file, a vocabulary
-    without BERT's tokens, and settings that are not supported.
+    brings along are switched off, and special tokens come where BERT's do. Raises `UserError` for a
+    missing or damaged file, a vocabulary without BERT's tokens, and settings that are not
+    supported.
     """
     path = Path(path)
     if path.is_dir():
@@ -231,7 +242,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    special_token_ids(tokenizer)
+    tokenizer.post_processor = _template(tokenizer)
     if tokenizer.model.token_to_id("[UNK]") is None:  # added ones are not found for unknown words
         raise TokenizerError("the vocabulary lacks [UNK]", str(path), "use a BERT vocabulary")
     return tokenizer
@@ -267,7 +278,7 @@ def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
             raise TokenizerError(
                 "a vocabulary that begins with a byte order mark",
                 str(path),
-                f"remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {path}",
+                f"remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {quote(str(path))}",
             )
     return wordpiece_tokenizer(
         models.WordPiece.read_file(str(path)),

@@ -109,10 +109,6 @@ def _fault_of_step(kind: str, step: object) -> Fault | None:
         content = step.get("content", "")
         if name == "Replace" and not (isinstance(content, str) and len(content) <= len(literal)):
             return f"a {kind} that makes texts longer, {name}", "replace by no more characters"
-    if name == "TemplateProcessing":
-        lists = [step.get(part) for part in ("single", "pair", "special_tokens")]
-        if not all(isinstance(each, list | dict) and len(each) <= _MOST_STEPS for each in lists):
-            return "a post_processor with a template too long", f"{_MOST_STEPS} pieces may be in it"
     return None
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tokenizers import AddedToken
 
 from bert_core.errors import UserError
-from bert_core.strict_json import read_json
+from bert_core.strict_json import first_fault, read_json
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TRANSFORMER_SETTINGS = "sentence_bert_config.json"
@@ -128,14 +128,18 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
             }
         )
     except (ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = first_fault(error) if isinstance(error, ValidationError) else str(error)[:200]
         raise UserError("wrong settings of a tokenizer", str(path), reason) from error
 
 
 def _lowercases_first(folder: Path) -> bool:
     if not (folder / "modules.json").is_file():
         return False
-    return read_object(folder / TRANSFORMER_SETTINGS).get("do_lower_case") or False
+    path = folder / TRANSFORMER_SETTINGS
+    said = read_object(path).get("do_lower_case") or False
+    if not isinstance(said, bool):
+        raise UserError("do_lower_case that is not true or false", str(path), "write one of them")
+    return said
 
 
 def longest_row(folder: Path, positions: int) -> int:

@@ -19,7 +19,7 @@ from bert_core.lineage import Lineage
 ADDRESS_PREFIX = "models:"
 POINTERS = "pointers"
 
-_ADDRESS = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+_ADDRESS = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>[0-9]{1,18}))")
 
 
 class UnreachableError(UserError):
@@ -39,7 +39,9 @@ class Address:
         """Reads `models:/NAME@ALIAS` or `models:/NAME/3`; raises `UserError` for anything else."""
         match = _ADDRESS.fullmatch(text)
         if match is None:
-            raise UserError("not a model URI", text, "write models:/name@alias or models:/name/1")
+            raise UserError(
+                "not a model URI", text[:200], "write models:/name@alias or models:/name/1"
+            )
         version = match["version"]
         return cls(match["name"], match["alias"], None if version is None else int(version))
 

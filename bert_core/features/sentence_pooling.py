@@ -38,6 +38,8 @@ _ACTIVATIONS = {
 }
 _USUAL_ACTIVATION = "torch.nn.modules.activation.Tanh"
 
+_MOST_MODULES, _LONGEST_PROMPT = 20, 10_000
+
 _TAKE_FEATURES = "take features at /v1/features instead, or another model"
 
 
@@ -109,11 +111,17 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
         return SentencePooling(max_length=longest if longest < positions else None)
     settings = read_object(folder / _SETTINGS)
     prompts = settings.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
-        raise UserError("prompts that are no texts", str(folder / _SETTINGS), "restore the file")
+    if not isinstance(prompts, dict) or not all(
+        isinstance(each, str) and len(each) <= _LONGEST_PROMPT for each in prompts.values()
+    ):
+        what = f"prompts that are no texts of up to {_LONGEST_PROMPT:,} characters"
+        raise UserError(what, str(folder / _SETTINGS), "mend the file")
     found: dict[str, Any] = {"prompts": prompts, "max_length": _max_length(folder, positions)}
     name = settings.get("default_prompt_name")
     if name is not None:
+        if not isinstance(name, str):
+            what = f"default_prompt_name {str(name)[:60]}"
+            raise UserError(what, str(folder / _SETTINGS), "give the name of a prompt")
         found["default_prompt"] = name
         SentencePooling(prompts=prompts).prompt(name)
     dense: list[Dense] = []
@@ -123,7 +131,8 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
         if kind == "Pooling" and "pooling" not in found:
             found["pooling"] = _mode(read_object(part / "config.json"), part, prompts)
         elif kind == "Dense" and "pooling" in found:
-            dense.append(_read_dense(part))
+            of_encoder = read_object(folder / "config.json").get("hidden_size", 768)
+            dense.append(_read_dense(part, len(dense[-1].weight) if dense else of_encoder))
         elif kind == "Normalize" and "pooling" in found:
             found["normalize"] = True
             _check_names(read_object(part / "config.json"), part)
@@ -138,6 +147,8 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
     """The kinds of modules after the encoder, and their folders."""
     path = folder / _MODULES
     modules = read_object(path, list)
+    if len(modules) > _MOST_MODULES:
+        raise _refusal(f"{len(modules):,} modules", path)
     found = []
     for module in modules:
         kind = str(module.get("type", "")) if isinstance(module, dict) else ""
@@ -164,8 +175,10 @@ def _max_length(folder: Path, positions: int) -> int | None:
             raise _refusal(f"{name} {said[name]!r}", path)
     for name in ("model", "tokenizer", "processor", "config"):
         for setting in (f"{name}_args", f"{name}_kwargs"):
-            if set(said.get(setting) or ()) - {"attn_implementation"}:
-                raise _refusal(f"{setting} {said[setting]}", path)
+            if said.get(setting) and (
+                not isinstance(said[setting], dict) or {*said[setting]} - {"attn_implementation"}
+            ):
+                raise _refusal(f"{setting} {str(said[setting])[:60]}", path)
     if said.get("processing_kwargs"):
         raise _refusal(f"processing_kwargs {said['processing_kwargs']}", path)
     length = said.get("max_seq_length")
@@ -190,30 +203,38 @@ def _mode(config: Mapping[str, Any], path: Path, prompts: Mapping[str, str]) -> 
         ]
         has_width = {"word_embedding_dimension", "embedding_dimension"} & config.keys()
         named = named or (["mean"] if has_width else [])
-    modes = [named] if isinstance(named, str) else list(named)
+    modes = [str(each) for each in (named if isinstance(named, list) else [named])]
     if len(modes) != 1 or modes[0] not in _MODES:
-        raise _refusal(f"the pooling {' and '.join(map(str, modes)) or 'none'}", path)
+        raise _refusal(f"the pooling {' and '.join(modes)[:60] or 'none'}", path)
     return _MODES[modes[0]]
 
 
-def _read_dense(path: Path) -> Dense:
+def _read_dense(path: Path, width: int) -> Dense:
+    """The map in a folder, of vectors with as many dimensions as `width`."""
     config = read_object(path / "config.json")
     _check_names(config, path)
     activation = config.get("activation_function", _USUAL_ACTIVATION)
-    if activation not in _ACTIVATIONS:
-        raise _refusal(f"the activation {activation}", path)
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+        raise _refusal(f"the activation {str(activation)[:60]}", path)
     if config.get("use_residual"):
         raise _refusal("Dense with use_residual", path)
     try:
         weights = load_file(path / "model.safetensors")
-        dense = Dense(weights["linear.weight"].float(), weights.get("linear.bias"), activation)
+        weight, bias = weights["linear.weight"].float(), weights.get("linear.bias")
         wanted = (config["out_features"], config["in_features"])
     except (OSError, KeyError, SafetensorError) as error:
         remedy = "write the folder again with sentence-transformers, which makes safetensors"
         raise UserError("no weights of Dense", str(path / "model.safetensors"), remedy) from error
-    if dense.weight.shape != wanted or bool(config.get("bias", True)) != (dense.bias is not None):
+    of_bias = wanted[:1] if config.get("bias", True) else None
+    if (
+        weight.shape != wanted
+        or wanted[1] != width
+        or (None if bias is None else bias.shape) != of_bias
+    ):
         raise UserError("weights of another Dense", str(path), "restore the folder")
-    return dense
+    if not len(weight) or not all(bool(each.isfinite().all()) for each in weights.values()):
+        raise UserError("weights of Dense that are no numbers", str(path), "restore the folder")
+    return Dense(weight, None if bias is None else bias.float(), activation)
 
 
 def _check_names(config: Mapping[str, Any], path: Path) -> None:

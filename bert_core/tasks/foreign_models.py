@@ -163,7 +163,7 @@ def _is_sigmoid(folder: Path, config: Mapping[str, Any]) -> bool:
     said = settings.get("activation_fn")
     said = said or (config.get("sentence_transformers") or {}).get("activation_fn")
     said = said or config.get("sbert_ce_default_activation_function")
-    if said is not None and said not in _ACTIVATIONS:
+    if said is not None and (not isinstance(said, str) or said not in _ACTIVATIONS):
         remedy = f"there are {' and '.join(_ACTIVATIONS)}"
         raise ModelFolderError(f"the activation {said!r} is not known", str(folder), remedy)
     return said is None or _ACTIVATIONS[said]

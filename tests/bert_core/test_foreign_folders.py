@@ -335,6 +335,12 @@ REFUSED = {
     ),
     "half a head": ({"change": without("cls.predictions.transform.dense.bias")}, "transform.bias"),
     "another part": ({"change": added(bert__encoder__layer__0__gate=torch.ones(2))}, "gate"),
+    "a weight under two names": (
+        {"change": added(bert__embeddings__LayerNorm__gamma=torch.zeros(16))},
+        "under two names",
+    ),
+    "ties that are no answer": ({"said": {"tie_word_embeddings": "no"}}, "tie_word_embeddings"),
+    "settings of another type": ({"said": {"sentence_transformers": 5}}, "sentence_transformers"),
     "whole numbers": ({"change": in_dtype(torch.int8)}, "I8"),
 }
 
@@ -354,6 +360,15 @@ def test_a_tokenizer_with_more_words_than_the_model_is_refused(tmp_path):
     (folder / "vocab.txt").write_text("\n".join([*WORDS, "a"]))
     with pytest.raises(ModelFolderError, match="32 words, the model 31"):
         load_model_folder(folder)
+
+
+def test_empty_lines_after_the_vocabulary_are_no_words(tmp_path):
+    folder = write_folder(tmp_path, MASKED)
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n\n\n")
+    _, _, tokenizer = load_model_folder(folder)
+    theirs = BertTokenizer.from_pretrained(folder)
+    assert tokenizer.encode("a b? z").ids == theirs("a b? z").input_ids
 
 
 def test_a_pickle_is_refused_with_a_remedy_that_works(tmp_path):

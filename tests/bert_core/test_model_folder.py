@@ -205,6 +205,14 @@ def test_refuses_a_tokenizer_with_more_words_than_the_model(tmp_path, tokenizer,
         load_model_folder(tmp_path / "model")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_refuses_weights_that_answer_no_numbers(tmp_path, small_model, tokenizer, value):
+    small_model.encoder.layers[1].output.bias.data[0] = value
+    save_model_folder(tmp_path / "model", small_model, tokenizer, "")
+    with pytest.raises(ModelFolderError, match="layers.1.output.bias holds what is no finite"):
+        load_model_folder(tmp_path / "model")
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_list_of_checksums_names_what_is_read(folder, name):
     path = folder / "checksums"

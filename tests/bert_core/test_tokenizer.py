@@ -191,3 +191,14 @@ def test_bad_files_are_refused_in_one_line(tmp_path):
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(TokenizerError, match=r"lacks \[UNK\]"):
         load_tokenizer(tmp_path / "vocab.txt")
+
+
+def test_the_remedy_of_a_byte_order_mark_works_in_a_folder_of_any_name(tmp_path):
+    path = tmp_path / "it's $(a) folder" / "vocab.txt"
+    path.parent.mkdir()
+    path.write_text("\n".join([*SPECIAL_TOKENS, "a"]), encoding="utf-8-sig")
+    with pytest.raises(TokenizerError, match="byte order mark") as caught:
+        load_tokenizer(path)
+    command = caught.value.remedy.removeprefix("remove it: ")
+    subprocess.run(command, shell=True, check=True)  # noqa: S602 - as a user does
+    assert load_tokenizer(path).encode("a", add_special_tokens=False).ids == [5]

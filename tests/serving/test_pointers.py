@@ -40,7 +40,9 @@ def test_an_address_is_read_and_written(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["models:/cats", "models:/cats@", "models:/cats/x", "models:/a/b@c", "cats@champion"]
+    "text",
+    ["models:/cats", "models:/cats@", "models:/cats/x", "models:/a/b@c", "cats@champion"]
+    + ["models:/cats/" + "9" * 5000],
 )
 def test_anything_else_is_no_address(text):
     with pytest.raises(UserError, match="write models:/name@alias or models:/name/1"):

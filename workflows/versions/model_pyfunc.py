@@ -4,8 +4,7 @@
 safetensors. Nothing here imports MLflow or workflows.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from bert_core.predictor import PREDICTION_TOKENS, Predictor, load_predictor
 from bert_core.pretrained.fill_mask import FillMask
 from bert_core.pretrained.heads import masked_token_answers
 from bert_core.quantization import for_inference, read_precision
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification, Text
@@ -58,8 +58,7 @@ class PyfuncModel:
 
 def _load_pyfunc(data_path: str) -> PyfuncModel:
     folder = Path(data_path)
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    if task_of(config) is None:
+    if task_of(read_json_object(folder / CONFIG)) is None:
         _, model, tokenizer = load_model_folder(folder)
         if "masked_token" in model.heads:
             model = for_inference(model, read_precision(folder), torch.device("cpu"))
@@ -160,10 +159,10 @@ def input_rows(given: Any, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:  
     A single column may have any name, or none. Raises ValueError for what lacks a column, and for
     a value that is no text.
     """
-    if hasattr(given, "to_dict"):  # a table of pandas
+    if hasattr(given, "columns"):  # a table of pandas
         given = {str(name): values for name, values in given.to_dict("list").items()}
     given = given.tolist() if hasattr(given, "tolist") else given
-    if isinstance(given, str):
+    if isinstance(given, str) or not isinstance(given, Iterable):
         given = [given]
     if isinstance(given, Mapping):
         given = dict(given)
@@ -185,7 +184,7 @@ def input_rows(given: Any, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:  
 def _listed(value: Any, *, is_row: bool) -> list[Any]:  # noqa: ANN401 - a value, or a list of them
     """A column's values; a single one is a column of one."""
     value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, str) or (is_row and value and isinstance(value[0], str)):
+    if not isinstance(value, list | tuple) or (is_row and value and isinstance(value[0], str)):
         return [value]
     return list(value)
 
@@ -207,9 +206,13 @@ def _refuse_missing(given: Mapping[str, Any], columns: tuple[str, ...]) -> None:
 
 def _value(value: Any, name: str, number: int) -> str | list[str]:  # noqa: ANN401 - anything
     value = value.tolist() if hasattr(value, "tolist") else value
-    if name in LISTS and isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return value
-    if name in LISTS or not isinstance(value, str):
+    is_list = isinstance(value, list) and len(value) > 0
+    if is_list != (name in LISTS) or not all(map(_is_text, value if is_list else [value])):
         wanted = "list of texts" if name in LISTS else "text"
         raise ValueError(f"{name} of row {number} is no {wanted}: {str(value)[:60]!r}")
     return value
+
+
+def _is_text(value: Any) -> bool:  # noqa: ANN401 - anything
+    """Whether a value is a text that a tokenizer reads: one without halves of surrogate pairs."""
+    return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)

@@ -3,12 +3,12 @@
 The columns are those of `workflows.versions.model_pyfunc`, which MLflow calls.
 """
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.example import read_example
 from bert_core.model_folder import CONFIG
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.multiple_choice import MultipleChoice
@@ -36,7 +36,7 @@ def signature_and_example(folder: Path) -> "tuple[ModelSignature, list[Any]]":
     from mlflow.models import ModelSignature
     from mlflow.types.schema import Array, ColSpec, DataType, Schema
 
-    known = task_of(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    known = task_of(read_json_object(folder / CONFIG))
     task = known[1] if known else None
     columns, example, text = task_columns(task), read_example(folder), DataType.string
     own = example.inputs if example else None

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer import modules as models
@@ -184,6 +185,7 @@ def test_other_folders_have_the_mean_of_as_many_tokens_as_their_tokenizer_takes(
 
 SETTINGS, ENCODER = "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLING, NORMALIZE = "1_Pooling/config.json", "2_Normalize/config.json"
+DENSE = "2_Dense/model.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -194,16 +196,23 @@ POOLING, NORMALIZE = "1_Pooling/config.json", "2_Normalize/config.json"
         ({POOLING: {"pooling_mode": "lasttoken"}}, "lasttoken"),
         ({POOLING: {"pooling_mode": ["cls", "mean"]}}, "cls and mean"),
         ({POOLING: {"include_prompt": False}, SETTINGS: PROMPTS}, "tokens of the prompt"),
+        ({POOLING: {"pooling_mode": 3}}, "pooling 3"),
+        ({POOLING: {"pooling_mode": [["cls"]]}}, "pooling"),
         ({NORMALIZE: {"module_input_name": "token_embeddings"}}, "module_input_name"),
         ({ENCODER: {"transformer_task": "fill-mask"}}, "transformer_task"),
         ({ENCODER: {"max_seq_length": 3}}, "max_seq_length 3"),
         ({ENCODER: {"max_seq_length": "64"}}, "max_seq_length '64'"),
         ({ENCODER: {"model_args": {"torch_dtype": "float16"}}}, "model_args"),
+        ({ENCODER: {"model_args": 5}}, "model_args 5"),
+        ({ENCODER: {"model_args": [["x"]]}}, "model_args"),
         ({ENCODER: {"tokenizer_args": {"do_lower_case": True}}}, "tokenizer_args"),
         ({ENCODER: {"processing_kwargs": {"text": {"padding": True}}}}, "processing_kwargs"),
         ({SETTINGS: {"prompts": {"query": 5}}}, "prompts"),
         ({SETTINGS: {"prompts": ["query"]}}, "prompts"),
+        ({SETTINGS: {"prompts": {"query": "a " * 10**6}}}, "10,000 characters"),
         ({SETTINGS: {"default_prompt_name": "passage"}}, "passage"),
+        ({SETTINGS: {"default_prompt_name": ["passage"]}}, "default_prompt_name"),
+        ({"modules.json": OLD_MODULES * 5000}, "10,000 modules"),
         ({"modules.json": []}, "no module Pooling"),
         ({"modules.json": OLD_MODULES[:1]}, "no module Pooling"),
         ({"modules.json": OLD_MODULES + OLD_MODULES[1:]}, "Pooling in this place"),
@@ -233,6 +242,7 @@ def test_what_would_be_done_otherwise_is_refused_by_name(save, files, said):
     [
         ({"activation_function": "torch.nn.modules.activation.SELU"}, "SELU"),
         ({"activation_function": "mine.Tanh"}, "mine.Tanh"),
+        ({"activation_function": ["Tanh"]}, "activation"),
         ({"use_residual": True}, "use_residual"),
         ({"module_output_name": "other"}, "module_output_name"),
         ({"out_features": 21}, "another Dense"),
@@ -248,3 +258,32 @@ def test_dense_maps_that_are_not_supported_are_refused(save, config, said):
     (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
     with pytest.raises(UserError):
         read_sentence_pooling(folder, 512)
+
+
+@pytest.mark.parametrize(
+    ("weight", "bias", "said"),
+    [
+        (torch.ones(20, WIDTH), torch.ones(19), "another Dense"),
+        (torch.ones(20, WIDTH - 1), torch.ones(20), "another Dense"),
+        (torch.ones(0, WIDTH), torch.ones(0), "no numbers"),
+        (torch.full((20, WIDTH), float("nan")), torch.ones(20), "no numbers"),
+    ],
+)
+def test_dense_maps_that_cannot_be_computed_are_refused(save, weight, bias, said):
+    folder = save(models.Pooling(WIDTH), Dense(WIDTH, 20)) / "2_Dense"
+    path = folder / "config.json"
+    sizes = {"out_features": weight.shape[0], "in_features": weight.shape[1]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | sizes))
+    save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
+    with pytest.raises(UserError, match=said):
+        read_sentence_pooling(folder.parent, 512)
+
+
+def test_a_dense_map_in_half_precision_is_computed(save):
+    folder = save(models.Pooling(WIDTH), Dense(WIDTH, 20))
+    weights = {name: each.half() for name, each in load_file(folder / DENSE).items()}
+    save_file(weights, folder / DENSE)
+    vectors = read_sentence_pooling(folder, 512).finish(
+        np.ones((1, WIDTH), np.float32), normalize=False
+    )
+    assert vectors.shape == (1, 20)

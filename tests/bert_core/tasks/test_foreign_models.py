@@ -229,6 +229,8 @@ def test_texts_and_pairs_are_read_unless_the_task_says_it(folder):
     ("said", "named"),
     [
         ({"activation_fn": "torch.nn.modules.activation.Tanh"}, "Tanh"),
+        ({"activation_fn": ["Tanh"]}, "activation"),
+        ({"activation_fn": 3}, "activation 3"),
         ({"default_prompt_name": "query", "prompts": {"query": "Query: "}}, "prompt"),
     ],
 )

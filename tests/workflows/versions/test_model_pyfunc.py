@@ -250,6 +250,7 @@ def test_a_table_a_list_and_columns_are_the_same_rows():
     for given in ("a", ["a"], [["a"]], np.array(["a"]), {"text": ["a"]}, {"any": "a"}):
         assert input_rows(given, TEXT) == [("a",)]
     assert input_rows([], TEXT) == []
+    assert input_rows(pd.Series(["a", "b"]), TEXT) == [("a",), ("b",)]
 
 
 @pytest.mark.parametrize(
@@ -260,6 +261,12 @@ def test_a_table_a_list_and_columns_are_the_same_rows():
         ({"question": ["a"], "context": ["b", "c"]}, QUESTION, "different lengths"),
         ([1], TEXT, "text of row 0 is no text: '1'"),
         (["a", None], TEXT, "text of row 1"),
+        (5, TEXT, "text of row 0 is no text: '5'"),
+        (None, TEXT, "text of row 0"),
+        ({"text": 5}, TEXT, "text of row 0"),
+        (["a", "\ud800"], TEXT, "text of row 1"),
+        ([{"context": "a", "choices": []}], ("context", "choices"), "no list of texts"),
+        ([{"context": ["a"], "choices": ["b"]}], ("context", "choices"), "context of row 0"),
         ([{"context": "a", "choices": "b"}], ("context", "choices"), "no list of texts"),
     ],
 )
