@@ -154,7 +154,7 @@ _FIELD = re.compile(r"(?!str$|function-)[a-z]\w*")
 
 def _invalid(error: RequestValidationError) -> Problem:
     """The problem of a body that is not what its route takes, of which no text is repeated."""
-    mistakes = [(_path(each["loc"]), each) for each in error.errors()]
+    mistakes = [(_path_of(each), each) for each in error.errors()]
     # Of a union each branch has its say: what got furthest is what was meant.
     field, mistake = max(mistakes, key=lambda each: len(each[0]))
     if mistake["type"] == "json_invalid":
@@ -179,6 +179,14 @@ def _invalid(error: RequestValidationError) -> Problem:
         field=_written(field),
         remedy="leave it out" if mistake["type"] == "extra_forbidden" else "see /docs",
     )
+
+
+def _path_of(mistake: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """Where a mistake is; an unknown field may have any name."""
+    *above, last = mistake["loc"]
+    if mistake["type"] == "extra_forbidden":
+        return (*_path(tuple(above)), last)
+    return _path(mistake["loc"])
 
 
 def _path(location: tuple[int | str, ...]) -> tuple[int | str, ...]:

@@ -3,6 +3,9 @@
 The paper's figure 4 (a) and (b): the pooled state of [CLS], dropout, a linear map (section 4.1).
 """
 
+import json
+import re
+from ast import literal_eval
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,6 +46,8 @@ Answer = str | tuple[str, ...] | float
 _HIDDEN = {-1.0}
 
 
+_NO_COMMA = re.compile(r"['\"]\s+['\"]")
+_LONGEST_LIST = 100_000
 _LARGEST = 1e15
 
 
@@ -296,7 +301,7 @@ class Classification(Task):
         if self.kind == "single":
             return label_of(value)
         if self.kind == "multiple":
-            return _several_labels(value)
+            return _several_labels(value, where)
         name = label_of(value)
         if name is None or is_word_for_nothing(name):
             return None
@@ -304,7 +309,8 @@ class Classification(Task):
             return _learnable(float(name), where)
         except ValueError as error:
             what = f"{str(value)[:40]!r} is no number"
-            raise TaskDataError(what, where, "mend the label") from error
+            remedy = "write a point for the decimal comma" if "," in name else "mend the label"
+            raise TaskDataError(what, where, remedy) from error
 
     def _with_known_answers(self, texts: Sequence[Text]) -> list[Text]:
         """The texts, those whose answers say that there is none with None."""
@@ -368,12 +374,37 @@ def outputs_of_examples(outputs: FloatArray, rows: EncodedRows, num_examples: in
     return (sums / tokens[:, None]).astype(np.float32)
 
 
-def _several_labels(value: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - a table holds anything
-    """The labels of a list, or of a text with commas: nothing between them, or at all, is none."""
-    parts = value.split(",") if isinstance(value, str) else value
-    parts = parts if isinstance(parts, list) else [parts]
+def _several_labels(
+    value: Any,  # noqa: ANN401 - a table holds anything
+    where: str,
+) -> tuple[str, ...] | None:
+    """The labels of a list, or of a text with commas: nothing between them, or at all, is none.
+
+    A text may be a list as JSON or Python writes it, which is what pandas puts into a CSV file.
+    """
+    if isinstance(value, str):
+        text = stripped(value)
+        is_list = text.startswith("[") and text.endswith("]")
+        value = _written_list(text, where) if is_list else text.split(",")
+    parts = value if isinstance(value, list) else [value]
     found = [label_of(part) for part in parts if not isinstance(part, str) or stripped(part)]
     return None if None in found else tuple(filter(None, found))
+
+
+def _written_list(text: str, where: str) -> list[Any]:
+    """The list that a text in brackets is; raises `TaskDataError` for one of another kind."""
+    # Python would join 'x' 'y', which is how numpy writes two labels.
+    readers = (
+        () if _NO_COMMA.search(text) or len(text) > _LONGEST_LIST else (json.loads, literal_eval)
+    )
+    for read in readers:
+        try:
+            found = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list) and not any(isinstance(each, list | dict) for each in found):
+            return found
+    raise TaskDataError(f"no list of labels, {text[:40]!r}", where, "write them as ['x', 'y']")
 
 
 def _learnable(number: float, where: str) -> float:

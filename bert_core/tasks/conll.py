@@ -4,6 +4,7 @@ A CoNLL file has a word a line, a blank line after each sentence, and perhaps a 
 before each document (Tjong Kim Sang and De Meulder 2003).
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -17,6 +18,8 @@ from bert_core.tasks.label_values import label_of
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, detect_scheme, is_plain, respelled
 from bert_core.text_encoding import open_text
+
+_CONLL_U_COLUMNS, _NOT_A_WORD = 10, re.compile(r"\d+[-.]\d+")
 
 CONLL_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".tsv", "")  # eng.train has none
 
@@ -92,10 +95,11 @@ def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
                 tag_column = _index(columns.tags, columns.names, width, f"{path}:{line}")
         for number, cells in enumerate(rows, start=line):
             if len(cells) != width:
+                remedy = "mend the line"
+                if rows[0][0].startswith("#") and not columns.comment:
+                    remedy += ", or leave comments out with --options.comment '#'"
                 raise TaskDataError(
-                    f"{len(cells)} columns where {width} belong",
-                    f"{path}:{number}",
-                    "mend the line",
+                    f"{len(cells)} columns where {width} belong", f"{path}:{number}", remedy
                 )
         words = [cells[word_column] for cells in rows]
         tags = [cells[tag_column] for cells in rows] if width > 1 else None
@@ -191,7 +195,7 @@ def _blocks(path: Path, comment: str) -> Iterator[tuple[str | None, int, list[li
     rows: list[list[str]] = []
     for line, cells in _lines(path):
         if cells and _DOCUMENT_START not in cells:
-            if rows or not comment or not " ".join(cells).startswith(comment):
+            if not _is_left_out(cells, comment, is_first=not rows):
                 rows.append(cells)
             continue
         if rows:
@@ -199,6 +203,15 @@ def _blocks(path: Path, comment: str) -> Iterator[tuple[str | None, int, list[li
             rows = []
         if cells:
             document = f"{path}:{line}"
+
+
+def _is_left_out(cells: Sequence[str], comment: str, *, is_first: bool) -> bool:
+    """Whether a line is no word: a comment, or of CoNLL-U a range (`1-2`) or a word left out."""
+    if is_first and comment and " ".join(cells).startswith(comment):
+        return True
+    if is_first and cells[0].startswith("# "):  # no word: the file is divided by tabs
+        return True
+    return len(cells) == _CONLL_U_COLUMNS and _NOT_A_WORD.fullmatch(cells[0]) is not None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -18,6 +18,7 @@ Lines = Iterator[tuple[int, list[str]]]
 
 _LOG = logging.getLogger(__name__)
 _FEWEST_SWALLOWED = 3
+_SAID = re.compile(r'"?sep=([,;\t|])"?')
 
 
 def read_tsv(path: Path) -> Lines:
@@ -45,8 +46,11 @@ def read_csv(path: Path) -> Lines:
     has no limit of its own: the file is what memory must hold in any case.
     """
     longest = max(path.stat().st_size, 1)
+    delimiter, is_said = _delimiter(path)
     with open_text(path, TaskDataError, newline="") as file:
-        reader = csv.reader(file, strict=True, delimiter=_delimiter(path))
+        reader = csv.reader(file, strict=True, delimiter=delimiter)
+        if is_said:
+            next(reader)
         while True:
             line = reader.line_num + 1
             # The limit is the process's: another reader's, and another thread's, is given back.
@@ -65,12 +69,18 @@ def read_csv(path: Path) -> Lines:
             yield line, cells
 
 
-def _delimiter(path: Path) -> str:
-    """What divides the first line of a CSV file: a comma, or else a semicolon or a tab."""
+def _delimiter(path: Path) -> tuple[str, bool]:
+    """What divides a CSV file, and whether its first line says so, as Excel's `sep=;`.
+
+    Otherwise it is what the first line has most of: commas, semicolons or tabs.
+    """
     with open_text(path, TaskDataError) as file:
         first = next((line for line in file if line.strip()), "").rstrip("\r\n")
+    said = _SAID.fullmatch(first)
+    if said is not None:
+        return said[1], True
     outside_quotes = re.sub(r'"[^"]*"', "", first)
-    return next((each for each in ",;\t" if each in outside_quotes), ",")
+    return max(",;\t", key=outside_quotes.count), False
 
 
 def usual_width(read: Callable[[Path], Lines], path: Path) -> int:
@@ -110,7 +120,7 @@ class SkippedLines:
             inner = cell.split("\n")[1:-1]
             if len(inner) < _FEWEST_SWALLOWED or len(cells) < 2:
                 continue
-            divider = _delimiter(self.path)
+            divider, _ = _delimiter(self.path)
             if all(each.count(divider) == len(cells) - 1 for each in inner):
                 self._count("that look like records, but within quotes", line, len(inner))
                 self.lines += len(inner)

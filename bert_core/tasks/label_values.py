@@ -25,6 +25,7 @@ _NO_AGREEMENT = "-"
 _OF_ENTAILMENT = {
     *("entailment", "neutral", "contradiction", "contradictory"),
     *("not entailment", "non entailment"),
+    *("e", "n", "c"),
 }
 
 
@@ -51,8 +52,9 @@ def not_labels(
     `known` are the task's labels, if they are known yet, and `dropped` those to be left out.
     """
     none = {stripped(name) for name in dropped} - set(known)
-    others = known or [name for name in {*names} - {_NO_AGREEMENT} if not _may_be_none(name)]
-    if not dropped and others and all(map(_is_of_entailment, others)):
+    others = list(known or (each for each in {*names} - {_NO_AGREEMENT} if not _may_be_none(each)))
+    is_of_entailment = all(map(_is_of_entailment, others)) and len("".join(others)) > 1
+    if not dropped and is_of_entailment:
         none.add(_NO_AGREEMENT)
     folded = {name.casefold() for name in known}
     for name in names:
@@ -93,7 +95,8 @@ def class_warnings(labels: Iterable[str]) -> list[str]:
     return [
         f"{label!r} is taken for a class (--options.labels confirms it); if it means that there is"
         f" no label, leave its rows out with --options.drop_labels={label}"
-        for label in filter(_may_be_none, labels)
+        for label in labels
+        if _may_be_none(label) or label == _NO_AGREEMENT
     ]
 
 

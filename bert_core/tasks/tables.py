@@ -160,7 +160,7 @@ def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Ite
         if is_blank(cells):
             continue
         if has_header and not names:
-            names = cells
+            names = [cell.strip() for cell in cells]
             refuse_same_names(names, f"{skipped.path}:{number}")
             continue
         skipped.lines += 1

@@ -33,7 +33,11 @@ def is_plain(tag: str) -> bool:
     return tag != OUTSIDE and not (kind and len(prefix) == 1 and prefix in _LETTERS[1:])
 
 
-_OTHER_WRITING = re.compile(r"([BIESLUMW])[-_:](.+)|(.+)[-_]([BIESLUMW])", re.IGNORECASE)
+_OTHER_WRITING = re.compile(
+    r"([BIESLUMW])[-_:\u2010-\u2015\u2212](.+)|(.+)[-_\u2010-\u2015\u2212]([BIESLUMW])",
+    re.IGNORECASE,
+)
+_BRACKETS = re.compile(r"(?:\([^()*]{1,100})?\*\)?")
 _OTHER_LETTERS = {"L": "E", "U": "S", "M": "I", "W": "S"}
 _OTHER_OUTSIDE = ("o", "0")
 
@@ -57,7 +61,14 @@ def respelled(names: Collection[str]) -> dict[str, str]:
 
 
 def look_like_a_scheme(names: Iterable[str]) -> list[str]:
-    """The plain tags that may be meant as those of a scheme: `o`, or ones with two prefixes."""
+    """The plain tags that may be meant as those of a scheme.
+
+    `o`, ones with two prefixes, and the brackets of OntoNotes: `(PERSON*`, `*`, `*)`.
+    """
+    names = list(names)
+    brackets = [name for name in names if _BRACKETS.fullmatch(name)]
+    if brackets:
+        return brackets
     odd = {name: usual for name in filter(is_plain, names) if (usual := _usual_writing(name))}
     prefixes = {split_tag(usual)[0] for usual in odd.values() if usual != OUTSIDE}
     return [name for name in odd if name == "o" or (len(prefixes) > 1 and name != "0")]

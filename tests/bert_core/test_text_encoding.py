@@ -95,3 +95,81 @@ def test_texts_of_plain_signs_are_no_other_encoding():
     assert decode_text("ö".encode(), "here") == "ö"
     with pytest.raises(UserError, match="damaged UTF-16"):
         decode_text(b"\xff\xfea\0\x00\xd8", "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.csv", 'sep=;\r\ntext;label\r\n"one, two";a\r\nthree;b\r\n'),
+        ("train.csv", '"sep=,"\ntext,label\n"one, two",a\nthree,b\n'),
+        ("train.csv", 'text, label\n"one, two", a\nthree, b \n'),
+        ("train.csv", "text;label;note, extra\none, two;a;x\nthree;b;y\n"),
+        ("train.csv", '"text"\t"label"\n"one, two"\ta\nthree\tb\n'),
+        ("train.csv", 'text,label\r"one, two",a\rthree,b\r'),
+    ],
+)
+def test_tables_as_programs_write_them(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    assert read(path) == [("one, two", "a"), ("three", "b")]
+
+
+@pytest.mark.parametrize(
+    ("written", "labels"),
+    [
+        ("['x', 'y']", ("x", "y")),
+        ('["x", "y, z"]', ("x", "y, z")),
+        ("[0, 3]", ("0", "3")),
+        ("[]", ()),
+        (" ['x'] ", ("x",)),
+        ("x, y", ("x", "y")),
+    ],
+)
+def test_several_labels_as_they_are_written(tmp_path, written, labels):
+    path = tmp_path / "train.tsv"
+    path.write_text(f"text\tlabel\na cat\t{written}\n")
+    (example,) = Classification(kind="multiple").examples(path, "train")
+    assert example.answer == labels
+
+
+@pytest.mark.parametrize("written", ["['x' 'y']", "[x, y]", "[['x']]", "[" * 5000 + "]" * 5000])
+def test_a_list_of_labels_that_cannot_be_read_is_refused(tmp_path, written):
+    path = tmp_path / "train.tsv"
+    path.write_text(f"text\tlabel\na cat\t{written}\n")
+    with pytest.raises(TaskDataError, match="no list of labels"):
+        Classification(kind="multiple").examples(path, "train")
+
+
+def test_a_decimal_comma_is_named(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\na cat\t1,5\n")
+    with pytest.raises(TaskDataError, match="decimal comma"):
+        Classification(kind="regression").examples(path, "train")
+
+
+CONLL_U = (
+    "# sent_id = 1\n# text = Dámelo ya\n1-2\tDámelo\t_" + "\t_" * 7 + "\n"
+    "1\tDa\tdar\tVERB" + "\t_" * 6 + "\n2\tmelo\tyo\tPRON" + "\t_" * 6 + "\n"
+    "2.1\tnada\tnada\tPRON" + "\t_" * 6 + "\n3\tya\tya\tADV" + "\t_" * 6 + "\n\n"
+)
+
+
+def test_conll_u_without_comments_ranges_and_words_left_out(tmp_path):
+    path = tmp_path / "train.conll"
+    path.write_text(CONLL_U)
+    task = type(TASKS["ner"])(word_column="1", tag_column="3", scheme="none", comment="#")
+    (sentence,) = task.examples(path, "train")
+    assert (list(sentence.words), list(sentence.tags)) == (
+        ["Da", "melo", "ya"],
+        ["VERB", "PRON", "ADV"],
+    )
+
+
+def test_a_comment_is_no_word_and_its_option_is_named(tmp_path):
+    path = tmp_path / "train.conll"
+    path.write_text("# id 1-2\tdomain=en\nDogs\tO\nin\tO\nRome\tB-LOC\n\n")
+    (sentence,) = TASKS["ner"].examples(path, "train")
+    assert list(sentence.words) == ["Dogs", "in", "Rome"]
+    path.write_text("# id 4 x\nRome B-LOC\n\n")
+    with pytest.raises(TaskDataError, match="--options.comment"):
+        TASKS["ner"].examples(path, "train")

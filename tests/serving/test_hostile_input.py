@@ -126,3 +126,9 @@ def resident():
     gc.collect()
     give_back_memory()
     return psutil.Process().memory_full_info().uss
+
+
+@pytest.mark.parametrize("name", ["Top_K", "top-k", "__proto__", "überlauf", "max tokens", "str"])
+def test_an_unknown_field_of_any_name_is_named(generous, name):
+    status, problem = generous.ask("/v1/ner", {"inputs": "a", name: 1})
+    assert (status, problem["field"], problem["remedy"]) == (422, name, "leave it out")

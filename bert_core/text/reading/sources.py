@@ -35,6 +35,7 @@ _COMPRESSIONS = {".xz": "xz", ".gz": "gz", ".bz2": "bz2"}
 _EXPANSION = {"": 1.0, "gz": 2.8, "xz": 3.6, "bz2": 3.7}
 """Bytes of text that a compressed byte of natural language stands for, roughly."""
 _READABLE = ".txt, .jsonl (or .xz, .gz, .bz2 of them), .parquet or WikiExtractor's wiki_NN"
+_HEAD_BYTES = 1 << 16
 _EXTRACTED = re.compile(r"wiki_\d+")
 """Names of the files that WikiExtractor writes."""
 
@@ -278,7 +279,7 @@ def is_divisible(part: CorpusPart) -> bool:
     if part.compression:
         return False
     with _open_as_it_is(part) as stream:
-        return encoding_by_mark(stream.read(4)) is None
+        return _recoding(stream.read(_HEAD_BYTES)) is None
 
 
 def open_part(part: CorpusPart) -> IO[bytes]:
@@ -290,11 +291,22 @@ def open_part(part: CorpusPart) -> IO[bytes]:
     if part.kind == "parquet" or part.start:
         return stream
     try:
-        encoding = encoding_by_mark(stream.read(4))
+        recoding = _recoding(stream.read(_HEAD_BYTES))
         stream.seek(0)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise damaged_file(part, error) from error
-    return io.BufferedReader(_Recoded(stream, encoding), _BUFFER) if encoding else stream
+    return io.BufferedReader(_Recoded(stream, *recoding), _BUFFER) if recoding else stream
+
+
+def _recoding(head: bytes) -> tuple[str, str | None] | None:
+    """Encoding and `newline`, as `open` has them, of a file that is not in lines of UTF-8.
+
+    Lines that end in a CR alone are those of old Macintoshes.
+    """
+    encoding = encoding_by_mark(head)
+    if encoding:
+        return encoding, ""
+    return ("utf-8-sig", None) if b"\r" in head and b"\n" not in head else None
 
 
 def _open_as_it_is(part: CorpusPart) -> IO[bytes]:
@@ -317,8 +329,8 @@ def _as_it_is(source: Any) -> Any:  # noqa: ANN401 - a path, or a stream that is
 class _Recoded(io.RawIOBase):
     """The bytes of a text in UTF-8, read from a stream of it in another encoding."""
 
-    def __init__(self, stream: IO[bytes], encoding: str) -> None:
-        self._text = io.TextIOWrapper(stream, encoding, newline="")
+    def __init__(self, stream: IO[bytes], encoding: str, newline: str | None) -> None:
+        self._text = io.TextIOWrapper(stream, encoding, newline=newline)
 
     def readable(self) -> bool:
         return True

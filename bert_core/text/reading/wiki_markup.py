@@ -28,6 +28,7 @@ _STYLE_LINE = re.compile(
 _ATTRIBUTE = re.compile(
     r';">|\b(?:align|bgcolor|cellpadding|cellspacing|class|colspan|rowspan|style|valign)="'
 )
+_SWITCH = re.compile(r"__[A-Z]{2,30}__")
 _UPDATE_MARK = re.compile(r"\[ ?\[update\]\]")
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 _LINK = re.compile(r"\[ ?\[(?:[^\[\]|]*\|)*([^\[\]|]*)\]\]")
@@ -78,7 +79,8 @@ def is_doc_tag(line: str) -> bool:
 
 def is_title_of(line: str, doc_tag: str) -> bool:
     """Whether the line repeats the title that WikiExtractor's tag gives."""
-    return f'title="{line}"' in doc_tag or f'title="{line}"' in _unescape(doc_tag)
+    titles = (f'title="{line}"', f"title='{line}'")
+    return any(title in tag for tag in (doc_tag, _unescape(doc_tag)) for title in titles)
 
 
 def is_wiki_record(record: Mapping[str, Any]) -> bool:
@@ -100,10 +102,19 @@ def clean_wiki_line(line: str, dropped: Counter[str]) -> str:
     if len(line) > 1 and line[0] == line[-1] == "=":
         dropped["heading_lines"] += 1
         return ""
+    if line.startswith("Section::::"):
+        dropped["heading_lines"] += 1
+        return ""
+    line = line.removeprefix("BULLET::::").lstrip("- ") if line.startswith("BULLET::::") else line
     if len(line) < 40 and line.rstrip(".:").strip().lower() in _SECTIONS:
         dropped["heading_lines"] += 1
         return ""
-    if _MARKUP_LINE.match(line) or _STYLE_LINE.match(line) or line.endswith("  em;"):
+    if (
+        _SWITCH.fullmatch(line)
+        or _MARKUP_LINE.match(line)
+        or _STYLE_LINE.match(line)
+        or line.endswith("  em;")
+    ):
         dropped["wiki_markup_lines"] += 1
         return ""
     if not _MARKUP_SIGNS.search(line):

@@ -104,3 +104,10 @@ def test_labels_that_may_be_meant_to_be_one_are_told():
 def test_classes_that_may_mean_nothing_are_told_with_a_remedy():
     assert ["drop_labels=None" in each for each in class_warnings(["None", "x"])] == [True]
     assert len(class_warnings(["-1", "NA", "null", "N/A", "0", "nothing"])) == 4
+
+
+def test_no_agreement_is_known_beside_the_letters_of_entailment():
+    assert not_labels({"e", "n", "c", "-"}) == {"-"}
+    assert not_labels({"n", "-"}) == set()
+    (warning,) = class_warnings(["good", "bad", "-"])
+    assert "'-'" in warning and "--options.drop_labels=-" in warning

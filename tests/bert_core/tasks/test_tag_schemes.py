@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
-from bert_core.tasks.tag_schemes import Tags, detect_scheme, is_plain, split_tag
+from bert_core.tasks.tag_schemes import (
+    Tags,
+    detect_scheme,
+    is_plain,
+    look_like_a_scheme,
+    respelled,
+    split_tag,
+)
 
 CASES = {
     "nothing": ([], 3, "O O O", "O O O", "O O O"),
@@ -163,3 +170,9 @@ def test_plain_tags_are_joined_where_it_is_said():
     alone = np.zeros(9, dtype=bool)
     alone[1] = True  # of each word its own
     assert entities(alone)[0] == ("PER", 0, 2)
+
+
+def test_other_dashes_are_read_and_brackets_named():
+    assert respelled(["B–PER", "I–PER", "O"]) == {"B–PER": "B-PER", "I–PER": "I-PER"}
+    assert look_like_a_scheme(["(PERSON*", "*", "*)"]) == ["(PERSON*", "*", "*)"]
+    assert look_like_a_scheme(["NN", "VB", "("]) == []

@@ -142,3 +142,21 @@ def test_parts_of_an_extracted_file_give_each_document_once(
     whole = [f"{('word ' * (n % 9 + 1)).strip()}\nmore" for n in range(60)]
     monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
     assert read(path)[0] == whole
+
+
+def test_what_older_versions_of_wikiextractor_leave(tmp_path, read):
+    text = (
+        "<doc id='1' url='u' title='A'>\nA\n\nSection::::History.\nBULLET::::- One thing.\n"
+        "__NOTOC__\nIt is old.\n</doc>\n"
+    )
+    documents, dropped = read(write_file(tmp_path / "a.txt", text))
+    assert documents == ["One thing.\nIt is old."]
+    assert dropped == {"heading_lines": 2, "wiki_markup_lines": 1}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_lines_that_end_in_a_carriage_return_alone(tmp_path, read, compressed):
+    content = "Eins.\rZwö.\r\rDrei.\r".encode()
+    name = "a.txt.gz" if compressed else "a.txt"
+    path = write_file(tmp_path / name, gzip.compress(content) if compressed else content)
+    assert read(path)[0] == ["Eins.\nZwö.", "Drei."]
