@@ -197,9 +197,9 @@ WINDOWED = (
 
 
 def random_body(body, choose):
-    """A request in which something at random stands, up to a megabyte of it, or in its place."""
+    """A request in which something at random stands, up to 50,000 values, or in its place."""
 
-    def value(left):
+    def value(left, room):
         kinds = [
             0,
             -1,
@@ -218,14 +218,14 @@ def random_body(body, choose):
         if not left or choose.random() < 0.3:
             return choose.choice(kinds)
         if choose.random() < 0.2:
-            return choose.choice("a.中 \u200d") * 10 ** choose.randrange(7)
-        count = 4 ** choose.randrange(9 if left > 2 else 4)
-        some = [value(left - 1) for _ in range(min(count, 5))]
+            return choose.choice("a.中 \u200d") * min(10 ** choose.randrange(7), room)
+        count = min(4 ** choose.randrange(9 if left > 2 else 4), room)
+        some = [value(left - 1, room // count) for _ in range(min(count, 5))]
         if choose.random() < 0.5:
             return choose.choices(some, k=count)
         return {f"{choose.choice(sorted(body))}{number or ''}": some[0] for number in range(count)}
 
-    return body | {choose.choice([*body, "overflow", "parameters", "top_k", "x"]): value(4)}
+    return body | {choose.choice([*body, "overflow", "parameters", "top_k", "x"]): value(4, 50_000)}
 
 
 def costly():
