@@ -3,9 +3,6 @@
 The paper's figure 4 (a) and (b): the pooled state of [CLS], dropout, a linear map (section 4.1).
 """
 
-import json
-import re
-from ast import literal_eval
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +30,14 @@ from bert_core.tasks.label_values import (
 )
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
 from bert_core.tasks.sequences import encode_sequences
-from bert_core.tasks.tables import Record, TaskDataError, column, text_of
+from bert_core.tasks.tables import (
+    Record,
+    TaskDataError,
+    column,
+    text_of,
+    value_of,
+    written_value,
+)
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 
@@ -46,8 +50,6 @@ Answer = str | tuple[str, ...] | float
 _HIDDEN = {-1.0}
 
 
-_NO_COMMA = re.compile(r"['\"]\s+['\"]")
-_LONGEST_LIST = 100_000
 _LARGEST = 1e15
 
 
@@ -195,7 +197,7 @@ class Classification(Task):
     def unanswered(self, examples: Sequence[Text]) -> dict[str, int]:
         """The examples without an answer, by what stands in place of it."""
         written = [
-            label_of(each.columns.get(self.label_column))
+            label_of(value_of(Record(each.columns, each.where), self.label_column))
             for each in examples
             if each.answer is None
         ]
@@ -289,7 +291,7 @@ class Classification(Task):
         return Text(
             first=text_of(record, self.text_column),
             second=None if second is None else str(second).strip(),
-            answer=self._answer(record.values.get(self.label_column), record.where),
+            answer=self._answer(value_of(record, self.label_column), record.where),
             where=record.where,
             columns=record.values,
         )
@@ -393,17 +395,9 @@ def _several_labels(
 
 def _written_list(text: str, where: str) -> list[Any]:
     """The list that a text in brackets is; raises `TaskDataError` for one of another kind."""
-    # Python would join 'x' 'y', which is how numpy writes two labels.
-    readers = (
-        () if _NO_COMMA.search(text) or len(text) > _LONGEST_LIST else (json.loads, literal_eval)
-    )
-    for read in readers:
-        try:
-            found = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(found, list) and not any(isinstance(each, list | dict) for each in found):
-            return found
+    found = written_value(text)
+    if isinstance(found, list) and not any(isinstance(each, list | dict) for each in found):
+        return found
     raise TaskDataError(f"no list of labels, {text[:40]!r}", where, "write them as ['x', 'y']")
 
 

@@ -5,6 +5,7 @@ Also finds the file of a split in a data folder, for every task.
 
 import json
 import re
+from ast import literal_eval
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 HEADERLESS = "--no-options.header (evaluate.py: --options header=false)"
 """How a user says that a table has no header."""
 
+_NO_COMMA = re.compile(r"['\"]\s+['\"]")
+_LONGEST_WRITTEN = 100_000
 _LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -127,10 +130,35 @@ def read_table(
         raise TaskDataError("cannot read", str(path), error.strerror or "check the file") from error
 
 
-def column(record: Record, name: str) -> Any:  # noqa: ANN401 - a table holds anything
-    """The value of a column; raises `TaskDataError` with the nearest name where it is missing."""
+def value_of(record: Record, name: str) -> Any:  # noqa: ANN401 - a table holds anything
+    """The value of a column, or of a field within one (`question.stem`); None where it is not."""
     if name in record.values:
         return record.values[name]
+    found: Any = record.values
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def written_value(value: Any) -> Any:  # noqa: ANN401 - a table holds anything
+    """The list or mapping that a text writes as Python or JSON do (pandas in CSV), or the value."""
+    text = value.strip() if isinstance(value, str) else ""
+    if len(text) > _LONGEST_WRITTEN or text[:1] + text[-1:] not in ("[]", "{}"):
+        return value
+    # Python would join 'x' 'y', which is how numpy writes two texts.
+    for read in () if _NO_COMMA.search(text) else (json.loads, literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return value
+
+
+def column(record: Record, name: str) -> Any:  # noqa: ANN401 - a table holds anything
+    """The value of a column; raises `TaskDataError` with the nearest name where it is missing."""
+    found = value_of(record, name)
+    if found is not None or name in record.values:
+        return found
     close = get_close_matches(name, record.values, n=1, cutoff=0.5)
     near = f", did you mean {close[0]}" if close else ""
     known = ", ".join(record.values)
@@ -148,7 +176,10 @@ def text_of(record: Record, name: str) -> str:
     """The text of a column, stripped; raises `TaskDataError` where it is missing or empty."""
     value = column(record, name)
     if not isinstance(value, str) or not value.strip():
-        raise TaskDataError(f"no text in column {name}", record.where, "mend or remove the record")
+        remedy = "mend or remove the record"
+        if isinstance(value, Mapping) and value:
+            remedy = f"name a field of it, {' or '.join(f'{name}.{each}' for each in value)}"
+        raise TaskDataError(f"no text in column {name}", record.where, remedy)
     return value.strip()
 
 
