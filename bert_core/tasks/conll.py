@@ -23,7 +23,7 @@ _CONLL_U_COLUMNS, _NOT_A_WORD = 10, re.compile(r"\d+[-.]\d+")
 
 CONLL_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".tsv", "")  # eng.train has none
 
-_DOCUMENT_START = "-DOCSTART-"
+_DOCUMENT_START, _ENCLOSED_QUOTE = "-DOCSTART-", '""""'
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,17 @@ def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
         words = [cells[word_column] for cells in rows]
         tags = [cells[tag_column] for cells in rows] if width > 1 else None
         sentences.append(TaggedSentence(words, tags, document, str(path), line))
+    _refuse_enclosed(sentences)
     return sentences
+
+
+def _refuse_enclosed(sentences: Sequence[TaggedSentence]) -> None:
+    """Raises `TaskDataError` where quotes enclose words as in CSV: a quote is four of them."""
+    found = next((each for each in sentences if _ENCLOSED_QUOTE in each.words), None)
+    if found is not None and not any('"' in each.words for each in sentences):
+        where = found.where_is(found.words.index(_ENCLOSED_QUOTE))
+        remedy = "write the file without quoting; pandas: quoting=csv.QUOTE_NONE"
+        raise TaskDataError(f"a word in CSV's quotes, {_ENCLOSED_QUOTE}", where, remedy)
 
 
 def in_iob2(

@@ -186,18 +186,24 @@ def text_of(record: Record, name: str) -> str:
 def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Iterator[Record]:
     """The records of lines; the first one names the columns unless their number is given."""
     has_header, may_swallow = width is None, skipped.path.suffix == ".csv"
+    may_enclose = not may_swallow
     names = [str(index) for index in range(width or 0)]
     for number, cells in lines:
         if is_blank(cells):
             continue
         if has_header and not names:
             names = [cell.strip() for cell in cells]
+            if may_enclose:
+                skipped.quoted(number, names, is_header=True)
             refuse_same_names(names, f"{skipped.path}:{number}")
             continue
         skipped.lines += 1
         if len(cells) != len(names):
-            skipped.ragged(number, len(cells), len(names))
+            is_open = may_enclose and any(each.count('"') % 2 for each in cells)
+            skipped.ragged(number, len(cells), len(names), is_open=is_open)
             continue
+        if may_enclose:
+            skipped.quoted(number, cells)
         if may_swallow and "\n" in "".join(cells):
             skipped.swallowed(number, cells)
         yield Record(dict(zip(names, cells, strict=True)), f"{skipped.path}:{number}", has_header)
