@@ -33,8 +33,8 @@ from bert_core.tasks.tables import TaskDataError, split_file
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 
-_ENDINGS = (".json", ".json.xz", ".json.gz")
-_TABLES = (".jsonl", ".parquet")
+_ENDINGS = (".json", ".json.xz", ".json.gz", ".jsonl.gz")
+_TABLES = (".jsonl", ".parquet", ".csv", ".tsv")
 
 
 class QuestionAnswering(Task):
@@ -97,8 +97,8 @@ class QuestionAnswering(Task):
     def examples(self, data: str | Path, split: str) -> list[Question]:
         """Reads SQuAD's JSON: `dev-v1.1.json` (v2.0 with `no_answer`), `dev.json`, compressed too.
 
-        Or its columns, from `dev.jsonl`, `dev.parquet` or the Hub. Without `no_answer` raises
-        `TaskDataError` for a question that has no answer.
+        Or its columns, from a table such as `dev.jsonl` or `dev.csv`, or the Hub. Without
+        `no_answer` raises `TaskDataError` for a question that has no answer.
         """
         version = "-v2.0" if self.no_answer else "-v1.1"
         endings = [f"{name}{ending}" for name in (version, "") for ending in _ENDINGS]
