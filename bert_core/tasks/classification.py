@@ -22,6 +22,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.label_values import (
     as_known,
     class_warnings,
+    divided_warnings,
     is_word_for_nothing,
     label_of,
     likeness_warnings,
@@ -191,8 +192,9 @@ class Classification(Task):
         return {label for each in examples for label in _labels(each.answer)}
 
     def label_warnings(self) -> list[str]:
-        """Labels that are hard to tell apart, or that may mean that there is none."""
-        return likeness_warnings(self.labels) + class_warnings(self.labels)
+        """Labels that are hard to tell apart, or that may mean that there is none, or several."""
+        several = divided_warnings(self.labels, multiple=self.kind == "multiple")
+        return likeness_warnings(self.labels) + class_warnings(self.labels) + several
 
     def unanswered(self, examples: Sequence[Text]) -> dict[str, int]:
         """The examples without an answer, by what stands in place of it."""

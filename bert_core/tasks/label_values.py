@@ -10,6 +10,7 @@ The rule, for every reader of labels and tags:
 - Labels that are to be dropped are no labels: those named, or `-` beside those of entailment.
 """
 
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -22,6 +23,7 @@ _EDGES = "".join(filter(str.isspace, map(chr, range(0x3001)))) + _INVISIBLE
 _NEVER_A_LABEL = {"", "nan", "<na>", "#n/a", "\\n"}
 _PERHAPS_NONE = {"none", "null", "na", "n/a"}
 _NO_AGREEMENT = "-"
+_DIVIDERS, _LIST_DIVIDERS = re.compile(r"[|;/\s]+"), re.compile(r"[|;,]")
 _OF_ENTAILMENT = {
     *("entailment", "neutral", "contradiction", "contradictory"),
     *("not entailment", "non entailment"),
@@ -98,6 +100,22 @@ def class_warnings(labels: Iterable[str]) -> list[str]:
         for label in labels
         if _may_be_none(label) or label == _NO_AGREEMENT
     ]
+
+
+def divided_warnings(labels: Collection[str], *, multiple: bool) -> list[str]:
+    """A line where labels of training data may each be several, divided by another sign."""
+    names = set(labels)
+    found = []
+    for label in labels:
+        parts = (_DIVIDERS if multiple else _LIST_DIVIDERS).split(label)
+        is_list = len(parts) > 1 and names.issuperset(map(stripped, parts))
+        if is_list or (multiple and _LIST_DIVIDERS.search(label)):
+            found.append(label)
+    remedy = (
+        "divide them by commas, or write a list" if multiple else "give --options.kind multiple"
+    )
+    shown = ", ".join(map(repr, found[:5]))
+    return [f"labels that may be several: {shown}; if so, {remedy}"] if found else []
 
 
 def is_word_for_nothing(name: str) -> bool:

@@ -19,6 +19,7 @@ from bert_core.text.reading.records import read_dataset, read_jsonl, read_parque
 from bert_core.text.reading.sources import CorpusPart, damaged_file, open_part
 from bert_core.text.reading.wiki_markup import (
     clean_wiki_line,
+    doc_tag_end,
     is_doc_tag,
     is_title,
     is_title_of,
@@ -28,6 +29,8 @@ MAX_DOCUMENT_BYTES = 4 << 20
 """A longer document is cut at a line's end, so that no task ever holds more."""
 
 _MAX_LINE_BYTES = 1 << 20
+_MAX_TAG_LINES = 8
+_DOC_END = "</doc>"
 _RECORD = re.compile(r'\{\s?"[^"\\]{1,100}"\s?:')
 
 
@@ -121,11 +124,11 @@ def _tagged_documents(
     WikiExtractor repeats the title below the tag.
     """
     tag, below_tag = "", False
-    for offset, line in lines:
-        if is_doc_tag(line) or line == "</doc>":
+    for offset, line in _tags_apart(lines):
+        if is_doc_tag(line) or line == _DOC_END:
             if tag:
                 yield None
-            tag = line if line != "</doc>" and start <= offset < end else ""
+            tag = line if line != _DOC_END and start <= offset < end else ""
             below_tag = True
         elif not tag:
             if offset >= end:
@@ -138,6 +141,25 @@ def _tagged_documents(
             below_tag = False
     if tag:
         yield None
+
+
+def _tags_apart(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines, with each tag that begins or ends a document whole on a line of its own."""
+    for offset, line in lines:
+        text = line
+        if is_doc_tag(line):
+            pieces = [(offset, line)]
+            while not doc_tag_end(text) and len(pieces) < _MAX_TAG_LINES:
+                pieces += [next(lines, (offset, ">"))]
+                text = " ".join(piece for _, piece in pieces)
+            end = doc_tag_end(text)
+            yield from [(offset, text[:end])] if end else pieces
+            text = text[end:].strip() if end else ""
+        if text.lower().endswith(_DOC_END):
+            if before := text[: -len(_DOC_END)].strip():
+                yield offset, before
+            text = _DOC_END
+        yield offset, text
 
 
 def _blank_line_documents(

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _TITLE = re.compile(r"=\s[^=](?:.*[^=])?\s=$")
-_DOC = re.compile(r"<doc\s+[a-z]{1,20}=")
+_DOC = re.compile(r"<doc(?:\s+[a-z]{1,20}\s?=|\s?>)", re.IGNORECASE)
+_WHOLE_DOC = re.compile(r"""<doc(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.IGNORECASE)
 _MARKUP_SIGNS = re.compile(r"[<>\[{|}&]")
 _FUNCTIONS = (
     "babel|categorytree|coordinates|dateformat|default|expr|formatdate|if|ifeq|iferror|ifexist"
@@ -73,14 +74,22 @@ def is_title(line: str) -> bool:
 
 
 def is_doc_tag(line: str) -> bool:
-    """Whether the line is `<doc id="…" url="…" title="…">`, with which WikiExtractor begins one."""
-    return line.startswith("<doc") and line.endswith(">") and _DOC.match(line) is not None
+    """Whether the line begins with `<doc id="…" url="…" title="…">`, as WikiExtractor writes it."""
+    return line[:4].lower() == "<doc" and _DOC.match(line) is not None
+
+
+def doc_tag_end(line: str) -> int:
+    """The place after the tag that a line begins with; 0 where the tag has no end."""
+    whole = _WHOLE_DOC.match(line)
+    if whole is not None:
+        return whole.end()
+    return len(line) if line.endswith(">") else 0
 
 
 def is_title_of(line: str, doc_tag: str) -> bool:
     """Whether the line repeats the title that WikiExtractor's tag gives."""
-    titles = (f'title="{line}"', f"title='{line}'")
-    return any(title in tag for tag in (doc_tag, _unescape(doc_tag)) for title in titles)
+    titles = (f'title="{line}"'.lower(), f"title='{line}'".lower())
+    return any(title in tag.lower() for tag in (doc_tag, _unescape(doc_tag)) for title in titles)
 
 
 def is_wiki_record(record: Mapping[str, Any]) -> bool:
