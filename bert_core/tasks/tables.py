@@ -39,6 +39,9 @@ SPLIT_NAMES: dict[str, tuple[str, ...]] = {
 """What a split may be called, in the name of its file or on the Hugging Face Hub."""
 
 
+_COMPRESSED = (".gz", ".xz", ".bz2", ".zip", ".zst")
+
+
 @dataclass(frozen=True)
 class Record:
     """One line of a table, its values by column, and where it stands.
@@ -61,6 +64,9 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
         raise TaskDataError("this task reads files", str(data), "give a file or folder as --data")
     data = Path(data)
     if data.is_file():
+        known = any(suffix.endswith(data.suffix) for suffix in suffixes)
+        if data.suffix in _COMPRESSED and not known:
+            raise TaskDataError("a compressed file", str(data), "unpack it")
         return data
     if not data.is_dir():
         raise TaskDataError("no such file or folder", str(data), "check --data")
@@ -77,6 +83,10 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
             )
         if found:
             return found[0]
+    for path in files:
+        if path.suffix in _COMPRESSED and path.name.partition(".")[0] in stems:
+            what = f"the file of the {split} split is compressed"
+            raise TaskDataError(what, str(path), "unpack it")
     known = ", ".join(suffix for suffix in suffixes if suffix)
     raise TaskDataError(
         f"no file of the {split} split",
@@ -85,7 +95,7 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
     )
 
 
-TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
+TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 
 HEADERLESS = "--no-options.header (evaluate.py: --options header=false)"
 """How a user says that a table has no header."""
@@ -118,7 +128,7 @@ def read_table(
             width = None if header else usual_width(reader, path)
             skipped = SkippedLines(path, skip_ragged, max_skipped)
             yield from _with_columns(reader(path), skipped, width)
-        elif path.suffix == ".jsonl":
+        elif path.suffix in (".jsonl", ".json"):
             yield from _read_jsonl(path)
         elif path.suffix == ".parquet":
             yield from _read_parquet(path)
@@ -225,20 +235,46 @@ def _as_dict(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_jsonl(path: Path) -> Iterator[Record]:
+    """The objects of a file that has one a line, or all in one list."""
     with open_text(path, TaskDataError) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             where = f"{path}:{number}"
-            try:
-                values = json.loads(line, object_pairs_hook=partial(_as_dict, where))
-            except (ValueError, RecursionError) as error:
-                raise TaskDataError("not JSON", where, "mend the line") from error
-            if not isinstance(values, dict):
-                raise TaskDataError("not a JSON object", where, 'write {"column": value}')
-            if _LONE_SURROGATE.search(line):
-                _refuse_half_characters(values, where)
-            yield Record(values, where)
+            if number == 1 and line.lstrip().startswith("["):
+                yield from _read_list(line + file.read(), path)
+                return
+            yield _json_record(line, where)
+
+
+def _json_record(line: str, where: str) -> Record:
+    try:
+        values = json.loads(line, object_pairs_hook=partial(_as_dict, where))
+    except (ValueError, RecursionError) as error:
+        remedy = "mend the line: a file has one object a line, or all in one list"
+        raise TaskDataError("not JSON", where, remedy) from error
+    if not isinstance(values, dict):
+        raise TaskDataError("not a JSON object", where, 'write {"column": value}')
+    if _LONE_SURROGATE.search(line):
+        _refuse_half_characters(values, where)
+    return Record(values, where)
+
+
+def _read_list(text: str, path: Path) -> Iterator[Record]:
+    try:
+        found = json.loads(text, object_pairs_hook=partial(_as_dict, str(path)))
+    except json.JSONDecodeError as error:
+        raise TaskDataError("not JSON", f"{path}:{error.lineno}", "mend the line") from error
+    except (ValueError, RecursionError) as error:
+        raise TaskDataError("not JSON", str(path), "mend the file") from error
+    has_half = _LONE_SURROGATE.search(text) is not None
+    for number, values in enumerate(found):
+        where = f"{path}, record {number}"
+        if not isinstance(values, dict):
+            raise TaskDataError("not a JSON object", where, 'write {"column": value}')
+        if has_half:
+            _refuse_half_characters(values, where)
+        yield Record(values, where)
 
 
 def _refuse_half_characters(values: object, where: str) -> None:

@@ -138,7 +138,7 @@ class Tagging(Task):
         return HeadShape("classifier", max(len(self.labels), 1), pooled=False)
 
     def examples(self, data: str | Path, split: str) -> list[TaggedSentence]:
-        """Reads a CoNLL file, or a JSONL, Parquet or Hub table of lists; tags become IOB2."""
+        """Reads a CoNLL file, or a JSONL, Parquet, CSV or Hub table; tags become IOB2."""
         columns = WordColumns(
             words=self.word_column,
             tags=self.tag_column,
@@ -155,6 +155,14 @@ class Tagging(Task):
             sentences = read_conll(data, columns)
         else:
             sentences = read_word_lists(read_split(data, split), columns)
+        words = chain.from_iterable(each.words for each in sentences)
+        if len(sentences) > 1 and all(word.isdecimal() for word in words):
+            raise TaskDataError(
+                f"every word of column {self.word_column} is a number",
+                str(data),
+                "name that of the words, --options.word_column 1 (evaluate.py: --options"
+                " word_column=1)",
+            )
         if self.document_context and all(each.document is None for each in sentences):
             raise TaskDataError(
                 "nothing says where documents begin",
@@ -169,7 +177,7 @@ class Tagging(Task):
         others = ("document_column", "tag_names") if is_conll else ("comment",)
         for name in others:
             if getattr(self, name):
-                form = "JSONL, Parquet and the Hub" if is_conll else "CoNLL files"
+                form = "tables and the Hub" if is_conll else "CoNLL files"
                 raise TaskDataError(f"--options.{name} is for {form}", where, "leave it out")
 
     def label_names(self, examples: Sequence[TaggedSentence]) -> set[str]:
@@ -185,6 +193,11 @@ class Tagging(Task):
         kinds = dict.fromkeys(split_tag(label)[1] for label in self.labels)
         found = likeness_warnings(filter(None, kinds))
         odd = look_like_a_scheme(self.labels) if self.is_plain and self.scheme != "none" else []
+        if self.labels and all(map(str.isdecimal, self.labels)):
+            found.append(
+                "tags are numbers, and taken as plain; if they have names, give those from 0 on:"
+                " --options.tag_names O B-TYPE I-TYPE"
+            )
         if odd:
             found.append(
                 "tags are taken as plain, one for each word, but some look like those of a scheme:"

@@ -261,3 +261,10 @@ def test_words_in_quotes_of_csv_are_refused(tmp_path):
         read_conll(path, WordColumns("0", "-1"))
     path.write_text('""""\tO\n"\tO\n')
     assert read_conll(path, WordColumns("0", "-1"))[0].words == ['""""', '"']
+
+
+def test_comments_of_conll_u_are_left_out_without_a_word(conll):
+    text = "# text = a # b\n# id 1\n1\ta\tX\n2\t#\tY\n\n# id 2\n1\tb\tX\n"
+    found = conll(text, WordColumns("1", "-1"))
+    assert [each.words for each in found] == [["a", "#"], ["b"]]
+    assert [each.words for each in conll("# X\na Y\n")] == [["#", "a"]], "a word between spaces"
