@@ -54,11 +54,13 @@ class Record:
     has_header: bool = False
 
 
-def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
+def split_file(
+    data: str | Path, split: str, suffixes: Sequence[str], others: Sequence[str] = ()
+) -> Path:
     """The file of a split in a folder, `train.tsv`, or else `eng.train.tsv`, `news_train.tsv`.
 
-    A file given by name is any split. Raises `TaskDataError` where there is none, or more than one,
-    and for an address (`docs://`).
+    Files of `others` count where there is none of `suffixes`. A file given by name is any split.
+    Raises `TaskDataError` where there is none, or more than one, and for an address (`docs://`).
     """
     if "://" in str(data):
         raise TaskDataError("this task reads files", str(data), "give a file or folder as --data")
@@ -72,8 +74,8 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
         raise TaskDataError("no such file or folder", str(data), "check --data")
     stems = SPLIT_NAMES.get(split, (split,))
     files = sorted(path for path in data.iterdir() if path.is_file())
-    endings = "|".join(map(re.escape, suffixes))
-    for before, stem in product(("", "[^.].*[._-]"), stems):
+    for some, before, stem in product((suffixes, others), ("", "[^.].*[._-]"), stems):
+        endings = "|".join(map(re.escape, some)) or "(?!)"
         name = re.compile(f"{before}{re.escape(stem)}(?:{endings})")
         found = [path for path in files if name.fullmatch(path.name)]
         if len(found) > 1:
@@ -87,7 +89,7 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
         if path.suffix in _COMPRESSED and path.name.partition(".")[0] in stems:
             what = f"the file of the {split} split is compressed"
             raise TaskDataError(what, str(path), "unpack it")
-    known = ", ".join(suffix for suffix in suffixes if suffix)
+    known = ", ".join(suffix for suffix in (*suffixes, *others) if suffix)
     raise TaskDataError(
         f"no file of the {split} split",
         str(data),
@@ -95,7 +97,7 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
     )
 
 
-TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
+TABLE_SUFFIXES, OTHER_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet"), (".json",)
 
 HEADERLESS = "--no-options.header (evaluate.py: --options header=false)"
 """How a user says that a table has no header."""
@@ -134,7 +136,9 @@ def read_table(
             yield from _read_parquet(path)
         else:
             raise TaskDataError(
-                "unknown kind of table", str(path), f"use one of {', '.join(TABLE_SUFFIXES)}"
+                "unknown kind of table",
+                str(path),
+                f"use one of {', '.join((*TABLE_SUFFIXES, *OTHER_SUFFIXES))}",
             )
     except OSError as error:
         raise TaskDataError("cannot read", str(path), error.strerror or "check the file") from error

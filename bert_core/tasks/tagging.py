@@ -39,7 +39,7 @@ from bert_core.tasks.tag_schemes import (
 )
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
-from bert_core.tasks.word_lists import LIST_SUFFIXES, read_word_lists
+from bert_core.tasks.word_lists import LIST_SUFFIXES, OTHER_LIST_SUFFIXES, read_word_lists
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rows.counter_hash import IntArray
 
@@ -148,8 +148,10 @@ class Tagging(Task):
             tag_names=self.tag_names,
         )
         if not is_on_hub(data):
-            data = split_file(data, split, (*CONLL_SUFFIXES, *LIST_SUFFIXES))
-        is_conll = isinstance(data, Path) and data.suffix not in LIST_SUFFIXES
+            known = (*CONLL_SUFFIXES, *LIST_SUFFIXES)
+            data = split_file(data, split, known, OTHER_LIST_SUFFIXES)
+        tables = LIST_SUFFIXES + OTHER_LIST_SUFFIXES
+        is_conll = isinstance(data, Path) and data.suffix not in tables
         self._refuse_options_of_others(is_conll, str(data))
         if isinstance(data, Path) and is_conll:
             sentences = read_conll(data, columns)

@@ -13,7 +13,7 @@ from bert_core.tasks.conll import TaggedSentence, WordColumns, column_number
 from bert_core.tasks.label_values import stripped
 from bert_core.tasks.tables import Record, TaskDataError, column, text_of, value_of, written_value
 
-LIST_SUFFIXES = (".jsonl", ".parquet", ".csv", ".json")
+LIST_SUFFIXES, OTHER_LIST_SUFFIXES = (".jsonl", ".parquet"), (".csv", ".json")
 
 _SENTENCES = ("sentence #", "sentence_id", "sent_id", "sentence_idx", "sentence_number", "sentence")
 """What the column may be called that says which sentence a word is of."""

@@ -4,6 +4,7 @@ import json
 import pytest
 
 from bert_core.tasks.tables import (
+    OTHER_SUFFIXES,
     TABLE_SUFFIXES,
     TaskDataError,
     column,
@@ -158,7 +159,7 @@ def test_classes_that_have_no_name_are_refused(tmp_path):
 )
 def test_json_is_a_list_or_an_object_a_line(tmp_path, name, text):
     (tmp_path / name).write_bytes(text.encode())
-    found = list(read_table(split_file(tmp_path, "train", TABLE_SUFFIXES)))
+    found = list(read_table(split_file(tmp_path, "train", TABLE_SUFFIXES, OTHER_SUFFIXES)))
     assert [each.values for each in found] == [{"a": 1}, {"a": "x"}]
 
 
@@ -185,4 +186,15 @@ def test_compressed_tables_are_to_be_unpacked(tmp_path):
         with pytest.raises(TaskDataError, match=r"compressed.*train.csv.gz .unpack it"):
             split_file(place, "train", TABLE_SUFFIXES)
     (tmp_path / "dev.json.gz").write_bytes(b"")
+    with pytest.raises(TaskDataError, match="dev.json.gz"):
+        split_file(tmp_path, "dev", TABLE_SUFFIXES, OTHER_SUFFIXES)
     assert split_file(tmp_path, "dev", (".json", ".json.gz")).name == "dev.json.gz"
+
+
+def test_rarer_endings_count_where_there_are_no_others(tmp_path):
+    (tmp_path / "train.json").write_bytes(b"")
+    found = split_file(tmp_path, "train", TABLE_SUFFIXES, OTHER_SUFFIXES)
+    assert found.name == "train.json"
+    (tmp_path / "train.tsv").write_bytes(b"")
+    found = split_file(tmp_path, "train", TABLE_SUFFIXES, OTHER_SUFFIXES)
+    assert found.name == "train.tsv"
