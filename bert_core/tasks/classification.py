@@ -48,7 +48,7 @@ ScoreFunction = Literal["softmax", "sigmoid", "none"]
 Answer = str | tuple[str, ...] | float
 """A label, several labels, or a number."""
 
-_HIDDEN = {-1.0}
+_HIDDEN, _BITS = {-1.0}, {"0", "1", "true", "false"}
 
 
 _LARGEST = 1e15
@@ -322,6 +322,8 @@ class Classification(Task):
             hidden = {each.answer for each in texts} <= _HIDDEN
             return [replace(each, answer=None) for each in texts] if hidden else list(texts)
         names = self.label_names(texts) or set()
+        if self.kind == "multiple" and {each.casefold() for each in names} <= _BITS:
+            _refuse_indicators(texts)
         nothing = not_labels(names, self.labels, self.drop_labels)
         known = {name: as_known(name, self.labels) for name in names}
         if not nothing and all(name == label for name, label in known.items()):
@@ -393,6 +395,15 @@ def _several_labels(
     parts = value if isinstance(value, list) else [value]
     found = [label_of(part) for part in parts if not isinstance(part, str) or stripped(part)]
     return None if None in found else tuple(filter(None, found))
+
+
+def _refuse_indicators(texts: Sequence[Text]) -> None:
+    """Raises `TaskDataError` for lists of 0 and 1, one for each label, where labels belong."""
+    lengths = {len(each.answer) for each in texts if isinstance(each.answer, tuple)}
+    if len(lengths) == 1 and min(lengths) > 1:
+        first = next(each for each in texts if isinstance(each.answer, tuple))
+        what = f"a list of 0 and 1, {', '.join(_labels(first.answer))[:40]}"
+        raise TaskDataError(what, first.where, "write the names of the labels that are 1")
 
 
 def _written_list(text: str, where: str) -> list[Any]:

@@ -92,8 +92,8 @@ def usual_width(read: Callable[[Path], Lines], path: Path) -> int:
 
 
 def is_blank(cells: Sequence[str]) -> bool:
-    """Whether a line is empty."""
-    return cells in ([], [""])
+    """Whether a line is empty, or all its cells are, as below a spreadsheet."""
+    return not any(cells)
 
 
 class SkippedLines:

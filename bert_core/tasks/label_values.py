@@ -42,6 +42,8 @@ def label_of(value: Any) -> str | None:  # noqa: ANN401 - a table holds anything
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
     name = stripped(str(value))
     return None if name.casefold() in _NEVER_A_LABEL else name
 
