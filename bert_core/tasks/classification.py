@@ -361,7 +361,8 @@ class Classification(Task):
             raise TaskDataError(
                 f"unknown label {label!r}",
                 example.where or example.first[:60],
-                f"the model knows {', '.join(self.labels)}; if it says that there is no label:"
+                f"the model knows {', '.join(self.labels)}; training data without it need"
+                " --options.labels with all of them; if it says that there is no label:"
                 f" --options.drop_labels={label} (evaluate.py: --options drop_labels={label})",
             )
         return number[str(label)]

@@ -131,7 +131,7 @@ class MultipleChoice(Task):
                 raise TaskDataError(
                     f"{len(each.choices)} choices where the first example has {num_choices}",
                     each.where or each.context[:60],
-                    "give every example as many",
+                    "give every example as many, or leave the others out",
                 )
         contexts = [each.context for each in examples for _ in each.choices]
         choices = [choice for each in examples for choice in each.choices]

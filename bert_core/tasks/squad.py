@@ -55,6 +55,8 @@ def read_squad(path: Path) -> list[Question]:
     """
     questions: list[Question] = []
     loaded = _load(path)
+    if isinstance(loaded, Mapping) and "context" in loaded:  # a single line
+        loaded = [loaded]
     articles = loaded if isinstance(loaded, list) else _member(loaded, "data", list, str(path))
     if isinstance(loaded, list) and not loaded:
         raise TaskDataError("no data", str(path), _LAYOUT)

@@ -341,6 +341,7 @@ class Tagging(Task):
                 raise TaskDataError(
                     f"unknown label {tag!r}",
                     each.where_is(list(each.tags).index(tag)),
-                    f"the model knows {', '.join(self.labels)}",
+                    f"the model knows {', '.join(self.labels)}; training data without it need"
+                    " --options.labels with all of them",
                 ) from error
         return np.array(codes, dtype=np.int64)

@@ -256,6 +256,8 @@ def test_questions_that_each_have_their_context(write):
         record(context="Ada wrote.", title="Ada", answers=answered),
         record(id=2, context="Ada wrote.", answers=[{"text": "Ada", "answer_start": 0}]),
     ]
+    (only,) = read_squad(write(records[0]))
+    assert only.answers == ADA, "a file of one line"
     paragraphs = [{"context": "Ada wrote.", "qas": [record(answers=[], is_impossible=True)]}]
     lines = "\n".join(map(json.dumps, records))
     for content in ({"data": records}, records, lines):
