@@ -27,6 +27,7 @@ from bert_core.tasks.label_values import (
     label_of,
     likeness_warnings,
     not_labels,
+    quoted_warnings,
     stripped,
 )
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
@@ -193,8 +194,9 @@ class Classification(Task):
 
     def label_warnings(self) -> list[str]:
         """Labels that are hard to tell apart, or that may mean that there is none, or several."""
+        odd = likeness_warnings(self.labels) + class_warnings(self.labels)
         several = divided_warnings(self.labels, multiple=self.kind == "multiple")
-        return likeness_warnings(self.labels) + class_warnings(self.labels) + several
+        return odd + several + quoted_warnings(self.labels)
 
     def unanswered(self, examples: Sequence[Text]) -> dict[str, int]:
         """The examples without an answer, by what stands in place of it."""

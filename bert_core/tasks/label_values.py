@@ -23,6 +23,7 @@ _EDGES = "".join(filter(str.isspace, map(chr, range(0x3001)))) + _INVISIBLE
 _NEVER_A_LABEL = {"", "nan", "<na>", "#n/a", "\\n"}
 _PERHAPS_NONE = {"none", "null", "na", "n/a"}
 _NO_AGREEMENT = "-"
+_QUOTES = {'""', "''", "``", "\u201c\u201d", "\u2018\u2019"}
 _DIVIDERS, _LIST_DIVIDERS = re.compile(r"[|;/\s]+"), re.compile(r"[|;,]")
 _OF_ENTAILMENT = {
     *("entailment", "neutral", "contradiction", "contradictory"),
@@ -118,6 +119,14 @@ def divided_warnings(labels: Collection[str], *, multiple: bool) -> list[str]:
     )
     shown = ", ".join(map(repr, found[:5]))
     return [f"labels that may be several: {shown}; if so, {remedy}"] if found else []
+
+
+def quoted_warnings(labels: Collection[str]) -> list[str]:
+    """A line where all labels of training data stand in quotes, which may be no part of them."""
+    if labels and all(len(each) > 1 and each[0] + each[-1] in _QUOTES for each in labels):
+        shown = ", ".join(sorted(labels)[:5])
+        return [f"labels in quotes, which are part of them: {shown}; if they are not, remove them"]
+    return []
 
 
 def is_word_for_nothing(name: str) -> bool:

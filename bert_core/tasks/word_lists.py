@@ -135,5 +135,8 @@ def _strings(record: Record, name: str, value: Any) -> list[str]:  # noqa: ANN40
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return value
     raise TaskDataError(
-        f"no list of strings in column {name}", record.where, "name another column, or mend it"
+        f"no list of strings in column {name}",
+        f"{record.where}: {', '.join(record.values)}",
+        "mend it, or name another with --options.word_column and --options.tag_column (evaluate.py:"
+        " --options word_column=NAME)",
     )

@@ -132,3 +132,11 @@ def test_labels_that_may_be_several_are_told(labels, multiple, expected):
     assert len(found) == bool(expected)
     task = Classification(kind="multiple" if multiple else "single", labels=labels)
     assert task.label_warnings() == found
+
+
+@pytest.mark.parametrize("labels", [['"x"', '"y"'], ["'x'", "'y'"], ["\u201cx\u201d"]])
+def test_labels_in_quotes_are_told(labels):
+    (told,) = Classification(labels=labels).label_warnings()
+    assert "in quotes" in told and labels[0] in told
+    assert Classification(labels=[*labels, "z"]).label_warnings() == []
+    assert Classification(labels=['"', "''z"]).label_warnings() == []
