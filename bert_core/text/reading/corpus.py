@@ -21,6 +21,7 @@ from bert_core.text.reading.wiki_markup import (
     clean_wiki_line,
     doc_tag_end,
     is_doc_tag,
+    is_prologue,
     is_title,
     is_title_of,
 )
@@ -30,7 +31,7 @@ MAX_DOCUMENT_BYTES = 4 << 20
 
 _MAX_LINE_BYTES = 1 << 20
 _MAX_TAG_LINES = 8
-_DOC_END = "</doc>"
+_DOC_END, _DOC_ENDS = "</doc>", re.compile("(</doc>)", re.IGNORECASE)
 _RECORD = re.compile(r'\{\s?"[^"\\]{1,100}"\s?:')
 
 
@@ -92,10 +93,16 @@ def _read_text(
 
 
 def _first_line(stream: IO[bytes]) -> str:
-    """The first line that is not blank, at most 64 KiB of it; the stream is at its start again."""
+    """The first line that is not blank, at most 64 KiB of it; the stream is at its start again.
+
+    Or the first tag of a document, where nothing but a few tags of other kinds stands before it.
+    """
     head = stream.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
     stream.seek(0)
-    return head.split(b"\n", 1)[0].rstrip().decode("utf-8", "replace")
+    lines = [line.strip().decode("utf-8", "replace") for line in head.split(b"\n", 8)]
+    others = (line for line in lines if line and not (is_prologue(line) and not is_doc_tag(line)))
+    other = next(others, "")
+    return other if is_doc_tag(other) else lines[0]
 
 
 def _titled_documents(
@@ -146,20 +153,28 @@ def _tagged_documents(
 def _tags_apart(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """The lines, with each tag that begins or ends a document whole on a line of its own."""
     for offset, line in lines:
-        text = line
-        if is_doc_tag(line):
-            pieces = [(offset, line)]
-            while not doc_tag_end(text) and len(pieces) < _MAX_TAG_LINES:
-                pieces += [next(lines, (offset, ">"))]
-                text = " ".join(piece for _, piece in pieces)
-            end = doc_tag_end(text)
-            yield from [(offset, text[:end])] if end else pieces
-            text = text[end:].strip() if end else ""
-        if text.lower().endswith(_DOC_END):
-            if before := text[: -len(_DOC_END)].strip():
-                yield offset, before
-            text = _DOC_END
-        yield offset, text
+        for piece in _DOC_ENDS.split(line) if "</" in line else [line]:
+            text = piece.strip()
+            if is_doc_tag(text):
+                yield from _whole_tag(offset, text, lines)
+            elif text or not line:
+                yield offset, text.lower() if _DOC_ENDS.fullmatch(text) else text
+
+
+def _whole_tag(
+    offset: int, line: str, lines: Iterator[tuple[int, str]]
+) -> Iterator[tuple[int, str]]:
+    """The tag that a line begins with, to its end in one of the next lines, and what follows it."""
+    pieces = [(offset, line)]
+    while not (end := doc_tag_end(line)) and len(pieces) < _MAX_TAG_LINES:
+        pieces += [next(lines, (offset, ">"))]
+        line = " ".join(piece for _, piece in pieces)
+    if not end:
+        yield from pieces
+        return
+    yield offset, line[:end]
+    if line[end:].strip():
+        yield offset, line[end:].strip()
 
 
 def _blank_line_documents(

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _TITLE = re.compile(r"=\s[^=](?:.*[^=])?\s=$")
-_DOC = re.compile(r"<doc(?:\s+[a-z]{1,20}\s?=|\s?>)", re.IGNORECASE)
+_DOC = re.compile(r"<doc(?:\s+[a-z][\w:.-]{0,30}\s?=|\s?>)", re.IGNORECASE)
+_PROLOGUE = re.compile(r"<(?:[?!][^<>]{0,300}|[A-Za-z]{1,20})>")
 _WHOLE_DOC = re.compile(r"""<doc(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.IGNORECASE)
 _MARKUP_SIGNS = re.compile(r"[<>\[{|}&]")
 _FUNCTIONS = (
@@ -78,6 +79,11 @@ def is_title(line: str) -> bool:
 def is_doc_tag(line: str) -> bool:
     """Whether the line begins with `<doc id="…" url="…" title="…">`, as WikiExtractor writes it."""
     return line[:4].lower() == "<doc" and _DOC.match(line) is not None
+
+
+def is_prologue(line: str) -> bool:
+    """Whether the line is what may stand before the first document's tag: `<?xml …>`, `<docs>`."""
+    return _PROLOGUE.fullmatch(line) is not None
 
 
 def doc_tag_end(line: str) -> int:

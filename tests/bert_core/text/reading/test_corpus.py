@@ -170,6 +170,8 @@ def test_lines_that_end_in_a_carriage_return_alone(tmp_path, read, compressed):
         '<doc id="1" title="A > B">One.</doc>\n<doc id="2" title=\'"B"\'>\nTwo.</doc>',
         '<doc id="1" title="5" disk">\nOne.\n</doc>\n<doc id = "2"\n\n\ntitle="B"\n>\nTwo.\n</doc>',
         "<DOC>\nOne.\n</DOC>\n<DOC>\nTwo.\n</DOC>\n",
+        '<doc id="1"><p>One.</p></doc><doc id="2"><p>Two.</p></doc>\n',
+        '<?xml version="1.0"?>\n<docs>\n<doc x:id="1">\nOne.\n</doc>\n<doc id="2">Two.</doc></docs>',
         '<doc id="1"\n title="A',
     ],
 )
@@ -188,3 +190,9 @@ def test_parts_of_a_file_with_tags_over_two_lines_give_each_document_once(
     for part_bytes in (1, 7, 30, 64):
         monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
         assert read(path)[0] == [f"word {n}" for n in range(20)]
+
+
+def test_a_list_of_records_in_one_line_is_refused(tmp_path, read):
+    path = write_file(tmp_path / "a.jsonl", '[{"text": "a"}, {"text": "b"}]')
+    with pytest.raises(CorpusError, match=r"a list of records: .*a.jsonl .write one record a line"):
+        read(path)
