@@ -171,7 +171,7 @@ def test_lines_that_end_in_a_carriage_return_alone(tmp_path, read, compressed):
         '<doc id="1" title="5" disk">\nOne.\n</doc>\n<doc id = "2"\n\n\ntitle="B"\n>\nTwo.\n</doc>',
         "<DOC>\nOne.\n</DOC>\n<DOC>\nTwo.\n</DOC>\n",
         '<doc id="1"><p>One.</p></doc><doc id="2"><p>Two.</p></doc>\n',
-        '<?xml version="1.0"?>\n<docs>\n<doc x:id="1">\nOne.\n</doc>\n<doc id="2">Two.</doc></docs>',
+        '<?xml version="1.0"?>\n<all>\n<doc x:id="1">\nOne.\n</doc>\n<doc id="2">Two.</doc></all>',
         '<doc id="1"\n title="A',
     ],
 )
