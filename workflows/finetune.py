@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from bert_core.features.strategies import find_strategy
-from bert_core.tasks.encoded_rows import tally_text
 from workflows.command import run_command
 from workflows.finetuning.data import (
     EncoderFolder,
@@ -120,13 +119,7 @@ def announce(job: FinetuningJob) -> None:
         f"data     {len(data.train.examples):,} training examples, "
         f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
         f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most\n"
-        f"train    {tally_text(rows.tally)}\n"
-        f"dev      {tally_text(data.dev.rows.tally)}\n"
-        + "".join(
-            f"lost     {reason}: {', '.join(names[:5])}{', …' if len(names) > 5 else ''}\n"
-            for split in (data.train, data.dev)
-            for reason, names in split.rows.lost.items()
-        )
+        + "".join(f"{line}\n" for line in data.tally_lines)
         + f"steps    {settings.epochs} epochs of {-(-rows.num_items // settings.batch_size):,}, "
         f"{settings.batch_size} "
         f"{'examples' if rows.num_items == len(data.train.examples) else 'windows of texts'} each",

@@ -178,22 +178,29 @@ def describe(index: ShardIndex) -> list[str]:
         if number:
             lines.append(f"  {reason.replace('_', ' '):40}{number:>14,}")
     documents = sum(entry.num_documents for split in index.splits.values() for entry in split)
-    return lines + _warnings(index.settings, unknown / max(num_tokens, 1), single, documents)
+    lost = counts["characters_of_words_too_long"] / max(kept, 1)
+    return lines + _warnings(index.settings, unknown / max(num_tokens, 1), lost, single, documents)
 
 
 def _warnings(
-    settings: Mapping[str, Any], unknown_share: float, single: int, documents: int
+    settings: Mapping[str, Any],
+    unknown_share: float,
+    lost_share: float,
+    single: int,
+    documents: int,
 ) -> list[str]:
-    """What makes a poor encoder, and what to do about it."""
+    """What makes a poor encoder, and what to do about it; `lost_share` is that of characters."""
     lines = []
-    if unknown_share > _MUCH_UNKNOWN:
+    if lost_share > _MUCH_UNKNOWN:
+        lines.append(
+            f"warning: {lost_share:.1%} of the characters are in words of more than 100, which are"
+            " unknown: put spaces between words, as segmenters of Thai do"
+        )
+    elif unknown_share > _MUCH_UNKNOWN:
         remedy = "the vocabulary does not fit the text: leave --tokenizer out to train one on it"
         if not settings.get("tokenizer"):
             coverage = settings.get("alphabet_coverage") or 0
-            remedy = (
-                f"raise --alphabet_coverage above {coverage:g} and add --fresh; where words have "
-                "more than 100 characters, put spaces between words"
-            )
+            remedy = f"raise --alphabet_coverage above {coverage:g} and add --fresh"
         lines.append(f"warning: {unknown_share:.1%} of the tokens are unknown; {remedy}")
     if documents == 1:
         lines.append(

@@ -87,6 +87,7 @@ def announce(sweep: Sweep) -> None:
     print(f"sweep    {sweep.folder.name}\nfolder   {sweep.folder.path}")
     for axis in settings.axis:
         print(f"axis     {axis}")
+    print("\n".join(sweep.data.tally_lines))
     print(f"trials   {len(sweep.trials)}, {left} left", flush=True)
 
 

@@ -5,7 +5,7 @@ ways are possible and say different things, it is refused.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from bert_core.tasks.tables import TaskDataError
 
 _WHOLE_NUMBER = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 _LETTER = re.compile(r"[A-Za-z]")
+_BRACKETED = re.compile(r"[(\[]?\s?(\w{1,9})\s?[)\].:]{0,2}")
 _FIRST_NUMBER = "--options.first_number 0 or 1 (evaluate.py: --options first_number=0)"
 
 _Read = Callable[["Key"], int | None]
@@ -23,35 +24,76 @@ _Read = Callable[["Key"], int | None]
 class Key:
     """What a record says of its answer: `text`, None where it says nothing; beside its `choices`.
 
-    Whole numbers have the same text however they are written: 1, "1", 1.0.
+    Whole numbers have the same text however they are written: 1, "1", 1.0. `labels` are what the
+    record itself calls its choices, if it does.
     """
 
     text: str | None
     choices: tuple[str, ...]
     where: str
+    labels: tuple[str, ...] = ()
 
     @property
     def number(self) -> int | None:
-        """The number, where it is one."""
-        return int(self.text) if self.text and _WHOLE_NUMBER.fullmatch(self.text) else None
+        """The number, where it is one, perhaps in brackets."""
+        text = _bare(self.text or "")
+        return int(text) if _WHOLE_NUMBER.fullmatch(text) else None
 
     @property
     def letter(self) -> int | None:
-        """The number of the letter, A being 0, where it is one."""
-        text = self.text or ""
+        """The number of the letter, A being 0, where it is one: `A`, `(a)`, `A.`."""
+        text = _bare(self.text or "")
         return ord(text.upper()) - ord("A") if _LETTER.fullmatch(text) else None
+
+    @property
+    def labelled(self) -> int | None:
+        """The choice that the record calls so, where it is one alone."""
+        names = [_bare(name).casefold() for name in self.labels]
+        wanted = _bare(self.text or "").casefold()
+        return names.index(wanted) if names.count(wanted) == 1 else None
 
     def within(self, index: int | None) -> int | None:
         """The number of a choice; None where there is no such choice."""
         return index if index is not None and 0 <= index < len(self.choices) else None
 
 
-def key_of(value: Any, choices: tuple[str, ...], where: str) -> Key:  # noqa: ANN401 - a table's
+def listed_choices(value: Any) -> tuple[tuple[Any, ...], tuple[str, ...]] | None:  # noqa: ANN401 - a table's
+    """Texts and labels of choices in one cell, labels only where they have some; None for others.
+
+    A list of texts, or of `{"text": …, "label": …}`; `{"text": […], "label": […]}`, as ARC has it
+    on the Hub; `{"A": …, "B": …}`.
+    """
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        value = {name: [each.get(name) for each in value] for name in ("text", "label")}
+    if isinstance(value, list):
+        return tuple(value), ()
+    if not isinstance(value, Mapping):
+        return None
+    texts, labels = value.get("text"), value.get("label")
+    if isinstance(texts, list):
+        names = labels if isinstance(labels, list) and len(labels) == len(texts) else []
+        return tuple(texts), () if None in names else tuple(map(str, names))
+    found = {name: text for name, text in value.items() if text is not None}
+    return tuple(found.values()), tuple(found)
+
+
+def key_of(
+    value: Any,  # noqa: ANN401 - a table's
+    choices: tuple[str, ...],
+    where: str,
+    labels: tuple[str, ...] = (),
+) -> Key:
     """The key of a record; -1 says nothing, nor does what is no label (`label_values`)."""
     text = label_of(value) or ""
     whole = _WHOLE_NUMBER.fullmatch(text)
     text = str(int(whole[1])) if whole else text
-    return Key(None if text in ("", "-1") else text, choices, where)
+    return Key(None if text in ("", "-1") else text, choices, where, labels)
+
+
+def _bare(text: str) -> str:
+    """A letter or number without the brackets, point or colon around it."""
+    found = _BRACKETED.fullmatch(text)
+    return found[1] if found else text
 
 
 def answers_of(
@@ -66,12 +108,13 @@ def answers_of(
 
     `names` are those of the choices' columns, which mean more than letters and numbers do, unless
     there is no header and they are numbers themselves. Numbers count from `first_number`, or from
-    what all keys allow, those of the `others`, which are the other splits, too.
+    what all keys allow, those of the `others`, which are the other splits, too. What a record
+    itself calls its choices comes before all that.
 
     Raises `TaskDataError`, with its place, for a key that says nothing of the choices, and where
     keys may mean different choices.
     """
-    given = [each for each in keys if each.text is not None]
+    given = [each for each in keys if each.text is not None and each.labelled is None]
     by_name = _by_name(names)
     letters = _letters(given, by_name)
     numbers = [each for each in given if each.number is not None]
@@ -89,7 +132,10 @@ def answers_of(
     for read in found[1:]:
         _refuse_another_answer(given, found[0], read)
     answers = iter(found[0])
-    return [None if each.text is None else next(answers) for each in keys]
+    return [
+        each.labelled if each.text is None or each.labelled is not None else next(answers)
+        for each in keys
+    ]
 
 
 def _by_name(names: Sequence[str]) -> _Read:
@@ -131,6 +177,7 @@ def _numbers(
         return [by_name]
     ways = [by_name] if all_named else []
     all_numbers = [*numbers, *(each for each in others() if each.number is not None)]
+    all_numbers = [each for each in all_numbers if each.labelled is None]
     for counted in map(_counted_from, (0, 1)):
         agrees = names_are_numbers or all(by_name(each) == counted(each) for each in named)
         if agrees and all(counted(each) is not None for each in all_numbers):

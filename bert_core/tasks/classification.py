@@ -3,9 +3,6 @@
 The paper's figure 4 (a) and (b): the pooled state of [CLS], dropout, a linear map (section 4.1).
 """
 
-import json
-import re
-from ast import literal_eval
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,15 +22,24 @@ from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.label_values import (
     as_known,
     class_warnings,
+    divided_warnings,
     is_word_for_nothing,
     label_of,
     likeness_warnings,
     not_labels,
+    quoted_warnings,
     stripped,
 )
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
 from bert_core.tasks.sequences import encode_sequences
-from bert_core.tasks.tables import Record, TaskDataError, column, text_of
+from bert_core.tasks.tables import (
+    Record,
+    TaskDataError,
+    column,
+    text_of,
+    value_of,
+    written_value,
+)
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 
@@ -43,11 +49,9 @@ ScoreFunction = Literal["softmax", "sigmoid", "none"]
 Answer = str | tuple[str, ...] | float
 """A label, several labels, or a number."""
 
-_HIDDEN = {-1.0}
+_HIDDEN, _BITS = {-1.0}, {"0", "1", "true", "false"}
 
 
-_NO_COMMA = re.compile(r"['\"]\s+['\"]")
-_LONGEST_LIST = 100_000
 _LARGEST = 1e15
 
 
@@ -189,13 +193,15 @@ class Classification(Task):
         return {label for each in examples for label in _labels(each.answer)}
 
     def label_warnings(self) -> list[str]:
-        """Labels that are hard to tell apart, or that may mean that there is none."""
-        return likeness_warnings(self.labels) + class_warnings(self.labels)
+        """Labels that are hard to tell apart, or that may mean that there is none, or several."""
+        odd = likeness_warnings(self.labels) + class_warnings(self.labels)
+        several = divided_warnings(self.labels, multiple=self.kind == "multiple")
+        return odd + several + quoted_warnings(self.labels)
 
     def unanswered(self, examples: Sequence[Text]) -> dict[str, int]:
         """The examples without an answer, by what stands in place of it."""
         written = [
-            label_of(each.columns.get(self.label_column))
+            label_of(value_of(Record(each.columns, each.where), self.label_column))
             for each in examples
             if each.answer is None
         ]
@@ -289,7 +295,7 @@ class Classification(Task):
         return Text(
             first=text_of(record, self.text_column),
             second=None if second is None else str(second).strip(),
-            answer=self._answer(record.values.get(self.label_column), record.where),
+            answer=self._answer(value_of(record, self.label_column), record.where),
             where=record.where,
             columns=record.values,
         )
@@ -318,6 +324,8 @@ class Classification(Task):
             hidden = {each.answer for each in texts} <= _HIDDEN
             return [replace(each, answer=None) for each in texts] if hidden else list(texts)
         names = self.label_names(texts) or set()
+        if self.kind == "multiple" and {each.casefold() for each in names} <= _BITS:
+            _refuse_indicators(texts)
         nothing = not_labels(names, self.labels, self.drop_labels)
         known = {name: as_known(name, self.labels) for name in names}
         if not nothing and all(name == label for name, label in known.items()):
@@ -355,7 +363,8 @@ class Classification(Task):
             raise TaskDataError(
                 f"unknown label {label!r}",
                 example.where or example.first[:60],
-                f"the model knows {', '.join(self.labels)}; if it says that there is no label:"
+                f"the model knows {', '.join(self.labels)}; training data without it need"
+                " --options.labels with all of them; if it says that there is no label:"
                 f" --options.drop_labels={label} (evaluate.py: --options drop_labels={label})",
             )
         return number[str(label)]
@@ -391,19 +400,20 @@ def _several_labels(
     return None if None in found else tuple(filter(None, found))
 
 
+def _refuse_indicators(texts: Sequence[Text]) -> None:
+    """Raises `TaskDataError` for lists of 0 and 1, one for each label, where labels belong."""
+    lengths = {len(each.answer) for each in texts if isinstance(each.answer, tuple)}
+    if len(lengths) == 1 and min(lengths) > 1:
+        first = next(each for each in texts if isinstance(each.answer, tuple))
+        what = f"a list of 0 and 1, {', '.join(_labels(first.answer))[:40]}"
+        raise TaskDataError(what, first.where, "write the names of the labels that are 1")
+
+
 def _written_list(text: str, where: str) -> list[Any]:
     """The list that a text in brackets is; raises `TaskDataError` for one of another kind."""
-    # Python would join 'x' 'y', which is how numpy writes two labels.
-    readers = (
-        () if _NO_COMMA.search(text) or len(text) > _LONGEST_LIST else (json.loads, literal_eval)
-    )
-    for read in readers:
-        try:
-            found = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(found, list) and not any(isinstance(each, list | dict) for each in found):
-            return found
+    found = written_value(text)
+    if isinstance(found, list) and not any(isinstance(each, list | dict) for each in found):
+        return found
     raise TaskDataError(f"no list of labels, {text[:40]!r}", where, "write them as ['x', 'y']")
 
 

@@ -23,7 +23,7 @@ _CONLL_U_COLUMNS, _NOT_A_WORD = 10, re.compile(r"\d+[-.]\d+")
 
 CONLL_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".tsv", "")  # eng.train has none
 
-_DOCUMENT_START = "-DOCSTART-"
+_DOCUMENT_START, _ENCLOSED_QUOTE = "-DOCSTART-", '""""'
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,17 @@ def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
         words = [cells[word_column] for cells in rows]
         tags = [cells[tag_column] for cells in rows] if width > 1 else None
         sentences.append(TaggedSentence(words, tags, document, str(path), line))
+    _refuse_enclosed(sentences)
     return sentences
+
+
+def _refuse_enclosed(sentences: Sequence[TaggedSentence]) -> None:
+    """Raises `TaskDataError` where quotes enclose words as in CSV: a quote is four of them."""
+    found = next((each for each in sentences if _ENCLOSED_QUOTE in each.words), None)
+    if found is not None and not any('"' in each.words for each in sentences):
+        where = found.where_is(found.words.index(_ENCLOSED_QUOTE))
+        remedy = "write the file without quoting; pandas: quoting=csv.QUOTE_NONE"
+        raise TaskDataError(f"a word in CSV's quotes, {_ENCLOSED_QUOTE}", where, remedy)
 
 
 def in_iob2(
@@ -163,7 +173,8 @@ def _refuse_plain(tagged: Sequence[TaggedSentence]) -> None:
                 raise TaskDataError(
                     f"{tag!r} is no tag",
                     each.where_is(number),
-                    "a tag is O, or B-, I-, E- or S- before a type; or all are without those",
+                    "a tag is O, or B-, I-, E- or S- before a type; or all are without those"
+                    + ("; a line of column names does not belong here" if each.line == 1 else ""),
                 )
 
 
@@ -209,7 +220,7 @@ def _is_left_out(cells: Sequence[str], comment: str, *, is_first: bool) -> bool:
     """Whether a line is no word: a comment, or of CoNLL-U a range (`1-2`) or a word left out."""
     if is_first and comment and " ".join(cells).startswith(comment):
         return True
-    if is_first and cells[0].startswith("# "):  # no word: the file is divided by tabs
+    if is_first and len(cells) == 1 and cells[0].startswith("# "):  # CoNLL-U's, between tabs
         return True
     return len(cells) == _CONLL_U_COLUMNS and _NOT_A_WORD.fullmatch(cells[0]) is not None
 
@@ -218,11 +229,14 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Number and cells of each line; a blank line has none, and one follows the last."""
     line = 0
     try:
-        with open_text(path, TaskDataError, newline=line_end(path)) as file:
+        newline = line_end(path)
+        with open_text(path, TaskDataError, newline=newline) as file:
+            is_tabbed = any("\t" in text for text in file if not text.startswith("#"))
+        with open_text(path, TaskDataError, newline=newline) as file:
             for line, text in enumerate(file, start=1):
                 if not text.strip("\r\n\t "):
                     yield line, []
-                elif "\t" in text:
+                elif "\t" in text or (is_tabbed and text.startswith("# ")):
                     yield line, text.rstrip("\r\n").split("\t")
                 else:
                     # Other white space, such as a no-break space, may be a word.

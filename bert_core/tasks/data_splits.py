@@ -9,6 +9,7 @@ from pathlib import Path
 from bert_core.hub_data import SCHEME, HubAddress, load_hub_data
 from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.tables import (
+    OTHER_SUFFIXES,
     SPLIT_NAMES,
     TABLE_SUFFIXES,
     Record,
@@ -42,7 +43,7 @@ def read_split(
     their columns in each record: with `refuse_unused` options that say nothing there are refused.
     """
     on_hub = is_on_hub(data)
-    path = Path() if on_hub else split_file(data, split, TABLE_SUFFIXES)
+    path = Path() if on_hub else split_file(data, split, TABLE_SUFFIXES, OTHER_SUFFIXES)
     if refuse_unused and path.suffix not in (".tsv", ".csv"):
         given = {"header": not header, "skip_ragged": skip_ragged}
         given["max_skipped"] = max_skipped != MAX_SKIPPED

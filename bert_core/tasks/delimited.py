@@ -18,6 +18,8 @@ Lines = Iterator[tuple[int, list[str]]]
 
 _LOG = logging.getLogger(__name__)
 _FEWEST_SWALLOWED = 3
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_NAME_IT_CSV = "if quotes only enclose cells, call the file .csv, which tabs may divide as well"
 _SAID = re.compile(r'"?sep=([,;\t|])"?')
 
 
@@ -90,8 +92,8 @@ def usual_width(read: Callable[[Path], Lines], path: Path) -> int:
 
 
 def is_blank(cells: Sequence[str]) -> bool:
-    """Whether a line is empty."""
-    return cells in ([], [""])
+    """Whether a line is empty, or all its cells are, as below a spreadsheet."""
+    return not any(cells)
 
 
 class SkippedLines:
@@ -102,15 +104,50 @@ class SkippedLines:
         self.lines = 0
         self.counts: Counter[str] = Counter()
         self.first: dict[str, int] = {}
+        self.quotes: Counter[bool] = Counter()
+        self.first_quoted: tuple[int, str] | None = None
 
-    def ragged(self, line: int, found: int, width: int) -> None:
-        """Counts a line of another number of columns, or refuses it."""
+    def quoted(self, line: int, cells: Sequence[str], *, is_header: bool = False) -> None:
+        """Counts the cells of a TSV line that CSV's quotes may enclose, and other quotes.
+
+        Raises `TaskDataError` for the names of columns in quotes.
+        """
+        for cell in cells:
+            if '"' in cell:
+                is_quoted = _QUOTED.fullmatch(cell) is not None
+                self.quotes[is_quoted] += 1
+                if is_quoted and (self.first_quoted is None or '""' in cell[1:-1]):
+                    self.first_quoted = line, cell
+                if is_quoted and is_header:
+                    self._refuse_quotes(f"the name of a column in quotes, {cell[:40]}", line)
+
+    def _refuse_quotes(self, what: str, line: int) -> None:
+        raise TaskDataError(
+            what, f"{self.path}:{line}", f"in .tsv they are letters; {_NAME_IT_CSV}"
+        )
+
+    def _tell_quotes(self) -> None:
+        """Refuses a TSV file whose quotes enclose cells, or logs that they may."""
+        if self.first_quoted is None or self.quotes[False]:
+            return
+        (line, cell), count = self.first_quoted, self.quotes[True]
+        what = f"{count:,} cells in quotes, as {cell[:40]}"
+        if '""' in cell[1:-1] or count >= max(self.lines, 2):
+            self._refuse_quotes(what, line)
+        _LOG.warning("%s: %s:%s; in .tsv they are letters; %s", what, self.path, line, _NAME_IT_CSV)
+
+    def ragged(self, line: int, found: int, width: int, *, is_open: bool = False) -> None:
+        """Counts a line of another number of columns, or refuses it.
+
+        `is_open` says that a quote in one of its cells is not closed.
+        """
         if not self.skip_ragged:
+            remedy = "mend the line, or leave such lines out with --options.skip_ragged"
+            remedy += " (evaluate.py: --options skip_ragged=true)"
+            if is_open:
+                remedy += f"; {_NAME_IT_CSV}"
             raise TaskDataError(
-                f"{found} columns where {width} belong",
-                f"{self.path}:{line}",
-                "mend the line, or leave such lines out with --options.skip_ragged"
-                " (evaluate.py: --options skip_ragged=true)",
+                f"{found} columns where {width} belong", f"{self.path}:{line}", remedy
             )
         self._count(f"of another number of columns than {width}", line, 1)
 
@@ -131,6 +168,7 @@ class SkippedLines:
 
     def tell(self) -> None:
         """Logs what is lost; raises `TaskDataError` where it is too much."""
+        self._tell_quotes()
         for reason, count in self.counts.items():
             place = f"{self.path}:{self.first[reason]}"
             share = count / max(self.lines, 1)

@@ -10,6 +10,7 @@ The rule, for every reader of labels and tags:
 - Labels that are to be dropped are no labels: those named, or `-` beside those of entailment.
 """
 
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -22,6 +23,8 @@ _EDGES = "".join(filter(str.isspace, map(chr, range(0x3001)))) + _INVISIBLE
 _NEVER_A_LABEL = {"", "nan", "<na>", "#n/a", "\\n"}
 _PERHAPS_NONE = {"none", "null", "na", "n/a"}
 _NO_AGREEMENT = "-"
+_QUOTES = {'""', "''", "``", "\u201c\u201d", "\u2018\u2019"}
+_DIVIDERS, _LIST_DIVIDERS = re.compile(r"[|;/\s]+"), re.compile(r"[|;,]")
 _OF_ENTAILMENT = {
     *("entailment", "neutral", "contradiction", "contradictory"),
     *("not entailment", "non entailment"),
@@ -40,6 +43,8 @@ def label_of(value: Any) -> str | None:  # noqa: ANN401 - a table holds anything
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
     name = stripped(str(value))
     return None if name.casefold() in _NEVER_A_LABEL else name
 
@@ -98,6 +103,30 @@ def class_warnings(labels: Iterable[str]) -> list[str]:
         for label in labels
         if _may_be_none(label) or label == _NO_AGREEMENT
     ]
+
+
+def divided_warnings(labels: Collection[str], *, multiple: bool) -> list[str]:
+    """A line where labels of training data may each be several, divided by another sign."""
+    names = set(labels)
+    found = []
+    for label in labels:
+        parts = (_DIVIDERS if multiple else _LIST_DIVIDERS).split(label)
+        is_list = len(parts) > 1 and names.issuperset(map(stripped, parts))
+        if is_list or (multiple and _LIST_DIVIDERS.search(label)):
+            found.append(label)
+    remedy = (
+        "divide them by commas, or write a list" if multiple else "give --options.kind multiple"
+    )
+    shown = ", ".join(map(repr, found[:5]))
+    return [f"labels that may be several: {shown}; if so, {remedy}"] if found else []
+
+
+def quoted_warnings(labels: Collection[str]) -> list[str]:
+    """A line where all labels of training data stand in quotes, which may be no part of them."""
+    if labels and all(len(each) > 1 and each[0] + each[-1] in _QUOTES for each in labels):
+        shown = ", ".join(sorted(labels)[:5])
+        return [f"labels in quotes, which are part of them: {shown}; if they are not, remove them"]
+    return []
 
 
 def is_word_for_nothing(name: str) -> bool:

@@ -18,12 +18,19 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
-from bert_core.tasks.choice_keys import Key, answers_of, key_of
+from bert_core.tasks.choice_keys import Key, answers_of, key_of, listed_choices
 from bert_core.tasks.data_splits import read_split
 from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.sequences import encode_sequences
-from bert_core.tasks.tables import Record, TaskDataError, column, text_of
+from bert_core.tasks.tables import (
+    Record,
+    TaskDataError,
+    column,
+    text_of,
+    value_of,
+    written_value,
+)
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 
 
@@ -54,7 +61,8 @@ class MultipleChoice(Task):
     choice_columns: tuple[str, ...] = Field(
         default=("choices",),
         min_length=1,
-        description="columns of the choices, or one column that holds a list of them",
+        description="columns of the choices, or one column that holds a list of them; a field"
+        " within a column is called COLUMN.FIELD",
     )
     label_column: str = Field(
         default="label",
@@ -100,7 +108,7 @@ class MultipleChoice(Task):
         """
         records = self._records(data, split)
         examples = [self._example(record) for record in records]
-        keys = [self._key(record, each) for record, each in zip(records, examples, strict=True)]
+        keys = list(map(self._key, records))
         answers = answers_of(
             keys,
             names=self.choice_columns if len(self.choice_columns) > 1 else (),
@@ -123,7 +131,7 @@ class MultipleChoice(Task):
                 raise TaskDataError(
                     f"{len(each.choices)} choices where the first example has {num_choices}",
                     each.where or each.context[:60],
-                    "give every example as many",
+                    "give every example as many, or leave the others out",
                 )
         contexts = [each.context for each in examples for _ in each.choices]
         choices = [choice for each in examples for choice in each.choices]
@@ -188,17 +196,16 @@ class MultipleChoice(Task):
         start = f"{text_of(record, self.start_column)} " if self.start_column else ""
         return Choices(
             context=text_of(record, self.context_column),
-            choices=tuple(start + choice for choice in self._choices(record)),
+            choices=tuple(start + choice for choice in self._choices(record)[0]),
             answer=None,
             where=record.where,
             columns=record.values,
         )
 
-    def _key(self, record: Record, example: Choices) -> Key:
+    def _key(self, record: Record) -> Key:
         """What the record says of its answer, beside the texts of its choices."""
-        start = len(text_of(record, self.start_column)) + 1 if self.start_column else 0
-        texts = tuple(choice[start:] for choice in example.choices)
-        return key_of(record.values.get(self.label_column), texts, record.where)
+        texts, labels = self._choices(record)
+        return key_of(value_of(record, self.label_column), texts, record.where, labels)
 
     def _other_keys(self, data: str | Path, split: str) -> list[Key]:
         """The keys of the other splits of a folder, or of the Hub, that can be read."""
@@ -207,25 +214,25 @@ class MultipleChoice(Task):
             return found
         for name in {"train", "dev", "test"} - {split}:
             try:
-                found += [
-                    self._key(each, self._example(each)) for each in self._records(data, name)
-                ]
+                found += map(self._key, self._records(data, name))
             except UserError:  # said when that split is read
                 continue
         return found
 
-    def _choices(self, record: Record) -> list[str]:
+    def _choices(self, record: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The texts of the choices, and what the record calls them, where it does."""
         if len(self.choice_columns) != 1:
-            return [text_of(record, name) for name in self.choice_columns]
+            return tuple(text_of(record, name) for name in self.choice_columns), ()
         name = self.choice_columns[0]
-        listed = column(record, name)
-        if not isinstance(listed, list) or len(listed) < 2:
+        listed = listed_choices(written_value(column(record, name)))
+        if listed is None or len(listed[0]) < 2:
             raise TaskDataError(
                 f"no list of choices in column {name}",
                 record.where,
                 "write them as a list (JSONL, Parquet), or name a column for each",
             )
-        return [text_of(Record({name: each}, record.where), name) for each in listed]
+        texts, labels = listed
+        return tuple(text_of(Record({name: each}, record.where), name) for each in texts), labels
 
 
 SWAG = MultipleChoice(

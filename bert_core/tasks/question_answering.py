@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
 from tokenizers import Tokenizer
@@ -28,13 +29,13 @@ from bert_core.tasks.spans import (
     distinct_answers,
 )
 from bert_core.tasks.squad import Question, read_squad, read_squad_table
-from bert_core.tasks.squad_metrics import squad_metrics, squad_v2_metrics
+from bert_core.tasks.squad_metrics import squad_metrics, squad_v2_metrics, tuned_threshold
 from bert_core.tasks.tables import TaskDataError, split_file
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 
-_ENDINGS = (".json", ".json.xz", ".json.gz")
-_TABLES = (".jsonl", ".parquet")
+_ENDINGS = (".json", ".json.xz", ".json.gz", ".jsonl.gz")
+_TABLES, _OTHER_TABLES = (".jsonl", ".parquet"), (".csv", ".tsv")
 
 
 class QuestionAnswering(Task):
@@ -97,14 +98,14 @@ class QuestionAnswering(Task):
     def examples(self, data: str | Path, split: str) -> list[Question]:
         """Reads SQuAD's JSON: `dev-v1.1.json` (v2.0 with `no_answer`), `dev.json`, compressed too.
 
-        Or its columns, from `dev.jsonl`, `dev.parquet` or the Hub. Without `no_answer` raises
-        `TaskDataError` for a question that has no answer.
+        Or its columns, from a table such as `dev.jsonl` or `dev.csv`, or the Hub. Without
+        `no_answer` raises `TaskDataError` for a question that has no answer.
         """
         version = "-v2.0" if self.no_answer else "-v1.1"
         endings = [f"{name}{ending}" for name in (version, "") for ending in _ENDINGS]
         if not is_on_hub(data):
-            data = split_file(data, split, [*endings, *_TABLES])
-        if isinstance(data, Path) and data.suffix not in _TABLES:
+            data = split_file(data, split, [*endings, *_TABLES], _OTHER_TABLES)
+        if isinstance(data, Path) and data.suffix not in _TABLES + _OTHER_TABLES:
             questions = read_squad(data)
         else:
             questions = read_squad_table(read_split(data, split))
@@ -164,18 +165,14 @@ class QuestionAnswering(Task):
         texts = [each["text"] for each in predictions]
         if not self.no_answer:
             return squad_metrics(texts, golds)
-        best = [
-            next((answer["text"] for answer in each["n_best"] if answer["text"]), "")
-            for each in predictions
-        ]
-        null_scores = np.array([each["null_score"] for each in predictions])
-        return squad_v2_metrics(texts, best, null_scores, golds)
+        return squad_v2_metrics(texts, *_best_and_null(predictions), golds)
 
     def tuned(self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Question]) -> Self:
         """This task with the null threshold at which these predictions have the best F1."""
         if not self.no_answer:
             return self
-        threshold = self.metrics(predictions, examples)["best_f1_threshold"]
+        golds = [[answer.text for answer in each.answers or ()] for each in examples]
+        threshold = tuned_threshold(*_best_and_null(predictions), golds)
         return self.model_copy(update={"null_threshold": threshold})
 
     def _prediction(self, context: str, spans: list[Span], null: float) -> dict[str, Any]:
@@ -189,6 +186,17 @@ class QuestionAnswering(Task):
         null_score = null - best["score"]
         chosen = nothing if self.no_answer and null_score > self.null_threshold else best
         return {**chosen, "null_score": null_score, "n_best": answers}
+
+
+def _best_and_null(
+    predictions: Sequence[Mapping[str, Any]],
+) -> tuple[list[str], npt.NDArray[np.float64]]:
+    """The best answer of each prediction that has a text, and the null scores."""
+    best = [
+        next((answer["text"] for answer in each["n_best"] if answer["text"]), "")
+        for each in predictions
+    ]
+    return best, np.array([each["null_score"] for each in predictions], dtype=np.float64)
 
 
 def _by_row(outputs: Tensor, batch: TaskBatch) -> Tensor:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_core.tasks.tables import Record, TaskDataError
+from bert_core.tasks.tables import Record, TaskDataError, written_value
 from bert_core.text_encoding import decode_text
 
 _LAYOUT = "SQuAD's layout is data, paragraphs, context, qas, answers"
 _COLUMNS = "SQuAD's columns are id, context, question, answers: {text: [...], answer_start: [...]}"
+_SINGLE, _DETECTED = ("answer", "answer_text"), ("text", "char_spans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,40 +55,62 @@ def read_squad(path: Path) -> list[Question]:
     """
     questions: list[Question] = []
     loaded = _load(path)
+    if isinstance(loaded, Mapping) and "context" in loaded:  # a single line
+        loaded = [loaded]
     articles = loaded if isinstance(loaded, list) else _member(loaded, "data", list, str(path))
     if isinstance(loaded, list) and not loaded:
         raise TaskDataError("no data", str(path), _LAYOUT)
     contexts: dict[str, str] = {}
     for article in articles:
-        title = str(article.get("title") or "") if isinstance(article, Mapping) else ""
-        title = title.encode(errors="replace").decode()
-        where = f"{path}, article {title}"
-        for paragraph in _paragraphs(article, where):
-            context = _text(paragraph, "context", where)
-            context = contexts.setdefault(context, context)  # held once
-            for record in _member(paragraph, "qas", list, where):
-                name = _id(record, len(questions), where)
-                place = f"{path}, question {name}"
-                questions.append(_question(record, name, context, title, place, _LAYOUT))
+        if not _is_header(article):
+            _add_article(article, str(path), questions, contexts)
     return questions
 
 
 def read_squad_table(records: Iterable[Record]) -> list[Question]:
     """Questions from a table: `answers` holds two lists, the texts and where they start.
 
-    Or a list of answers as SQuAD's JSON has it. A record without `answers` has None. Raises
-    `TaskDataError`, with the record's place, for what is damaged.
+    Or a list of answers as SQuAD's JSON has it, or a text that is one of these as JSON or Python
+    write them; or `answer` and `answer_start` hold one. A record without any has None. A record may
+    be a paragraph or an article, too. Raises `TaskDataError`, with the record's place, for what is
+    damaged.
     """
     contexts: dict[str, str] = {}
     questions: list[Question] = []
     for record in records:
         values, where = record.values, record.where
+        if _is_header(values):
+            continue
+        if "qas" in values or "paragraphs" in values:
+            _add_article(values, where, questions, contexts)
+            continue
         name = _id(values, len(questions), where, _COLUMNS)
         context = _text(values, "context", where, _COLUMNS)
         context = contexts.setdefault(context, context)  # held once
         title = str(values.get("title") or "")
         questions.append(_question(values, name, context, title, where, _COLUMNS))
     return questions
+
+
+def _is_header(article: object) -> bool:
+    """Whether a record says what the others are, as the first of MRQA's files does."""
+    return isinstance(article, Mapping) and article.keys() == {"header"}
+
+
+def _add_article(
+    article: object, file: str, questions: list[Question], contexts: dict[str, str]
+) -> None:
+    """Adds the questions of an article or a paragraph; `contexts` are those held already."""
+    title = str(article.get("title") or "") if isinstance(article, Mapping) else ""
+    title = title.encode(errors="replace").decode()
+    where = f"{file}, article {title}"
+    for paragraph in _paragraphs(article, where):
+        context = _text(paragraph, "context", where)
+        context = contexts.setdefault(context, context)  # held once
+        for record in _member(paragraph, "qas", list, where):
+            name = _id(record, len(questions), where)
+            place = f"{file}, question {name}"
+            questions.append(_question(record, name, context, title, place, _LAYOUT))
 
 
 def _paragraphs(article: object, where: str) -> list[Any]:
@@ -106,19 +129,20 @@ def _question(  # noqa: PLR0913 - the parts of a question
 
 
 def _id(record: object, number: int, where: str, layout: str = _LAYOUT) -> str:
-    """The id, which may be a whole number; the number of the question where it has none."""
-    found = record.get("id") if isinstance(record, Mapping) else None
-    if found is None or found != found:  # noqa: PLR0124 - NaN
-        return str(number)
-    whole = _whole_number(found) if isinstance(found, int | float) else None
-    return _text(record, "id", where, layout) if whole is None else str(whole)
+    """The id (`qid`), perhaps a whole number; the number of the question where it has none."""
+    for name in ("id", "qid"):
+        found = record.get(name) if isinstance(record, Mapping) else None
+        if found is not None and found == found:  # noqa: PLR0124 - NaN
+            whole = _whole_number(found) if isinstance(found, int | float) else None
+            return _text(record, name, where, layout) if whole is None else str(whole)
+    return str(number)
 
 
 def _answers(record: Mapping[str, Any], where: str, layout: str) -> tuple[Answer, ...] | None:
     """The answers that have a text: where none has one, the context holds no answer."""
     impossible = str(record.get("is_impossible")).casefold() in ("true", "1", "1.0")
-    listed = record.get("answers")
-    if listed is None or listed != listed:  # noqa: PLR0124 - NaN
+    listed = _listed(record)
+    if listed is None or listed != listed or listed == "":  # noqa: PLC1901, PLR0124 - NaN
         return () if impossible else None
     if isinstance(listed, Mapping):
         listed = _in_pairs(listed, where, layout)
@@ -133,6 +157,44 @@ def _answers(record: Mapping[str, Any], where: str, layout: str) -> tuple[Answer
     if found and impossible:
         raise TaskDataError("is_impossible contradicts the answers", where, "mend the record")
     return tuple(found)
+
+
+def _listed(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """The answers of a record, wherever they stand.
+
+    `detected_answers` are those of MRQA, whose `answers` have no place.
+    """
+    detected = record.get("detected_answers")
+    if isinstance(detected, Mapping):
+        detected = [
+            {"text": text, "char_spans": spans}
+            for text, spans in zip(*(_as_list(detected.get(n)) for n in _DETECTED), strict=False)
+        ]
+    if isinstance(detected, list) and detected:
+        return [
+            {"text": each.get("text"), "answer_start": _first_start(each.get("char_spans"))}
+            for each in detected
+            if isinstance(each, Mapping)
+        ]
+    if record.get("answers") is not None:
+        return written_value(record["answers"])
+    answer = next((record[name] for name in _SINGLE if record.get(name) is not None), None)
+    answer = written_value(answer)
+    if not isinstance(answer, str):
+        return answer
+    start = record.get("answer_start") if answer.strip() else 0
+    return {"text": answer, "answer_start": start}
+
+
+def _as_list(value: Any) -> list[Any]:  # noqa: ANN401 - JSON
+    return value if isinstance(value, list) else []
+
+
+def _first_start(spans: Any) -> Any:  # noqa: ANN401 - JSON
+    """The first character of the first of these spans: `[[3, 5]]`, `{"start": [3], "end": [5]}`."""
+    while isinstance(spans, list | Mapping) and spans:
+        spans = spans.get("start") if isinstance(spans, Mapping) else spans[0]
+    return spans
 
 
 def _in_pairs(listed: Mapping[str, Any], where: str, layout: str) -> list[dict[str, Any]]:

@@ -56,7 +56,12 @@ def _f1(prediction: str, gold: str, both_empty: float) -> float:
 
 
 def best_threshold(
-    scores: FloatArray, null_scores: FloatArray, has_answer: BoolArray, answered: BoolArray
+    scores: FloatArray,
+    null_scores: FloatArray,
+    has_answer: BoolArray,
+    answered: BoolArray,
+    *,
+    parts_equals: bool = True,
 ) -> tuple[float, float]:
     """The highest mean score that a threshold on `null_scores` reaches, and that threshold.
 
@@ -64,10 +69,16 @@ def best_threshold(
     those of the answers as found, of which `answered` says whether they have a text. Of equally
     good thresholds it is the lowest. Where none is better than giving no answer at all it is
     `never_answering`, which the script of v2.0 calls 0.
+
+    The script takes a threshold to stand between equal null scores, too, which none can; without
+    `parts_equals` the score is what the threshold reaches.
     """
     order = np.argsort(null_scores, kind="stable")
     gains = np.where(has_answer, scores, -1.0 * answered)[order]
     totals = np.cumsum(np.concatenate([[np.count_nonzero(~has_answer)], gains]))
+    if not parts_equals:
+        ascending = null_scores[order]
+        totals[1:-1][ascending[1:] == ascending[:-1]] = -np.inf
     best = int(totals.argmax())
     threshold = null_scores[order[best - 1]] if best else never_answering(null_scores)
     return float(totals[best]) / len(scores), float(threshold)
@@ -75,7 +86,18 @@ def best_threshold(
 
 def never_answering(null_scores: FloatArray) -> FloatArray:
     """A threshold below all null scores [..., N], by 1 at least: other machines round otherwise."""
-    return np.floor(null_scores.min(axis=-1)) - 1.0
+    lowest = null_scores.min(axis=-1)
+    return np.minimum(np.floor(lowest) - 1.0, np.nextafter(lowest, -np.inf))
+
+
+def tuned_threshold(
+    best_texts: Sequence[str], null_scores: FloatArray, golds: Sequence[Sequence[str]]
+) -> float:
+    """The threshold with the best F1, as `squad_v2_metrics` has it but for equal null scores."""
+    has_answer = np.array([len(texts) > 0 for texts in golds])
+    answered = np.array([len(text) > 0 for text in best_texts])
+    _, f1 = answer_scores(best_texts, golds, no_answer=True)
+    return best_threshold(f1, null_scores, has_answer, answered, parts_equals=False)[1]
 
 
 def squad_metrics(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:

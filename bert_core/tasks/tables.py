@@ -5,6 +5,7 @@ Also finds the file of a split in a data folder, for every task.
 
 import json
 import re
+from ast import literal_eval
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ SPLIT_NAMES: dict[str, tuple[str, ...]] = {
 """What a split may be called, in the name of its file or on the Hugging Face Hub."""
 
 
+_COMPRESSED = (".gz", ".xz", ".bz2", ".zip", ".zst")
+
+
 @dataclass(frozen=True)
 class Record:
     """One line of a table, its values by column, and where it stands.
@@ -50,23 +54,28 @@ class Record:
     has_header: bool = False
 
 
-def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
+def split_file(
+    data: str | Path, split: str, suffixes: Sequence[str], others: Sequence[str] = ()
+) -> Path:
     """The file of a split in a folder, `train.tsv`, or else `eng.train.tsv`, `news_train.tsv`.
 
-    A file given by name is any split. Raises `TaskDataError` where there is none, or more than one,
-    and for an address (`docs://`).
+    Files of `others` count where there is none of `suffixes`. A file given by name is any split.
+    Raises `TaskDataError` where there is none, or more than one, and for an address (`docs://`).
     """
     if "://" in str(data):
         raise TaskDataError("this task reads files", str(data), "give a file or folder as --data")
     data = Path(data)
     if data.is_file():
+        known = any(suffix.endswith(data.suffix) for suffix in suffixes)
+        if data.suffix in _COMPRESSED and not known:
+            raise TaskDataError("a compressed file", str(data), "unpack it")
         return data
     if not data.is_dir():
         raise TaskDataError("no such file or folder", str(data), "check --data")
     stems = SPLIT_NAMES.get(split, (split,))
     files = sorted(path for path in data.iterdir() if path.is_file())
-    endings = "|".join(map(re.escape, suffixes))
-    for before, stem in product(("", "[^.].*[._-]"), stems):
+    for some, before, stem in product((suffixes, others), ("", "[^.].*[._-]"), stems):
+        endings = "|".join(map(re.escape, some)) or "(?!)"
         name = re.compile(f"{before}{re.escape(stem)}(?:{endings})")
         found = [path for path in files if name.fullmatch(path.name)]
         if len(found) > 1:
@@ -76,7 +85,11 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
             )
         if found:
             return found[0]
-    known = ", ".join(suffix for suffix in suffixes if suffix)
+    for path in files:
+        if path.suffix in _COMPRESSED and path.name.partition(".")[0] in stems:
+            what = f"the file of the {split} split is compressed"
+            raise TaskDataError(what, str(path), "unpack it")
+    known = ", ".join(suffix for suffix in (*suffixes, *others) if suffix)
     raise TaskDataError(
         f"no file of the {split} split",
         str(data),
@@ -84,11 +97,13 @@ def split_file(data: str | Path, split: str, suffixes: Sequence[str]) -> Path:
     )
 
 
-TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
+TABLE_SUFFIXES, OTHER_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet"), (".json",)
 
 HEADERLESS = "--no-options.header (evaluate.py: --options header=false)"
 """How a user says that a table has no header."""
 
+_NO_COMMA = re.compile(r"['\"]\s+['\"]")
+_LONGEST_WRITTEN = 100_000
 _LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -115,22 +130,49 @@ def read_table(
             width = None if header else usual_width(reader, path)
             skipped = SkippedLines(path, skip_ragged, max_skipped)
             yield from _with_columns(reader(path), skipped, width)
-        elif path.suffix == ".jsonl":
+        elif path.suffix in (".jsonl", ".json"):
             yield from _read_jsonl(path)
         elif path.suffix == ".parquet":
             yield from _read_parquet(path)
         else:
             raise TaskDataError(
-                "unknown kind of table", str(path), f"use one of {', '.join(TABLE_SUFFIXES)}"
+                "unknown kind of table",
+                str(path),
+                f"use one of {', '.join((*TABLE_SUFFIXES, *OTHER_SUFFIXES))}",
             )
     except OSError as error:
         raise TaskDataError("cannot read", str(path), error.strerror or "check the file") from error
 
 
-def column(record: Record, name: str) -> Any:  # noqa: ANN401 - a table holds anything
-    """The value of a column; raises `TaskDataError` with the nearest name where it is missing."""
+def value_of(record: Record, name: str) -> Any:  # noqa: ANN401 - a table holds anything
+    """The value of a column, or of a field within one (`question.stem`); None where it is not."""
     if name in record.values:
         return record.values[name]
+    found: Any = record.values
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def written_value(value: Any) -> Any:  # noqa: ANN401 - a table holds anything
+    """The list or mapping that a text writes as Python or JSON do (pandas in CSV), or the value."""
+    text = value.strip() if isinstance(value, str) else ""
+    if len(text) > _LONGEST_WRITTEN or text[:1] + text[-1:] not in ("[]", "{}"):
+        return value
+    # Python would join 'x' 'y', which is how numpy writes two texts.
+    for read in () if _NO_COMMA.search(text) else (json.loads, literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return value
+
+
+def column(record: Record, name: str) -> Any:  # noqa: ANN401 - a table holds anything
+    """The value of a column; raises `TaskDataError` with the nearest name where it is missing."""
+    found = value_of(record, name)
+    if found is not None or name in record.values:
+        return found
     close = get_close_matches(name, record.values, n=1, cutoff=0.5)
     near = f", did you mean {close[0]}" if close else ""
     known = ", ".join(record.values)
@@ -148,25 +190,34 @@ def text_of(record: Record, name: str) -> str:
     """The text of a column, stripped; raises `TaskDataError` where it is missing or empty."""
     value = column(record, name)
     if not isinstance(value, str) or not value.strip():
-        raise TaskDataError(f"no text in column {name}", record.where, "mend or remove the record")
+        remedy = "mend or remove the record"
+        if isinstance(value, Mapping) and value:
+            remedy = f"name a field of it, {' or '.join(f'{name}.{each}' for each in value)}"
+        raise TaskDataError(f"no text in column {name}", record.where, remedy)
     return value.strip()
 
 
 def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Iterator[Record]:
     """The records of lines; the first one names the columns unless their number is given."""
     has_header, may_swallow = width is None, skipped.path.suffix == ".csv"
+    may_enclose = not may_swallow
     names = [str(index) for index in range(width or 0)]
     for number, cells in lines:
         if is_blank(cells):
             continue
         if has_header and not names:
             names = [cell.strip() for cell in cells]
+            if may_enclose:
+                skipped.quoted(number, names, is_header=True)
             refuse_same_names(names, f"{skipped.path}:{number}")
             continue
         skipped.lines += 1
         if len(cells) != len(names):
-            skipped.ragged(number, len(cells), len(names))
+            is_open = may_enclose and any(each.count('"') % 2 for each in cells)
+            skipped.ragged(number, len(cells), len(names), is_open=is_open)
             continue
+        if may_enclose:
+            skipped.quoted(number, cells)
         if may_swallow and "\n" in "".join(cells):
             skipped.swallowed(number, cells)
         yield Record(dict(zip(names, cells, strict=True)), f"{skipped.path}:{number}", has_header)
@@ -188,20 +239,46 @@ def _as_dict(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_jsonl(path: Path) -> Iterator[Record]:
+    """The objects of a file that has one a line, or all in one list."""
     with open_text(path, TaskDataError) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             where = f"{path}:{number}"
-            try:
-                values = json.loads(line, object_pairs_hook=partial(_as_dict, where))
-            except (ValueError, RecursionError) as error:
-                raise TaskDataError("not JSON", where, "mend the line") from error
-            if not isinstance(values, dict):
-                raise TaskDataError("not a JSON object", where, 'write {"column": value}')
-            if _LONE_SURROGATE.search(line):
-                _refuse_half_characters(values, where)
-            yield Record(values, where)
+            if number == 1 and line.lstrip().startswith("["):
+                yield from _read_list(line + file.read(), path)
+                return
+            yield _json_record(line, where)
+
+
+def _json_record(line: str, where: str) -> Record:
+    try:
+        values = json.loads(line, object_pairs_hook=partial(_as_dict, where))
+    except (ValueError, RecursionError) as error:
+        remedy = "mend the line: a file has one object a line, or all in one list"
+        raise TaskDataError("not JSON", where, remedy) from error
+    if not isinstance(values, dict):
+        raise TaskDataError("not a JSON object", where, 'write {"column": value}')
+    if _LONE_SURROGATE.search(line):
+        _refuse_half_characters(values, where)
+    return Record(values, where)
+
+
+def _read_list(text: str, path: Path) -> Iterator[Record]:
+    try:
+        found = json.loads(text, object_pairs_hook=partial(_as_dict, str(path)))
+    except json.JSONDecodeError as error:
+        raise TaskDataError("not JSON", f"{path}:{error.lineno}", "mend the line") from error
+    except (ValueError, RecursionError) as error:
+        raise TaskDataError("not JSON", str(path), "mend the file") from error
+    has_half = _LONE_SURROGATE.search(text) is not None
+    for number, values in enumerate(found):
+        where = f"{path}, record {number}"
+        if not isinstance(values, dict):
+            raise TaskDataError("not a JSON object", where, 'write {"column": value}')
+        if has_half:
+            _refuse_half_characters(values, where)
+        yield Record(values, where)
 
 
 def _refuse_half_characters(values: object, where: str) -> None:

@@ -39,7 +39,7 @@ from bert_core.tasks.tag_schemes import (
 )
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
-from bert_core.tasks.word_lists import LIST_SUFFIXES, read_word_lists
+from bert_core.tasks.word_lists import LIST_SUFFIXES, OTHER_LIST_SUFFIXES, read_word_lists
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rows.counter_hash import IntArray
 
@@ -138,7 +138,7 @@ class Tagging(Task):
         return HeadShape("classifier", max(len(self.labels), 1), pooled=False)
 
     def examples(self, data: str | Path, split: str) -> list[TaggedSentence]:
-        """Reads a CoNLL file, or a JSONL, Parquet or Hub table of lists; tags become IOB2."""
+        """Reads a CoNLL file, or a JSONL, Parquet, CSV or Hub table; tags become IOB2."""
         columns = WordColumns(
             words=self.word_column,
             tags=self.tag_column,
@@ -148,13 +148,23 @@ class Tagging(Task):
             tag_names=self.tag_names,
         )
         if not is_on_hub(data):
-            data = split_file(data, split, (*CONLL_SUFFIXES, *LIST_SUFFIXES))
-        is_conll = isinstance(data, Path) and data.suffix not in LIST_SUFFIXES
+            known = (*CONLL_SUFFIXES, *LIST_SUFFIXES)
+            data = split_file(data, split, known, OTHER_LIST_SUFFIXES)
+        tables = LIST_SUFFIXES + OTHER_LIST_SUFFIXES
+        is_conll = isinstance(data, Path) and data.suffix not in tables
         self._refuse_options_of_others(is_conll, str(data))
         if isinstance(data, Path) and is_conll:
             sentences = read_conll(data, columns)
         else:
             sentences = read_word_lists(read_split(data, split), columns)
+        words = chain.from_iterable(each.words for each in sentences)
+        if len(sentences) > 1 and all(word.isdecimal() for word in words):
+            raise TaskDataError(
+                f"every word of column {self.word_column} is a number",
+                str(data),
+                "name that of the words, --options.word_column 1 (evaluate.py: --options"
+                " word_column=1)",
+            )
         if self.document_context and all(each.document is None for each in sentences):
             raise TaskDataError(
                 "nothing says where documents begin",
@@ -169,7 +179,7 @@ class Tagging(Task):
         others = ("document_column", "tag_names") if is_conll else ("comment",)
         for name in others:
             if getattr(self, name):
-                form = "JSONL, Parquet and the Hub" if is_conll else "CoNLL files"
+                form = "tables and the Hub" if is_conll else "CoNLL files"
                 raise TaskDataError(f"--options.{name} is for {form}", where, "leave it out")
 
     def label_names(self, examples: Sequence[TaggedSentence]) -> set[str]:
@@ -185,6 +195,11 @@ class Tagging(Task):
         kinds = dict.fromkeys(split_tag(label)[1] for label in self.labels)
         found = likeness_warnings(filter(None, kinds))
         odd = look_like_a_scheme(self.labels) if self.is_plain and self.scheme != "none" else []
+        if self.labels and all(map(str.isdecimal, self.labels)):
+            found.append(
+                "tags are numbers, and taken as plain; if they have names, give those from 0 on:"
+                " --options.tag_names O B-TYPE I-TYPE"
+            )
         if odd:
             found.append(
                 "tags are taken as plain, one for each word, but some look like those of a scheme:"
@@ -326,6 +341,7 @@ class Tagging(Task):
                 raise TaskDataError(
                     f"unknown label {tag!r}",
                     each.where_is(list(each.tags).index(tag)),
-                    f"the model knows {', '.join(self.labels)}",
+                    f"the model knows {', '.join(self.labels)}; training data without it need"
+                    " --options.labels with all of them",
                 ) from error
         return np.array(codes, dtype=np.int64)

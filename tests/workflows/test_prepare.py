@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,6 +207,19 @@ def test_invalid_utf8_is_replaced_and_counted(tmp_path, capsys, ray_cluster):
     assert code == 0
     assert read_index(tmp_path / "out").counts["invalid_utf8_characters_replaced"] == 2
     assert "invalid utf8 characters replaced" in out
+
+
+def test_words_that_are_too_long_are_warned_about_however_few_tokens_they_are():
+    counts = {"documents_read": 2, "characters_read": 1000, "documents_of_one_sentence": 0}
+    counts |= {"characters": 1000, "unknown_tokens": 50, "characters_of_words_too_long": 200}
+    entry = SimpleNamespace(num_documents=2, num_sentences=9, num_tokens=300)
+    index = SimpleNamespace(splits={"train": [entry]}, counts=counts, vocab_size=9, settings={})
+    (warning,) = [line for line in prepare.describe(index) if line.startswith("warning")]
+    assert "20.0% of the characters are in words of more than 100" in warning
+    assert "put spaces between words" in warning
+    counts["characters_of_words_too_long"] = 0
+    (warning,) = [line for line in prepare.describe(index) if line.startswith("warning")]
+    assert "16.7% of the tokens are unknown; raise --alphabet_coverage" in warning
 
 
 @pytest.mark.ray

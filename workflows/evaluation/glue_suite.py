@@ -4,6 +4,7 @@ A model is one of the task that its config.json names, whatever its folder is ca
 models of a task the one that does best on the dev set counts, as the paper chose its own.
 """
 
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from bert_core.predictor import Predictor, load_predictor
 from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import CONFIG_FIELD
 from bert_core.tasks.classification import Text
+from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.glue import GLUE
 from bert_core.tasks.tables import TaskDataError
 from workflows.evaluation.settings import EvaluateSettings
@@ -118,7 +120,10 @@ def read_dev_sets(folder: Path) -> dict[str, Sequence[Text]]:
         of_task = folders.get(column.task)
         if of_task is None or not any(of_task.glob(f"{column.split}.*")):
             continue
-        found[name], _ = answered_examples(GLUE[column.task], str(of_task), column.split)
+        task, split = GLUE[column.task], column.split
+        found[name], unanswered = answered_examples(task, str(of_task), split)
+        if unanswered:
+            print(f"left out of {name}: {tally_text(unanswered)}", file=sys.stderr)
     if not found:
         raise TaskDataError(
             "no dev set of a task of GLUE",

@@ -17,7 +17,7 @@ from bert_core.disk import file_sha256
 from bert_core.errors import UserError, nearest
 from bert_core.model_folder import CONFIG, load_model_folder, weight_files
 from bert_core.tasks.classification import Classification
-from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.encoded_rows import EncodedRows, tally_text
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
 from bert_core.tokenizer import tokenizer_hash
@@ -46,6 +46,20 @@ class TaskData:
     sha256: str
     test: Split | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def tally_lines(self) -> list[str]:
+        """What is not in the rows as it was in the files, a line for each split and reason."""
+        splits = {"train": self.train, "dev": self.dev, "test": self.test}
+        given = {name: split for name, split in splits.items() if split is not None}
+        return [
+            *(f"{name:8} {tally_text(split.rows.tally)}" for name, split in given.items()),
+            *(
+                f"lost     {reason}: {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
+                for split in given.values()
+                for reason, names in split.rows.lost.items()
+            ),
+        ]
 
 
 def located(data: str) -> str | Path:

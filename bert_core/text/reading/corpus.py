@@ -19,7 +19,9 @@ from bert_core.text.reading.records import read_dataset, read_jsonl, read_parque
 from bert_core.text.reading.sources import CorpusPart, damaged_file, open_part
 from bert_core.text.reading.wiki_markup import (
     clean_wiki_line,
+    doc_tag_end,
     is_doc_tag,
+    is_prologue,
     is_title,
     is_title_of,
 )
@@ -28,6 +30,8 @@ MAX_DOCUMENT_BYTES = 4 << 20
 """A longer document is cut at a line's end, so that no task ever holds more."""
 
 _MAX_LINE_BYTES = 1 << 20
+_MAX_TAG_LINES = 8
+_DOC_END, _DOC_ENDS = "</doc>", re.compile("(</doc>)", re.IGNORECASE)
 _RECORD = re.compile(r'\{\s?"[^"\\]{1,100}"\s?:')
 
 
@@ -89,10 +93,16 @@ def _read_text(
 
 
 def _first_line(stream: IO[bytes]) -> str:
-    """The first line that is not blank, at most 64 KiB of it; the stream is at its start again."""
+    """The first line that is not blank, at most 64 KiB of it; the stream is at its start again.
+
+    Or the first tag of a document, where nothing but a few tags of other kinds stands before it.
+    """
     head = stream.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
     stream.seek(0)
-    return head.split(b"\n", 1)[0].rstrip().decode("utf-8", "replace")
+    lines = [line.strip().decode("utf-8", "replace") for line in head.split(b"\n", 8)]
+    others = (line for line in lines if line and not (is_prologue(line) and not is_doc_tag(line)))
+    other = next(others, "")
+    return other if is_doc_tag(other) else lines[0]
 
 
 def _titled_documents(
@@ -121,11 +131,11 @@ def _tagged_documents(
     WikiExtractor repeats the title below the tag.
     """
     tag, below_tag = "", False
-    for offset, line in lines:
-        if is_doc_tag(line) or line == "</doc>":
+    for offset, line in _tags_apart(lines):
+        if is_doc_tag(line) or line == _DOC_END:
             if tag:
                 yield None
-            tag = line if line != "</doc>" and start <= offset < end else ""
+            tag = line if line != _DOC_END and start <= offset < end else ""
             below_tag = True
         elif not tag:
             if offset >= end:
@@ -138,6 +148,33 @@ def _tagged_documents(
             below_tag = False
     if tag:
         yield None
+
+
+def _tags_apart(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines, with each tag that begins or ends a document whole on a line of its own."""
+    for offset, line in lines:
+        for piece in _DOC_ENDS.split(line) if "</" in line else [line]:
+            text = piece.strip()
+            if is_doc_tag(text):
+                yield from _whole_tag(offset, text, lines)
+            elif text or not line:
+                yield offset, text.lower() if _DOC_ENDS.fullmatch(text) else text
+
+
+def _whole_tag(
+    offset: int, line: str, lines: Iterator[tuple[int, str]]
+) -> Iterator[tuple[int, str]]:
+    """The tag that a line begins with, to its end in one of the next lines, and what follows it."""
+    pieces = [(offset, line)]
+    while not (end := doc_tag_end(line)) and len(pieces) < _MAX_TAG_LINES:
+        pieces += [next(lines, (offset, ">"))]
+        line = " ".join(piece for _, piece in pieces)
+    if not end:
+        yield from pieces
+        return
+    yield offset, line[:end]
+    if line[end:].strip():
+        yield offset, line[end:].strip()
 
 
 def _blank_line_documents(

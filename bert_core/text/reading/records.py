@@ -44,6 +44,8 @@ def read_jsonl(
             dropped["invalid_json_lines"] += 1
             continue
         text = None
+        if isinstance(record, list) and record and isinstance(record[0], dict):
+            raise CorpusError("a list of records", part.path, "write one record a line")
         if isinstance(record, dict):
             names.update(record)
             text = record.get(text_column)

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 _TITLE = re.compile(r"=\s[^=](?:.*[^=])?\s=$")
-_DOC = re.compile(r"<doc\s+[a-z]{1,20}=")
+_DOC = re.compile(r"<doc(?:\s+[a-z][\w:.-]{0,30}\s?=|\s?>)", re.IGNORECASE)
+_PROLOGUE = re.compile(r"<(?:[?!][^<>]{0,300}|[A-Za-z]{1,20})>")
+_WHOLE_DOC = re.compile(r"""<doc(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.IGNORECASE)
 _MARKUP_SIGNS = re.compile(r"[<>\[{|}&]")
 _FUNCTIONS = (
     "babel|categorytree|coordinates|dateformat|default|expr|formatdate|if|ifeq|iferror|ifexist"
@@ -59,7 +61,9 @@ _SECTIONS = frozenset(
     bronnen|externe links|geschiedenis|zie ook|przypisy|linki zewnętrzne|zobacz też
     история|литература|примечания|см. также|ссылки
     参考文献|参见|外部链接|參考文獻|參見|外部連結|脚注
-    関連項目|外部リンク|概要|각주|같이 보기|외부 링크
+    参考资料|參考資料|注释|註釋|延伸阅读|延伸閱讀|相关条目|相關條目|外部連接
+    関連項目|外部リンク|概要|出典|注釈|関連文献|각주|같이 보기|외부 링크|참고 문헌|참고문헌
+    อ้างอิง|ดูเพิ่ม|แหล่งข้อมูลอื่น|เชิงอรรถ|المراجع|مراجع|انظر أيضا|وصلات خارجية|منابع|جستارهای وابسته
     """.replace("\n", "|")
     .replace("  ", "")
     .split("|")
@@ -73,14 +77,27 @@ def is_title(line: str) -> bool:
 
 
 def is_doc_tag(line: str) -> bool:
-    """Whether the line is `<doc id="…" url="…" title="…">`, with which WikiExtractor begins one."""
-    return line.startswith("<doc") and line.endswith(">") and _DOC.match(line) is not None
+    """Whether the line begins with `<doc id="…" url="…" title="…">`, as WikiExtractor writes it."""
+    return line[:4].lower() == "<doc" and _DOC.match(line) is not None
+
+
+def is_prologue(line: str) -> bool:
+    """Whether the line is what may stand before the first document's tag: `<?xml …>`, `<docs>`."""
+    return _PROLOGUE.fullmatch(line) is not None
+
+
+def doc_tag_end(line: str) -> int:
+    """The place after the tag that a line begins with; 0 where the tag has no end."""
+    whole = _WHOLE_DOC.match(line)
+    if whole is not None:
+        return whole.end()
+    return len(line) if line.endswith(">") else 0
 
 
 def is_title_of(line: str, doc_tag: str) -> bool:
     """Whether the line repeats the title that WikiExtractor's tag gives."""
-    titles = (f'title="{line}"', f"title='{line}'")
-    return any(title in tag for tag in (doc_tag, _unescape(doc_tag)) for title in titles)
+    titles = (f'title="{line}"'.lower(), f"title='{line}'".lower())
+    return any(title in tag.lower() for tag in (doc_tag, _unescape(doc_tag)) for title in titles)
 
 
 def is_wiki_record(record: Mapping[str, Any]) -> bool:

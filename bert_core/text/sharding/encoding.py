@@ -15,6 +15,8 @@ from tokenizers import Tokenizer
 from bert_core.tokenizer import SPECIAL_TOKENS, special_token_ids
 
 _BATCH_CHARACTERS = 1 << 21
+_LONGEST_WORD = 100
+"""Characters of a word that WordPiece cuts into pieces; a longer one is unknown as a whole."""
 _DELETED_BY_CLEANING = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 """What regular expressions take for white space and BERT's normaliser deletes: words grow."""
 _WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]|\n")
@@ -23,6 +25,9 @@ _WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]|\n")
 
 class SentenceEncoder:
     """Gives the ids that `tokenizer.encode` gives, without special tokens.
+
+    `unknown_characters` counts those of words that are unknown because they are too long, such as
+    clauses of Thai, which has no spaces between words; they are few tokens, however much text.
 
     A text's own "[MASK]" and the like are plain text here: the ids of special tokens come from
     the rows alone. `max_cached_words` bounds the memory, at about 250 bytes a word.
@@ -40,6 +45,8 @@ class SentenceEncoder:
         self._end = special.pad  # no text is encoded to [PAD]
         self._max_cached_words = max_cached_words
         self._cache: dict[str, bytes] = {}
+        self._unknown: set[str] = set()
+        self.unknown_characters = 0
 
     def encode(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Encodes sentences, none of which holds a line break.
@@ -63,6 +70,8 @@ class SentenceEncoder:
         text = _DELETED_BY_CLEANING.sub("", "\n".join([*sentences, ""]))
         words = _WORDS.findall(text)
         self._learn(set(words))
+        if self._unknown:
+            self.unknown_characters += sum(len(word) for word in words if word in self._unknown)
         stream = b"".join(map(self._cache.__getitem__, words))
         marked = np.frombuffer(stream, dtype=self._dtype)
         is_end = marked == self._end
@@ -72,19 +81,25 @@ class SentenceEncoder:
 
     def _learn(self, words: set[str]) -> None:
         if len(self._cache) + len(words) > self._max_cached_words:
-            self._cache = {}
+            self._cache, self._unknown = {}, set()
         unseen = list(words.difference(self._cache))
         if not unseen:
             return
         encoding = self._tokenizer.encode_batch(
             [unseen], is_pretokenized=True, add_special_tokens=False
         )[0]
-        ids = np.array(encoding.ids, dtype=self._dtype).tobytes()
+        tokens = np.array(encoding.ids, dtype=self._dtype)
+        ids = tokens.tobytes()
         of_word = np.array(encoding.word_ids, dtype=np.int64)
         bounds = np.searchsorted(of_word, np.arange(len(unseen) + 1))
         ends = (bounds * self._dtype.itemsize).tolist()
         for index, word in enumerate(unseen):
             self._cache[word] = ids[ends[index] : ends[index + 1]]
+            some = (
+                encoding.ids[bounds[index] : bounds[index + 1]] if len(word) > _LONGEST_WORD else []
+            )
+            if self.unknown_id in some and len(some) * 10 < len(word):
+                self._unknown.add(word)
         self._cache["\n"] = np.array([self._end], dtype=self._dtype).tobytes()
 
 

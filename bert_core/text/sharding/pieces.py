@@ -162,7 +162,10 @@ def _encode_documents(
         found = split_sentences(document, language)
         sentences += found
         sizes.append(len(found))
+    before = encoder.unknown_characters
     tokens, lengths = encoder.encode(sentences)
+    if encoder.unknown_characters > before:
+        counts["characters_of_words_too_long"] += encoder.unknown_characters - before
     document_of = np.repeat(np.arange(len(documents)), sizes)[lengths > 0]
     per_document = np.bincount(document_of, minlength=len(documents))
     counts["sentences_without_token"] += int((lengths == 0).sum())

@@ -400,3 +400,25 @@ def test_a_label_is_no_list_and_no_mapping(tmp_path, label):
     path.write_text(f'{{"text": "b", "label": {label}}}\n')
     with pytest.raises(TaskDataError, match="no label, .*train.jsonl:1"):
         Classification().examples(path, "train")
+
+
+@pytest.mark.parametrize("rows", [["[0, 1, 1]", "[1, 0, 0]"], ["0,1", "1,0"], ["[True, False]"]])
+def test_a_list_of_0_and_1_for_each_label_is_refused(tmp_path, rows):
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\n" + "".join(f'a,"{row}"\n' for row in rows))
+    with pytest.raises(TaskDataError, match=r"list of 0 and 1, .*train.csv:2 .*names of the label"):
+        Classification(kind="multiple").examples(path, "train")
+    path.write_text('text,label\na,"0,1"\nb,1\nc,\n')
+    found = Classification(kind="multiple").examples(path, "train")
+    assert [each.answer for each in found] == [("0", "1"), ("1",), ()]
+
+
+def test_labels_of_bytes_and_empty_lines_below_a_table(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": ["a"], "label": [b"x"]}), tmp_path / "train.parquet")
+    (found,) = Classification().examples(tmp_path / "train.parquet", "train")
+    assert found.answer == "x"
+    (tmp_path / "dev.csv").write_text("text,label\na,x\n,\n,\n")
+    assert len(Classification().examples(tmp_path / "dev.csv", "dev")) == 1

@@ -252,3 +252,19 @@ def test_conll_2003_has_as_many_sentences_and_entities_as_published(
     assert sum(tag.startswith("B-") for each in sentences for tag in each.tags) == num_entities
     assert len({each.document for each in sentences}) == num_documents
     assert {each.scheme for each in sentences} == {"iob2"}
+
+
+def test_words_in_quotes_of_csv_are_refused(tmp_path):
+    path = tmp_path / "dev.tsv"
+    path.write_text('""""\tO\nAda\tB-PER\n')
+    with pytest.raises(TaskDataError, match=r"CSV's quotes.*dev.tsv:1 .*QUOTE_NONE"):
+        read_conll(path, WordColumns("0", "-1"))
+    path.write_text('""""\tO\n"\tO\n')
+    assert read_conll(path, WordColumns("0", "-1"))[0].words == ['""""', '"']
+
+
+def test_comments_of_conll_u_are_left_out_without_a_word(conll):
+    text = "# text = a # b\n# id 1\n1\ta\tX\n2\t#\tY\n\n# id 2\n1\tb\tX\n"
+    found = conll(text, WordColumns("1", "-1"))
+    assert [each.words for each in found] == [["a", "#"], ["b"]]
+    assert [each.words for each in conll("# X\na Y\n")] == [["#", "a"]], "a word between spaces"

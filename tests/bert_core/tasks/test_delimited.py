@@ -116,3 +116,32 @@ def test_a_cell_is_as_long_as_it_is_and_the_limit_of_others_stays(tmp_path):
     assert next(reader).values == {"text": long, "label": "1"}
     assert csv.field_size_limit() == before, "while another reads"
     assert [each.values["label"] for each in reader] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options"),
+    [
+        (['"text"\t"label"', '"a"\t1'], {}),
+        (['"text"\tlabel', "a\t1"], {}),
+        (["text\tlabel", '"She said ""no"""\t1', "b\t0"], {}),
+        (["text\tlabel", '"a"\t1', '"b"\t0'], {}),
+        (['"a"\t1', '"b"\t0'], {"header": False}),
+        (["text\tlabel", '"a\tb"\t1'], {}),
+        (["text\tlabel", '"a', 'b"\t1'], {}),
+    ],
+)
+def test_tsv_whose_quotes_enclose_cells_is_sent_to_csv(tmp_path, lines, options):
+    with pytest.raises(TaskDataError, match=r"a.tsv:\d.*call the file .csv, which tabs may divide"):
+        rows(tmp_path / "a.tsv", *lines, **options)
+    found = rows(tmp_path / "a.csv", *lines, **options)
+    assert found and not any(value.startswith('"') for _, value in found), "the remedy helps"
+
+
+def test_tsv_whose_quotes_may_enclose_cells_is_told(tmp_path, caplog):
+    quoted = ["text\tlabel", '"Yes, sir"\t1', "no\t0"]
+    assert rows(tmp_path / "a.tsv", *quoted)[0] == (2, '"Yes, sir"|1')
+    assert '1 cells in quotes, as "Yes, sir"' in caplog.text and "a.tsv:2" in caplog.text
+    caplog.clear()
+    spoken = ["text\tlabel", '"Yes"\t1', '"No," she said\t0', 'an 8" disk\t0', '" "" "\t1']
+    assert len(rows(tmp_path / "b.tsv", *spoken)) == 4
+    assert not caplog.text, "quotes elsewhere are no marks of CSV"

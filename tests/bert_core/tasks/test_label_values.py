@@ -2,9 +2,11 @@
 
 import pytest
 
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.label_values import (
     as_known,
     class_warnings,
+    divided_warnings,
     label_of,
     likeness_warnings,
     not_labels,
@@ -111,3 +113,30 @@ def test_no_agreement_is_known_beside_the_letters_of_entailment():
     assert not_labels({"n", "-"}) == set()
     (warning,) = class_warnings(["good", "bad", "-"])
     assert "'-'" in warning and "--options.drop_labels=-" in warning
+
+
+@pytest.mark.parametrize(
+    ("labels", "multiple", "expected"),
+    [
+        (["x|y", "z"], True, ["x|y"]),
+        (["x", "y;x"], True, ["y;x"]),
+        (["x", "y", "x y", "x / y"], True, ["x y", "x / y"]),
+        (["new york", "and/or", "x"], True, []),
+        (["x", "y", "x,y", "y | x"], False, ["x,y", "y | x"]),
+        (["x", "y", "x y", "x/y", "a,b", "a|b"], False, []),
+    ],
+)
+def test_labels_that_may_be_several_are_told(labels, multiple, expected):
+    found = divided_warnings(labels, multiple=multiple)
+    assert found == [each for each in found if ", ".join(map(repr, expected)) in each]
+    assert len(found) == bool(expected)
+    task = Classification(kind="multiple" if multiple else "single", labels=labels)
+    assert task.label_warnings() == found
+
+
+@pytest.mark.parametrize("labels", [['"x"', '"y"'], ["'x'", "'y'"], ["\u201cx\u201d"]])
+def test_labels_in_quotes_are_told(labels):
+    (told,) = Classification(labels=labels).label_warnings()
+    assert "in quotes" in told and labels[0] in told
+    assert Classification(labels=[*labels, "z"]).label_warnings() == []
+    assert Classification(labels=['"', "''z"]).label_warnings() == []

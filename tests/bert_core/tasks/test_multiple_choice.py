@@ -312,3 +312,47 @@ def test_the_text_of_a_choice_may_be_the_key_with_words_before_it(tmp_path):
     path.write_text(json.dumps(record))
     (found,) = MultipleChoice(start_column="start").examples(path, "dev")
     assert (found.answer, found.choices) == (1, ("He walks", "He runs"))
+
+
+ARC = {"text": ["cat", "dog", "fox"], "label": ["A", "B", "C"]}
+NUMBERED_ARC = {"text": ["cat", "dog", "fox"], "label": ["1", "2", "3"]}
+LISTED = [{"label": name, "text": text} for name, text in zip("ABC", ARC["text"], strict=True)]
+MEDICAL = dict(zip("ABC", ARC["text"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("rows", "answers"),
+    [
+        ([(ARC, "B"), (NUMBERED_ARC, "3"), (NUMBERED_ARC, "1"), (ARC, None)], [1, 2, 0, None]),
+        ([(ARC, "(B)"), (ARC, "c."), (ARC, "a)")], [1, 2, 0]),
+        ([(LISTED, "B"), (LISTED[::-1], "A")], [1, 2]),
+        ([(MEDICAL, "C"), (MEDICAL, "dog")], [2, 1]),
+        ([({**ARC, "label": [3, 2, 1]}, 1), ({**ARC, "label": [3, 2, 1]}, 3)], [2, 0]),
+        ([(ARC["text"], "B."), (ARC["text"], "[c]")], [1, 2]),
+        ([(str(ARC["text"]), "0"), (json.dumps(ARC["text"]), "2")], [0, 2]),
+        ([(str(ARC), "B"), (json.dumps(LISTED), "C")], [1, 2]),
+    ],
+)
+def test_choices_as_published_sets_list_them(tmp_path, rows, answers):
+    records = [{"context": "c", "choices": choices, "label": key} for choices, key in rows]
+    found = MultipleChoice().examples(lines(tmp_path / "dev.jsonl", *records), "dev")
+    assert [each.answer for each in found] == answers
+    assert {*found[0].choices} == {"cat", "dog", "fox"}
+
+
+@pytest.mark.parametrize("key", ["D", "4", "(D)"])
+def test_a_key_that_no_choice_of_the_record_is_called_is_refused(tmp_path, key):
+    path = lines(tmp_path / "dev.jsonl", {"context": "c", "choices": ARC, "label": key})
+    with pytest.raises(TaskDataError, match=r"unknown label.*dev.jsonl:1"):
+        MultipleChoice().examples(path, "dev")
+
+
+def test_a_field_within_a_column_is_named_with_a_point(tmp_path):
+    record = {"id": "1", "question": {"stem": "Who barks?", "choices": LISTED}, "answerKey": "B"}
+    path = lines(tmp_path / "dev.jsonl", record)
+    columns = {"choice_columns": ("question.choices",), "label_column": "answerKey"}
+    task = MultipleChoice(context_column="question.stem", **columns)
+    assert task.examples(path, "dev")[0].answer == 1
+    remedy = r"dev.jsonl:1 .name a field of it, question.stem or question.choices"
+    with pytest.raises(TaskDataError, match=remedy):
+        MultipleChoice(context_column="question", **columns).examples(path, "dev")

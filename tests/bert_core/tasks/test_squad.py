@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question, read_squad, read_squad_table
 from bert_core.tasks.tables import Record, TaskDataError
 
@@ -172,6 +173,72 @@ def test_answers_as_people_write_them(write, answers, impossible, expected):
     assert [each.answers for each in (*of_json, *of_table)] == [expected, expected]
 
 
+SPANS = {"text": "Ada", "char_spans": [[0, 2]], "token_spans": [[0, 0]]}
+SPANS_ON_HUB = {"text": ["Ada"], "char_spans": [{"start": [0], "end": [2]}]}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"answer": {"text": "Ada", "answer_start": 0}}, ADA),
+        ({"answer": [{"text": "Ada", "answer_start": 0}]}, ADA),
+        ({"answer": "Ada", "answer_start": "0"}, ADA),
+        ({"answer_text": "Ada", "answer_start": 0.0}, ADA),
+        ({"answer_text": "", "answer_start": None, "is_impossible": True}, NOTHING),
+        ({"answer": "", "answer_start": -1}, NOTHING),
+        ({"answer": None}, None),
+        ({"answers": ["Ada"], "detected_answers": [SPANS]}, ADA),
+        ({"answers": ["Ada"], "detected_answers": SPANS_ON_HUB}, ADA),
+        ({"answers": "{'text': ['Ada'], 'answer_start': [0]}"}, ADA),
+        ({"answers": '{"text": ["Ada"], "answer_start": [0]}'}, ADA),
+        ({"answers": "[{'text': 'Ada', 'answer_start': 0}]"}, ADA),
+        ({"answers": "{'text': [], 'answer_start': []}"}, NOTHING),
+        ({"answers": ""}, None),
+    ],
+)
+def test_answers_as_other_sets_have_them(write, values, expected):
+    of_json = read_squad(write(squad(record(**values))))
+    of_table = read_squad_table([row(**{"answers": None, **values})])
+    assert [each.answers for each in (*of_json, *of_table)] == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"answer": "Ada"}, "no answer_start"),
+        ({"answer": True}, "no answers"),
+        ({"answers": ["Ada"], "detected_answers": []}, "no text"),
+        ({"answers": ["Ada"], "detected_answers": [{"text": "Ada"}]}, "no answer_start"),
+        ({"answers": "{'text': array(['Ada'], dtype=object)}"}, "no answers"),
+    ],
+)
+def test_answers_without_a_place_are_refused(write, values, said):
+    for read in (
+        lambda: read_squad(write(squad(record(**values)))),
+        lambda: read_squad_table([row(**{"answers": None, **values})]),
+    ):
+        with pytest.raises(TaskDataError, match=said):
+            read()
+
+
+@pytest.mark.parametrize("name", ["dev.jsonl.gz", "dev.jsonl"])
+def test_lines_of_mrqa_are_paragraphs_after_a_header(write, name):
+    question = {"qid": "x1", "question": "Who?", "answers": ["Ada"], "detected_answers": [SPANS]}
+    lines = [{"header": {"dataset": "SQuAD"}}, {"context": "Ada wrote.", "qas": [question]}]
+    path = write("\n".join(map(json.dumps, lines)), name)
+    for source in (path, path.parent):
+        (found,) = QuestionAnswering().examples(source, "dev")
+        assert (found.id, found.context, found.answers) == ("x1", "Ada wrote.", ADA)
+
+
+def test_questions_of_a_csv_file(write):
+    path = write(
+        "id,context,question,answer_text,answer_start\n7,Ada wrote.,Who?,Ada,0\n", "dev.csv"
+    )
+    (found,) = QuestionAnswering().examples(path.parent, "dev")
+    assert (found.id, found.answers, found.where) == ("7", ADA, f"{path}:2")
+
+
 def test_ids_may_be_numbers_or_missing_and_titles_too(write):
     ids = [7, 3.0, 2**62 + 1, "07", None]
     wanted = ["7", "3", str(2**62 + 1), "07", "4"]
@@ -189,6 +256,8 @@ def test_questions_that_each_have_their_context(write):
         record(context="Ada wrote.", title="Ada", answers=answered),
         record(id=2, context="Ada wrote.", answers=[{"text": "Ada", "answer_start": 0}]),
     ]
+    (only,) = read_squad(write(records[0]))
+    assert only.answers == ADA, "a file of one line"
     paragraphs = [{"context": "Ada wrote.", "qas": [record(answers=[], is_impossible=True)]}]
     lines = "\n".join(map(json.dumps, records))
     for content in ({"data": records}, records, lines):

@@ -15,6 +15,7 @@ from bert_core.tasks.squad_metrics import (
     normalize_answer,
     squad_metrics,
     squad_v2_metrics,
+    tuned_threshold,
 )
 
 
@@ -304,3 +305,22 @@ def test_a_kind_that_does_not_occur_has_no_metric():
     only = squad_v2_metrics([""], ["x"], np.zeros(1), [[]])
     assert only["no_answer_f1"] == only["f1"] == 1.0
     assert "has_answer_f1" not in only
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_tuned_threshold_reaches_the_best_that_any_threshold_does(seed):
+    """All unanswerable, none, one question, and equal null scores are among them."""
+    random = np.random.default_rng(seed)
+    num = int(random.integers(1, 9))
+    golds = [["x"] if each else [] for each in random.random(num) < random.choice([0, 0.5, 1])]
+    texts = random.choice(["x", "x", "y", ""], num).tolist()
+    null_scores = random.choice([-1.5, 0.25, 2.0**60], num)
+
+    def f1_at(threshold):
+        decided = [
+            "" if null > threshold else text for text, null in zip(texts, null_scores, strict=True)
+        ]
+        return squad_v2_metrics(decided, texts, null_scores, golds)["f1"]
+
+    reachable = max(map(f1_at, [*null_scores, -1e9, 1e300]))
+    assert f1_at(tuned_threshold(texts, null_scores, golds)) == pytest.approx(reachable)

@@ -3,7 +3,14 @@ import json
 
 import pytest
 
-from bert_core.tasks.tables import TaskDataError, column, read_table, split_file
+from bert_core.tasks.tables import (
+    OTHER_SUFFIXES,
+    TABLE_SUFFIXES,
+    TaskDataError,
+    column,
+    read_table,
+    split_file,
+)
 
 
 def test_quotes_are_letters_in_tsv_and_marks_in_csv(tmp_path):
@@ -139,3 +146,55 @@ def test_classes_that_have_no_name_are_refused(tmp_path):
     assert next(records).values == {"label": "yes"}
     with pytest.raises(TaskDataError, match="class 2: .*ClassLabel.parquet, row 1 .*there are 2"):
         next(records)
+
+
+@pytest.mark.parametrize("name", ["train.json", "train.jsonl"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"a": 1}, {"a": "x"}]',
+        '\ufeff[\n {"a": 1},\n {"a": "x"}\n]\n\n',
+        '{"a": 1}\r\n\r\n{"a": "x"}\r\n',
+    ],
+)
+def test_json_is_a_list_or_an_object_a_line(tmp_path, name, text):
+    (tmp_path / name).write_bytes(text.encode())
+    found = list(read_table(split_file(tmp_path, "train", TABLE_SUFFIXES, OTHER_SUFFIXES)))
+    assert [each.values for each in found] == [{"a": 1}, {"a": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('[{"a": 1},\n {"a": 2}', "not JSON: .*a.json:2"),
+        ('[{"a": 1}, 3]', "not a JSON object: .*a.json, record 1"),
+        ('[{"a": 1, "a": 2}]', "two columns called 'a': .*a.json"),
+        ('[{"a": "\\ud83d"}]', "half a surrogate pair.*record 0"),
+        ("[" * 100_000, "not JSON: .*a.json"),
+        ('{\n "a": 1\n}', "not JSON: .*a.json:1 .*one object a line, or all in one list"),
+    ],
+)
+def test_damaged_json_lists_are_refused(tmp_path, text, match):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(TaskDataError, match=match):
+        list(read_table(tmp_path / "a.json"))
+
+
+def test_compressed_tables_are_to_be_unpacked(tmp_path):
+    (tmp_path / "train.csv.gz").write_bytes(b"")
+    for place in (tmp_path, tmp_path / "train.csv.gz"):
+        with pytest.raises(TaskDataError, match=r"compressed.*train.csv.gz .unpack it"):
+            split_file(place, "train", TABLE_SUFFIXES)
+    (tmp_path / "dev.json.gz").write_bytes(b"")
+    with pytest.raises(TaskDataError, match="dev.json.gz"):
+        split_file(tmp_path, "dev", TABLE_SUFFIXES, OTHER_SUFFIXES)
+    assert split_file(tmp_path, "dev", (".json", ".json.gz")).name == "dev.json.gz"
+
+
+def test_rarer_endings_count_where_there_are_no_others(tmp_path):
+    (tmp_path / "train.json").write_bytes(b"")
+    found = split_file(tmp_path, "train", TABLE_SUFFIXES, OTHER_SUFFIXES)
+    assert found.name == "train.json"
+    (tmp_path / "train.tsv").write_bytes(b"")
+    found = split_file(tmp_path, "train", TABLE_SUFFIXES, OTHER_SUFFIXES)
+    assert found.name == "train.tsv"

@@ -433,3 +433,14 @@ def test_tags_of_entities_may_be_taken_as_they_are(tmp_path, tokenizer):
     predictions = task.decode(outputs_for(task, rows, found, [0.9, 0.9]), rows, sentences)
     assert predictions[0]["tags"] == found
     assert task.metrics(predictions, sentences) == {"accuracy": 0.5}
+
+
+def test_numbers_where_names_or_words_are_meant_are_told(tmp_path):
+    (told,) = Tagging(labels=("0", "3", "12")).label_warnings()
+    assert "--options.tag_names" in told
+    path = tmp_path / "train.tsv"
+    path.write_text("1\tAda\tB-PER\tO\n\n1\tLondon\tB-LOC\tO\n")
+    with pytest.raises(TaskDataError, match=r"column 0 is a number.*--options.word_column 1"):
+        Tagging().examples(path, "train")
+    found = Tagging(word_column="1", tag_column="2").examples(path, "train")
+    assert [each.tags for each in found] == [["B-PER"], ["B-LOC"]]

@@ -81,3 +81,49 @@ def test_columns_go_by_the_name_of_the_conll_file_too():
         WordColumns("token", "ner"),
     )
     assert (sentence.words, sentence.tags) == (["a"], ["O"])
+
+
+KAGGLE = 'Sentence #,Word,POS,Tag\nSentence: 1,London,NNP,B-geo\n,"a, b",X,O\n'
+
+
+@pytest.mark.parametrize("columns", [FIRST_AND_LAST, WordColumns("Word", "Tag")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        KAGGLE + "Sentence: 2,NA,X,O\n",
+        KAGGLE.replace("\n,", "\nSentence: 1,") + "Sentence: 2,NA,X,O\n",
+        KAGGLE.replace("Sentence #", "sentence_id") + "Sentence: 2,NA,X,O\n,None,X,\n",
+    ],
+)
+def test_csv_with_a_word_in_each_line(tmp_path, columns, text):
+    (tmp_path / "train.csv").write_text(text)
+    first, second = read_word_lists(read_table(tmp_path / "train.csv"), columns)
+    assert (first.words, first.tags) == (["London", "a, b"], ["B-geo", "O"])
+    assert first.where.endswith("train.csv:2") and second.where.endswith("train.csv:4")
+    assert second.words == (["NA", "None"] if "None" in text else ["NA"])
+    assert first.columns["POS"] == ["NNP", "X"]
+
+
+def test_csv_of_lists_as_pandas_writes_them(tmp_path):
+    (tmp_path / "a.csv").write_text("tokens,ner_tags\n\"['EU', 'x']\",\"[1, 0]\"\n")
+    named = WordColumns("0", "-1", tag_names=("O", "B-ORG"))
+    (sentence,) = read_word_lists(read_table(tmp_path / "a.csv"), named)
+    assert (sentence.words, sentence.tags) == (["EU", "x"], ["B-ORG", "O"])
+    (tmp_path / "a.csv").write_text("sent_id,word,tag\n1,EU,1\n1,x,0\n")
+    (sentence,) = read_word_lists(read_table(tmp_path / "a.csv"), named)
+    assert (sentence.words, sentence.tags) == (["EU", "x"], ["B-ORG", "O"])
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("word,tag\nEU,O\n", r"which sentence a word is of.*a.csv:2: word, tag .*sentence_id"),
+        ("tokens,tags\n['a' 'b'],['O' 'O']\n", "no column of lists"),
+        ("sent_id,word,tag\n1,,O\n", "no text in column word.*a.csv:2"),
+        ("sent_id,word,tag\n1,x,7\n", "no name for the tag 7"),
+    ],
+)
+def test_csv_that_has_no_sentences_is_refused(tmp_path, text, match):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(TaskDataError, match=match):
+        read_word_lists(read_table(tmp_path / "a.csv"), WordColumns("0", "-1", tag_names=("O",)))

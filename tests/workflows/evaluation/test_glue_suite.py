@@ -178,6 +178,13 @@ def test_what_is_truncated_is_told(glue, write_model, write_data, tmp_path):
     assert ours(written)["figures"]["mrpc"]["num_truncated"] == 2
 
 
+def test_what_has_no_label_is_told(glue, write_model, write_data):
+    write_model("short", "mrpc", "1")
+    write_data("MRPC", "1", "", "0", "1")
+    code, printed, _ = glue()
+    assert code == 0 and "left out of mrpc: 1 without a label" in printed
+
+
 def test_models_are_found_by_what_they_say_of_themselves(write_model, encoder, tmp_path):
     root = tmp_path / "models"
     kept = [write_model("CoLA", "sst2", "1"), write_model("run/model", "sst2", "1")]

@@ -91,6 +91,16 @@ CHOICES = {
     "choices": st.just(["ba", "monu"]),
     "label": ANSWERS["choice"],
 }
+LABELLED_CHOICES = {
+    "context": TEXT,
+    "choices": st.sampled_from([{"text": ["ba", "monu"], "label": ["A", "B"]}] * 3),
+    "label": st.sampled_from(["A", "(B)"]),
+}
+WORD_A_LINE = {
+    "sent_id": st.sampled_from(["1", "2", ""]),
+    "word": st.sampled_from(["ba", "keli"]),
+    "tag": st.sampled_from(["O", "B-PER"]),
+}
 HEADERLESS = "--no-options.header --options.text_column 0 --options.label_column 1"
 
 CASES = {
@@ -99,15 +109,17 @@ CASES = {
     "classification --options.kind multiple": ("tsv jsonl parquet", of_text("multiple")),
     "classification --options.kind regression": ("tsv jsonl parquet", of_text("regression")),
     f"classification {HEADERLESS}": ("tsv csv", of_text("classification")),
-    "multiple_choice": ("jsonl parquet", CHOICES),
+    "multiple_choice": ("jsonl parquet csv", CHOICES),
+    "multiple_choice --options.choice_columns choices": ("jsonl csv", LABELLED_CHOICES),
     "multiple_choice --options.choice_columns pair,text": (
         "csv jsonl",
         {"context": TEXT, **of_text("name")},
     ),
-    "ner --options.word_column tokens --options.tag_column ner_tags": ("jsonl parquet", TAGGED),
+    "ner --options.word_column tokens --options.tag_column ner_tags": ("jsonl parquet csv", TAGGED),
+    "ner --options.tag_column tag": ("csv", WORD_A_LINE),
     "ner": ("txt", TAGGED),
     "ner --options.scheme none": ("conll", TAGGED),
-    "squad": ("json jsonl parquet", QUESTION),
+    "squad": ("json jsonl parquet csv", QUESTION),
     "squad_v2": ("json jsonl", QUESTION),
 }
 OF_ENDINGS = [(task, ending) for task, (endings, _) in CASES.items() for ending in endings.split()]

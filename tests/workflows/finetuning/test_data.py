@@ -3,12 +3,15 @@ import json
 import pytest
 from finetuning_runs import arguments, write_encoder, write_tagged, write_task
 from safetensors.torch import load_file, save_file
+from sweep_runs import sweep_settings
 
 from bert_core.errors import UserError
 from bert_core.tokenizer import load_tokenizer
-from workflows.finetune import parse, read_inputs
+from workflows.finetune import announce, opened_job, parse, read_inputs
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.storage import open_storage
+from workflows.sweeps.sweep import opened_sweep
+from workflows.tune import announce as announce_sweep
 
 
 @pytest.fixture
@@ -96,6 +99,24 @@ def test_examples_without_an_answer_are_left_out_and_counted(storage):
         assert len(split.examples) == split.rows.num_items == count
         assert all(each.answer in ("up", "down") for each in split.examples)
         assert split.rows.tally["without a label"] == count
+
+
+def test_every_split_is_tallied_by_the_same_lines_in_finetune_and_tune(storage, capsys):
+    for split in ("train", "dev"):
+        keep_labels(storage / "data" / f"{split}.tsv", lambda number: number % 2)
+    test = {"test": str(storage / "data" / "dev.tsv")}
+    data = read_task_data(parse(arguments(storage, **test)), load_tokenizer(storage / "encoder"))
+    counts = {"train": 45, "dev": 20, "test": 20}
+    expected = [f"{name:8} 0 examples truncated, {n} without a label" for name, n in counts.items()]
+    assert data.tally_lines == expected
+    place = open_storage(str(storage))
+    with opened_job(parse(arguments(storage, **test)), place) as job:
+        announce(job)
+    with opened_sweep(sweep_settings(storage), place) as sweep:
+        announce_sweep(sweep)
+    printed = capsys.readouterr().out
+    assert "\n".join(expected) in printed and printed.count(expected[0]) == 2
+    assert printed.count(expected[1]) == 2
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])

@@ -160,3 +160,39 @@ def test_lines_that_end_in_a_carriage_return_alone(tmp_path, read, compressed):
     name = "a.txt.gz" if compressed else "a.txt"
     path = write_file(tmp_path / name, gzip.compress(content) if compressed else content)
     assert read(path)[0] == ["Eins.\nZwö.", "Drei."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<DOC ID="1" URL="u" TITLE="A">\nA\nOne.\n</DOC>\n<DOC ID="2" TITLE="B">\nTwo.\n</DOC>\n',
+        '<doc id="1"\nurl="u" title="A">\nA\n\nOne.\n</doc>\n<doc\tid="2">\nTwo.\n</doc>\n',
+        '<doc id="1" title="A > B">One.</doc>\n<doc id="2" title=\'"B"\'>\nTwo.</doc>',
+        '<doc id="1" title="5" disk">\nOne.\n</doc>\n<doc id = "2"\n\n\ntitle="B"\n>\nTwo.\n</doc>',
+        "<DOC>\nOne.\n</DOC>\n<DOC>\nTwo.\n</DOC>\n",
+        '<doc id="1"><p>One.</p></doc><doc id="2"><p>Two.</p></doc>\n',
+        '<?xml version="1.0"?>\n<all>\n<doc x:id="1">\nOne.\n</doc>\n<doc id="2">Two.</doc></all>',
+        '<doc id="1"\n title="A',
+    ],
+)
+def test_tags_of_documents_in_other_writing(tmp_path, read, text):
+    documents, _ = read(write_file(tmp_path / "a.txt", text))
+    assert documents == (["One.", "Two."] if "Two" in text else [])
+
+
+def test_parts_of_a_file_with_tags_over_two_lines_give_each_document_once(
+    tmp_path, monkeypatch, read
+):
+    path = write_file(
+        tmp_path / "a.txt",
+        "".join(f'<DOC id="{n}"\ntitle="t{n}">\nword {n}\n</DOC>\n' for n in range(20)),
+    )
+    for part_bytes in (1, 7, 30, 64):
+        monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
+        assert read(path)[0] == [f"word {n}" for n in range(20)]
+
+
+def test_a_list_of_records_in_one_line_is_refused(tmp_path, read):
+    path = write_file(tmp_path / "a.jsonl", '[{"text": "a"}, {"text": "b"}]')
+    with pytest.raises(CorpusError, match=r"a list of records: .*a.jsonl .write one record a line"):
+        read(path)

@@ -91,3 +91,14 @@ def test_no_line_takes_more_than_linear_time(begin, repeated):
     is_title(line)
     is_doc_tag(line)
     assert time.process_time() - started < 5  # 0.2 s; the quadratic ones would take hours
+
+
+@pytest.mark.parametrize(
+    "heading",
+    ["脚注", "出典", "参考资料", "參考資料", "참고 문헌", "อ้างอิง", "ดูเพิ่ม", "المراجع", "Примечания"],
+)
+def test_names_of_sections_in_other_scripts_are_headings(heading):
+    dropped = Counter()
+    assert clean_wiki_line(heading, dropped) == "" and dropped["heading_lines"] == 1
+    text = f"{heading} 東京"
+    assert clean_wiki_line(text, dropped) == text

@@ -98,3 +98,16 @@ def test_an_added_word_is_respected():
     tokenizer = wordpiece_tokenizer(vocabulary, lowercase=True)
     tokenizer.add_tokens(["new york"])
     assert split(*SentenceEncoder(tokenizer, "uint16").encode(["new york", "new"])) == [[7], [5]]
+
+
+def test_characters_of_words_that_are_too_long_are_counted():
+    clause, rest = "กรุงเทพมหานครเป็นเมืองหลวง" * 5, "เป็น เมือง"
+    tokenizer = train_wordpiece([rest, "漢字" * 30] * 5, 60, lowercase=True)
+    for most in (400_000, 1):
+        encoder = SentenceEncoder(tokenizer, np.uint16, max_cached_words=most)
+        tokens, lengths = encoder.encode([clause, f"{rest} {clause}", "漢字" * 80])
+        assert encoder.unknown_characters == 2 * len(clause)
+        ids = plain_encode(tokenizer, [clause, f"{rest} {clause}", "漢字" * 80])
+        assert split(tokens, lengths) == ids
+        encoder.encode([rest, "漢字" * 80, "☃" * 20])
+        assert encoder.unknown_characters == 2 * len(clause)
