@@ -6,6 +6,7 @@ Precedence and defaults are those of `transformers` 5 for a BERT model.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -164,6 +165,13 @@ def read_transformer_settings(folder: Path) -> dict[str, Any]:
     if not os.path.lexists(folder / MODULES):
         return {}
     return read_json_object(folder / TRANSFORMER_SETTINGS, is_optional=True)
+
+
+def rewriting(folder: Path) -> str:
+    """The remedy for older folders of sentence-transformers, whose encoder has one of its own."""
+    code = "from sentence_transformers import SentenceTransformer as S; "
+    code += f"S({str(folder)!r}).save({f'{folder}-rewritten'!r})"
+    return f"rewrite it with a newer sentence-transformers: python -c {quote(code)}"
 
 
 def _splits_as_bert(tokenizer_class: str) -> bool:

@@ -26,6 +26,7 @@ from bert_core.tokenizer_settings import (
     TRANSFORMER_SETTINGS,
     longest_row,
     read_transformer_settings,
+    rewriting,
 )
 
 _SETTINGS = "config_sentence_transformers.json"
@@ -167,8 +168,12 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
         name = kind.rpartition(".")[2]
         part = str(module.get("path", ""))
         is_first = not found
-        if is_first and (name != "Transformer" or part):
-            raise _refusal(f"{name} in {part or 'the folder'} as the first module", path)
+        if is_first and name == "Transformer" and part:
+            raise UserError(
+                f"an encoder in a folder of its own, {part}", str(path), rewriting(folder)
+            )
+        if is_first and name != "Transformer":
+            raise _refusal(f"the first module {name}", path)
         if not is_first and not is_plain_name(part):
             raise _refusal(f"the folder {part!r} of {name}", path)
         found.append((name, folder / part))

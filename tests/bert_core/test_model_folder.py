@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from bert_core.config import ModelConfig
+from bert_core.errors import UserError
 from bert_core.model.bert import HEADS, Bert
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
@@ -227,6 +228,48 @@ def test_a_list_of_checksums_names_files_of_the_folder(folder, line):
     with (folder / "checksums").open("a") as file:
         file.write(f"{line}\n")
     with pytest.raises(ModelFolderError, match="damaged list of checksums"):
+        load_model_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "checksums", "config.json", "tokenizer.json", "tokenizer_config.json", "README.md"]
+)
+def test_what_may_not_be_read_is_said_in_one_line(folder, open_folder, nobody, name):
+    shutil.copytree(folder, open_folder / "model")
+    closed = open_folder / "model" / name
+    closed.chmod(0)
+    with nobody(), pytest.raises(UserError, match="Permission denied") as caught:
+        load_model_folder(open_folder / "model")
+    closed.chmod(0o755)
+    assert str(closed) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["checksums", "config.json", "tokenizer.json", "model.safetensors"]
+)
+def test_what_may_not_be_read_of_a_folder_without_checksums_is_said_too(
+    folder, open_folder, nobody, name
+):
+    shutil.copytree(folder, open_folder / "model")
+    closed = open_folder / "model" / name
+    if name != "checksums":
+        (open_folder / "model" / "checksums").unlink()
+    closed.chmod(0)
+    with nobody(), pytest.raises(UserError, match="Permission denied"):
+        load_model_folder(open_folder / "model")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "\ud800", "missing", "a\n\x1b[31mb"])
+def test_a_folder_that_cannot_be_is_refused(tmp_path, name):
+    with pytest.raises(ModelFolderError) as caught:
+        load_model_folder(tmp_path / name)
+    assert str(caught.value).isprintable()
+
+
+def test_a_list_of_checksums_that_leads_nowhere_is_no_absent_one(folder):
+    (folder / "checksums").unlink()
+    (folder / "checksums").symlink_to("gone")
+    with pytest.raises(ModelFolderError, match="checksums"):
         load_model_folder(folder)
 
 

@@ -1,6 +1,7 @@
 """Vectors of folders of sentence-transformers are those that it makes itself."""
 
 import json
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -163,6 +164,26 @@ def test_dense_maps_are_computed(save, activation, bias):
     folder = save(models.Pooling(WIDTH), *parts, models.Normalize())
     assert read_sentence_pooling(folder, 512).dimensions(WIDTH) == 30
     check_equal(folder)
+
+
+def test_an_encoder_in_a_folder_of_its_own_is_refused_with_a_remedy_that_works(save, tmp_path):
+    folder = save(models.Pooling(WIDTH, pooling_mode="cls"))
+    (folder / "modules.json").write_text(
+        json.dumps([OLD_MODULES[0] | {"path": "0_Transformer"}, OLD_MODULES[1]])
+    )
+    (folder / "0_Transformer").mkdir()
+    for path in folder.glob("*[!s].*"):
+        if path.is_file() and path.name != "modules.json":
+            path.rename(folder / "0_Transformer" / path.name)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    with pytest.raises(UserError, match="rewrite it with"):
+        read_sentence_pooling(folder, 512)
+    with pytest.raises(UserError, match="rewrite it with") as caught:
+        load_extractor(folder, FeatureChoice())
+    program, option, code = shlex.split(caught.value.remedy.partition(": ")[2])
+    assert (program, option) == ("python", "-c")
+    exec(code)
+    np.testing.assert_allclose(vectors_of(Path(f"{folder}-rewritten")), theirs, atol=1e-5)
 
 
 def test_prompts_are_found_by_name(save):
