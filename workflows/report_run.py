@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from bert_core.errors import UserError
 from workflows.output_folder import check_folder
-from workflows.tracking.mlflow_run import artifact_location, open_client
+from workflows.tracking.mlflow_run import artifact_location, check_artifacts, open_client
 from workflows.tracking.tracker import code_tags, without_machine_paths
 
 
@@ -56,6 +56,7 @@ def log_report(
             ],
             tags=[RunTag(*each) for each in code_tags(Path(__file__).parent).items()],
         )
+        check_artifacts(client, run_id)
         for path in files:
             client.log_artifact(run_id, str(path))
         client.set_terminated(run_id)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bert_core.errors import UserError
 from serving.registry import (
     artifact_root,
+    check_location,
     local_path,
     sqlite_path,
     sqlite_uri,
@@ -156,6 +157,11 @@ def open_client(tracking_uri: str) -> "MlflowClient":
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri, tracking_uri)
+
+
+def check_artifacts(client: "MlflowClient", run_id: str) -> None:
+    """Raises `UserError`, before a run's artifacts are written, as `check_location` does."""
+    check_location(str(client.get_run(run_id).info.artifact_uri), client.tracking_uri)
 
 
 def artifact_location(tracking_uri: str) -> str | None:
@@ -324,7 +330,10 @@ class RunSender:
         for start in range(0, len(entries), MAX_PARAMS_PER_CALL):
             client.log_batch(self.run_id, tags=entries[start : start + MAX_PARAMS_PER_CALL])
         self._log_dataset(client, run)
-        self._upload(client)
+        try:
+            self._upload(client)
+        except Exception as error:  # whatever a store of artifacts comes up with; `finish` repeats
+            self.note(error)
 
     def _log_dataset(self, client: "MlflowClient", run: "Run") -> None:
         from mlflow.data.code_dataset_source import CodeDatasetSource
@@ -344,6 +353,7 @@ class RunSender:
 
     def _upload(self, client: "MlflowClient") -> None:
         for path, name, stamp in self._new_artifacts():
+            check_artifacts(client, self.run_id)
             parent = None if name.parent == Path() else str(name.parent)
             client.log_artifact(self.run_id, str(path), parent)
             self._uploaded[str(name)] = stamp

@@ -2,6 +2,8 @@
 
 import shutil
 import sqlite3
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from tracked_runs import described, write_steps
 
 from bert_core.errors import UserError
 from serving.registry import fetch_model, sqlite_path, sqlite_uri
+from workflows.promotion.aliases import open_registry
 from workflows.registry import content_hash
+from workflows.report_run import log_report
 from workflows.tracking.journal import Journal
 from workflows.tracking.mlflow_run import RunSender, artifact_location, open_client
 from workflows.tracking.tracker import JOURNAL_NAME, write_specification
@@ -84,6 +88,57 @@ def test_a_moved_store_is_read_and_written_where_it_is(storage, tmp_path, name, 
         assert len([*(storage / "mlflow" / "artifacts" / "models").iterdir()]) == 1
     else:
         assert not storage.exists()
+
+
+@pytest.fixture
+def another_server():
+    """The address of an HTTP server, and what it was sent."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self):  # noqa: N802 - the library's name
+            asked.append(self.headers.get("Authorization"))
+            self.send_error(500)
+
+        do_GET = do_POST = do_PATCH = do_PUT  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/api/2.0/mlflow-artifacts/artifacts/x", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_artifacts_elsewhere_are_not_written_with_the_token(
+    tmp_path, another_server, monkeypatch, capsys
+):
+    location, asked = another_server
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
+    uri = copy_store(empty_store(), tmp_path)
+    client = open_client(uri)
+    experiment = client.create_experiment("pretraining", location)
+    run = tmp_path / "run"
+    write_specification(run, described(uri, run))
+    (run / "artifacts" / "a.txt").write_text("a")
+    write_steps(Journal(run / JOURNAL_NAME), range(1, 4))
+    with pytest.raises(UserError, match="not at the tracking server"):
+        finish(run)
+    (sent,) = client.search_runs([experiment])
+    assert sent.data.metrics["train/loss"] == 1 / 3, "metrics have no part in it"
+
+    given = {"tracking_uri": uri, "experiment": "pretraining", "run_name": "a table"}
+    assert log_report([run / "artifacts" / "a.txt"], **given, params={}, metrics={}) is None
+    assert "not at the tracking server" in capsys.readouterr().out
+    client.create_registered_model("a")
+    with (
+        open_registry("a", uri) as registry,
+        pytest.raises(UserError, match="not at the tracking server"),
+    ):
+        registry.log_json(sent.info.run_id, {}, "gate.json")
+    assert not asked
 
 
 def test_a_store_below_a_link_is_left_alone(storage, tmp_path):
