@@ -44,6 +44,12 @@ def one_line(text: str) -> str:
     return "".join(map(_printable, text))
 
 
+def reason_of(error: BaseException) -> str:
+    """What any exception says, as a part of a message; its type where it says nothing."""
+    said = " ".join(str(error)[:_LONGEST].split())
+    return one_line(said[:300]) or type(error).__name__
+
+
 def _cut(text: str) -> str:
     """The beginning of a text and its end, as of a path."""
     half = _LONGEST // 2

@@ -25,7 +25,7 @@ from tokenizers import (
 )
 
 from bert_core.disk import written_whole
-from bert_core.errors import UserError
+from bert_core.errors import UserError, reason_of
 from bert_core.tokenizer_file import read_tokenizer_file
 from bert_core.tokenizer_settings import (
     TOKENIZER_CONFIG,
@@ -235,7 +235,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise
     except Exception as error:  # tokenizers raises bare Exception for a file it cannot parse
         raise TokenizerError(
-            "damaged tokenizer", str(path), f"restore the file; {str(error).splitlines()[0]}"
+            "damaged tokenizer", str(path), f"restore the file; {reason_of(error)}"
         ) from error
     if settings.lowercase_first:  # the tokenizer's own normalisation may then keep accents
         own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]

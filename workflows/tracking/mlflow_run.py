@@ -81,7 +81,8 @@ def create_store(tracking_uri: str) -> None:
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         beside = path.with_name(path.name + ".new")
-        beside.unlink(missing_ok=True)
+        for left in ("", "-journal", "-wal", "-shm"):  # SQLite would apply a killed process's log
+            path.with_name(beside.name + left).unlink(missing_ok=True)
         store = SqlAlchemyStore(sqlite_uri(beside), artifact_location(tracking_uri))
         store.engine.dispose()
         with closing(sqlite3.connect(beside)) as connection:
