@@ -30,6 +30,8 @@ _BERT_CLASSES = {
 }
 """Classes of `transformers` that split text as BERT's; each also has a name that ends in Fast."""
 
+_ADDITIONAL = "additional_special_tokens"
+
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 
 _SHORTEST_ROW = 8
@@ -92,7 +94,7 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     path = folder / TOKENIZER_CONFIG
     said = read_json_object(path, is_optional=True)
     try:
-        extra = said.get("extra_special_tokens") or said.get("additional_special_tokens") or []
+        extra = said.get("extra_special_tokens") or said.get(_ADDITIONAL) or []
         said, extra = _with_named(said, extra)
         numbered = said.get("added_tokens_decoder")
         if numbered is None:
@@ -112,7 +114,10 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
                 }
                 for token, index in read_json_object(path, is_optional=True).items()
             }
-            extra = extra or older.get("additional_special_tokens") or []
+            newer = [said.get(name, {}) for name in ("extra_special_tokens", _ADDITIONAL)]
+            newer.append(older.get("extra_special_tokens", {}))
+            if all(isinstance(each, dict) for each in newer):  # a list counts, be it empty
+                extra = older.get(_ADDITIONAL) or []
         path = folder / TOKENIZER_CONFIG
         if not said.get("tokenizer_class"):
             of_model = read_json_object(folder / "config.json", is_optional=True)
