@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
@@ -99,7 +100,11 @@ def correct_addresses(tracking_uri: str) -> None:
     """
     path, root = sqlite_path(tracking_uri), artifact_root(tracking_uri)
     assert path is not None and root is not None
-    with closing(sqlite3.connect(path, timeout=60)) as connection:
+    try:
+        opened = sqlite3.connect(path, timeout=60)
+    except sqlite3.Error:  # a folder of this name, or one that is closed: MLflow's to say
+        return
+    with closing(opened) as connection:
         try:
             moved = [each for each in _roots(connection) if _is_moved(connection, each, root)]
         except sqlite3.Error:  # not a store that MLflow can read as it is: that is its to say
@@ -109,10 +114,11 @@ def correct_addresses(tracking_uri: str) -> None:
                 for old in moved:
                     _replace_root(connection, old, root)
         except sqlite3.Error as error:
+            command = f"python -m workflows.tracking.sender create {quote(tracking_uri)}"
             raise UserError(
                 f"the MLflow store was moved, and its addresses cannot be corrected, {error}",
                 str(path),
-                f"as its owner, run python -m workflows.tracking.sender create '{tracking_uri}'",
+                f"as its owner, run {command}",
             ) from error
     for old in moved:
         print(f"mlflow   artifacts that were at {old} are now at {root.as_uri()}", file=sys.stderr)

@@ -1,7 +1,10 @@
 """A SQLite store of MLflow in folders of any name, and one that was moved or copied."""
 
+import shlex
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -161,14 +164,18 @@ def test_artifacts_that_were_put_elsewhere_stay_there(tmp_path):
 
 
 def test_a_moved_store_that_cannot_be_written_is_named(storage, open_folder, nobody):
-    moved = Path(shutil.copytree(storage, open_folder / "moved"))
+    moved = Path(shutil.copytree(storage, open_folder / HOSTILE))
     with sqlite3.connect(moved / "mlflow" / "mlflow.db") as connection:
         connection.execute("PRAGMA journal_mode=DELETE")
     for path in [moved, *moved.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
+    before = addresses(moved)
     with nobody(), pytest.raises(UserError, match="sender create") as refused:
         open_client(uri_of(moved))
     assert str(moved) in str(refused.value)
+    command = shlex.split(refused.value.remedy.partition(", run ")[2])
+    subprocess.run([sys.executable, *command[1:]], check=True, timeout=120)
+    assert addresses(moved) != before
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "ü", HOSTILE, "100%", "%2F", "why?"])
