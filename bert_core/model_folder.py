@@ -298,8 +298,11 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) ->
 
 def _verify_checksums(folder: Path) -> None:
     """Checks every listed file; a folder without a list, such as a foreign one, is not checked."""
-    if not (folder / CONFIG).is_file():
-        raise ModelFolderError("no model folder", str(folder), _remedy_without_config(folder))
+    try:
+        (folder / CONFIG).lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL in it
+        what, remedy = "no model folder", _remedy_without_config(folder)
+        raise ModelFolderError(what, str(folder), remedy) from error
     path = folder / CHECKSUMS
     if not os.path.lexists(path):
         return
@@ -456,7 +459,7 @@ def _refuse_what_is_not_finite(state: Mapping[str, Tensor]) -> None:
     """Raises `ValueError`: such a model would answer nothing that is a number."""
     for name, weight in state.items():
         # The least and the greatest: NaN is both, in an eighth of the time of isfinite.
-        if weight.numel() and not all(bool(each.isfinite()) for each in weight.aminmax()):
+        if weight.numel() and not all(bool(each.float().isfinite()) for each in weight.aminmax()):
             raise ValueError(f"{name} holds what is no finite number")
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,6 +27,7 @@ from bert_core.tokenizer_settings import (
     read_transformer_settings,
     rewriting,
 )
+from bert_core.weights_header import read_weights_header
 
 _SETTINGS = "config_sentence_transformers.json"
 _PACKAGE = "sentence_transformers."
@@ -227,22 +227,21 @@ def _read_dense(path: Path, width: int) -> Dense:
     if config.get("use_residual"):
         raise _refusal("Dense with use_residual", path)
     try:
-        weights = load_file(path / "model.safetensors")
-        weight, bias = weights["linear.weight"].float(), weights.get("linear.bias")
+        header = read_weights_header(path / "model.safetensors")
         wanted = (config["out_features"], config["in_features"])
-    except (OSError, KeyError, SafetensorError) as error:
+    except (OSError, KeyError, ValueError) as error:
         remedy = "write the folder again with sentence-transformers, which makes safetensors"
         raise UserError("no weights of Dense", str(path / "model.safetensors"), remedy) from error
-    of_bias = wanted[:1] if config.get("bias", True) else None
-    if (
-        weight.shape != wanted
-        or wanted[1] != width
-        or (None if bias is None else bias.shape) != of_bias
-    ):
+    shapes: dict[str, tuple[int, ...]] = {"linear.weight": wanted}
+    if config.get("bias", True):
+        shapes["linear.bias"] = wanted[:1]
+    if {name: each.shape for name, each in header.items()} != shapes or wanted[1] != width:
         raise UserError("weights of another Dense", str(path), "restore the folder")
+    weights = {name: each.float() for name, each in load_file(path / "model.safetensors").items()}
+    weight, bias = weights["linear.weight"], weights.get("linear.bias")
     if not len(weight) or not all(bool(each.isfinite().all()) for each in weights.values()):
         raise UserError("weights of Dense that are no numbers", str(path), "restore the folder")
-    return Dense(weight, None if bias is None else bias.float(), activation)
+    return Dense(weight, bias, activation)
 
 
 def _config(part: Path) -> dict[str, Any]:

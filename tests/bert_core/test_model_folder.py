@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -214,6 +215,16 @@ def test_refuses_weights_that_answer_no_numbers(tmp_path, small_model, tokenizer
         load_model_folder(tmp_path / "model")
 
 
+def test_refuses_weights_that_are_no_numbers_in_single_precision(folder):
+    (folder / "checksums").unlink()
+    weights = load_file(folder / "model.safetensors")
+    name = "bert.encoder.layer.1.output.dense.bias"
+    weights[name] = torch.full_like(weights[name], 1e300, dtype=torch.float64)
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(ModelFolderError, match="layers.1.output.bias holds what is no finite"):
+        load_model_folder(folder)
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_list_of_checksums_names_what_is_read(folder, name):
     path = folder / "checksums"
@@ -264,6 +275,14 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path, name):
     with pytest.raises(ModelFolderError) as caught:
         load_model_folder(tmp_path / name)
     assert str(caught.value).isprintable()
+
+
+def test_a_configuration_that_leads_nowhere_is_said(folder):
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("gone")
+    (folder / "checksums").unlink()
+    with pytest.raises(ModelFolderError, match="cannot be read .No such file.*config.json"):
+        load_model_folder(folder)
 
 
 def test_a_list_of_checksums_that_leads_nowhere_is_no_absent_one(folder):

@@ -1,6 +1,7 @@
 """Vectors of folders of sentence-transformers are those that it makes itself."""
 
 import json
+import os
 import shlex
 from importlib.util import find_spec
 from pathlib import Path
@@ -288,6 +289,7 @@ def test_dense_maps_that_are_not_supported_are_refused(save, config, said):
         (torch.ones(20, WIDTH - 1), torch.ones(20), "another Dense"),
         (torch.ones(0, WIDTH), torch.ones(0), "no numbers"),
         (torch.full((20, WIDTH), float("nan")), torch.ones(20), "no numbers"),
+        (torch.full((20, WIDTH), 1e300, dtype=torch.float64), torch.ones(20), "no numbers"),
     ],
 )
 def test_dense_maps_that_cannot_be_computed_are_refused(save, weight, bias, said):
@@ -298,6 +300,14 @@ def test_dense_maps_that_cannot_be_computed_are_refused(save, weight, bias, said
     save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
     with pytest.raises(UserError, match=said):
         read_sentence_pooling(folder.parent, 512)
+
+
+def test_a_dense_map_that_is_no_file_is_not_waited_for(save):
+    path = save(models.Pooling(WIDTH), Dense(WIDTH, 20)) / DENSE
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="no weights of Dense"):
+        read_sentence_pooling(path.parents[1], 512)
 
 
 def test_a_dense_map_in_half_precision_is_computed(save):
