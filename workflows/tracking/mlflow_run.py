@@ -193,11 +193,15 @@ class RunSender:
         specification = read_json(run_folder / SPECIFICATION_NAME)
         if not specification:
             raise UserError("no tracked run", str(run_folder), "name the folder of a run")
-        specification["tracking_uri"] = _present_uri(specification, run_folder)
-        specification.pop("folder", None)
-        dataset = specification.pop("dataset")
-        run = TrackedRun(**specification, dataset=DatasetInput(**dataset) if dataset else None)
-        self.run = replace(run, tags=run.tags | dict(tags or {}))
+        try:
+            specification["tracking_uri"] = _present_uri(specification, run_folder)
+            specification.pop("folder", None)
+            dataset = specification.pop("dataset")
+            run = TrackedRun(**specification, dataset=DatasetInput(**dataset) if dataset else None)
+            self.run = replace(run, tags=run.tags | dict(tags or {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what, path = "damaged description of a run", str(run_folder / SPECIFICATION_NAME)
+            raise UserError(what, path, "repeat the run's command, which writes it") from error
         self.run_folder = run_folder
         earlier = read_json(run_folder / STATE_NAME)
         self._ended_before = earlier.get("status"), earlier.get("description")
