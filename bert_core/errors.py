@@ -6,7 +6,8 @@ from difflib import get_close_matches
 _JOINER = "\u200d"
 """Stands between the emoji that are shown as one."""
 
-_LONGEST = 2000
+_LONGEST = 1000
+"""Of a part of a message, in characters: a file may have put anything into it."""
 
 
 class UserError(Exception):
@@ -17,8 +18,8 @@ class UserError(Exception):
     """
 
     def __init__(self, what: str, where: str, remedy: str) -> None:
-        message = one_line(f"{what}: {where} ({remedy})")
-        super().__init__(message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…")
+        parts = (_cut(one_line(_cut(part))) for part in (what, where, remedy))
+        super().__init__("{}: {} ({})".format(*parts))
         self.what = what
         self.where = where
         self.remedy = remedy
@@ -41,6 +42,18 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(map(_printable, text))
+
+
+def reason_of(error: BaseException) -> str:
+    """What any exception says, as a part of a message; its type where it says nothing."""
+    said = " ".join(str(error)[:_LONGEST].split())
+    return one_line(said[:300]) or type(error).__name__
+
+
+def _cut(text: str) -> str:
+    """The beginning of a text and its end, as of a path."""
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def _printable(character: str) -> str:

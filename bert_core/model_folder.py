@@ -4,6 +4,8 @@ Written beside its place and renamed; with checksums, and refused when damaged. 
 """
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +37,7 @@ from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.model.heads import MaskedTokenHead
 from bert_core.strict_json import first_fault, is_plain_name, read_bounded, read_json_object
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
-from bert_core.tokenizer_settings import read_tokenizer_settings
+from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewriting
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
 from bert_core.weights_header import (
     TensorHeader,
@@ -59,6 +61,7 @@ _PRETRAINED = (
 )
 """The classes of `transformers` with heads of pre-training."""
 
+_CLASS = re.compile(r"Bert[A-Za-z]{1,40}")
 _MOST_CHECKSUM_BYTES = 1 << 20
 _MOST_READINGS = 10
 _READ = ("*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.txt", EXAMPLE)
@@ -174,11 +177,13 @@ def load_model_folder(
     file, for what is missing, damaged, unknown or not computed here.
     """
     folder = Path(folder)
-    recover(folder.absolute(), _written(folder.absolute()), _is_whole)
+    with _unreadable_named(folder):
+        recover(folder.absolute(), _written(folder.absolute()), _is_whole)
     for _ in range(_MOST_READINGS):
         before = _listed(folder)
         try:
-            loaded = _load(folder, changes or {})
+            with _unreadable_named(folder):
+                loaded = _load(folder, changes or {})
         except UserError:
             if _listed(folder) == before:
                 raise
@@ -192,8 +197,25 @@ def load_model_folder(
 
 def _listed(folder: Path) -> bytes:
     """The list of checksums: another one where the folder was replaced while it was read."""
-    path = folder / CHECKSUMS
-    return path.read_bytes() if path.is_file() else b""
+    try:
+        return read_bounded(folder / CHECKSUMS, max_bytes=_MOST_CHECKSUM_BYTES)
+    except UserError:  # absent, as in foreign folders; or refused when it is read
+        return b""
+
+
+@contextmanager
+def _unreadable_named(folder: Path) -> Iterator[None]:
+    """Has whatever the system says in the block be a `ModelFolderError`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        raise ModelFolderError(
+            f"cannot be read ({error.strerror or type(error).__name__})",
+            str(error.filename or folder),
+            "make it readable for this user, or pass another folder",
+        ) from error
 
 
 def _load(folder: Path, changes: Mapping[str, Any]) -> tuple[ModelConfig, Bert, Tokenizer]:
@@ -276,10 +298,13 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) ->
 
 def _verify_checksums(folder: Path) -> None:
     """Checks every listed file; a folder without a list, such as a foreign one, is not checked."""
-    if not (folder / CONFIG).is_file():
-        raise ModelFolderError("no model folder", str(folder), f"it has no {CONFIG}")
+    try:
+        (folder / CONFIG).lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL in it
+        what, remedy = "no model folder", _remedy_without_config(folder)
+        raise ModelFolderError(what, str(folder), remedy) from error
     path = folder / CHECKSUMS
-    if not path.is_file():
+    if not os.path.lexists(path):
         return
     remedy = "restore the file, or export the model again"
     content = read_bounded(path, remedy, error=ModelFolderError, max_bytes=_MOST_CHECKSUM_BYTES)
@@ -298,6 +323,10 @@ def _verify_checksums(folder: Path) -> None:
         raise ModelFolderError(
             "a list of checksums that is not whole", f"{path} lacks {unlisted[0]}", remedy
         )
+
+
+def _remedy_without_config(folder: Path) -> str:
+    return rewriting(folder) if os.path.lexists(folder / MODULES) else f"it has no {CONFIG}"
 
 
 def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
@@ -393,7 +422,9 @@ def _read_weights(folder: Path, said: Mapping[str, Any]) -> dict[str, Tensor]:
         return {name: tensors[file][name] for name, file in shards.items()}
     remedy = "restore it"
     if list(folder.glob("*.bin")):  # a pickle, which may run anything
-        architecture = next(iter(said.get("architectures") or ()), "AutoModel")
+        architecture = next(iter(said.get("architectures") or ()), "")
+        # Nobody types what a file says, unless it is the name of a class.
+        architecture = architecture if _CLASS.fullmatch(architecture) else "AutoModel"
         remedy = (
             "if you trust the folder, write it with transformers: "
             f"{architecture}.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
@@ -428,7 +459,7 @@ def _refuse_what_is_not_finite(state: Mapping[str, Tensor]) -> None:
     """Raises `ValueError`: such a model would answer nothing that is a number."""
     for name, weight in state.items():
         # The least and the greatest: NaN is both, in an eighth of the time of isfinite.
-        if weight.numel() and not all(bool(each.isfinite()) for each in weight.aminmax()):
+        if weight.numel() and not all(bool(each.float().isfinite()) for each in weight.aminmax()):
             raise ValueError(f"{name} holds what is no finite number")
 
 

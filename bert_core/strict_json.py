@@ -32,14 +32,17 @@ def read_json_object(
     error: type[UserError] = UserError,
     max_bytes: int = MAX_BYTES,
     allow_nan: bool = False,
+    is_optional: bool = False,
 ) -> dict[str, Any]:
-    """The object in a JSON file.
+    """The object in a JSON file; an empty one where there is none and it `is_optional`.
 
     Raises `error` for a file that is missing, no regular file or too large, and for what is not
     UTF-8, no JSON, nested deeper than `MAX_DEPTH`, has a key twice, a number that is not finite
     (unless `allow_nan`, for what our own programs write), a half of a surrogate pair, or is no
     object.
     """
+    if is_optional and not os.path.lexists(path):  # a link that leads nowhere is there
+        return {}
     content = read_json(path, remedy, error=error, max_bytes=max_bytes, allow_nan=allow_nan)
     if not isinstance(content, dict):
         raise error(f"no JSON object but {_kind(content)}", str(path), remedy)

@@ -25,8 +25,8 @@ from tokenizers import (
 )
 
 from bert_core.disk import written_whole
-from bert_core.errors import UserError
-from bert_core.tokenizer_file import read_tokenizer_file
+from bert_core.errors import UserError, reason_of
+from bert_core.tokenizer_file import MOST_BYTES, read_tokenizer_file
 from bert_core.tokenizer_settings import (
     TOKENIZER_CONFIG,
     TokenizerSettings,
@@ -235,7 +235,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise
     except Exception as error:  # tokenizers raises bare Exception for a file it cannot parse
         raise TokenizerError(
-            "damaged tokenizer", str(path), f"restore the file; {str(error).splitlines()[0]}"
+            "damaged tokenizer", str(path), f"restore the file; {reason_of(error)}"
         ) from error
     if settings.lowercase_first:  # the tokenizer's own normalisation may then keep accents
         own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
@@ -273,6 +273,9 @@ def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
             str(path),
             "give a tokenizer.json, or a model with a BertTokenizer",
         )
+    if path.stat().st_size > MOST_BYTES:
+        what = f"a vocabulary larger than {MOST_BYTES:,} bytes"
+        raise TokenizerError(what, str(path), "give that of a BERT model")
     with path.open("rb") as file:
         if file.read(len(BOM_UTF8)) == BOM_UTF8:
             raise TokenizerError(

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from bert_core.errors import UserError
 from bert_core.strict_json import parse_json, read_bounded
 
-_MOST_BYTES = 1 << 27
+MOST_BYTES = 1 << 27
 """Vocabularies of 500,000 words have a tenth of it."""
 _MOST_STEPS = 32
 _MOST_ADDED_TOKENS, _LONGEST_ADDED_TOKEN = 20_000, 1000
@@ -45,7 +45,7 @@ _MODELS = ("WordPiece", "WordLevel", "BPE")
 
 def read_tokenizer_file(path: Path, error: type[UserError]) -> Tokenizer:
     """The tokenizer of a tokenizer.json; raises `error` for what is damaged or not run here."""
-    content = read_bounded(path, "restore the file", error=error, max_bytes=_MOST_BYTES)
+    content = read_bounded(path, "restore the file", error=error, max_bytes=MOST_BYTES)
     described = parse_json(content, str(path), "restore the file", error=error)
     fault = _fault(described)
     if fault is not None:

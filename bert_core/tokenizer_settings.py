@@ -3,21 +3,21 @@
 Precedence and defaults are those of `transformers` 5 for a BERT model.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from shlex import quote
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tokenizers import AddedToken
 
 from bert_core.errors import UserError
-from bert_core.strict_json import first_fault, read_json
+from bert_core.strict_json import first_fault, read_json_object
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-TRANSFORMER_SETTINGS = "sentence_bert_config.json"
-"""What sentence-transformers sets of an encoder and its tokenizer."""
-
-T = TypeVar("T", dict[str, Any], list[Any])
+MODULES, TRANSFORMER_SETTINGS = "modules.json", "sentence_bert_config.json"
+"""The parts of a model of sentence-transformers, and what it sets of its encoder and tokenizer."""
 
 _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The special tokens that settings name, in the order in which `transformers` adds them."""
@@ -29,6 +29,8 @@ _BERT_CLASSES = {
     for name in ("Bert", "ConvBert", "DistilBert", "Electra", "Lxmert", "MobileBert", "SqueezeBert")
 }
 """Classes of `transformers` that split text as BERT's; each also has a name that ends in Fast."""
+
+_ADDITIONAL = "additional_special_tokens"
 
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 
@@ -90,14 +92,14 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     Raises `UserError`, naming the file, for what cannot be read or is not supported.
     """
     path = folder / TOKENIZER_CONFIG
-    said = read_object(path)
+    said = read_json_object(path, is_optional=True)
     try:
-        extra = said.get("extra_special_tokens") or said.get("additional_special_tokens") or []
+        extra = said.get("extra_special_tokens") or said.get(_ADDITIONAL) or []
         said, extra = _with_named(said, extra)
         numbered = said.get("added_tokens_decoder")
         if numbered is None:
             path = folder / "special_tokens_map.json"
-            older = read_object(path)
+            older = read_json_object(path, is_optional=True)
             said |= {name: _token(each, special=True) for name, each in _tokens_in(older).items()}
             said, more = _with_named(said, older.get("extra_special_tokens") or [])
             extra = [*extra, *more]
@@ -110,13 +112,16 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
                     "special": token in special,
                     "normalized": token not in special,
                 }
-                for token, index in read_object(path).items()
+                for token, index in read_json_object(path, is_optional=True).items()
             }
-            extra = extra or older.get("additional_special_tokens") or []
+            newer = [said.get(name, {}) for name in ("extra_special_tokens", _ADDITIONAL)]
+            newer.append(older.get("extra_special_tokens", {}))
+            if all(isinstance(each, dict) for each in newer):  # a list counts, be it empty
+                extra = older.get(_ADDITIONAL) or []
         path = folder / TOKENIZER_CONFIG
         if not said.get("tokenizer_class"):
-            of_model = read_object(folder / "config.json").get("tokenizer_class")
-            said["tokenizer_class"] = of_model or "BertTokenizer"
+            of_model = read_json_object(folder / "config.json", is_optional=True)
+            said["tokenizer_class"] = of_model.get("tokenizer_class") or "BertTokenizer"
         by_id = sorted(numbered.items(), key=lambda each: int(each[0]))
         return TokenizerSettings.model_validate(
             said
@@ -133,29 +138,45 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
 
 
 def _lowercases_first(folder: Path) -> bool:
-    if not (folder / "modules.json").is_file():
-        return False
-    path = folder / TRANSFORMER_SETTINGS
-    said = read_object(path).get("do_lower_case") or False
+    said = read_transformer_settings(folder).get("do_lower_case") or False
     if not isinstance(said, bool):
-        raise UserError("do_lower_case that is not true or false", str(path), "write one of them")
+        path = str(folder / TRANSFORMER_SETTINGS)
+        raise UserError("do_lower_case that is not true or false", path, "write one of them")
     return said
 
 
 def longest_row(folder: Path, positions: int) -> int:
-    """`model_max_length` of a folder's tokenizer_config.json, at most the encoder's `positions`.
+    """The most tokens of a row that a folder's files say, at most the encoder's `positions`.
 
+    That is `max_seq_length` of sentence-transformers, else `model_max_length` of the tokenizer.
     Raises `UserError` for a length without room for a text.
     """
-    path = folder / TOKENIZER_CONFIG
-    said = read_object(path)
-    length = said.get("model_max_length", said.get("max_len"))
+    path, name = folder / TRANSFORMER_SETTINGS, "max_seq_length"
+    length = read_transformer_settings(folder).get(name)
+    if length is None:
+        path, name = folder / TOKENIZER_CONFIG, "model_max_length"
+        said = read_json_object(path, is_optional=True)
+        length = said.get(name, said.get("max_len"))
     if length is None:
         return positions
     if type(length) not in (int, float) or not length >= _SHORTEST_ROW:
         remedy = f"write a number of at least {_SHORTEST_ROW}, or leave it out"
-        raise UserError(f"model_max_length {length!r}", str(path), remedy)
+        raise UserError(f"{name} {length!r}", str(path), remedy)
     return int(min(length, positions))  # `transformers` writes 10^30 where nobody has said it
+
+
+def read_transformer_settings(folder: Path) -> dict[str, Any]:
+    """What sentence-transformers sets of the encoder; nothing in a folder of another kind."""
+    if not os.path.lexists(folder / MODULES):
+        return {}
+    return read_json_object(folder / TRANSFORMER_SETTINGS, is_optional=True)
+
+
+def rewriting(folder: Path) -> str:
+    """The remedy for older folders of sentence-transformers, whose encoder has one of its own."""
+    code = "from sentence_transformers import SentenceTransformer as S; "
+    code += f"S({str(folder)!r}).save({f'{folder}-rewritten'!r})"
+    return f"rewrite it with a newer sentence-transformers: python -c {quote(code)}"
 
 
 def _splits_as_bert(tokenizer_class: str) -> bool:
@@ -199,17 +220,3 @@ def _token(said: str | Mapping[str, Any] | AddedToken, *, special: bool = False)
         return AddedToken(said, special=True)
     flags = {name: said[name] for name in _FLAGS if name in said}
     return AddedToken(said["content"], **flags, special=special or said.get("special", False))
-
-
-def read_object(path: Path, kind: type[T] = dict) -> T:
-    """The JSON object, or the list, of a file; an empty one where there is no file.
-
-    Raises `UserError` for a file that holds something else.
-    """
-    if not path.is_file():
-        return kind()
-    found = read_json(path)
-    if not isinstance(found, kind):
-        wanted = "object" if kind is dict else "list"
-        raise UserError(f"no JSON {wanted}", str(path), "restore the file")
-    return found

@@ -18,6 +18,9 @@ from bert_core.hugging_face import by_full_name
 MOST_HEADER_BYTES = 1 << 24
 """BERT large has 60,000 bytes."""
 
+_LFS = b"version https://git-lfs"
+"""What stands in place of a file that was cloned without Git LFS."""
+
 _FLOATS = {"F16", "BF16", "F32", "F64"}
 _INTEGERS = ("position_ids", "token_type_ids")
 """Endings of the names of what is no weight."""
@@ -42,7 +45,10 @@ def read_weights_header(path: Path) -> dict[str, TensorHeader]:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("no regular file")
-        num_bytes = int.from_bytes(file.read(8), "little")
+        head = file.read(len(_LFS))
+        num_bytes = int.from_bytes(head[:8], "little")
+    if head == _LFS:
+        raise ValueError("a pointer of Git LFS; fetch the file itself with git lfs pull")
     if num_bytes > MOST_HEADER_BYTES:
         raise ValueError(f"a header of {num_bytes:,} bytes")
     try:

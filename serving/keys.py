@@ -133,10 +133,13 @@ def _add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: 
         tokens_per_minute=tokens_per_minute,
     )
     content = KeyFile(keys=[*records, record]).model_dump_json(indent=2)
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    fresh.touch(0o600)
-    fresh.write_text(content, encoding="utf-8")
-    flush_to_disk(fresh)
-    fresh.replace(path)
+    fresh = path.with_name(f".{path.name}.new")  # the same each time: a killed one's goes with it
+    try:
+        fresh.unlink(missing_ok=True)
+        fresh.touch(0o600)
+        fresh.write_text(content, encoding="utf-8")
+        flush_to_disk(fresh)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
     return key

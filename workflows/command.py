@@ -1,5 +1,6 @@
 """How a command ends: an exit code, and at most one line about what is wrong or goes on later."""
 
+import errno
 import logging
 import signal
 import sys
@@ -7,12 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bert_core.disk import is_disk_full
-from bert_core.errors import UserError
+from bert_core.errors import UserError, one_line
 
 STOPPED = 130
 """Exit code of a command that was told to stop, as the shell has it for Ctrl-C."""
 REFUSED = 3
 """Exit code of a command whose input was in order and whose answer is no."""
+
+
+_OF_PATHS = tuple(
+    getattr(errno, f"E{name}")
+    for name in ("ACCES", "PERM", "ROFS", "NOTDIR", "ISDIR", "NAMETOOLONG", "LOOP", "IO")
+)
+"""What the system says of a path that a user gave, or of the disk that it is on."""
 
 
 class RefusedError(Exception):
@@ -33,10 +41,14 @@ def run_command(action: Callable[[], bool]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        if not is_disk_full(error):
-            raise
         where = f": {error.filename}" if error.filename else ""
-        print(f"error: the disk is full{where} (free some space, then repeat)", file=sys.stderr)
+        if is_disk_full(error):
+            said = f"the disk is full{where} (free some space, then repeat)"
+        elif error.errno in _OF_PATHS and where:
+            said = f"{error.strerror}{where} (check the path, and what this user may do with it)"
+        else:
+            raise
+        print(f"error: {one_line(said)}", file=sys.stderr)
         return 2
     except RefusedError as error:
         print(f"refused: {error}", file=sys.stderr)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from bert_core.errors import UserError
+from bert_core.errors import reason_of
 from workflows.output_folder import check_folder
-from workflows.tracking.mlflow_run import artifact_location, open_client
+from workflows.tracking.mlflow_run import artifact_location, check_artifacts, open_client
 from workflows.tracking.tracker import code_tags, without_machine_paths
 
 
@@ -36,7 +36,6 @@ def log_report(
     line, and None is returned.
     """
     from mlflow.entities import Metric, Param, RunTag
-    from mlflow.exceptions import MlflowException
 
     try:
         client = open_client(tracking_uri)
@@ -56,11 +55,12 @@ def log_report(
             ],
             tags=[RunTag(*each) for each in code_tags(Path(__file__).parent).items()],
         )
+        check_artifacts(client, run_id)
         for path in files:
             client.log_artifact(run_id, str(path))
         client.set_terminated(run_id)
-    except (MlflowException, OSError, UserError) as error:
-        print(f"mlflow   not logged: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+    except Exception as error:  # whatever a server, a store or a disk comes up with
+        print(f"mlflow   not logged: {type(error).__name__}: {reason_of(error)}")
         return None
     print(f"mlflow   experiment {experiment}, run {run_name}")
     return run_id

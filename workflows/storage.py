@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, reason_of
 
 OBJECT_STORES = ("s3", "gcs", "abfs")
 """Where a file appears under its name only when it is whole, and folders need not be made."""
@@ -144,9 +144,8 @@ class RemoteFolder:
         try:
             yield
         except (OSError, ArrowException) as error:
-            reason = str(error) or type(error).__name__
             raise UserError(
-                f"cannot {deed}, {reason.splitlines()[0]}",
+                f"cannot {deed}, {reason_of(error)}",
                 f"{self.address}/{name}".rstrip("/"),
                 "check the address, and the credentials in the environment; or choose another "
                 "--storage",

@@ -46,7 +46,7 @@ def refuse_unknown_file(path: Path, task: Task | None = None) -> None:
 def write_for_scorers(
     predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any], path: Path
 ) -> None:
-    """Writes what the scorer of a task reads, beside `path`, and renames it.
+    """Writes what the scorer of a task reads, whole or not at all.
 
     Of questions SQuAD's JSON, answers by id, empty where there is none. Of words CoNLL's lines: the
     word, its right tag where all examples have tags, and the tag found; both in the scheme of the
@@ -55,9 +55,8 @@ def write_for_scorers(
     path.parent.mkdir(parents=True, exist_ok=True)
     is_squad = path.suffix == ".json"
     text = (_squad_json if is_squad else _conll_lines)(predictions, examples)
-    beside = path.with_name(f".{path.name}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    with written_whole(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def _squad_json(predictions: Sequence[Mapping[str, Any]], questions: Sequence[Question]) -> str:

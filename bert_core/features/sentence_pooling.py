@@ -4,6 +4,7 @@ Public servers of embeddings follow these files, so that their clients need not 
 Shapes: N texts, D dimensions.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,18 +12,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.errors import UserError
 from bert_core.features.units import Pooling
-from bert_core.strict_json import is_plain_name
+from bert_core.strict_json import RESTORE, is_plain_name, read_json, read_json_object
 from bert_core.tasks.task import FloatArray
-from bert_core.tokenizer_settings import TRANSFORMER_SETTINGS, longest_row, read_object
+from bert_core.tokenizer_settings import (
+    MODULES,
+    TRANSFORMER_SETTINGS,
+    longest_row,
+    read_transformer_settings,
+    rewriting,
+)
+from bert_core.weights_header import read_weights_header
 
-_MODULES, _SETTINGS = "modules.json", "config_sentence_transformers.json"
+_SETTINGS = "config_sentence_transformers.json"
 _PACKAGE = "sentence_transformers."
 
 _MODES: dict[str, Pooling] = {"cls": "cls", "cls_token": "cls", "max": "max", "max_tokens": "max"}
@@ -107,16 +114,18 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
     than the folder says.
     """
     longest = longest_row(folder, positions)
-    if not (folder / _MODULES).is_file():
-        return SentencePooling(max_length=longest if longest < positions else None)
-    settings = read_object(folder / _SETTINGS)
+    max_length = longest if longest < positions else None
+    if not os.path.lexists(folder / MODULES):
+        return SentencePooling(max_length=max_length)
+    _refuse_other_encoders(folder)
+    settings = read_json_object(folder / _SETTINGS, is_optional=True)
     prompts = settings.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(
         isinstance(each, str) and len(each) <= _LONGEST_PROMPT for each in prompts.values()
     ):
         what = f"prompts that are no texts of up to {_LONGEST_PROMPT:,} characters"
         raise UserError(what, str(folder / _SETTINGS), "mend the file")
-    found: dict[str, Any] = {"prompts": prompts, "max_length": _max_length(folder, positions)}
+    found: dict[str, Any] = {"prompts": prompts, "max_length": max_length}
     name = settings.get("default_prompt_name")
     if name is not None:
         if not isinstance(name, str):
@@ -127,26 +136,28 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
     dense: list[Dense] = []
     for kind, part in _modules(folder):
         if found.get("normalize") and kind != "Normalize":
-            raise _refusal(f"the module {kind} after Normalize", folder / _MODULES)
+            raise _refusal(f"the module {kind} after Normalize", folder / MODULES)
         if kind == "Pooling" and "pooling" not in found:
-            found["pooling"] = _mode(read_object(part / "config.json"), part, prompts)
+            found["pooling"] = _mode(_config(part), part, prompts)
         elif kind == "Dense" and "pooling" in found:
-            of_encoder = read_object(folder / "config.json").get("hidden_size", 768)
+            of_encoder = read_json_object(folder / "config.json").get("hidden_size", 768)
             dense.append(_read_dense(part, len(dense[-1].weight) if dense else of_encoder))
         elif kind == "Normalize" and "pooling" in found:
             found["normalize"] = True
-            _check_names(read_object(part / "config.json"), part)
+            _check_names(_config(part), part)
         else:
-            raise _refusal(f"the module {kind} in this place", folder / _MODULES)
+            raise _refusal(f"the module {kind} in this place", folder / MODULES)
     if "pooling" not in found:
-        raise _refusal("no module Pooling", folder / _MODULES)
+        raise _refusal("no module Pooling", folder / MODULES)
     return SentencePooling(**found, dense=tuple(dense))
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
     """The kinds of modules after the encoder, and their folders."""
-    path = folder / _MODULES
-    modules = read_object(path, list)
+    path = folder / MODULES
+    modules = read_json(path)
+    if not isinstance(modules, list):
+        raise UserError("no JSON list", str(path), RESTORE)
     if len(modules) > _MOST_MODULES:
         raise _refusal(f"{len(modules):,} modules", path)
     found = []
@@ -157,18 +168,22 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
         name = kind.rpartition(".")[2]
         part = str(module.get("path", ""))
         is_first = not found
-        if is_first and (name != "Transformer" or part):
-            raise _refusal(f"{name} in {part or 'the folder'} as the first module", path)
+        if is_first and name == "Transformer" and part:
+            raise UserError(
+                f"an encoder in a folder of its own, {part}", str(path), rewriting(folder)
+            )
+        if is_first and name != "Transformer":
+            raise _refusal(f"the first module {name}", path)
         if not is_first and not is_plain_name(part):
             raise _refusal(f"the folder {part!r} of {name}", path)
         found.append((name, folder / part))
     return found[1:]
 
 
-def _max_length(folder: Path, positions: int) -> int | None:
-    """`max_seq_length`, else what the tokenizer was made for. Refuses what changes the encoder."""
+def _refuse_other_encoders(folder: Path) -> None:
+    """Raises `UserError` for settings that change what the encoder computes."""
     path = folder / TRANSFORMER_SETTINGS
-    said = read_object(path)
+    said = read_transformer_settings(folder)
     usual = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
     for name, value in usual.items():
         if said.get(name, value) != value:
@@ -181,13 +196,6 @@ def _max_length(folder: Path, positions: int) -> int | None:
                 raise _refusal(f"{setting} {str(said[setting])[:60]}", path)
     if said.get("processing_kwargs"):
         raise _refusal(f"processing_kwargs {said['processing_kwargs']}", path)
-    length = said.get("max_seq_length")
-    if length is None:
-        longest = longest_row(folder, positions)
-        return longest if longest < positions else None
-    if type(length) is not int or length < 8:
-        raise _refusal(f"max_seq_length {length!r}", path)
-    return min(length, positions)
 
 
 def _mode(config: Mapping[str, Any], path: Path, prompts: Mapping[str, str]) -> Pooling:
@@ -211,7 +219,7 @@ def _mode(config: Mapping[str, Any], path: Path, prompts: Mapping[str, str]) -> 
 
 def _read_dense(path: Path, width: int) -> Dense:
     """The map in a folder, of vectors with as many dimensions as `width`."""
-    config = read_object(path / "config.json")
+    config = _config(path)
     _check_names(config, path)
     activation = config.get("activation_function", _USUAL_ACTIVATION)
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
@@ -219,22 +227,25 @@ def _read_dense(path: Path, width: int) -> Dense:
     if config.get("use_residual"):
         raise _refusal("Dense with use_residual", path)
     try:
-        weights = load_file(path / "model.safetensors")
-        weight, bias = weights["linear.weight"].float(), weights.get("linear.bias")
+        header = read_weights_header(path / "model.safetensors")
         wanted = (config["out_features"], config["in_features"])
-    except (OSError, KeyError, SafetensorError) as error:
+    except (OSError, KeyError, ValueError) as error:
         remedy = "write the folder again with sentence-transformers, which makes safetensors"
         raise UserError("no weights of Dense", str(path / "model.safetensors"), remedy) from error
-    of_bias = wanted[:1] if config.get("bias", True) else None
-    if (
-        weight.shape != wanted
-        or wanted[1] != width
-        or (None if bias is None else bias.shape) != of_bias
-    ):
+    shapes: dict[str, tuple[int, ...]] = {"linear.weight": wanted}
+    if config.get("bias", True):
+        shapes["linear.bias"] = wanted[:1]
+    if {name: each.shape for name, each in header.items()} != shapes or wanted[1] != width:
         raise UserError("weights of another Dense", str(path), "restore the folder")
+    weights = {name: each.float() for name, each in load_file(path / "model.safetensors").items()}
+    weight, bias = weights["linear.weight"], weights.get("linear.bias")
     if not len(weight) or not all(bool(each.isfinite().all()) for each in weights.values()):
         raise UserError("weights of Dense that are no numbers", str(path), "restore the folder")
-    return Dense(weight, None if bias is None else bias.float(), activation)
+    return Dense(weight, bias, activation)
+
+
+def _config(part: Path) -> dict[str, Any]:
+    return read_json_object(part / "config.json", is_optional=True)
 
 
 def _check_names(config: Mapping[str, Any], path: Path) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field
 from bert_core.model.bert import Bert
 from bert_core.model.heads import Classifier, Span
 from bert_core.model_folder import ModelFolderError
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification, ScoreFunction, Text
 from bert_core.tasks.encoded_rows import EncodedRows
@@ -18,7 +19,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, add_task_head
-from bert_core.tokenizer_settings import TRANSFORMER_SETTINGS, longest_row, read_object
+from bert_core.tokenizer_settings import longest_row
 
 _USUAL = {
     TASKS[name].architecture: name
@@ -156,7 +157,7 @@ def _kind(folder: Path, config: Mapping[str, Any], num_outputs: int, where: str)
 
 def _is_sigmoid(folder: Path, config: Mapping[str, Any]) -> bool:
     """Whether the score of a cross-encoder is the sigmoid of its output, as it is by default."""
-    settings = read_object(folder / "config_sentence_transformers.json")
+    settings = read_json_object(folder / "config_sentence_transformers.json", is_optional=True)
     if settings.get("default_prompt_name"):
         what = f"a prompt before each pair, {settings['default_prompt_name']}, is not supported"
         raise ModelFolderError(what, str(folder), "take default_prompt_name out, and send it")
@@ -210,11 +211,8 @@ def _labels(task: Task, names: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 def _max_length(task: Task, folder: Path, model: Bert) -> int:
-    """What the tokenizer was made for, as far as there are positions for it."""
+    """What the folder says, as far as there are positions for it."""
     positions = model.config.max_position_embeddings
     longest = longest_row(folder, positions)
-    of_cross_encoder = read_object(folder / TRANSFORMER_SETTINGS).get("max_seq_length")
-    if (folder / "modules.json").is_file() and isinstance(of_cross_encoder, int):
-        longest = min(max(of_cross_encoder, 8), positions)
     # Windows over long contexts are an end in themselves: no longer than the task has them.
     return min(longest, task.max_length) if isinstance(task, QuestionAnswering) else longest

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_core.errors import reason_of
 from bert_core.tasks.tables import Record, TaskDataError, written_value
 from bert_core.text_encoding import decode_text
 
@@ -258,9 +259,9 @@ def _load(path: Path) -> object:
             return records
         raise TaskDataError("not JSON", f"{path}:{error.lineno}", "restore the file") from error
     except (ValueError, RecursionError) as error:  # a number, or nesting, beyond Python's limits
-        raise TaskDataError("not JSON", str(path), next(iter(str(error).splitlines()))) from error
+        raise TaskDataError("not JSON", str(path), reason_of(error)) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise TaskDataError("cannot read", str(path), str(error).splitlines()[0]) from error
+        raise TaskDataError("cannot read", str(path), reason_of(error)) from error
 
 
 def _json_lines(content: str) -> list[Any] | None:

@@ -41,3 +41,10 @@ def test_a_message_is_one_line_whatever_a_file_has_put_into_it():
     error = UserError("a label a\nb", f"a\r\u2028{'x' * 10_000}", "mend \ud800 it")
     assert len(str(error)) < 2100 and len(str(error).splitlines()) == 1
     str(UserError("a", "b", "\ud800")).encode()
+
+
+def test_of_parts_that_are_too_long_the_others_are_still_said():
+    error = UserError("no \x1b" * 10**6, f"{'a/' * 10**6}config.json", "restore the file")
+    assert len(str(error)) < 2100
+    assert str(error).startswith("no \\x1b")
+    assert str(error).endswith("config.json (restore the file)")

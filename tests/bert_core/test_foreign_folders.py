@@ -382,6 +382,24 @@ def test_a_pickle_is_refused_with_a_remedy_that_works(tmp_path):
     check_equal(folder, MASKED)
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        "Bert'); __import__('os').system('id') #",
+        "BertModel; rm -rf ~",
+        "$(id)",
+        "Bert" * 10**5,
+        "BertModel\n\x1b[2J",
+    ],
+)
+def test_a_remedy_has_no_code_of_the_folder_in_it(tmp_path, named):
+    folder = write_folder(tmp_path, MASKED, said={"architectures": [named]})
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelFolderError, match=r"AutoModel\.from_pretrained") as caught:
+        load_model_folder(folder)
+    assert named[:60] not in str(caught.value)
+
+
 def test_a_classifier_that_lacks_what_it_needs_is_refused(tmp_path):
     for missing in ("classifier.weight", "bert.pooler.dense.weight", "classifier.bias"):
         with pytest.raises(ModelFolderError):

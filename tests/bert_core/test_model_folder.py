@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -13,6 +14,7 @@ from transformers import (
 )
 
 from bert_core.config import ModelConfig
+from bert_core.errors import UserError
 from bert_core.model.bert import HEADS, Bert
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
@@ -213,6 +215,16 @@ def test_refuses_weights_that_answer_no_numbers(tmp_path, small_model, tokenizer
         load_model_folder(tmp_path / "model")
 
 
+def test_refuses_weights_that_are_no_numbers_in_single_precision(folder):
+    (folder / "checksums").unlink()
+    weights = load_file(folder / "model.safetensors")
+    name = "bert.encoder.layer.1.output.dense.bias"
+    weights[name] = torch.full_like(weights[name], 1e300, dtype=torch.float64)
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(ModelFolderError, match="layers.1.output.bias holds what is no finite"):
+        load_model_folder(folder)
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_list_of_checksums_names_what_is_read(folder, name):
     path = folder / "checksums"
@@ -227,6 +239,56 @@ def test_a_list_of_checksums_names_files_of_the_folder(folder, line):
     with (folder / "checksums").open("a") as file:
         file.write(f"{line}\n")
     with pytest.raises(ModelFolderError, match="damaged list of checksums"):
+        load_model_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "checksums", "config.json", "tokenizer.json", "tokenizer_config.json", "README.md"]
+)
+def test_what_may_not_be_read_is_said_in_one_line(folder, open_folder, nobody, name):
+    shutil.copytree(folder, open_folder / "model")
+    closed = open_folder / "model" / name
+    closed.chmod(0)
+    with nobody(), pytest.raises(UserError, match="Permission denied") as caught:
+        load_model_folder(open_folder / "model")
+    closed.chmod(0o755)
+    assert str(closed) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["checksums", "config.json", "tokenizer.json", "model.safetensors"]
+)
+def test_what_may_not_be_read_of_a_folder_without_checksums_is_said_too(
+    folder, open_folder, nobody, name
+):
+    shutil.copytree(folder, open_folder / "model")
+    closed = open_folder / "model" / name
+    if name != "checksums":
+        (open_folder / "model" / "checksums").unlink()
+    closed.chmod(0)
+    with nobody(), pytest.raises(UserError, match="Permission denied"):
+        load_model_folder(open_folder / "model")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "\ud800", "missing", "a\n\x1b[31mb"])
+def test_a_folder_that_cannot_be_is_refused(tmp_path, name):
+    with pytest.raises(ModelFolderError) as caught:
+        load_model_folder(tmp_path / name)
+    assert str(caught.value).isprintable()
+
+
+def test_a_configuration_that_leads_nowhere_is_said(folder):
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("gone")
+    (folder / "checksums").unlink()
+    with pytest.raises(ModelFolderError, match="cannot be read .No such file.*config.json"):
+        load_model_folder(folder)
+
+
+def test_a_list_of_checksums_that_leads_nowhere_is_no_absent_one(folder):
+    (folder / "checksums").unlink()
+    (folder / "checksums").symlink_to("gone")
+    with pytest.raises(ModelFolderError, match="checksums"):
         load_model_folder(folder)
 
 

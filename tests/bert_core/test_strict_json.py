@@ -87,6 +87,18 @@ def test_an_object_is_asked_for(tmp_path, value):
 
 
 @pytest.mark.timeout(30)
+def test_a_file_that_need_not_be_there_is_no_link_into_nothing(tmp_path):
+    path = tmp_path / "settings.json"
+    assert read_json_object(path, is_optional=True) == {}
+    path.symlink_to(tmp_path / "a file that was removed")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_json_object(path, is_optional=True)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="no regular file"):
+        read_json_object(path, is_optional=True)
+
+
 def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()

@@ -193,6 +193,13 @@ def test_bad_files_are_refused_in_one_line(tmp_path):
         load_tokenizer(tmp_path / "vocab.txt")
 
 
+def test_a_vocabulary_has_a_largest_size(tmp_path):
+    with (tmp_path / "vocab.txt").open("wb") as file:
+        file.truncate(1 << 32)
+    with pytest.raises(TokenizerError, match="larger than"):
+        load_tokenizer(tmp_path)
+
+
 def test_the_remedy_of_a_byte_order_mark_works_in_a_folder_of_any_name(tmp_path):
     path = tmp_path / "it's $(a) folder" / "vocab.txt"
     path.parent.mkdir()

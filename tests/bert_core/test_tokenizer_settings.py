@@ -86,6 +86,18 @@ SETTINGS = {
             "additional_special_tokens": ["[CLS]", "[MASK]"],
         }
     },
+    "none in the newer file": {
+        "tokenizer_config": {"additional_special_tokens": []},
+        "special_tokens_map": {"additional_special_tokens": ["<ent>"]},
+    },
+    "null in the newer file": {
+        "tokenizer_config": {"extra_special_tokens": None},
+        "special_tokens_map": {"additional_special_tokens": ["<ent>"]},
+    },
+    "named in the newer file": {
+        "tokenizer_config": {"extra_special_tokens": {"image": "<ent>"}},
+        "special_tokens_map": {"additional_special_tokens": ["<new>"]},
+    },
     "named and extra": {
         "tokenizer_config": {
             "tokenizer_class": "DistilBertTokenizerFast",

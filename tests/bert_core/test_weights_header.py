@@ -65,6 +65,13 @@ def test_a_header_that_lies_is_refused(tmp_path, content):
         read_weights_header(tmp_path / "weights")
 
 
+def test_what_git_has_left_in_place_of_weights_is_named(tmp_path):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 437\n"
+    (tmp_path / "weights").write_bytes(pointer)
+    with pytest.raises(ValueError, match="git lfs pull"):
+        read_weights_header(tmp_path / "weights")
+
+
 def test_tensors_that_share_bytes_are_refused(tmp_path):
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     text = json.dumps({"a": entry, "b": entry}).encode()

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import time
@@ -49,6 +50,29 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(number, capsys):
     assert run_command(action) == 130
     assert capsys.readouterr() == ("", "stopped; the same command goes on\n")
     assert closed and signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    "path", ["a" * 300, "file/below", "closed/a", "link", "file/new\nline\x1b"]
+)
+def test_a_path_that_cannot_be_used_is_one_line(open_folder, nobody, capsys, path):
+    (open_folder / "file").touch()
+    (open_folder / "closed").mkdir(0)
+    (open_folder / "link").symlink_to("link")
+    with nobody():
+        assert run_command(lambda: bool((open_folder / path).read_bytes())) == 2
+    (open_folder / "closed").chmod(0o700)
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and "(check the path" in said
+    assert len(said.splitlines()) == 1 and "\x1b" not in said
+
+
+def test_another_fault_of_the_system_is_not_hidden():
+    def fail():
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+
+    with pytest.raises(ConnectionResetError):
+        run_command(fail)
 
 
 def test_exit_codes(capsys):

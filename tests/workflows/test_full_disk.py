@@ -1,5 +1,7 @@
 """Every writer on a disk that takes no more: one line, the file before stays, nothing is left."""
 
+import errno
+import os
 import shutil
 from functools import partial
 
@@ -10,15 +12,18 @@ from safetensors.torch import save_file
 
 from bert_core.config import ModelConfig
 from bert_core.disk import DiskFullError, written_whole
-from bert_core.evaluation.prediction_files import write_predictions
+from bert_core.errors import UserError
+from bert_core.evaluation.prediction_files import write_for_scorers, write_predictions
 from bert_core.features.output import join_parts, write_features
 from bert_core.features.store import kept_states
 from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tasks.squad import Question
 from bert_core.text.shard_index import write_array, write_bytes
 from bert_core.text.shards import write_shard
 from bert_core.tokenizer import SPECIAL_TOKENS, save_tokenizer, wordpiece_tokenizer
+from serving.keys import add_key
 from serving.model_cache import add_folder
 from serving.pointers import Pointer, WatchStatus, switch_pointer, write_status
 from workflows.finetuning.worker import _replace
@@ -84,6 +89,9 @@ WRITERS = {
     ),
     "answers.jsonl": lambda path: predictions(path, "jsonl"),
     "answers.parquet": lambda path: predictions(path, "parquet"),
+    "questions.json": lambda path: write_for_scorers(
+        [{"text": "x" * BYTES}], [Question("", "", "", None)], path
+    ),
     "pointer.json": lambda path: switch_pointer(path, pointer(path.parent)),
 }
 
@@ -111,6 +119,40 @@ def test_a_file_is_written_whole_or_not_at_all(small_disk, name):
     write(path)  # as the message says
     assert path.stat().st_size > 1000
     assert names(small_disk) == [name]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "bad"), OSError(errno.EDQUOT, "full")])
+def test_a_write_that_ends_badly_leaves_nothing(tmp_path, monkeypatch, name, call, error):
+    path = tmp_path / name
+    path.write_text("the file before")
+
+    def fail(*_, **__):
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        with pytest.raises(DiskFullError if error.errno == errno.EDQUOT else OSError):
+            WRITERS[name](path)
+    assert path.read_text() == "the file before"
+    assert names(tmp_path) == [name]
+
+
+def test_a_key_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "keys.json"
+    add_key(path, "first", ["predict"], None)
+    before = path.read_text()
+
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail)
+        with pytest.raises(UserError):
+            add_key(path, "second", ["predict"], None)
+    assert path.read_text() == before and path.stat().st_mode & 0o777 == 0o600
+    assert names(tmp_path) == ["keys.json"]
 
 
 @pytest.fixture

@@ -1,3 +1,6 @@
+import sqlite3
+from contextlib import closing
+
 import mlflow
 import pytest
 
@@ -36,3 +39,20 @@ def test_without_mlflow_the_reason_is_said_in_one_line(report, capsys, monkeypat
     out = capsys.readouterr().out
     assert out.startswith("mlflow   not logged: MlflowException: ")
     assert len(out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("store", ["a folder", "no database", "a database of another kind"])
+def test_with_a_broken_store_the_reason_is_said_in_one_line(report, tmp_path, capsys, store):
+    path = tmp_path / "mlflow.db"
+    if store == "a folder":
+        path.mkdir()
+    elif store == "no database":
+        path.write_bytes(b"anything" * 1000)
+    else:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+            connection.execute("INSERT INTO alembic_version VALUES ('a')")
+    given = {"tracking_uri": f"sqlite:///{path}", "experiment": "tables", "run_name": "one"}
+    assert log_report(report, **given, params={}, metrics={}) is None
+    out = capsys.readouterr().out
+    assert out.startswith("mlflow   not logged: ") and len(out.splitlines()) == 1

@@ -16,7 +16,7 @@ from serving.registry import (
     mlflow_environment,
     store_exists,
 )
-from workflows.tracking.mlflow_run import open_client
+from workflows.tracking.mlflow_run import check_artifacts, open_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -132,6 +132,7 @@ class ModelRegistry:
     def log_json(self, run_id: str, content: dict[str, Any], path: str) -> None:
         """Writes a JSON file among the artifacts of a run."""
         with self._asking():
+            check_artifacts(self._client, run_id)
             self._client.log_dict(run_id, content, path)
 
     def move_champion(self, number: int) -> None:

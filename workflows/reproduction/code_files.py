@@ -14,7 +14,7 @@ from typing import Self
 
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
-from bert_core.strict_json import parse_json
+from bert_core.strict_json import parse_json, read_bounded
 from workflows.run_folder import write_atomically
 from workflows.tracking.tracker import code_tags
 
@@ -69,8 +69,8 @@ def note_code(path: Path) -> None:
 def read_code(path: Path) -> list[CodeState]:
     """The states that a run was started under, oldest first; none where there is no such file."""
     try:
-        return parse_code(path.read_text(encoding="utf-8"))
-    except OSError:
+        return parse_code(read_bounded(path).decode(errors="replace"))
+    except UserError:
         return []
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from bert_core.errors import UserError, nearest
 from bert_core.evaluation.strict_yaml import parse_yaml
-from bert_core.strict_json import parse_json, read_json_object
+from bert_core.strict_json import parse_json, read_bounded, read_json_object
+from bert_core.text_encoding import decode_text
 from bert_core.training.checkpoint import CheckpointInfo, newest_checkpoint, read_checkpoint
 from workflows.reproduction.code_files import CodeState, parse_code, read_code
 from workflows.reproduction.run_origin import (
@@ -91,7 +92,7 @@ def _of_folder(folder: RunFolder) -> RecordedRun:
         raise UserError("no settings.yaml", str(folder.path), "the run cannot be made again")
     return RecordedRun(
         name=folder.name,
-        settings=_settings(folder.settings.read_text(encoding="utf-8"), known, folder.name),
+        settings=_settings(_read_text(folder.settings), known, folder.name),
         places=present_places(checkpoint.extra["settings"], folder.path.parent.parent),
         tags=known,
         data=read_json(artifacts / DATA),
@@ -99,6 +100,10 @@ def _of_folder(folder: RunFolder) -> RecordedRun:
         outcome=read_json(artifacts / OUTCOME) or outcome_of(folder, checkpoint),
         values=journal_values(folder),
     )
+
+
+def _read_text(path: Path) -> str:
+    return decode_text(read_bounded(path), str(path))
 
 
 def present_places(places: Mapping[str, Any], storage: Path) -> dict[str, Any]:

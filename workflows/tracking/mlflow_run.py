@@ -16,11 +16,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
 from serving.registry import (
     artifact_root,
+    check_location,
     local_path,
     sqlite_path,
     sqlite_uri,
@@ -80,7 +82,8 @@ def create_store(tracking_uri: str) -> None:
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         beside = path.with_name(path.name + ".new")
-        beside.unlink(missing_ok=True)
+        for left in ("", "-journal", "-wal", "-shm"):  # SQLite would apply a killed process's log
+            path.with_name(beside.name + left).unlink(missing_ok=True)
         store = SqlAlchemyStore(sqlite_uri(beside), artifact_location(tracking_uri))
         store.engine.dispose()
         with closing(sqlite3.connect(beside)) as connection:
@@ -97,7 +100,11 @@ def correct_addresses(tracking_uri: str) -> None:
     """
     path, root = sqlite_path(tracking_uri), artifact_root(tracking_uri)
     assert path is not None and root is not None
-    with closing(sqlite3.connect(path, timeout=60)) as connection:
+    try:
+        opened = sqlite3.connect(path, timeout=60)
+    except sqlite3.Error:  # a folder of this name, or one that is closed: MLflow's to say
+        return
+    with closing(opened) as connection:
         try:
             moved = [each for each in _roots(connection) if _is_moved(connection, each, root)]
         except sqlite3.Error:  # not a store that MLflow can read as it is: that is its to say
@@ -107,10 +114,11 @@ def correct_addresses(tracking_uri: str) -> None:
                 for old in moved:
                     _replace_root(connection, old, root)
         except sqlite3.Error as error:
+            command = f"python -m workflows.tracking.sender create {quote(tracking_uri)}"
             raise UserError(
                 f"the MLflow store was moved, and its addresses cannot be corrected, {error}",
                 str(path),
-                f"as its owner, run python -m workflows.tracking.sender create '{tracking_uri}'",
+                f"as its owner, run {command}",
             ) from error
     for old in moved:
         print(f"mlflow   artifacts that were at {old} are now at {root.as_uri()}", file=sys.stderr)
@@ -158,6 +166,11 @@ def open_client(tracking_uri: str) -> "MlflowClient":
     return MlflowClient(tracking_uri, tracking_uri)
 
 
+def check_artifacts(client: "MlflowClient", run_id: str) -> None:
+    """Raises `UserError`, before a run's artifacts are written, as `check_location` does."""
+    check_location(str(client.get_run(run_id).info.artifact_uri), client.tracking_uri)
+
+
 def artifact_location(tracking_uri: str) -> str | None:
     """The artifact folder beside a SQLite store, as URI; None where the server has its own."""
     root = artifact_root(tracking_uri)
@@ -180,11 +193,15 @@ class RunSender:
         specification = read_json(run_folder / SPECIFICATION_NAME)
         if not specification:
             raise UserError("no tracked run", str(run_folder), "name the folder of a run")
-        specification["tracking_uri"] = _present_uri(specification, run_folder)
-        specification.pop("folder", None)
-        dataset = specification.pop("dataset")
-        run = TrackedRun(**specification, dataset=DatasetInput(**dataset) if dataset else None)
-        self.run = replace(run, tags=run.tags | dict(tags or {}))
+        try:
+            specification["tracking_uri"] = _present_uri(specification, run_folder)
+            specification.pop("folder", None)
+            dataset = specification.pop("dataset")
+            run = TrackedRun(**specification, dataset=DatasetInput(**dataset) if dataset else None)
+            self.run = replace(run, tags=run.tags | dict(tags or {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what, path = "damaged description of a run", str(run_folder / SPECIFICATION_NAME)
+            raise UserError(what, path, "repeat the run's command, which writes it") from error
         self.run_folder = run_folder
         earlier = read_json(run_folder / STATE_NAME)
         self._ended_before = earlier.get("status"), earlier.get("description")
@@ -324,7 +341,10 @@ class RunSender:
         for start in range(0, len(entries), MAX_PARAMS_PER_CALL):
             client.log_batch(self.run_id, tags=entries[start : start + MAX_PARAMS_PER_CALL])
         self._log_dataset(client, run)
-        self._upload(client)
+        try:
+            self._upload(client)
+        except Exception as error:  # whatever a store of artifacts comes up with; `finish` repeats
+            self.note(error)
 
     def _log_dataset(self, client: "MlflowClient", run: "Run") -> None:
         from mlflow.data.code_dataset_source import CodeDatasetSource
@@ -344,6 +364,7 @@ class RunSender:
 
     def _upload(self, client: "MlflowClient") -> None:
         for path, name, stamp in self._new_artifacts():
+            check_artifacts(client, self.run_id)
             parent = None if name.parent == Path() else str(name.parent)
             client.log_artifact(self.run_id, str(path), parent)
             self._uploaded[str(name)] = stamp

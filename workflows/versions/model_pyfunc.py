@@ -4,6 +4,7 @@
 safetensors. Nothing here imports MLflow or workflows.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -156,10 +157,14 @@ def _texts(rows: Sequence[tuple[Any, ...]]) -> list[str]:
 def input_rows(given: Any, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:  # noqa: ANN401 - a table, or lists
     """The rows of a table, of lists by column, or of a list of texts or of rows by column.
 
-    A single column may have any name, or none. Raises ValueError for what lacks a column, and for
-    a value that is no text.
+    A single column may have any name, or none. Raises ValueError for what lacks a column or has it
+    twice, and for a value that is no text.
     """
     if hasattr(given, "columns"):  # a table of pandas
+        counts = Counter(map(str, given.columns))
+        twice = [name for name, count in counts.items() if count > 1]
+        if twice:
+            raise ValueError(f"two columns {twice[0]}: rename one of them")
         given = {str(name): values for name, values in given.to_dict("list").items()}
     given = given.tolist() if hasattr(given, "tolist") else given
     if isinstance(given, str) or not isinstance(given, Iterable):

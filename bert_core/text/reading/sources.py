@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, reason_of
 from bert_core.hub_data import HubAddress, require_datasets
 from bert_core.text.reading.documentation import documentation_files
 from bert_core.text_encoding import encoding_by_mark
@@ -173,7 +173,7 @@ def _find_remote_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart
             files.sort(key=lambda each: PurePosixPath(each.path).parts)
             skipped["files_of_unknown_format"] += 0 if pattern else len(visible) - len(files)
     except OSError as error:
-        remedy = f"check the address and credentials; {str(error).splitlines()[0]}"
+        remedy = f"check the address and credentials; {reason_of(error)}"
         raise CorpusError("cannot read", typed, remedy) from error
     if not files:
         raise CorpusError("no text files at this address", typed, f"give {_READABLE} files")
@@ -318,7 +318,7 @@ def _open_as_it_is(part: CorpusPart) -> IO[bytes]:
             return cast(IO[bytes], opened(stream))
         return cast(IO[bytes], opened(part.path))
     except OSError as error:
-        reason = str(error).splitlines()[0]
+        reason = reason_of(error)
         raise UnreadableFileError("cannot read", part.path, reason) from error
 
 

@@ -1,6 +1,8 @@
 """Vectors of folders of sentence-transformers are those that it makes itself."""
 
 import json
+import os
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -165,6 +167,26 @@ def test_dense_maps_are_computed(save, activation, bias):
     check_equal(folder)
 
 
+def test_an_encoder_in_a_folder_of_its_own_is_refused_with_a_remedy_that_works(save, tmp_path):
+    folder = save(models.Pooling(WIDTH, pooling_mode="cls"))
+    (folder / "modules.json").write_text(
+        json.dumps([OLD_MODULES[0] | {"path": "0_Transformer"}, OLD_MODULES[1]])
+    )
+    (folder / "0_Transformer").mkdir()
+    for path in folder.glob("*[!s].*"):
+        if path.is_file() and path.name != "modules.json":
+            path.rename(folder / "0_Transformer" / path.name)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    with pytest.raises(UserError, match="rewrite it with"):
+        read_sentence_pooling(folder, 512)
+    with pytest.raises(UserError, match="rewrite it with") as caught:
+        load_extractor(folder, FeatureChoice())
+    program, option, code = shlex.split(caught.value.remedy.partition(": ")[2])
+    assert (program, option) == ("python", "-c")
+    exec(code)
+    np.testing.assert_allclose(vectors_of(Path(f"{folder}-rewritten")), theirs, atol=1e-5)
+
+
 def test_prompts_are_found_by_name(save):
     folder = save(models.Pooling(WIDTH), files={"config_sentence_transformers.json": PROMPTS})
     said = read_sentence_pooling(folder, 512)
@@ -267,6 +289,7 @@ def test_dense_maps_that_are_not_supported_are_refused(save, config, said):
         (torch.ones(20, WIDTH - 1), torch.ones(20), "another Dense"),
         (torch.ones(0, WIDTH), torch.ones(0), "no numbers"),
         (torch.full((20, WIDTH), float("nan")), torch.ones(20), "no numbers"),
+        (torch.full((20, WIDTH), 1e300, dtype=torch.float64), torch.ones(20), "no numbers"),
     ],
 )
 def test_dense_maps_that_cannot_be_computed_are_refused(save, weight, bias, said):
@@ -277,6 +300,14 @@ def test_dense_maps_that_cannot_be_computed_are_refused(save, weight, bias, said
     save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
     with pytest.raises(UserError, match=said):
         read_sentence_pooling(folder.parent, 512)
+
+
+def test_a_dense_map_that_is_no_file_is_not_waited_for(save):
+    path = save(models.Pooling(WIDTH), Dense(WIDTH, 20)) / DENSE
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="no weights of Dense"):
+        read_sentence_pooling(path.parents[1], 512)
 
 
 def test_a_dense_map_in_half_precision_is_computed(save):

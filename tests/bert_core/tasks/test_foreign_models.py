@@ -8,6 +8,7 @@ import torch
 import transformers
 from transformers import BertConfig, PreTrainedTokenizerFast
 
+from bert_core.errors import UserError
 from bert_core.model_folder import ModelFolderError
 from bert_core.predictor import compute_all_outputs, load_predictor
 from bert_core.tasks.catalog import TASKS
@@ -247,6 +248,11 @@ def test_rows_of_a_cross_encoder_are_as_long_as_its_folder_says(folder):
     assert load_predictor(path).task.max_length == 48
     (path / "modules.json").write_text("[]")
     assert load_predictor(path).task.max_length == 32
+    for length in (3, "32", True):
+        settings = json.dumps({"max_seq_length": length})
+        (path / "sentence_bert_config.json").write_text(settings)
+        with pytest.raises(UserError, match="max_seq_length"):
+            load_predictor(path)
 
 
 @pytest.mark.parametrize(

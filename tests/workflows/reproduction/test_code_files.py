@@ -89,4 +89,6 @@ def test_every_state_that_a_run_is_started_under_is_kept_once(tmp_path):
     path.write_text(json.dumps(content))  # as if another state had begun the run
     note_code(path)
     assert read_code(path)[1] == first and len(read_code(path)) == 2
+    path.write_bytes(b"\xff\xfe[]")  # a disk that was damaged
+    assert read_code(path) == []
     assert parse_code("{torn") == [] == parse_code('[{"files": 1, "else": 2}]')

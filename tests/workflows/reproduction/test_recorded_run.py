@@ -71,6 +71,9 @@ def test_what_is_no_finished_run_is_refused(run, tmp_path):
         read_recorded_run("ran", tmp_path, "sqlite://")
     with pytest.raises(UserError, match="no MLflow store"):
         read_recorded_run("a" * 32, tmp_path, f"sqlite:///{tmp_path}/mlflow.db")
+    run.settings.write_bytes(b"\xff\xff")
+    with pytest.raises(UserError, match=r"not UTF-8.*settings.yaml"):
+        read(run)
     run.settings.unlink()
     with pytest.raises(UserError, match=r"no settings.yaml"):
         read(run)

@@ -1,7 +1,12 @@
 """A SQLite store of MLflow in folders of any name, and one that was moved or copied."""
 
+import shlex
 import shutil
 import sqlite3
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,9 @@ from tracked_runs import described, write_steps
 
 from bert_core.errors import UserError
 from serving.registry import fetch_model, sqlite_path, sqlite_uri
+from workflows.promotion.aliases import open_registry
 from workflows.registry import content_hash
+from workflows.report_run import log_report
 from workflows.tracking.journal import Journal
 from workflows.tracking.mlflow_run import RunSender, artifact_location, open_client
 from workflows.tracking.tracker import JOURNAL_NAME, write_specification
@@ -86,6 +93,57 @@ def test_a_moved_store_is_read_and_written_where_it_is(storage, tmp_path, name, 
         assert not storage.exists()
 
 
+@pytest.fixture
+def another_server():
+    """The address of an HTTP server, and what it was sent."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self):  # noqa: N802 - the library's name
+            asked.append(self.headers.get("Authorization"))
+            self.send_error(500)
+
+        do_GET = do_POST = do_PATCH = do_PUT  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/api/2.0/mlflow-artifacts/artifacts/x", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_artifacts_elsewhere_are_not_written_with_the_token(
+    tmp_path, another_server, monkeypatch, capsys
+):
+    location, asked = another_server
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
+    uri = copy_store(empty_store(), tmp_path)
+    client = open_client(uri)
+    experiment = client.create_experiment("pretraining", location)
+    run = tmp_path / "run"
+    write_specification(run, described(uri, run))
+    (run / "artifacts" / "a.txt").write_text("a")
+    write_steps(Journal(run / JOURNAL_NAME), range(1, 4))
+    with pytest.raises(UserError, match="not at the tracking server"):
+        finish(run)
+    (sent,) = client.search_runs([experiment])
+    assert sent.data.metrics["train/loss"] == 1 / 3, "metrics have no part in it"
+
+    given = {"tracking_uri": uri, "experiment": "pretraining", "run_name": "a table"}
+    assert log_report([run / "artifacts" / "a.txt"], **given, params={}, metrics={}) is None
+    assert "not at the tracking server" in capsys.readouterr().out
+    client.create_registered_model("a")
+    with (
+        open_registry("a", uri) as registry,
+        pytest.raises(UserError, match="not at the tracking server"),
+    ):
+        registry.log_json(sent.info.run_id, {}, "gate.json")
+    assert not asked
+
+
 def test_a_store_below_a_link_is_left_alone(storage, tmp_path):
     before = addresses(storage)
     link = tmp_path / "link"
@@ -106,14 +164,18 @@ def test_artifacts_that_were_put_elsewhere_stay_there(tmp_path):
 
 
 def test_a_moved_store_that_cannot_be_written_is_named(storage, open_folder, nobody):
-    moved = Path(shutil.copytree(storage, open_folder / "moved"))
+    moved = Path(shutil.copytree(storage, open_folder / HOSTILE))
     with sqlite3.connect(moved / "mlflow" / "mlflow.db") as connection:
         connection.execute("PRAGMA journal_mode=DELETE")
     for path in [moved, *moved.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
+    before = addresses(moved)
     with nobody(), pytest.raises(UserError, match="sender create") as refused:
         open_client(uri_of(moved))
     assert str(moved) in str(refused.value)
+    command = shlex.split(refused.value.remedy.partition(", run ")[2])
+    subprocess.run([sys.executable, *command[1:]], check=True, timeout=120)
+    assert addresses(moved) != before
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "ü", HOSTILE, "100%", "%2F", "why?"])

@@ -12,6 +12,7 @@ import pytest
 from tracked_runs import SHA256, described, has_ended, newest_sent, wait_until, write_steps
 
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy, free_port
+from bert_core.errors import UserError
 from workflows.tracking.journal import Journal
 from workflows.tracking.mlflow_run import RUN_KEY_TAG, RunSender, open_client
 from workflows.tracking.report import verify_exactly_once
@@ -19,11 +20,13 @@ from workflows.tracking.tracker import (
     ARTIFACTS_NAME,
     JOURNAL_NAME,
     LOG_NAME,
+    SPECIFICATION_NAME,
     STATE_NAME,
     Tracker,
     read_json,
     summarize_tracking,
     without_machine_paths,
+    write_specification,
 )
 
 PROJECT = Path(__file__).parents[3]
@@ -282,6 +285,17 @@ def test_three_processes_may_race_for_a_fresh_store(tmp_path):
     database = sqlite3.connect(tmp_path / "mlflow.db")
     assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert open_client(uri).create_experiment("first", "file:///nowhere")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dataset": 5}, {"tags": ["a"]}, {"tracking_uri": 5}, {"of a later release": 1}]
+)
+def test_a_damaged_description_of_a_run_is_named(tmp_path, changes):
+    write_specification(tmp_path, described("sqlite:///a.db", tmp_path))
+    path = tmp_path / SPECIFICATION_NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(UserError, match=r"damaged description of a run.*tracking\.json"):
+        RunSender(tmp_path)
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):

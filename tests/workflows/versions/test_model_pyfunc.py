@@ -268,6 +268,14 @@ def test_a_table_a_list_and_columns_are_the_same_rows():
         ([{"context": "a", "choices": []}], ("context", "choices"), "no list of texts"),
         ([{"context": ["a"], "choices": ["b"]}], ("context", "choices"), "context of row 0"),
         ([{"context": "a", "choices": "b"}], ("context", "choices"), "no list of texts"),
+        (pd.DataFrame([["a", "b"]], columns=["text", "text"]), TEXT, "two columns text"),
+        (pd.DataFrame([["a", "b"]], columns=["x", "x"]), TEXT, "two columns x"),
+        (pd.DataFrame([["a", "b"]], columns=[1, "1"]), TEXT, "two columns 1"),
+        (
+            pd.DataFrame([["a", "b", "c"]], columns=["question", "context", "context"]),
+            QUESTION,
+            "two columns context",
+        ),
     ],
 )
 def test_what_is_no_row_is_named(given, columns, match):
