@@ -79,6 +79,8 @@ class BodyLimits:
         for name, value in scope["headers"]:
             if name == b"content-length" and _length(value, most) > most:
                 raise _too_large(most)
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                raise _unknown_transfer_coding(value)
         parts: list[bytes] = []
         size, more = 0, True
         while more:
@@ -136,22 +138,46 @@ def _decompressed(body: bytes, coding: str, most: int) -> bytes:
             field="Content-Encoding",
             remedy="send the body with gzip or deflate, or as it is",
         )
-    decompressor = zlib.decompressobj(_WINDOW_BITS[name])
     try:
-        decoded = decompressor.decompress(body, most + 1)
+        decoded = _inflated(body, _WINDOW_BITS[name], most)
     except zlib.error:
         decoded = None
-    if decoded is not None and len(decoded) > most:
-        raise _too_large(most)
-    if decoded is None or not decompressor.eof or decompressor.unused_data:
+    if decoded is None:
         raise RequestError(
             400,
             f"No {name}",
             f"the body is not what Content-Encoding: {name} says, or not whole",
             field="Content-Encoding",
-            remedy="compress it as a whole and once, or leave the header out",
+            remedy="compress it as a whole, or leave the header out",
         )
+    if len(decoded) > most:
+        raise _too_large(most)
     return decoded
+
+
+def _inflated(body: bytes, window_bits: int, most: int) -> bytes | None:
+    """What is compressed, cut where it is more than `most` bytes; None of what is not whole.
+
+    A gzip body may have several members, one after another (RFC 1952); deflate has one stream.
+    """
+    decoded = bytearray()
+    member = zlib.decompressobj(window_bits)
+    for begin in range(0, len(body), _COMPRESSED_AT_ONCE):
+        part = body[begin : begin + _COMPRESSED_AT_ONCE]
+        while part:  # each member copies what is behind it, of this part alone
+            if member.eof:
+                if window_bits != _WINDOW_BITS["gzip"]:
+                    return None
+                member = zlib.decompressobj(window_bits)
+            decoded += member.decompress(part, most + 1 - len(decoded))
+            if len(decoded) > most:
+                return bytes(decoded)
+            part = member.unused_data
+    return bytes(decoded) if member.eof else None
+
+
+_COMPRESSED_AT_ONCE = 4096
+"""Bytes; a member of gzip has 20 at least."""
 
 
 _MAX_DEPTH = 32
@@ -171,6 +197,7 @@ def _check_shape(body: bytes, limits: Limits) -> None:
             field="body",
             remedy="send JSON in UTF-8; if it is compressed, say so by Content-Encoding",
         )
+    _check_encoding(body)
     most = limits.max_body_values
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # every " left begins or ends a string
     if bare.count(b'":') > limits.max_body_fields:
@@ -199,6 +226,22 @@ def _check_shape(body: bytes, limits: Limits) -> None:
         raise _too_many_fields(limits.max_body_fields)
     if opened + outside.count(b",") > most:
         raise _too_many_values(most)
+
+
+def _check_encoding(body: bytes) -> None:
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            400,
+            "Not UTF-8",
+            f"byte {error.start} of the body, 0x{body[error.start]:02x}, is no UTF-8",
+            field="body",
+            remedy="send JSON in UTF-8, not in Latin-1 or another encoding;"
+            " if it is compressed, say so by Content-Encoding",
+        ) from None
 
 
 _NINES = bytes(57 if chr(each).isdecimal() else each for each in range(256))
@@ -233,6 +276,16 @@ def _too_many_values(most: int) -> RequestError:
         f"the body of a request has {most} values at most",
         field="body",
         remedy="divide it among several requests",
+    )
+
+
+def _unknown_transfer_coding(value: bytes) -> RequestError:
+    return RequestError(
+        501,
+        "Unknown transfer coding",
+        f"Transfer-Encoding: {value.decode('latin-1')}",
+        field="Transfer-Encoding",
+        remedy="send the body in chunks alone; say by Content-Encoding that it is compressed",
     )
 
 

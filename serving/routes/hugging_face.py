@@ -120,7 +120,8 @@ class HuggingFaceRoutes:
             served, asked.aggregation_strategy or usual, "parameters.aggregation_strategy"
         )
         overflow: OverflowOrError = "error" if asked.stride is None else "window"
-        codec = TextTagging(task, aggregation, cutting(overflow))
+        most = self._engine.limits.max_request_tokens
+        codec = TextTagging(task, aggregation, cutting(overflow), most)
         inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it, or give a stride")
         found = await self._engine.ask(served, codec, inputs, overflow)
         label = "entity" if aggregation == "none" else "entity_group"

@@ -130,7 +130,10 @@ def test_a_compressed_body_is_read(server, coding, compress):
         ("é" * 100, ASKED, 415),
         ("gzip", ASKED, 400),
         ("gzip", gzip.compress(ASKED)[:-5], 400),
-        ("gzip", gzip.compress(ASKED) * 2, 400),
+        ("gzip", gzip.compress(ASKED) + b"\0", 400),
+        ("gzip", gzip.compress(ASKED) + gzip.compress(b" ")[:-5], 400),
+        ("gzip", gzip.compress(b" " * (1 << 20)) * 3, 413),
+        ("deflate", zlib.compress(ASKED) * 2, 400),
         ("gzip", b"", 400),
         ("deflate", gzip.compress(ASKED), 400),
         ("gzip", gzip.compress(b" " * (3 << 20)), 413),
@@ -148,6 +151,39 @@ def test_what_cannot_be_decompressed_is_told(server, path, coding, body, status)
     assert found == status, problem
     if status == 415:
         assert coding in str(problem) and answered["Accept-Encoding"] == "gzip, deflate"
+
+
+def test_members_of_gzip_are_read_as_one_body(server):
+    wanted = server.ask("/v1/ner", ASKED)
+    for size in (1, 7, len(ASKED)):
+        parts = [ASKED[begin : begin + size] for begin in range(0, len(ASKED), size)]
+        body = b"".join(map(gzip.compress, [*parts, b"", b" " * 9000]))
+        assert server.ask("/v1/ner", body, headers={"Content-Encoding": "gzip"}) == wanted
+
+
+def test_members_without_content_are_passed_over():
+    body = gzip.compress(b"") * 100_000
+    assert passed_on([(b"content-encoding", b"gzip")], body)[1][1] == b""
+
+
+@pytest.mark.parametrize("path", ["/v1/ner", "/hf/token-classification", "/v1/embeddings"])
+def test_a_transfer_coding_besides_chunked_is_refused_by_name(server, path):
+    for lines in ("gzip, chunked", "gzip\r\nTransfer-Encoding: chunked", "identity, chunked"):
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {lines}\r\n\r\n"
+        body = gzip.compress(ASKED)
+        with socket.create_connection((server.host, server.port), 10) as client:
+            client.sendall(head.encode() + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+            answer = client.recv(4000)
+        assert answer.startswith(b"HTTP/1.1 501 ") and b"Transfer-Encoding: " in answer
+
+
+@pytest.mark.parametrize("text", ["Zürich", "日本", "a\x92b"])
+def test_a_body_that_is_not_utf_8_is_told_so(server, text):
+    encoding = {"Zürich": "latin-1", "日本": "shift_jis"}.get(text, "latin-1")
+    body = json.dumps({"inputs": text}, ensure_ascii=False).encode(encoding)
+    status, problem = server.ask("/v1/ner", body)
+    assert status == 400 and problem["title"] == "Not UTF-8" and "UTF-8" in problem["remedy"]
+    assert server.ask("/v1/ner", b"\xef\xbb\xbf" + ASKED)[0] == 200  # a mark may stand before
 
 
 def passed_on(headers, body, limits=None):
