@@ -178,9 +178,11 @@ class HuggingFaceRoutes:
     async def feature_extraction(
         self, request: FeatureExtractionRequest, model: str | None = None
     ) -> Response:
-        """One vector of each text."""
+        """One vector of each text; where a field is given twice, that of `parameters` counts."""
         encoder = self._engine.traffic.find_embedder(model)
-        fields = request.parameters or request
+        fields = request
+        if request.parameters is not None:
+            fields = request.model_copy(update=request.parameters.model_dump(exclude_none=True))
         overflow: OverflowOrError = "error"
         if fields.truncate:
             is_left = (fields.truncation_direction or "right").lower() == "left"
