@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.batching import OverloadedError
 from serving.errors import respond
 from serving.limits import Limits
 from serving.mounting import own_path
@@ -29,6 +30,9 @@ class BodyLimits:
         self._limits = limits
         self._lower = lower or {}
         """The bytes that bodies have at most at paths that take less."""
+        self._held: dict[int, int] = {}
+        """The bytes of long bodies that are not answered yet, by the identity of their scope."""
+        self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on when its body is there."""
@@ -36,13 +40,22 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._held_bytes -= self._held.pop(id(scope), 0)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
             async with asyncio.timeout(self._limits.body_seconds):
                 body = await self._read(scope, receive)
             if body is not None:
                 body = self._decoded(scope, body)
                 _check_shape(body, self._limits)
-        except (RequestError, TimeoutError) as error:
-            await respond(scope, receive, send, error if isinstance(error, RequestError) else _SLOW)
+        except (RequestError, OverloadedError) as error:
+            await respond(scope, receive, send, error)
+            return
+        except TimeoutError:
+            await respond(scope, receive, send, _SLOW)
             return
         if body is None:
             return  # the client has gone
@@ -91,8 +104,23 @@ class BodyLimits:
             size += len(parts[-1])
             if size > most:
                 raise _too_large(most)
+            self._hold(scope, size)
             more = message.get("more_body", False)
         return b"".join(parts)
+
+    def _hold(self, scope: Scope, size: int) -> None:
+        """Notes how long a body is; raises `OverloadedError` for a long one where many are held.
+
+        Without it those of all connections would be gigabytes. Short ones are always taken: who
+        sends many long ones, or never ends them, does not keep the others out.
+        """
+        if size <= _ALWAYS_TAKEN:
+            return
+        before = self._held.get(id(scope), 0)
+        if self._held_bytes - before + size > _BODIES_AT_ONCE * self._limits.max_body_bytes:
+            raise OverloadedError(self._limits.body_seconds)
+        self._held[id(scope)] = size
+        self._held_bytes += size - before
 
     def _decoded(self, scope: Scope, body: bytes) -> bytes:
         """The body without its Content-Encoding, which the request then no longer has."""
@@ -100,10 +128,16 @@ class BodyLimits:
         if not codings:
             return body
         body = _decompressed(body, b",".join(codings).decode("latin-1"), self._max_bytes(scope))
+        self._hold(scope, len(body))
         others = [each for each in scope["headers"] if each[0] not in (_ENCODING, _LENGTH)]
         scope["headers"] = [*others, (_LENGTH, b"%d" % len(body))]
         return body
 
+
+_ALWAYS_TAKEN = 64 << 10
+"""Bytes of a body that is taken however many others are held."""
+_BODIES_AT_ONCE = 64
+"""Of the longest that are taken: so many may be held."""
 
 _ENCODING, _LENGTH = b"content-encoding", b"content-length"
 

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import select
 import socket
 import threading
 import time
@@ -34,6 +35,34 @@ def test_a_slow_body_is_refused_while_others_are_answered(strict_server):
         client.sendall(head)
         assert strict_server.ask("/v1/classify", {"inputs": "a cat"})[0] == 200
         assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_long_bodies_are_held_up_to_a_limit_and_short_ones_always(server):
+    """Each is half sent; what all of them hold is a part of what all connections could."""
+    longest = Limits().max_body_bytes
+    head = "POST /v1/ner HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n"
+    sent = head.format(longest).encode() + b" " * (longest - 1)
+    begun = []
+    try:
+        for _ in range(66):
+            client = socket.create_connection((server.host, server.port), 10)
+            begun.append(client)
+            client.sendall(sent)
+        refused = [client for client in begun if is_answered(client, 0.02)]
+        assert 0 < len(refused) <= 4
+        assert all(client.recv(4000).startswith(b"HTTP/1.1 429 ") for client in refused)
+        assert server.ask("/v1/ner", ASKED)[0] == 200
+        assert server.ask("/v1/ner", ASKED + b" " * 100_000)[0] == 429
+    finally:
+        for client in begun:
+            client.close()
+    time.sleep(0.3)
+    assert server.ask("/v1/ner", ASKED + b" " * 100_000)[0] == 200
+
+
+def is_answered(client, seconds):
+    """Whether something can be read."""
+    return bool(select.select([client], [], [], seconds)[0])
 
 
 def test_a_client_that_leaves_is_forgotten(strict_server):
