@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.batching import OverloadedError
 from serving.errors import respond
 from serving.limits import Limits
 from serving.mounting import own_path
@@ -29,6 +30,9 @@ class BodyLimits:
         self._limits = limits
         self._lower = lower or {}
         """The bytes that bodies have at most at paths that take less."""
+        self._held: dict[int, int] = {}
+        """The bytes of long bodies that are not answered yet, by the identity of their scope."""
+        self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on when its body is there."""
@@ -36,13 +40,22 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._held_bytes -= self._held.pop(id(scope), 0)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
             async with asyncio.timeout(self._limits.body_seconds):
                 body = await self._read(scope, receive)
             if body is not None:
                 body = self._decoded(scope, body)
                 _check_shape(body, self._limits)
-        except (RequestError, TimeoutError) as error:
-            await respond(scope, receive, send, error if isinstance(error, RequestError) else _SLOW)
+        except (RequestError, OverloadedError) as error:
+            await respond(scope, receive, send, error)
+            return
+        except TimeoutError:
+            await respond(scope, receive, send, _SLOW)
             return
         if body is None:
             return  # the client has gone
@@ -79,6 +92,8 @@ class BodyLimits:
         for name, value in scope["headers"]:
             if name == b"content-length" and _length(value, most) > most:
                 raise _too_large(most)
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                raise _unknown_transfer_coding(value)
         parts: list[bytes] = []
         size, more = 0, True
         while more:
@@ -89,8 +104,23 @@ class BodyLimits:
             size += len(parts[-1])
             if size > most:
                 raise _too_large(most)
+            self._hold(scope, size)
             more = message.get("more_body", False)
         return b"".join(parts)
+
+    def _hold(self, scope: Scope, size: int) -> None:
+        """Notes how long a body is; raises `OverloadedError` for a long one where many are held.
+
+        Without it those of all connections would be gigabytes. Short ones are always taken: who
+        sends many long ones, or never ends them, does not keep the others out.
+        """
+        if size <= _ALWAYS_TAKEN:
+            return
+        before = self._held.get(id(scope), 0)
+        if self._held_bytes - before + size > _BODIES_AT_ONCE * self._limits.max_body_bytes:
+            raise OverloadedError(self._limits.body_seconds)
+        self._held[id(scope)] = size
+        self._held_bytes += size - before
 
     def _decoded(self, scope: Scope, body: bytes) -> bytes:
         """The body without its Content-Encoding, which the request then no longer has."""
@@ -98,10 +128,16 @@ class BodyLimits:
         if not codings:
             return body
         body = _decompressed(body, b",".join(codings).decode("latin-1"), self._max_bytes(scope))
+        self._hold(scope, len(body))
         others = [each for each in scope["headers"] if each[0] not in (_ENCODING, _LENGTH)]
         scope["headers"] = [*others, (_LENGTH, b"%d" % len(body))]
         return body
 
+
+_ALWAYS_TAKEN = 64 << 10
+"""Bytes of a body that is taken however many others are held."""
+_BODIES_AT_ONCE = 64
+"""Of the longest that are taken: so many may be held."""
 
 _ENCODING, _LENGTH = b"content-encoding", b"content-length"
 
@@ -136,22 +172,46 @@ def _decompressed(body: bytes, coding: str, most: int) -> bytes:
             field="Content-Encoding",
             remedy="send the body with gzip or deflate, or as it is",
         )
-    decompressor = zlib.decompressobj(_WINDOW_BITS[name])
     try:
-        decoded = decompressor.decompress(body, most + 1)
+        decoded = _inflated(body, _WINDOW_BITS[name], most)
     except zlib.error:
         decoded = None
-    if decoded is not None and len(decoded) > most:
-        raise _too_large(most)
-    if decoded is None or not decompressor.eof or decompressor.unused_data:
+    if decoded is None:
         raise RequestError(
             400,
             f"No {name}",
             f"the body is not what Content-Encoding: {name} says, or not whole",
             field="Content-Encoding",
-            remedy="compress it as a whole and once, or leave the header out",
+            remedy="compress it as a whole, or leave the header out",
         )
+    if len(decoded) > most:
+        raise _too_large(most)
     return decoded
+
+
+def _inflated(body: bytes, window_bits: int, most: int) -> bytes | None:
+    """What is compressed, cut where it is more than `most` bytes; None of what is not whole.
+
+    A gzip body may have several members, one after another (RFC 1952); deflate has one stream.
+    """
+    decoded = bytearray()
+    member = zlib.decompressobj(window_bits)
+    for begin in range(0, len(body), _COMPRESSED_AT_ONCE):
+        part = body[begin : begin + _COMPRESSED_AT_ONCE]
+        while part:  # each member copies what is behind it, of this part alone
+            if member.eof:
+                if window_bits != _WINDOW_BITS["gzip"]:
+                    return None
+                member = zlib.decompressobj(window_bits)
+            decoded += member.decompress(part, most + 1 - len(decoded))
+            if len(decoded) > most:
+                return bytes(decoded)
+            part = member.unused_data
+    return bytes(decoded) if member.eof else None
+
+
+_COMPRESSED_AT_ONCE = 4096
+"""Bytes; a member of gzip has 20 at least."""
 
 
 _MAX_DEPTH = 32
@@ -171,6 +231,7 @@ def _check_shape(body: bytes, limits: Limits) -> None:
             field="body",
             remedy="send JSON in UTF-8; if it is compressed, say so by Content-Encoding",
         )
+    _check_encoding(body)
     most = limits.max_body_values
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # every " left begins or ends a string
     if bare.count(b'":') > limits.max_body_fields:
@@ -199,6 +260,22 @@ def _check_shape(body: bytes, limits: Limits) -> None:
         raise _too_many_fields(limits.max_body_fields)
     if opened + outside.count(b",") > most:
         raise _too_many_values(most)
+
+
+def _check_encoding(body: bytes) -> None:
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            400,
+            "Not UTF-8",
+            f"byte {error.start} of the body, 0x{body[error.start]:02x}, is no UTF-8",
+            field="body",
+            remedy="send JSON in UTF-8, not in Latin-1 or another encoding;"
+            " if it is compressed, say so by Content-Encoding",
+        ) from None
 
 
 _NINES = bytes(57 if chr(each).isdecimal() else each for each in range(256))
@@ -233,6 +310,16 @@ def _too_many_values(most: int) -> RequestError:
         f"the body of a request has {most} values at most",
         field="body",
         remedy="divide it among several requests",
+    )
+
+
+def _unknown_transfer_coding(value: bytes) -> RequestError:
+    return RequestError(
+        501,
+        "Unknown transfer coding",
+        f"Transfer-Encoding: {value.decode('latin-1')}",
+        field="Transfer-Encoding",
+        remedy="send the body in chunks alone; say by Content-Encoding that it is compressed",
     )
 
 

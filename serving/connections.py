@@ -7,11 +7,13 @@ half a request, or that does not read its answer, stays for ever.
 import logging
 import resource
 import time
+from array import array
 from asyncio import TimerHandle, Transport
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -69,6 +71,8 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, connections: Connections, **more: Any) -> None:  # noqa: ANN401 - uvicorn's
         super().__init__(*args, **more)
+        self.parser = _Parser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
         self._all = connections
         self._head_timer: TimerHandle | None = None
         self._stall_timer: TimerHandle | None = None
@@ -122,6 +126,10 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is there; raises, as above, where too many others wait."""
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError("no proxy")
+            return  # the head comes once more
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise ValueError("too many requests at once")
         self._is_in_head = False
@@ -130,6 +138,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is there: from now on its client waits, unless it was answered before."""
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         if not self.cycle.response_complete:
             self._all.waiting.pop(self, None)
@@ -186,6 +196,35 @@ class Connection(HttpToolsProtocol):
             STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
         )
         self.transport.close()
+
+
+class _Parser(HttpRequestParser):
+    """Reads a request that offers another protocol as one that does not (RFC 9110, 7.8).
+
+    The parser itself would leave its body out, and take that for the next request.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._connection = connection
+
+    def feed_data(self, data: "bytes | bytearray | memoryview | array[int]") -> None:
+        """Reads bytes; the head of such a request is read again without its offer."""
+        while True:
+            try:
+                super().feed_data(data)
+            except HttpParserUpgrade as offer:
+                data = self._head() + bytes(data[offer.args[0] :])
+            else:
+                return
+
+    def _head(self) -> bytes:
+        version = self.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.get_method(), self._connection.url, version)]
+        for name, value in self._connection.headers:
+            if name != b"upgrade":
+                lines.append(b"%b: %b" % (name, value))
+        return b"\r\n".join([*lines, b"", b""])
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:

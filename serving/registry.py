@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -290,15 +291,17 @@ class _Download:
 def lineage_of_tags(tags: Mapping[str, str]) -> Lineage:
     """What the tags of a run or of a version say, as `workflows` write them."""
     dirty = tags.get("git.dirty")
+    metrics = {
+        name.removeprefix(METRIC_TAG): float(value)
+        for name, value in tags.items()
+        if name.startswith(METRIC_TAG) and _NUMBER.fullmatch(value)
+    }
     return Lineage(
         data_sha256=tags.get("data.sha256"),
         git_commit=tags.get("mlflow.source.git.commit"),
         git_dirty=None if dirty is None else dirty == "true",
-        metrics={
-            name.removeprefix(METRIC_TAG): float(value)
-            for name, value in tags.items()
-            if name.startswith(METRIC_TAG) and _NUMBER.fullmatch(value)
-        },
+        # A tag may have any number of digits, and a pointer, as JSON, has no infinity.
+        metrics={name: value for name, value in metrics.items() if isfinite(value)},
     )
 
 

@@ -6,7 +6,7 @@ Shapes: N texts, W words, P places (sub-words), L labels.
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from bert_core.tasks.tag_schemes import OUTSIDE, Tags
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_words import iter_word_spans, visible_span
-from bert_core.tasks.windows import Overflow
+from bert_core.tasks.windows import Overflow, TooManyTokensError
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 
@@ -38,12 +38,13 @@ class TextTagging:
     """Finds the entities of raw texts with a tagging model.
 
     A text that comes as a list of words is asked about as those words; its characters are those of
-    the words with a space between them.
+    the words with a space between them. Texts have at most `max_words` in all.
     """
 
     task: Tagging
     aggregation: Aggregation = "first"
     overflow: Overflow = "window"
+    max_words: int | None = None
 
     def encode(self, examples: Sequence[str | Sequence[str]], tokenizer: Tokenizer) -> EncodedRows:
         """A row for each text, or several where one is too long.
@@ -54,11 +55,20 @@ class TextTagging:
         - `words` [P], the word of each place; `word_counts` [N]
         - `spans` [W, 2], the characters of each word; `pieces` [P, 2] those of each sub-word, where
           these are what is asked for
+
+        Raises `TooManyTokensError` at the first word that is one too many.
         """
         words: list[list[str]] = []
         spans = [np.empty(0, dtype=np.int64)]
+        left = self.max_words
         for each in examples:
-            some, places = _words_of(each)
+            some, places = _words_of(each, left)
+            if left is not None and (left := left - len(some)) < 0:
+                raise TooManyTokensError(
+                    "too many words",
+                    f"at most {self.max_words}",
+                    "divide them among several requests",
+                )
             words.append(some)
             spans.append(places)
         rows = encode_words(
@@ -205,21 +215,22 @@ class TextTagging:
         return found
 
 
-def _words_of(text: str | Sequence[str]) -> tuple[list[str], IntArray]:
-    """The words of a text, and the characters of each, end to end.
+def _words_of(text: str | Sequence[str], most: int | None) -> tuple[list[str], IntArray]:
+    """The words of a text, and the characters of each, end to end; one more than `most` at most.
 
     Given words lose the invisible characters at their edges.
     """
+    limit = None if most is None else most + 1
     words: list[str] = []
     # A long text of signs has a million words: their tuples would take 130 MiB.
     characters = array("q")
     if isinstance(text, str):
-        for begin, end in iter_word_spans(text):
+        for begin, end in islice(iter_word_spans(text), limit):
             words.append(text[begin:end])
             characters.extend((begin, end))
         return words, np.array(characters)
     first = 0
-    for word in text:
+    for word in islice(text, limit):
         begin, end = visible_span(word)
         words.append(word[begin:end])
         characters.extend((first + begin, first + end))

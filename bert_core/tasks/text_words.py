@@ -16,11 +16,18 @@ _A = rf"[^\W_{_IDEOGRAPHS}]"  # a letter or digit
 _CLITIC = rf"['’](?:[sSmMdD]|ve|VE|re|RE|ll|LL)(?![\w{_MARK}])"
 _IN_ADDRESS = r"[!#-&+-;=?-Z_a-z~]*[#-&+\-/-9=@-Za-z]"  # an address ends before a sentence's signs
 
-# Every repetition is of one character at a time, and no lookaround has one: the time is linear.
+_PREFIX = r"[משהוכלב]{1,3}"  # Hebrew for "the", "in", "from" …, written without a space
+_QUOTATION = "|".join(  # of two letters or more, as an acronym has one after its sign
+    rf"{sign}[א-ת](?:[^\n{sign}]|(?<=[א-ת]){sign}(?=[א-ת])){{1,99}}(?<![\s(\[]){sign}(?![א-ת])"
+    for sign in '"״'
+)
+
+# Every repetition is of one character at a time, and in lookarounds short: the time is linear.
 _WORD = re.compile(
     rf"(?i:https?|ftp)://{_IN_ADDRESS}|www\.{_IN_ADDRESS}"
     rf"|(?<=\S){_CLITIC}|(?<!\S){_CLITIC}(?!\S)"
     r"|(?m:^)\d{1,2}\.(?=\s)"  # the number of a heading
+    rf"|(?<![\w{_MARK}]){_PREFIX}(?={_QUOTATION})"
     rf"|(?P<word>(?:(?<![\w{_MARK}])[.+-](?=\d))?{_A}"
     rf"(?:{_A}|{_MARK}"
     rf"|[-‐‑־_@](?={_A})"  # Franco-German, a_b, an e-mail address
@@ -51,8 +58,9 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     Words stand between spaces and signs; a Chinese character is one of its own. Signs are words
     of their own, equal ones together, as are `'s`, `n't` and their like. Signs that join what
     stands on both sides are part of a word: `Franco-German`, `1.5`, `O'Neill`, `+31`, and all
-    those of an address. The period of an abbreviation belongs to it where it shows that it is one:
-    `J.`, `U.N.`, not `Inc.`.
+    those of an address. The sign in a Hebrew acronym (`צה"ל`) is part of it, not the one between a
+    prefix and a quotation (`ה"ארץ"`). The period of an abbreviation belongs to it where it shows
+    that it is one: `J.`, `U.N.`, not `Inc.`.
 
     Characters that nobody sees and BERT's tokenizer drops, such as byte order marks, zero-width
     spaces and variation selectors, do not divide words and are not at their edges. Marks that

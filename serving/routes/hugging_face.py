@@ -120,7 +120,8 @@ class HuggingFaceRoutes:
             served, asked.aggregation_strategy or usual, "parameters.aggregation_strategy"
         )
         overflow: OverflowOrError = "error" if asked.stride is None else "window"
-        codec = TextTagging(task, aggregation, cutting(overflow))
+        most = self._engine.limits.max_request_tokens
+        codec = TextTagging(task, aggregation, cutting(overflow), most)
         inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it, or give a stride")
         found = await self._engine.ask(served, codec, inputs, overflow)
         label = "entity" if aggregation == "none" else "entity_group"
@@ -177,9 +178,11 @@ class HuggingFaceRoutes:
     async def feature_extraction(
         self, request: FeatureExtractionRequest, model: str | None = None
     ) -> Response:
-        """One vector of each text."""
+        """One vector of each text; where a field is given twice, that of `parameters` counts."""
         encoder = self._engine.traffic.find_embedder(model)
-        fields = request.parameters or request
+        fields = request
+        if request.parameters is not None:
+            fields = request.model_copy(update=request.parameters.model_dump(exclude_none=True))
         overflow: OverflowOrError = "error"
         if fields.truncate:
             is_left = (fields.truncation_direction or "right").lower() == "left"

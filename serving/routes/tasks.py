@@ -80,7 +80,8 @@ class TaskRoutes:
         """Finds the entities of texts."""
         model, task = self._engine.traffic.find(request.model, Tagging)
         aggregation = usable_aggregation(model, request.aggregation, "aggregation")
-        codec = TextTagging(task, aggregation, cutting(request.overflow))
+        most = self._engine.limits.max_request_tokens
+        codec = TextTagging(task, aggregation, cutting(request.overflow), most)
         found = await self._engine.ask(model, codec, Inputs.of(request.inputs), request.overflow)
 
         def build() -> NerAnswer:

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import select
 import socket
 import threading
 import time
@@ -34,6 +35,34 @@ def test_a_slow_body_is_refused_while_others_are_answered(strict_server):
         client.sendall(head)
         assert strict_server.ask("/v1/classify", {"inputs": "a cat"})[0] == 200
         assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_long_bodies_are_held_up_to_a_limit_and_short_ones_always(server):
+    """Each is half sent; what all of them hold is a part of what all connections could."""
+    longest = Limits().max_body_bytes
+    head = "POST /v1/ner HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n"
+    sent = head.format(longest).encode() + b" " * (longest - 1)
+    begun = []
+    try:
+        for _ in range(66):
+            client = socket.create_connection((server.host, server.port), 10)
+            begun.append(client)
+            client.sendall(sent)
+        refused = [client for client in begun if is_answered(client, 0.02)]
+        assert 0 < len(refused) <= 4
+        assert all(client.recv(4000).startswith(b"HTTP/1.1 429 ") for client in refused)
+        assert server.ask("/v1/ner", ASKED)[0] == 200
+        assert server.ask("/v1/ner", ASKED + b" " * 100_000)[0] == 429
+    finally:
+        for client in begun:
+            client.close()
+    time.sleep(0.3)
+    assert server.ask("/v1/ner", ASKED + b" " * 100_000)[0] == 200
+
+
+def is_answered(client, seconds):
+    """Whether something can be read."""
+    return bool(select.select([client], [], [], seconds)[0])
 
 
 def test_a_client_that_leaves_is_forgotten(strict_server):
@@ -130,7 +159,10 @@ def test_a_compressed_body_is_read(server, coding, compress):
         ("é" * 100, ASKED, 415),
         ("gzip", ASKED, 400),
         ("gzip", gzip.compress(ASKED)[:-5], 400),
-        ("gzip", gzip.compress(ASKED) * 2, 400),
+        ("gzip", gzip.compress(ASKED) + b"\0", 400),
+        ("gzip", gzip.compress(ASKED) + gzip.compress(b" ")[:-5], 400),
+        ("gzip", gzip.compress(b" " * (1 << 20)) * 3, 413),
+        ("deflate", zlib.compress(ASKED) * 2, 400),
         ("gzip", b"", 400),
         ("deflate", gzip.compress(ASKED), 400),
         ("gzip", gzip.compress(b" " * (3 << 20)), 413),
@@ -148,6 +180,39 @@ def test_what_cannot_be_decompressed_is_told(server, path, coding, body, status)
     assert found == status, problem
     if status == 415:
         assert coding in str(problem) and answered["Accept-Encoding"] == "gzip, deflate"
+
+
+def test_members_of_gzip_are_read_as_one_body(server):
+    wanted = server.ask("/v1/ner", ASKED)
+    for size in (1, 7, len(ASKED)):
+        parts = [ASKED[begin : begin + size] for begin in range(0, len(ASKED), size)]
+        body = b"".join(map(gzip.compress, [*parts, b"", b" " * 9000]))
+        assert server.ask("/v1/ner", body, headers={"Content-Encoding": "gzip"}) == wanted
+
+
+def test_members_without_content_are_passed_over():
+    body = gzip.compress(b"") * 100_000
+    assert passed_on([(b"content-encoding", b"gzip")], body)[1][1] == b""
+
+
+@pytest.mark.parametrize("path", ["/v1/ner", "/hf/token-classification", "/v1/embeddings"])
+def test_a_transfer_coding_besides_chunked_is_refused_by_name(server, path):
+    for lines in ("gzip, chunked", "gzip\r\nTransfer-Encoding: chunked", "identity, chunked"):
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {lines}\r\n\r\n"
+        body = gzip.compress(ASKED)
+        with socket.create_connection((server.host, server.port), 10) as client:
+            client.sendall(head.encode() + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+            answer = client.recv(4000)
+        assert answer.startswith(b"HTTP/1.1 501 ") and b"Transfer-Encoding: " in answer
+
+
+@pytest.mark.parametrize("text", ["Zürich", "日本", "a\x92b"])
+def test_a_body_that_is_not_utf_8_is_told_so(server, text):
+    encoding = {"Zürich": "latin-1", "日本": "shift_jis"}.get(text, "latin-1")
+    body = json.dumps({"inputs": text}, ensure_ascii=False).encode(encoding)
+    status, problem = server.ask("/v1/ner", body)
+    assert status == 400 and problem["title"] == "Not UTF-8" and "UTF-8" in problem["remedy"]
+    assert server.ask("/v1/ner", b"\xef\xbb\xbf" + ASKED)[0] == 200  # a mark may stand before
 
 
 def passed_on(headers, body, limits=None):

@@ -20,10 +20,19 @@ WHOLE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def answer(scope, receive, send):
-    """`/long` is answered with 16 MiB, `/slow` after a second, all that is posted unread."""
+    """`/long` is answered with 16 MiB, `/slow` after a second, all that is posted unread.
+
+    `/length` is answered with as many letters as the body has bytes.
+    """
     size = 16 << 20 if scope["path"] == "/long" else 2
     if scope["path"] == "/slow":
         await asyncio.sleep(1)
+    more = scope["path"] == "/length"
+    size = 0 if more else size
+    while more:
+        message = await receive()
+        size += len(message["body"])
+        more = message["more_body"]
     headers = [(b"content-length", str(size).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"a" * size})
@@ -140,6 +149,27 @@ def test_usual_heads_and_requests_behind_each_other_are_taken(quick):
     last = b"GET / HTTP/1.1\r\nConnection: close\r\n" + many + b"\r\n"
     with closing(opened(quick, WHOLE * 20 + last)) as connection:
         assert read_to_end(connection).count(b"HTTP/1.1 200 ") == 21
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"TLS/1.0, h2c"])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_request_that_offers_another_protocol_keeps_its_body(quick, protocol, size):
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: " + protocol + b"\r\n"
+    post = b"POST /length HTTP/1.1\r\nContent-Length: %d\r\n" % len(WHOLE) + offer + b"\r\n" + WHOLE
+    get = WHOLE[:-2] + offer + b"\r\n"
+    last = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"
+    sent = get + post * 3 + get + last
+    with closing(opened(quick)) as connection:
+        for begin in range(0, len(sent), size):
+            connection.sendall(sent[begin : begin + size])
+        answers = read_to_end(connection)
+    assert answers.count(b"HTTP/1.1 200 ") == 6
+    assert answers.count(b"\r\n\r\n" + b"a" * len(WHOLE)) == 3
+
+
+def test_no_tunnel_is_opened(quick):
+    with closing(opened(quick, b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n")) as connection:
+        assert read_to_end(connection).startswith(b"HTTP/1.1 400 ")
 
 
 def test_an_answer_that_nobody_reads_is_dropped_but_not_one_that_is_read_slowly():

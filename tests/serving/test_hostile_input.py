@@ -35,7 +35,7 @@ def hostile():
     return {
         "ten megabytes of emoji": ({"inputs": emoji, "overflow": "window"}, 413),
         "ten megabytes of emoji, cut": ({"inputs": emoji, "overflow": "right"}, 413),
-        "ten megabytes of emoji in a row": ({"inputs": emoji.replace(" ", "")}, 422),
+        "ten megabytes of emoji in a row": ({"inputs": emoji.replace(" ", "")}, 413),
         "one word of a megabyte": ({"inputs": "a" * 1_000_000}, 200),
         "a megabyte of spaces": ({"inputs": " " * 1_000_000}, 200),
         "combining marks": ({"inputs": "a" + "\u0301" * 100_000, "overflow": "right"}, 200),

@@ -382,7 +382,9 @@ def test_what_no_list_describes_lies_under_its_id(copied_registry, small_models,
 
 
 def test_tags_that_people_wrote_do_no_harm():
-    found = lineage_of_tags({"metric.a": "good", "metric.b": "-1.5e-05", "git.dirty": "true"})
+    endless = {"metric.c": "1e999", "metric.d": "9" * 400}
+    few = {"metric.a": "good", "metric.b": "-1.5e-05", "git.dirty": "true"}
+    found = lineage_of_tags(few | endless)
     assert found.metrics == {"b": -1.5e-05} and found.git_dirty is True
     assert found.data_sha256 is None
 

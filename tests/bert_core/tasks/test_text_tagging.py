@@ -8,6 +8,7 @@ from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_tagging import TextTagging
 from bert_core.tasks.text_words import word_spans
+from bert_core.tasks.windows import TooManyTokensError
 from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -129,6 +130,13 @@ def test_what_is_cut_off_is_outside_and_told(tokenizer):
         assert [each["start_word"] for each in found["entities"]] == list(kept)
         assert rows.truncated.tolist() == [True, False]
         assert rows.num_tokens.tolist() == [29, 3]
+
+
+@pytest.mark.parametrize("texts", [["a b", "c d"], ["a b", ["c", "d"]], ["😀👍" * 100_000]])
+def test_words_are_counted_while_they_are_made(tokenizer, texts):
+    with pytest.raises(TooManyTokensError, match="at most 3"):
+        TextTagging(TASK, max_words=3).encode(texts, tokenizer)
+    assert len(TextTagging(TASK, max_words=4).encode(["a b", "c d"], tokenizer).lengths) == 2
 
 
 @pytest.mark.parametrize("aggregation", ["none", "simple", "first", "average", "max"])

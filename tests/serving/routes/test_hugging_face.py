@@ -123,6 +123,9 @@ def test_vectors(server, client):
     body = {"inputs": [TEXT], "normalize": True, "dimensions": 7}
     _, beside = server.ask("/hf/feature-extraction", body)
     np.testing.assert_allclose(beside, short, atol=1e-5)
+    for inside in ({}, {"dimensions": None}, {"truncate": True}, {"dimensions": 7}):
+        _, both = server.ask("/hf/feature-extraction", body | {"parameters": inside})
+        np.testing.assert_allclose(both, short, atol=1e-5)
 
 
 def test_words(server, client):
