@@ -25,6 +25,8 @@ from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.label_values import (
     as_known,
     class_warnings,
+    drop_label_of_trained,
+    drop_label_option,
     is_word_for_nothing,
     label_of,
     likeness_warnings,
@@ -356,7 +358,7 @@ class Classification(Task):
                 f"unknown label {label!r}",
                 example.where or example.first[:60],
                 f"the model knows {', '.join(self.labels)}; if it says that there is no label:"
-                f" --options.drop_labels={label} (evaluate.py: --options drop_labels={label})",
+                f" {drop_label_option(label)} (evaluate.py: {drop_label_of_trained(label)})",
             )
         return number[str(label)]
 

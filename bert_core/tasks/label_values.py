@@ -10,10 +10,12 @@ The rule, for every reader of labels and tags:
 - Labels that are to be dropped are no labels: those named, or `-` beside those of entailment.
 """
 
+import json
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from itertools import chain
+from shlex import quote
 from typing import Any
 
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\u061c\u180e"
@@ -94,10 +96,27 @@ def class_warnings(labels: Iterable[str]) -> list[str]:
     """A line for each label of training data that may mean that there is none."""
     return [
         f"{label!r} is taken for a class (--options.labels confirms it); if it means that there is"
-        f" no label, leave its rows out with --options.drop_labels={label}"
+        f" no label, leave its rows out with {drop_label_option(label)}"
         for label in labels
         if _may_be_none(label) or label == _NO_AGREEMENT
     ]
+
+
+def drop_label_option(label: str) -> str:
+    """The option of training that drops a label, as a shell takes it."""
+    divides = "," in label or label.startswith(("[", "{")) or label in ("", "null")
+    return quote(
+        f"--options.drop_labels={json.dumps([label], ensure_ascii=False) if divides else label}"
+    )
+
+
+def drop_label_of_trained(label: str) -> str:
+    """The option of evaluation that drops a label, as a shell takes it."""
+    if "," not in label:
+        return f"--options {quote(f'drop_labels={label}')}"
+    doubled = label.replace('"', '""')
+    options = json.dumps({"drop_labels": f'"{doubled}"'}, ensure_ascii=False)
+    return f"--options {quote(options)}"
 
 
 def is_word_for_nothing(name: str) -> bool:

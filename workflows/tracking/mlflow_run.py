@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
@@ -110,7 +111,7 @@ def correct_addresses(tracking_uri: str) -> None:
             raise UserError(
                 f"the MLflow store was moved, and its addresses cannot be corrected, {error}",
                 str(path),
-                f"as its owner, run python -m workflows.tracking.sender create '{tracking_uri}'",
+                f"as its owner, run python -m workflows.tracking.sender create {quote(tracking_uri)}",
             ) from error
     for old in moved:
         print(f"mlflow   artifacts that were at {old} are now at {root.as_uri()}", file=sys.stderr)
