@@ -11,9 +11,13 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.label_values import class_warnings
 from bert_core.tokenizer import train_wordpiece
 from bert_core.training.readings import NonFiniteLossError
+from serving.keys import read_keys
+from serving.new_key import main as new_key
+from serving.settings import parse_arguments as parse_server
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.evaluation.task_options import with_options
 from workflows.finetune import parse as parse_finetuning
+from workflows.finetuning.data import answered_examples
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch, packing_note
 from workflows.run_folder import open_run
@@ -171,5 +175,83 @@ def test_an_option_that_drops_a_label_is_pasted_as_it_is(tmp_path, tokenizer, la
 @pytest.mark.parametrize("label", ["None", "null", "N/A", "-1", "-"])
 def test_a_label_that_may_mean_nothing_is_dropped_as_its_warning_says(label):
     (warning,) = class_warnings([label, "good"])
-    (option,) = [each for each in shlex.split(warning.split("out with ")[1])]
+    (option,) = shlex.split(warning.split("out with ")[1])
     assert parse_tuning("--data", "d", option).options.drop_labels == (label,)
+
+
+@pytest.mark.parametrize("content", [None, "no JSON", '{"keys": []}'])
+def test_a_key_is_made_by_the_command_that_a_refused_file_is_told(tmp_path, capsys, content):
+    folder = tmp_path / "it's $HOME"
+    folder.mkdir()
+    path = folder / "some keys.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError) as refused:
+        read_keys(path)
+    if "move it away" in refused.value.remedy:
+        path.rename(folder / "old")
+    command = shlex.split(refused.value.remedy.split("python -m serving.new_key ")[1])
+    assert new_key(command) == 0 and capsys.readouterr().out
+    assert [each.name for each in read_keys(path).records] == ["NAME"]
+
+
+def test_keys_of_one_name_are_renamed_and_one_that_is_no_file_is_replaced(tmp_path):
+    path = tmp_path / "keys.json"
+    new_key(["a", "--file", str(path)])
+    records = json.loads(path.read_text())
+    path.write_text(json.dumps({"keys": records["keys"] * 2}))
+    with pytest.raises(UserError, match="another name there"):
+        read_keys(path)
+    named = [each | {"name": name} for each, name in zip(records["keys"] * 2, "ab", strict=True)]
+    path.write_text(json.dumps({"keys": named}))
+    assert len(read_keys(path).records) == 2
+    with pytest.raises(UserError, match="name a file that this user can read"):
+        read_keys(tmp_path)
+
+
+@pytest.mark.parametrize("followed", ["--api_key_file keys.json", "--host 127.0.0.1", "--insecure"])
+def test_a_server_for_all_starts_as_its_refusal_says(followed):
+    server = ["--model", "a", "--host", "0.0.0.0"]  # noqa: S104
+    with pytest.raises(UserError) as refused:
+        parse_server(server).check()
+    option, *value = followed.split()
+    assert (value or [option])[-1] in str(refused.value) or option in str(refused.value)
+    kept = server[:2] if option == "--host" else server
+    parse_server([*kept, option, *value]).check()
+
+
+def test_one_of_two_models_of_one_name_is_renamed():
+    with pytest.raises(UserError, match="--model NAME=MODEL"):
+        _ = parse_server(["--model", "x/a", "--model", "y/a"]).models
+    assert [*parse_server(["--model", "x/a", "--model", "b=y/a"]).models] == ["a", "b"]
+
+
+TABLES = [
+    ("text,label\na,x\nb,y,z\nc,x\nd,y\n", {}, "skip_ragged=true", {"max_skipped": "0.5"}),
+    ("text,label\na,x\nb,y,z\nc,x\nd,y\n", {"skip_ragged": True}, "", {}),
+    ("text,grade\na,x\nb,y\n", {}, "label_column=NAME", {}),
+]
+
+
+@pytest.mark.parametrize(("content", "options", "named", "more"), TABLES)
+def test_a_table_that_was_refused_is_read_with_the_option_that_was_named(
+    tmp_path, tokenizer, content, options, named, more
+):
+    """The same option, in the form of training and in that of evaluation."""
+    (tmp_path / "dev.csv").write_text(content)
+    task = Classification(labels=("x", "y"), **options)
+    try:
+        examples, _ = answered_examples(task, str(tmp_path), "dev")
+        raise AssertionError(examples)
+    except UserError as error:
+        remedy = error.remedy
+    found = re.search(r"evaluate.py: --options (\w+)=([^)]+)\)", remedy)
+    assert found and named in remedy
+    name, value = found.groups()
+    assert f"--options.{name}" in remedy
+    given = {name: "grade" if value == "NAME" else value} | more
+    examples, _ = answered_examples(with_options(task, given), str(tmp_path), "dev")
+    assert len(examples) >= 2
+    typed = [text for option in given.items() for text in (f"--options.{option[0]}", option[1])]
+    training = parse_tuning("--data", "d", *typed)
+    assert training.options.model_dump()[name] == getattr(with_options(task, given), name)

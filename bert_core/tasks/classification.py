@@ -353,14 +353,15 @@ class Classification(Task):
         return targets
 
     def _number_of(self, example: Text, label: Answer, number: Mapping[str, int]) -> int:
-        if label not in number:
+        name = str(label)
+        if name not in number:
             raise TaskDataError(
                 f"unknown label {label!r}",
                 example.where or example.first[:60],
                 f"the model knows {', '.join(self.labels)}; if it says that there is no label:"
-                f" {drop_label_option(label)} (evaluate.py: {drop_label_of_trained(label)})",
+                f" {drop_label_option(name)} (evaluate.py: {drop_label_of_trained(name)})",
             )
-        return number[str(label)]
+        return number[name]
 
 
 def outputs_of_examples(outputs: FloatArray, rows: EncodedRows, num_examples: int) -> FloatArray:

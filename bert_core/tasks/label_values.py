@@ -105,9 +105,8 @@ def class_warnings(labels: Iterable[str]) -> list[str]:
 def drop_label_option(label: str) -> str:
     """The option of training that drops a label, as a shell takes it."""
     divides = "," in label or label.startswith(("[", "{")) or label in ("", "null")
-    return quote(
-        f"--options.drop_labels={json.dumps([label], ensure_ascii=False) if divides else label}"
-    )
+    value = json.dumps([label], ensure_ascii=False) if divides else label
+    return quote(f"--options.drop_labels={value}")
 
 
 def drop_label_of_trained(label: str) -> str:

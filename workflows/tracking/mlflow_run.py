@@ -111,7 +111,8 @@ def correct_addresses(tracking_uri: str) -> None:
             raise UserError(
                 f"the MLflow store was moved, and its addresses cannot be corrected, {error}",
                 str(path),
-                f"as its owner, run python -m workflows.tracking.sender create {quote(tracking_uri)}",
+                "as its owner, run python -m workflows.tracking.sender create "
+                + quote(tracking_uri),
             ) from error
     for old in moved:
         print(f"mlflow   artifacts that were at {old} are now at {root.as_uri()}", file=sys.stderr)
