@@ -5,6 +5,7 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -85,19 +86,24 @@ def read_keys(path: Path) -> Keys:
 
     Raises `UserError` for one that cannot be read, has no keys, or two of one name.
     """
-    remedy = "make one with python -m serving.new_key"
+    make = f"with python -m serving.new_key NAME --file {quote(str(path))}"
+    anew = f"restore the file, or move it away and make keys {make}"
     try:
         records = KeyFile.model_validate_json(path.read_bytes()).keys
     except OSError as error:
+        remedy = "name a file that this user can read"
+        if isinstance(error, FileNotFoundError):
+            remedy = f"make a key {make}"
         raise UserError(f"cannot be read ({error.strerror})", str(path), remedy) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise UserError(f"no file of keys ({place}: {first['msg']})", str(path), remedy) from None
+        raise UserError(f"no file of keys ({place}: {first['msg']})", str(path), anew) from None
     names = [each.name for each in records]
-    if not records or len(set(names)) < len(names):
-        what = "two keys of one name" if records else "no keys"
-        raise UserError(what, str(path), remedy)
+    if not records:
+        raise UserError("no keys", str(path), anew)
+    if len(set(names)) < len(names):
+        raise UserError("two keys of one name", str(path), "give one of them another name there")
     return Keys(records)
 
 

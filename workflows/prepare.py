@@ -197,10 +197,15 @@ def _warnings(
             " unknown: put spaces between words, as segmenters of Thai do"
         )
     elif unknown_share > _MUCH_UNKNOWN:
-        remedy = "the vocabulary does not fit the text: leave --tokenizer out to train one on it"
+        remedy = (
+            "the vocabulary does not fit the text: leave --tokenizer out to train one on it, and "
+            "add --fresh"
+        )
         if not settings.get("tokenizer"):
             coverage = settings.get("alphabet_coverage") or 0
-            remedy = f"raise --alphabet_coverage above {coverage:g} and add --fresh"
+            remedy = "where words have more than 100 characters, put spaces between words"
+            if coverage < 1:
+                remedy = f"raise --alphabet_coverage above {coverage:g} and add --fresh"
         lines.append(f"warning: {unknown_share:.1%} of the tokens are unknown; {remedy}")
     if documents == 1:
         lines.append(

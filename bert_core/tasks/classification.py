@@ -23,6 +23,8 @@ from bert_core.tasks.label_values import (
     as_known,
     class_warnings,
     divided_warnings,
+    drop_label_of_trained,
+    drop_label_option,
     is_word_for_nothing,
     label_of,
     likeness_warnings,
@@ -359,15 +361,16 @@ class Classification(Task):
         return targets
 
     def _number_of(self, example: Text, label: Answer, number: Mapping[str, int]) -> int:
-        if label not in number:
+        name = str(label)
+        if name not in number:
             raise TaskDataError(
                 f"unknown label {label!r}",
                 example.where or example.first[:60],
                 f"the model knows {', '.join(self.labels)}; training data without it need"
                 " --options.labels with all of them; if it says that there is no label:"
-                f" --options.drop_labels={label} (evaluate.py: --options drop_labels={label})",
+                f" {drop_label_option(name)} (evaluate.py: {drop_label_of_trained(name)})",
             )
-        return number[str(label)]
+        return number[name]
 
 
 def outputs_of_examples(outputs: FloatArray, rows: EncodedRows, num_examples: int) -> FloatArray:

@@ -10,11 +10,13 @@ The rule, for every reader of labels and tags:
 - Labels that are to be dropped are no labels: those named, or `-` beside those of entailment.
 """
 
+import json
 import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from itertools import chain
+from shlex import quote
 from typing import Any
 
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\u061c\u180e"
@@ -99,7 +101,7 @@ def class_warnings(labels: Iterable[str]) -> list[str]:
     """A line for each label of training data that may mean that there is none."""
     return [
         f"{label!r} is taken for a class (--options.labels confirms it); if it means that there is"
-        f" no label, leave its rows out with --options.drop_labels={label}"
+        f" no label, leave its rows out with {drop_label_option(label)}"
         for label in labels
         if _may_be_none(label) or label == _NO_AGREEMENT
     ]
@@ -127,6 +129,22 @@ def quoted_warnings(labels: Collection[str]) -> list[str]:
         shown = ", ".join(sorted(labels)[:5])
         return [f"labels in quotes, which are part of them: {shown}; if they are not, remove them"]
     return []
+
+
+def drop_label_option(label: str) -> str:
+    """The option of training that drops a label, as a shell takes it."""
+    divides = "," in label or label.startswith(("[", "{")) or label in ("", "null")
+    value = json.dumps([label], ensure_ascii=False) if divides else label
+    return quote(f"--options.drop_labels={value}")
+
+
+def drop_label_of_trained(label: str) -> str:
+    """The option of evaluation that drops a label, as a shell takes it."""
+    if "," not in label:
+        return f"--options {quote(f'drop_labels={label}')}"
+    doubled = label.replace('"', '""')
+    options = json.dumps({"drop_labels": f'"{doubled}"'}, ensure_ascii=False)
+    return f"--options {quote(options)}"
 
 
 def is_word_for_nothing(name: str) -> bool:

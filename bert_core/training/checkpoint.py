@@ -33,6 +33,7 @@ from bert_core.training.checkpoint_names import (
 )
 from bert_core.training.loop import TrainingState
 from bert_core.training.ranks import world_size
+from bert_core.training.readings import LOWER_THE_LEARNING_RATE
 from bert_core.training.state_tensors import (
     MOMENTS_PER_WEIGHT,
     first_difference,
@@ -243,7 +244,7 @@ def _refuse_weights_that_are_not_finite(state: TrainingState) -> None:
         raise UserError(
             f"weights are not finite after step {state.step}, no checkpoint is written",
             bad,
-            "go on from the checkpoint before with a lower peak learning rate",
+            LOWER_THE_LEARNING_RATE,
         )
 
 

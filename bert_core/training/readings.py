@@ -8,6 +8,12 @@ from bert_core.errors import UserError
 LOSS, FIRST_SUM, REAL_TOKENS, SLOTS, STOP = 0, 1, -3, -2, -1
 """Places in a step's totals: the loss, the loss function's sums, two counts, the stop flag."""
 
+LOWER_THE_LEARNING_RATE = (
+    "train again under another --name with a lower --optimizer.peak_learning_rate or a longer"
+    " warm-up"
+)
+"""A run continues under the same settings alone, so that it needs another name."""
+
 
 class NonFiniteLossError(UserError):
     """The loss or the gradient norm of `step` was infinite or not a number."""
@@ -16,7 +22,7 @@ class NonFiniteLossError(UserError):
         super().__init__(
             "training stopped on a number that is not finite",
             f"step {step}: loss {loss}, gradient norm {gradient_norm}",
-            "lower the peak learning rate or lengthen the warm-up; the last checkpoint is intact",
+            f"{LOWER_THE_LEARNING_RATE}; the last checkpoint is intact",
         )
         self.step, self.loss, self.gradient_norm = step, loss, gradient_norm
 

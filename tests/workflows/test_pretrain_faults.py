@@ -186,7 +186,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(stopped
     before = run.step()
     output = run.finish(code=2)
     (line,) = (line for line in output.splitlines() if line.startswith("error: "))
-    assert f"step {before + 2}: loss nan" in line and "lower the peak learning rate" in line
+    assert (
+        f"step {before + 2}: loss nan" in line and "a lower --optimizer.peak_learning_rate" in line
+    )
     assert "Traceback" not in output
     path, damaged = newest_checkpoint(run.checkpoints)
     assert path is not None and path.name == f"step-{before:08d}" and not damaged

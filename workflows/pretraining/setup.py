@@ -119,5 +119,14 @@ def packing_note(settings: PretrainSettings) -> list[str]:
         return []
     return [
         f"packed   at most {bins} bins a step: more workers than that have nothing to do; "
-        f"lower --batch.micro_batch_size from {batch.micro_batch_size}"
+        + lower_micro_batch(settings)
     ]
+
+
+def lower_micro_batch(settings: PretrainSettings) -> str:
+    """How to compute less at once: in another run, since it changes the order of the sums."""
+    batch = settings.batch
+    size = batch.rows_of_a_bin if batch.packed else batch.micro_batch_size
+    if size == 1:
+        return "start a run under another --name with shorter --phases or a smaller --model.size"
+    return f"start a run under another --name with --batch.micro_batch_size below {size}"

@@ -23,6 +23,7 @@ from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.cluster import Worker
 from workflows.pretraining.metrics import metric_name, step_metrics
 from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.setup import lower_micro_batch
 from workflows.remote_run import RemoteRun
 from workflows.training.run import TrainingRun
 
@@ -60,10 +61,7 @@ class PretrainingRun(TrainingRun):
         self.vocabulary = Vocabulary.from_tokenizer(load_tokenizer(shards))
         self.config = settings.architecture(self.vocabulary.size, self.vocabulary.pad_id)
         self.total_steps, self.data_hash = settings.total_steps, self.shards.data_hash
-        outcome = "packed anew, it is another run" if settings.batch.packed else "same result"
-        self.out_of_memory_remedy = (
-            f"lower --batch.micro_batch_size from {settings.batch.micro_batch_size} ({outcome})"
-        )
+        self.out_of_memory_remedy = lower_micro_batch(settings)
         super().__init__(settings, worker, folder, remote)
 
     def fresh_state(self) -> TrainingState:

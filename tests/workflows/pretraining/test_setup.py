@@ -49,7 +49,7 @@ def test_more_workers_than_bins_are_told():
     assert not packing_note(parse("--preset", "base"))
     assert not packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,16]"))
     (line,) = packing_note(parse("--preset", "base-fast", "--cluster.num_workers", "[1,17]"))
-    assert "at most 16 bins" in line and "from 256" in line
+    assert "at most 16 bins" in line and "below 256" in line
 
 
 def test_what_is_about_to_happen_is_said(tmp_path, corpus, capsys):

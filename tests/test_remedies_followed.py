@@ -1,0 +1,257 @@
+"""What remedies tell a user to do gets past the error: each test fails first, then follows it."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from bert_core.errors import UserError
+from bert_core.tasks.classification import Classification
+from bert_core.tasks.label_values import class_warnings
+from bert_core.tokenizer import train_wordpiece
+from bert_core.training.readings import NonFiniteLossError
+from serving.keys import read_keys
+from serving.new_key import main as new_key
+from serving.settings import parse_arguments as parse_server
+from workflows.evaluation.settings import EvaluateSettings
+from workflows.evaluation.task_options import with_options
+from workflows.finetune import parse as parse_finetuning
+from workflows.finetuning.data import answered_examples
+from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.setup import lower_micro_batch, packing_note
+from workflows.run_folder import open_run
+from workflows.settings import parse_command_line
+
+
+def parse_pretraining(*arguments):
+    return parse_command_line(PretrainSettings, arguments)
+
+
+def parse_evaluation(*arguments):
+    return parse_command_line(EvaluateSettings, ["--model", "m", "--data", "d", *arguments])
+
+
+def parse_tuning(*arguments):
+    return parse_finetuning(["--model", "m", *arguments])
+
+
+GPU = ("--batch.packed", "true", "--cluster.use_gpu", "true")
+WITH_DROPOUT = (*GPU, "--precision", "bfloat16", "--model.attention_probs_dropout_prob", "0.1")
+SETTINGS = [
+    (parse_pretraining, WITH_DROPOUT, "--batch.packed false"),
+    (parse_pretraining, WITH_DROPOUT, "--model.attention_probs_dropout_prob 0"),
+    (
+        parse_pretraining,
+        (*GPU, "--precision", "float32", "--model.attention_probs_dropout_prob", "0"),
+        "--precision bfloat16",
+    ),
+    (
+        parse_pretraining,
+        ("--model.num_attention_heads", "7", "--model.hidden_size", "128"),
+        "--model.num_attention_heads 8",
+    ),
+    (
+        parse_pretraining,
+        ("--model.max_position_embeddings", "8"),
+        "--model.max_position_embeddings 512",
+    ),
+    (
+        parse_pretraining,
+        ("--cluster.num_workers", "9", "--batch.global_batch_size", "8"),
+        "--cluster.num_workers 8",
+    ),
+    (
+        parse_pretraining,
+        ("--cluster.num_workers", "9", "--batch.global_batch_size", "8"),
+        "--batch.global_batch_size 16",
+    ),
+    (parse_tuning, ("--data", "d", "--task", "classificaton"), "--task classification"),
+    (parse_tuning, ("--data", "d", "--approach", "features"), "--task ner"),
+    (parse_tuning, ("--data", "d", "--approach", "fine"), "--approach finetune"),
+]
+
+
+@pytest.mark.parametrize(("parse", "arguments", "followed"), SETTINGS)
+def test_an_option_that_a_refused_command_line_is_told_is_accepted(parse, arguments, followed):
+    with pytest.raises(UserError) as refused:
+        parse(*arguments)
+    option, value = followed.split()
+    assert option in str(refused.value) or value in str(refused.value)
+    kept = list(arguments)
+    if option in kept:
+        del kept[kept.index(option) : kept.index(option) + 2]
+    parse(*kept, option, value)
+
+
+def options_of(remedy):
+    return re.findall(r"--([a-z][\w.]*\w)", remedy)
+
+
+def refused_then_followed(tmp_path, first, remedy, changed):
+    """Other settings are refused under the run's name, and accepted as the remedy says."""
+    assert "name" in options_of(remedy)
+    with open_run(tmp_path, "run", first, fresh=False):
+        (tmp_path / "runs" / "run" / "journal.jsonl").touch()
+    with (
+        pytest.raises(UserError, match="--name"),
+        open_run(tmp_path, "run", changed, fresh=False),
+    ):
+        pass
+    with open_run(tmp_path, "another", changed, fresh=False) as folder:
+        assert folder.path.name == "another"
+
+
+def test_a_lower_learning_rate_is_for_another_name(tmp_path):
+    remedy = NonFiniteLossError(3, float("nan"), 1.0).remedy
+    assert "optimizer.peak_learning_rate" in options_of(remedy)
+    lower = parse_pretraining("--optimizer.peak_learning_rate", "1e-6").recipe()
+    refused_then_followed(tmp_path, parse_pretraining().recipe(), remedy, lower)
+
+
+@pytest.mark.parametrize("packed", ["true", "false"])
+def test_a_smaller_micro_batch_is_for_another_name_and_computes_less(tmp_path, packed):
+    before = parse_pretraining("--batch.packed", packed, "--batch.global_batch_size", "64")
+    remedy = lower_micro_batch(before)
+    size = int(re.search(r"--batch.micro_batch_size below (\d+)", remedy)[1])
+    after = before.model_copy(
+        update={"batch": before.batch.model_copy(update={"micro_batch_size": size - 1})}
+    )
+    rows = [
+        each.batch.rows_of_a_bin if packed == "true" else each.batch.micro_batch_size
+        for each in (before, after)
+    ]
+    assert rows[1] < rows[0]
+    refused_then_followed(tmp_path, before.recipe(), remedy, after.recipe())
+
+
+def test_a_micro_batch_of_one_row_is_not_told_to_be_smaller():
+    one = parse_pretraining("--batch.micro_batch_size", "1")
+    assert "model.size" in options_of(lower_micro_batch(one))
+
+
+def test_fewer_packed_rows_a_bin_give_more_workers_something_to_do():
+    many = ("--preset", "base-fast", "--cluster.num_workers", "[1,17]")
+    (line,) = packing_note(parse_pretraining(*many))
+    below = int(re.search(r"below (\d+)", line)[1])
+    assert not packing_note(parse_pretraining(*many, "--batch.micro_batch_size", str(below // 2)))
+
+
+LABELS = ["?", "-", "no label", "a, b", "it's", 'say "x", he', "$HOME", "[x]", "{}", "x=y,z"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_wordpiece(["the cat sat"] * 3, 60, lowercase=True)
+
+
+def read_refused(task, folder, tokenizer):
+    """The error of reading and encoding what is in a folder."""
+    with pytest.raises(UserError) as refused:
+        task.encode(task.examples(folder, "dev"), tokenizer)
+    return refused.value
+
+
+def write_records(folder, *records):
+    lines = map(json.dumps, records)
+    (folder / "dev.jsonl").write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_an_option_that_drops_a_label_is_pasted_as_it_is(tmp_path, tokenizer, label):
+    task = Classification(labels=("good", "bad"))
+    write_records(tmp_path, {"text": "a", "label": "good"}, {"text": "b", "label": label})
+    remedy = read_refused(task, tmp_path, tokenizer).remedy
+    found = re.search(r"no label: (.*) \(evaluate.py: (.*)\)$", remedy)
+    assert found
+    trained = parse_tuning("--data", "d", *shlex.split(found[1])).options
+    options = parse_evaluation(*shlex.split(found[2])).options
+    for changed in (with_options(task, options), task.model_copy(update=dict(trained))):
+        assert changed.drop_labels == (label,)
+    examples = with_options(task, options).examples(tmp_path, "dev")
+    assert [each.answer for each in examples] == ["good", None]
+
+
+@pytest.mark.parametrize("label", ["None", "null", "N/A", "-1", "-"])
+def test_a_label_that_may_mean_nothing_is_dropped_as_its_warning_says(label):
+    (warning,) = class_warnings([label, "good"])
+    (option,) = shlex.split(warning.split("out with ")[1])
+    assert parse_tuning("--data", "d", option).options.drop_labels == (label,)
+
+
+@pytest.mark.parametrize("content", [None, "no JSON", '{"keys": []}'])
+def test_a_key_is_made_by_the_command_that_a_refused_file_is_told(tmp_path, capsys, content):
+    folder = tmp_path / "it's $HOME"
+    folder.mkdir()
+    path = folder / "some keys.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError) as refused:
+        read_keys(path)
+    if "move it away" in refused.value.remedy:
+        path.rename(folder / "old")
+    command = shlex.split(refused.value.remedy.split("python -m serving.new_key ")[1])
+    assert new_key(command) == 0 and capsys.readouterr().out
+    assert [each.name for each in read_keys(path).records] == ["NAME"]
+
+
+def test_keys_of_one_name_are_renamed_and_one_that_is_no_file_is_replaced(tmp_path):
+    path = tmp_path / "keys.json"
+    new_key(["a", "--file", str(path)])
+    records = json.loads(path.read_text())
+    path.write_text(json.dumps({"keys": records["keys"] * 2}))
+    with pytest.raises(UserError, match="another name there"):
+        read_keys(path)
+    named = [each | {"name": name} for each, name in zip(records["keys"] * 2, "ab", strict=True)]
+    path.write_text(json.dumps({"keys": named}))
+    assert len(read_keys(path).records) == 2
+    with pytest.raises(UserError, match="name a file that this user can read"):
+        read_keys(tmp_path)
+
+
+@pytest.mark.parametrize("followed", ["--api_key_file keys.json", "--host 127.0.0.1", "--insecure"])
+def test_a_server_for_all_starts_as_its_refusal_says(followed):
+    server = ["--model", "a", "--host", "0.0.0.0"]  # noqa: S104
+    with pytest.raises(UserError) as refused:
+        parse_server(server).check()
+    option, *value = followed.split()
+    assert (value or [option])[-1] in str(refused.value) or option in str(refused.value)
+    kept = server[:2] if option == "--host" else server
+    parse_server([*kept, option, *value]).check()
+
+
+def test_one_of_two_models_of_one_name_is_renamed():
+    with pytest.raises(UserError, match="--model NAME=MODEL"):
+        _ = parse_server(["--model", "x/a", "--model", "y/a"]).models
+    assert [*parse_server(["--model", "x/a", "--model", "b=y/a"]).models] == ["a", "b"]
+
+
+TABLES = [
+    ("text,label\na,x\nb,y,z\nc,x\nd,y\n", {}, "skip_ragged=true", {"max_skipped": "0.5"}),
+    ("text,label\na,x\nb,y,z\nc,x\nd,y\n", {"skip_ragged": True}, "", {}),
+    ("text,grade\na,x\nb,y\n", {}, "label_column=NAME", {}),
+]
+
+
+@pytest.mark.parametrize(("content", "options", "named", "more"), TABLES)
+def test_a_table_that_was_refused_is_read_with_the_option_that_was_named(
+    tmp_path, tokenizer, content, options, named, more
+):
+    """The same option, in the form of training and in that of evaluation."""
+    (tmp_path / "dev.csv").write_text(content)
+    task = Classification(labels=("x", "y"), **options)
+    try:
+        examples, _ = answered_examples(task, str(tmp_path), "dev")
+        raise AssertionError(examples)
+    except UserError as error:
+        remedy = error.remedy
+    found = re.search(r"evaluate.py: --options (\w+)=([^)]+)\)", remedy)
+    assert found and named in remedy
+    name, value = found.groups()
+    assert f"--options.{name}" in remedy
+    given = {name: "grade" if value == "NAME" else value} | more
+    examples, _ = answered_examples(with_options(task, given), str(tmp_path), "dev")
+    assert len(examples) >= 2
+    typed = [text for option in given.items() for text in (f"--options.{option[0]}", option[1])]
+    training = parse_tuning("--data", "d", *typed)
+    assert training.options.model_dump()[name] == getattr(with_options(task, given), name)
