@@ -220,7 +220,7 @@ def _is_left_out(cells: Sequence[str], comment: str, *, is_first: bool) -> bool:
     """Whether a line is no word: a comment, or of CoNLL-U a range (`1-2`) or a word left out."""
     if is_first and comment and " ".join(cells).startswith(comment):
         return True
-    if is_first and len(cells) == 1 and cells[0].startswith("# "):  # CoNLL-U's, between tabs
+    if is_first and cells[0].startswith("# "):  # no word: the file is divided by tabs
         return True
     return len(cells) == _CONLL_U_COLUMNS and _NOT_A_WORD.fullmatch(cells[0]) is not None
 
