@@ -72,7 +72,6 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, connections: Connections, **more: Any) -> None:  # noqa: ANN401 - uvicorn's
         super().__init__(*args, **more)
         self.parser = _Parser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
         self._all = connections
         self._head_timer: TimerHandle | None = None
         self._stall_timer: TimerHandle | None = None
@@ -206,17 +205,17 @@ class _Parser(HttpRequestParser):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
         self._connection = connection
 
     def feed_data(self, data: "bytes | bytearray | memoryview | array[int]") -> None:
         """Reads bytes; the head of such a request is read again without its offer."""
-        while True:
-            try:
-                super().feed_data(data)
-            except HttpParserUpgrade as offer:
-                data = self._head() + bytes(data[offer.args[0] :])
-            else:
-                return
+        try:
+            super().feed_data(data)
+        except HttpParserUpgrade as offer:
+            # Another parser: after `Connection: close` this one takes in no more.
+            self._connection.parser = anew = _Parser(self._connection)
+            anew.feed_data(self._head() + bytes(data[offer.args[0] :]))
 
     def _head(self) -> bytes:
         version = self.get_http_version().encode()

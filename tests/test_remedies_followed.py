@@ -137,7 +137,7 @@ def test_fewer_packed_rows_a_bin_give_more_workers_something_to_do():
     assert not packing_note(parse_pretraining(*many, "--batch.micro_batch_size", str(below // 2)))
 
 
-LABELS = ["?", "-", "no label", "a, b", "it's", 'say "x", he', "$HOME", "[x]", "{}", "x=y,z"]
+LABELS = ["?", "-", "no label", "a, b", "it's", 'say "x", he', "$HOME", "[x]", "{}", "x=y,z", "\\"]
 
 
 @pytest.fixture(scope="module")

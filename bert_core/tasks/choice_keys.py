@@ -6,7 +6,7 @@ ways are possible and say different things, it is refused.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bert_core.tasks.label_values import label_of
@@ -50,7 +50,9 @@ class Key:
         """The choice that the record calls so, where it is one alone."""
         names = [_bare(name).casefold() for name in self.labels]
         wanted = _bare(self.text or "").casefold()
-        return names.index(wanted) if names.count(wanted) == 1 else None
+        if names == ["1", "0"]:  # they say which choice is right, and are no names
+            return None
+        return names.index(wanted) if wanted and names.count(wanted) == 1 else None
 
     def within(self, index: int | None) -> int | None:
         """The number of a choice; None where there is no such choice."""
@@ -109,11 +111,18 @@ def answers_of(
     `names` are those of the choices' columns, which mean more than letters and numbers do, unless
     there is no header and they are numbers themselves. Numbers count from `first_number`, or from
     what all keys allow, those of the `others`, which are the other splits, too. What a record
-    itself calls its choices comes before all that.
+    itself calls its choices comes before all that, unless a number is none of its record's.
 
     Raises `TaskDataError`, with its place, for a key that says nothing of the choices, and where
     keys may mean different choices.
     """
+    if any(each.labels for each in keys):
+        of_others = others() if any(each.number is not None for each in keys) else []
+        numbers = [each for each in (*keys, *of_others) if each.labels and each.number is not None]
+        if any(each.labelled is None for each in numbers):
+            keys = [replace(each, labels=()) for each in keys]
+            of_others = [replace(each, labels=()) for each in of_others]
+        others = lambda: of_others  # noqa: E731 - read once
     given = [each for each in keys if each.text is not None and each.labelled is None]
     by_name = _by_name(names)
     letters = _letters(given, by_name)

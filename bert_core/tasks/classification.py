@@ -326,7 +326,10 @@ class Classification(Task):
             hidden = {each.answer for each in texts} <= _HIDDEN
             return [replace(each, answer=None) for each in texts] if hidden else list(texts)
         names = self.label_names(texts) or set()
-        if self.kind == "multiple" and {each.casefold() for each in names} <= _BITS:
+        if (
+            self.kind == "multiple"
+            and {each.casefold() for each in names.union(self.labels)} <= _BITS
+        ):
             _refuse_indicators(texts)
         nothing = not_labels(names, self.labels, self.drop_labels)
         known = {name: as_known(name, self.labels) for name in names}

@@ -231,7 +231,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         newline = line_end(path)
         with open_text(path, TaskDataError, newline=newline) as file:
-            is_tabbed = any("\t" in text for text in file if not text.startswith("#"))
+            words = (text for text in file if text.strip() and not text.startswith(("#", "-DOC")))
+            is_tabbed = all("\t" in text for text in words)
         with open_text(path, TaskDataError, newline=newline) as file:
             for line, text in enumerate(file, start=1):
                 if not text.strip("\r\n\t "):

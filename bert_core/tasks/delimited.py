@@ -18,7 +18,8 @@ Lines = Iterator[tuple[int, list[str]]]
 
 _LOG = logging.getLogger(__name__)
 _FEWEST_SWALLOWED = 3
-_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_FEWEST_QUOTED = 10
+_QUOTED = re.compile(r'"(?:[^"]++|"")*+"')
 _NAME_IT_CSV = "if quotes only enclose cells, call the file .csv, which tabs may divide as well"
 _SAID = re.compile(r'"?sep=([,;\t|])"?')
 
@@ -105,6 +106,7 @@ class SkippedLines:
         self.counts: Counter[str] = Counter()
         self.first: dict[str, int] = {}
         self.quotes: Counter[bool] = Counter()
+        self.quoted_lines = 0
         self.first_quoted: tuple[int, str] | None = None
 
     def quoted(self, line: int, cells: Sequence[str], *, is_header: bool = False) -> None:
@@ -112,14 +114,16 @@ class SkippedLines:
 
         Raises `TaskDataError` for the names of columns in quotes.
         """
+        before = self.quotes[True]
         for cell in cells:
             if '"' in cell:
                 is_quoted = _QUOTED.fullmatch(cell) is not None
                 self.quotes[is_quoted] += 1
-                if is_quoted and (self.first_quoted is None or '""' in cell[1:-1]):
+                if is_quoted and (self.first_quoted is None or _has_doubled(cell)):
                     self.first_quoted = line, cell
                 if is_quoted and is_header:
                     self._refuse_quotes(f"the name of a column in quotes, {cell[:40]}", line)
+        self.quoted_lines += self.quotes[True] > before
 
     def _refuse_quotes(self, what: str, line: int) -> None:
         raise TaskDataError(
@@ -132,7 +136,7 @@ class SkippedLines:
             return
         (line, cell), count = self.first_quoted, self.quotes[True]
         what = f"{count:,} cells in quotes, as {cell[:40]}"
-        if '""' in cell[1:-1] or count >= max(self.lines, 2):
+        if _has_doubled(cell) or self.quoted_lines >= max(self.lines, _FEWEST_QUOTED):
             self._refuse_quotes(what, line)
         _LOG.warning("%s: %s:%s; in .tsv they are letters; %s", what, self.path, line, _NAME_IT_CSV)
 
@@ -162,6 +166,11 @@ class SkippedLines:
                 self._count("that look like records, but within quotes", line, len(inner))
                 self.lines += len(inner)
 
+    def empty(self, line: int, number: int) -> None:
+        """Counts rows without a value that stand between others."""
+        self._count("that have empty cells alone", line, number)
+        self.lines += number
+
     def _count(self, reason: str, line: int, number: int) -> None:
         self.counts[reason] += number
         self.first.setdefault(reason, line)
@@ -184,3 +193,8 @@ class SkippedLines:
                 "%s of %s lines are lost, %s: %s is the first",
                 *(f"{count:,}", f"{self.lines:,}", reason, place),
             )
+
+
+def _has_doubled(cell: str) -> bool:
+    """Whether a cell in quotes has two together within, as CSV writes one."""
+    return '""' in cell[1:-1].strip('"')

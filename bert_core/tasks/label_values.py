@@ -140,10 +140,13 @@ def drop_label_option(label: str) -> str:
 
 def drop_label_of_trained(label: str) -> str:
     """The option of evaluation that drops a label, as a shell takes it."""
-    if "," not in label:
+    if "," not in label and "\\" not in label:
         return f"--options {quote(f'drop_labels={label}')}"
     doubled = label.replace('"', '""')
-    options = json.dumps({"drop_labels": f'"{doubled}"'}, ensure_ascii=False)
+    value = f'"{doubled}"' if "," in label else label
+    options = json.dumps({"drop_labels": value}, ensure_ascii=False)
+    # The command line takes the sign after a backslash for no end of a string, whatever it is.
+    options = options.replace("\\\\", "\\u005c")
     return f"--options {quote(options)}"
 
 

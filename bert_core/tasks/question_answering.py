@@ -34,7 +34,7 @@ from bert_core.tasks.tables import TaskDataError, split_file
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 
-_ENDINGS = (".json", ".json.xz", ".json.gz", ".jsonl.gz")
+_ENDINGS = (".json", ".json.xz", ".json.gz")
 _TABLES, _OTHER_TABLES = (".jsonl", ".parquet"), (".csv", ".tsv")
 
 
@@ -104,7 +104,7 @@ class QuestionAnswering(Task):
         version = "-v2.0" if self.no_answer else "-v1.1"
         endings = [f"{name}{ending}" for name in (version, "") for ending in _ENDINGS]
         if not is_on_hub(data):
-            data = split_file(data, split, [*endings, *_TABLES], _OTHER_TABLES)
+            data = split_file(data, split, [*endings, *_TABLES], (".jsonl.gz", *_OTHER_TABLES))
         if isinstance(data, Path) and data.suffix not in _TABLES + _OTHER_TABLES:
             questions = read_squad(data)
         else:

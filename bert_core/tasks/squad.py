@@ -171,20 +171,25 @@ def _listed(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
             {"text": text, "char_spans": spans}
             for text, spans in zip(*(_as_list(detected.get(n)) for n in _DETECTED), strict=False)
         ]
-    if isinstance(detected, list) and detected:
-        return [
-            {"text": each.get("text"), "answer_start": _first_start(each.get("char_spans"))}
-            for each in detected
-            if isinstance(each, Mapping)
-        ]
+    found = [
+        {"text": each.get("text"), "answer_start": _first_start(each.get("char_spans"))}
+        for each in _as_list(detected)
+        if isinstance(each, Mapping)
+    ]
+    if found:
+        return found
     if record.get("answers") is not None:
         return written_value(record["answers"])
     answer = next((record[name] for name in _SINGLE if record.get(name) is not None), None)
-    answer = written_value(answer)
-    if not isinstance(answer, str):
-        return answer
+    written = written_value(answer)
+    if not isinstance(answer, str) or _is_answer(written):
+        return written
     start = record.get("answer_start") if answer.strip() else 0
     return {"text": answer, "answer_start": start}
+
+
+def _is_answer(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return isinstance(value[0] if isinstance(value, list) and value else value, Mapping)
 
 
 def _as_list(value: Any) -> list[Any]:  # noqa: ANN401 - JSON

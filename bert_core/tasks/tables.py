@@ -160,11 +160,15 @@ def written_value(value: Any) -> Any:  # noqa: ANN401 - a table holds anything
     if len(text) > _LONGEST_WRITTEN or text[:1] + text[-1:] not in ("[]", "{}"):
         return value
     # Python would join 'x' 'y', which is how numpy writes two texts.
-    for read in () if _NO_COMMA.search(text) else (json.loads, literal_eval):
+    for read in (json.loads,) if _NO_COMMA.search(text) else (json.loads, literal_eval):
         try:
-            return read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            found = read(text)
+            if "\\" in text:  # an escape may write half a character
+                json.dumps(found, ensure_ascii=False, default=str).encode()
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
+        if isinstance(found, list | dict):
+            return found
     return value
 
 
@@ -202,8 +206,10 @@ def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Ite
     has_header, may_swallow = width is None, skipped.path.suffix == ".csv"
     may_enclose = not may_swallow
     names = [str(index) for index in range(width or 0)]
+    empty: list[int] = []
     for number, cells in lines:
         if is_blank(cells):
+            empty += [number] if names and len(cells) > 1 else []
             continue
         if has_header and not names:
             names = [cell.strip() for cell in cells]
@@ -211,6 +217,9 @@ def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Ite
                 skipped.quoted(number, names, is_header=True)
             refuse_same_names(names, f"{skipped.path}:{number}")
             continue
+        if empty:  # below a table they are nothing, between rows they may be lost ones
+            skipped.empty(empty[0], len(empty))
+            empty = []
         skipped.lines += 1
         if len(cells) != len(names):
             is_open = may_enclose and any(each.count('"') % 2 for each in cells)

@@ -62,8 +62,10 @@ class TextTagging:
         spans = [np.empty(0, dtype=np.int64)]
         left = self.max_words
         for each in examples:
-            some, places = _words_of(each, left)
-            if left is not None and (left := left - len(some)) < 0:
+            some, places = _words_of(each, None if self.overflow == "left" else left)
+            if self.overflow != "window":
+                pass  # what is cut off is not read
+            elif left is not None and (left := left - len(some)) < 0:
                 raise TooManyTokensError(
                     "too many words",
                     f"at most {self.max_words}",

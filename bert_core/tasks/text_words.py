@@ -18,7 +18,7 @@ _IN_ADDRESS = r"[!#-&+-;=?-Z_a-z~]*[#-&+\-/-9=@-Za-z]"  # an address ends before
 
 _PREFIX = r"[משהוכלב]{1,3}"  # Hebrew for "the", "in", "from" …, written without a space
 _QUOTATION = "|".join(  # of two letters or more, as an acronym has one after its sign
-    rf"{sign}[א-ת](?:[^\n{sign}]|(?<=[א-ת]){sign}(?=[א-ת])){{1,99}}(?<![\s(\[]){sign}(?![א-ת])"
+    rf"{sign}[א-ת]{{2}}(?:[^\n{sign}]|(?<=[א-ת]){sign}(?=[א-ת])){{0,98}}(?<![\s(\[]){sign}(?![א-ת])"
     for sign in '"״'
 )
 

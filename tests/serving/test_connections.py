@@ -167,6 +167,15 @@ def test_a_request_that_offers_another_protocol_keeps_its_body(quick, protocol, 
     assert answers.count(b"\r\n\r\n" + b"a" * len(WHOLE)) == 3
 
 
+@pytest.mark.parametrize(
+    "head",
+    [b"GET / HTTP/1.1\r\nConnection: close, Upgrade", b"GET / HTTP/1.0\r\nConnection: Upgrade"],
+)
+def test_the_last_request_may_offer_another_protocol_too(quick, head):
+    with closing(opened(quick, head + b"\r\nUpgrade: h2c\r\n\r\n")) as connection:
+        assert read_to_end(connection).startswith(b"HTTP/1.1 200 ")
+
+
 def test_no_tunnel_is_opened(quick):
     with closing(opened(quick, b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n")) as connection:
         assert read_to_end(connection).startswith(b"HTTP/1.1 400 ")

@@ -31,7 +31,7 @@ MAX_DOCUMENT_BYTES = 4 << 20
 
 _MAX_LINE_BYTES = 1 << 20
 _MAX_TAG_LINES = 8
-_DOC_END, _DOC_ENDS = "</doc>", re.compile("(</doc>)", re.IGNORECASE)
+_DOC_END, _DOC_ENDS = "</doc>", re.compile(r"(</doc>)(?=\s*(?:<doc[\s>]|$))", re.IGNORECASE)
 _RECORD = re.compile(r'\{\s?"[^"\\]{1,100}"\s?:')
 
 

@@ -44,7 +44,7 @@ def read_jsonl(
             dropped["invalid_json_lines"] += 1
             continue
         text = None
-        if isinstance(record, list) and record and isinstance(record[0], dict):
+        if not names and isinstance(record, list) and record and isinstance(record[0], dict):
             raise CorpusError("a list of records", part.path, "write one record a line")
         if isinstance(record, dict):
             names.update(record)

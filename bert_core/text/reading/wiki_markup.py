@@ -12,7 +12,7 @@ from typing import Any
 _TITLE = re.compile(r"=\s[^=](?:.*[^=])?\s=$")
 _DOC = re.compile(r"<doc(?:\s+[a-z][\w:.-]{0,30}\s?=|\s?>)", re.IGNORECASE)
 _PROLOGUE = re.compile(r"<(?:[?!][^<>]{0,300}|[A-Za-z]{1,20})>")
-_WHOLE_DOC = re.compile(r"""<doc(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.IGNORECASE)
+_WHOLE_DOC = re.compile(r"""<doc(?:[^<>"']++|"[^"]*+"|'[^']*+')*+>""", re.IGNORECASE)
 _MARKUP_SIGNS = re.compile(r"[<>\[{|}&]")
 _FUNCTIONS = (
     "babel|categorytree|coordinates|dateformat|default|expr|formatdate|if|ifeq|iferror|ifexist"

@@ -111,3 +111,27 @@ def test_a_text_that_no_number_can_be_is_a_text():
 def test_what_is_no_choice_is_named(values, options, match):
     with pytest.raises(TaskDataError, match=match):
         read(values, **options)
+
+
+def read_labelled(values, labels, **options):
+    """The answers of a file whose records each call their choices so."""
+    given = {"names": (), "names_are_numbers": False, "first_number": None, **options}
+    others = [key_of(value, TEXTS, "other", labels) for value in given.pop("others", ())]
+    keys = [key_of(value, TEXTS, f"line {line}", labels) for line, value in enumerate(values)]
+    return answers_of(keys, others=lambda: others, **given)
+
+
+def test_what_a_record_calls_its_choices_counts_where_all_keys_are_such_names():
+    assert read_labelled([3, "1"], NUMBERED) == [2, 0]
+    assert read_labelled([0, 2], NUMBERED) == [0, 2], "0 is none of them, so keys are numbers"
+    assert read_labelled([2], NUMBERED, others=[0]) == [2], "another split says it"
+    assert read_labelled([2], NUMBERED, others=[4]) == [1]
+    assert read_labelled([None, "A"], ("A", "B", "C", "")) == [None, 0]
+    (flagged,) = answers_of(
+        [key_of(0, ("a", "b"), "line 1", ("1", "0"))],
+        names=(),
+        names_are_numbers=False,
+        first_number=None,
+        others=list,
+    )
+    assert flagged == 0, "1 and 0 say which choice is right"

@@ -411,6 +411,9 @@ def test_a_list_of_0_and_1_for_each_label_is_refused(tmp_path, rows):
     path.write_text('text,label\na,"0,1"\nb,1\nc,\n')
     found = Classification(kind="multiple").examples(path, "train")
     assert [each.answer for each in found] == [("0", "1"), ("1",), ()]
+    path.write_text('text,label\na,"0,1"\n')
+    trained = Classification(kind="multiple", labels=("0", "1", "2"))
+    assert [each.answer for each in trained.examples(path, "train")] == [("0", "1")]
 
 
 def test_labels_of_bytes_and_empty_lines_below_a_table(tmp_path):

@@ -268,3 +268,4 @@ def test_comments_of_conll_u_are_left_out_without_a_word(conll):
     found = conll(text, WordColumns("1", "-1"))
     assert [each.words for each in found] == [["a", "#"], ["b"]]
     assert [each.words for each in conll("# X\na Y\n")] == [["#", "a"]], "a word between spaces"
+    assert [each.words for each in conll("# X\na Y\n\nb\tY\n")] == [["#", "a"], ["b"]]

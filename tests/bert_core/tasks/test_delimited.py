@@ -2,6 +2,7 @@
 
 import csv
 import re
+import tracemalloc
 
 import pytest
 
@@ -124,8 +125,8 @@ def test_a_cell_is_as_long_as_it_is_and_the_limit_of_others_stays(tmp_path):
         (['"text"\t"label"', '"a"\t1'], {}),
         (['"text"\tlabel', "a\t1"], {}),
         (["text\tlabel", '"She said ""no"""\t1', "b\t0"], {}),
-        (["text\tlabel", '"a"\t1', '"b"\t0'], {}),
-        (['"a"\t1', '"b"\t0'], {"header": False}),
+        (["text\tlabel", *['"a"\t1', '"b"\t0'] * 5], {}),
+        (['"a"\t1', '"b"\t0'] * 5, {"header": False}),
         (["text\tlabel", '"a\tb"\t1'], {}),
         (["text\tlabel", '"a', 'b"\t1'], {}),
     ],
@@ -145,3 +146,33 @@ def test_tsv_whose_quotes_may_enclose_cells_is_told(tmp_path, caplog):
     spoken = ["text\tlabel", '"Yes"\t1', '"No," she said\t0', 'an 8" disk\t0', '" "" "\t1']
     assert len(rows(tmp_path / "b.tsv", *spoken)) == 4
     assert not caplog.text, "quotes elsewhere are no marks of CSV"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [['"Great!"\tpos', '"Bad"\tneg'], ['"a"\t"b"'], ['""""\tx', *["a b\tx"] * 20]],
+)
+def test_tsv_of_few_quotes_is_read_and_told(tmp_path, caplog, lines):
+    assert len(rows(tmp_path / "a.tsv", "text\tlabel", *lines)) == len(lines)
+    assert "in quotes" in caplog.text
+
+
+def test_a_long_cell_in_quotes_costs_little(tmp_path):
+    tracemalloc.start()
+    try:
+        rows(tmp_path / "a.tsv", "text\tlabel", f'"{"a" * 2_000_000}"\tx')
+        assert tracemalloc.get_traced_memory()[1] < 40_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_empty_rows_between_others_are_counted_those_below_are_not(tmp_path, caplog, name):
+    divider = "\t" if name.endswith("tsv") else ","
+    row, empty = divider.join("ab"), divider
+    assert len(rows(tmp_path / name, row, *[row] * 300, empty, empty)) == 300
+    assert not caplog.text
+    assert len(rows(tmp_path / name, row, *[row] * 300, empty, row)) == 301
+    assert re.search(rf"1 of 302 lines .*empty cells.*{name}:302", caplog.text)
+    with pytest.raises(TaskDataError, match=r"1 of 3 lines that have empty cells alone"):
+        rows(tmp_path / name, row, row, empty, row)

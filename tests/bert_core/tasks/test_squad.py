@@ -194,6 +194,8 @@ SPANS_ON_HUB = {"text": ["Ada"], "char_spans": [{"start": [0], "end": [2]}]}
         ({"answers": "[{'text': 'Ada', 'answer_start': 0}]"}, ADA),
         ({"answers": "{'text': [], 'answer_start': []}"}, NOTHING),
         ({"answers": ""}, None),
+        ({"answer": "[1]", "answer_start": 0}, (Answer("[1]", 0),)),
+        ({"answers": [{"text": "Ada", "answer_start": 0}], "detected_answers": [1]}, ADA),
     ],
 )
 def test_answers_as_other_sets_have_them(write, values, expected):
@@ -229,6 +231,13 @@ def test_lines_of_mrqa_are_paragraphs_after_a_header(write, name):
     for source in (path, path.parent):
         (found,) = QuestionAnswering().examples(source, "dev")
         assert (found.id, found.context, found.answers) == ("x1", "Ada wrote.", ADA)
+
+
+def test_lines_beside_the_archive_they_come_from_are_read(write):
+    line = json.dumps(row(answers={"text": ["Ada"], "answer_start": [0]}).values)
+    write(line, "dev.jsonl.gz")
+    path = write(line, "dev.jsonl")
+    assert len(QuestionAnswering().examples(path.parent, "dev")) == 1
 
 
 def test_questions_of_a_csv_file(write):

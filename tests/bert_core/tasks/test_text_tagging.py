@@ -137,6 +137,9 @@ def test_words_are_counted_while_they_are_made(tokenizer, texts):
     with pytest.raises(TooManyTokensError, match="at most 3"):
         TextTagging(TASK, max_words=3).encode(texts, tokenizer)
     assert len(TextTagging(TASK, max_words=4).encode(["a b", "c d"], tokenizer).lengths) == 2
+    for side in ("left", "right"):
+        cut = TextTagging(TASK, overflow=side, max_words=4).encode(["a b c d " * 9], tokenizer)
+        assert len(cut.lengths) == 1, "what is to be cut off is no reason to refuse"
 
 
 @pytest.mark.parametrize("aggregation", ["none", "simple", "first", "average", "max"])

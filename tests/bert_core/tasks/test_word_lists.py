@@ -127,3 +127,10 @@ def test_csv_that_has_no_sentences_is_refused(tmp_path, text, match):
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(TaskDataError, match=match):
         read_word_lists(read_table(tmp_path / "a.csv"), WordColumns("0", "-1", tag_names=("O",)))
+
+
+@pytest.mark.parametrize("cell", ["{[]:1}", "[{[]:1}]", r'[""\ud800""]'])
+def test_cells_that_python_cannot_make_a_list_of_are_refused(tmp_path, cell):
+    (tmp_path / "a.csv").write_text(f'tokens,tags\n"[""a""]","[""O""]"\n"{cell}","[""O""]"\n')
+    with pytest.raises(TaskDataError, match="a.csv:3"):
+        read_word_lists(read_table(tmp_path / "a.csv"), WordColumns("0", "-1"))

@@ -196,3 +196,14 @@ def test_a_list_of_records_in_one_line_is_refused(tmp_path, read):
     path = write_file(tmp_path / "a.jsonl", '[{"text": "a"}, {"text": "b"}]')
     with pytest.raises(CorpusError, match=r"a list of records: .*a.jsonl .write one record a line"):
         read(path)
+
+
+def test_a_list_between_records_is_a_dropped_line(tmp_path, read):
+    path = write_file(tmp_path / "a.jsonl", '{"text": "one two"}\n[{"a": 1}]\n{"text": "three"}\n')
+    assert read(path)[0] == ["one two", "three"]
+
+
+def test_the_end_of_a_document_that_prose_names_ends_none(tmp_path, read):
+    text = '<doc id="1" title="T">\nHTML uses </doc> as a tag.\nAfter it.\n</doc>\n'
+    (found,) = read(write_file(tmp_path / "wiki_00", text))[0]
+    assert "After it." in found
