@@ -4,14 +4,11 @@ import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TextIO
 
 from bert_core.errors import UserError
 
-CONVERT = (
-    "convert it, for example with iconv -f WINDOWS-1252 -t UTF-8, or drop what is invalid with"
-    " iconv -f UTF-8 -t UTF-8 -c"
-)
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -21,6 +18,20 @@ _MARKS = {
 """Encodings by the byte order marks that files in them begin with, the longest first."""
 _HEAD_BYTES = 1 << 12
 _NUL_SHARE = 0.1
+
+
+def how_to_convert(path: str, encoding: str | None = None) -> str:
+    """The command that makes UTF-8 of a file, whole as a shell takes it; two of no known encoding.
+
+    It writes another file, since the encoding may be guessed wrong.
+    """
+    files = f"{quote(path)} > {quote('converted' + Path(path).suffix)}"
+    if encoding:
+        return f"convert it with: iconv -f {encoding} -t UTF-8 {files}"
+    return (
+        f"convert it, for example with: iconv -f WINDOWS-1252 -t UTF-8 {files}"
+        f" - or drop what is invalid with: iconv -f UTF-8 -t UTF-8 -c {files}"
+    )
 
 
 def encoding_by_mark(head: bytes) -> str | None:
@@ -81,7 +92,7 @@ def _refuse_unmarked(head: bytes, where: str, error: type[UserError]) -> None:
     name = None if encoding_by_mark(head) else unmarked_encoding(head)
     if name:
         what = f"not UTF-8: {name} without a byte order mark"
-        raise error(what, where, f"convert it with iconv -f {name} -t UTF-8")
+        raise error(what, where, how_to_convert(where, name))
 
 
 def _damaged(encoding: str, where: str, error: type[UserError]) -> UserError:
@@ -91,11 +102,11 @@ def _damaged(encoding: str, where: str, error: type[UserError]) -> UserError:
 def _not_utf8(
     lines: "Iterator[bytes] | list[bytes]", where: str, error: type[UserError]
 ) -> UserError:
-    offset = 0
+    offset, remedy = 0, how_to_convert(where)
     for number, line in enumerate(lines, start=1):
         try:
             line.decode()
         except UnicodeDecodeError as cause:
-            return error("not UTF-8", f"{where}:{number}, byte {offset + cause.start}", CONVERT)
+            return error("not UTF-8", f"{where}:{number}, byte {offset + cause.start}", remedy)
         offset += len(line)
-    return error("not UTF-8", where, CONVERT)
+    return error("not UTF-8", where, remedy)

@@ -3,25 +3,39 @@
 import json
 import re
 import shlex
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bert_core.errors import UserError
+from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.label_values import class_warnings
+from bert_core.tasks.tagging import Tagging
+from bert_core.text.sharding.choice import HELDOUT, TRAIN, choose_documents
 from bert_core.tokenizer import train_wordpiece
 from bert_core.training.readings import NonFiniteLossError
 from serving.keys import read_keys
 from serving.new_key import main as new_key
 from serving.settings import parse_arguments as parse_server
+from workflows import cluster_capacity
+from workflows.ablations.settings import parse as parse_ablation
+from workflows.cluster_settings import ClusterSettings
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.evaluation.task_options import with_options
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import answered_examples
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch, packing_note
+from workflows.reproduce import refuse_other_inputs
+from workflows.reproduction.differences import NOT_RECORDED, Finding
+from workflows.reproduction.settings import ReproduceSettings
 from workflows.run_folder import open_run
 from workflows.settings import parse_command_line
+from workflows.sweeps.search import drawn_points, grid
+from workflows.sweeps.sweep import read_axes, refuse_contradictions
+from workflows.tune import parse as parse_sweep
 
 
 def parse_pretraining(*arguments):
@@ -255,3 +269,213 @@ def test_a_table_that_was_refused_is_read_with_the_option_that_was_named(
     typed = [text for option in given.items() for text in (f"--options.{option[0]}", option[1])]
     training = parse_tuning("--data", "d", *typed)
     assert training.options.model_dump()[name] == getattr(with_options(task, given), name)
+
+
+def parse_tpu(*arguments):
+    return parse_pretraining(*arguments, "--batch.packed", "false")
+
+
+def parse_suite(*arguments):
+    return parse_command_line(EvaluateSettings, ["--data", "d", *arguments])
+
+
+def parse_ablations(*arguments):
+    return parse_ablation(arguments)
+
+
+def checked_sweep(*arguments):
+    settings = parse_sweep(["--model", "m", *arguments])
+    refuse_contradictions(settings)
+    axes = read_axes(settings)
+    if settings.search == "grid":
+        list(grid(axes))
+    if settings.search == "random":
+        drawn_points(axes, settings.points, 0)
+
+
+V5E = ("--cluster.tpu", "v5e", "--cluster.topology", "4x4")
+SHORT = (
+    *("--study", "objective", "--model.max_position_embeddings", "64"),
+    *("--phases", '[{"steps": 2, "sequence_length": 64}]'),
+)
+LEARNING_RATES = "optimizer.peak_learning_rate=1e-5..1e-4"
+SWEPT = ("--data", "d")
+EDITED = [
+    (parse_tpu, ("--cluster.tpu", "v4"), "", "--cluster.topology 2x2x2"),
+    (parse_tpu, ("--cluster.tpu", "v5p"), "", "--cluster.topology 2x2x2"),
+    (parse_tpu, ("--cluster.tpu", "v7x"), "", "--cluster.topology 2x2x2"),
+    (parse_tpu, ("--cluster.tpu", "v6e"), "", "--cluster.topology 4x4"),
+    (parse_tpu, V5E + ("--cluster.num_workers", "3"), "", "--cluster.num_workers 4"),
+    (
+        parse_tpu,
+        (*V5E, "--cluster.num_slices", "[1,2]", "--cluster.num_workers", "3"),
+        "",
+        "--cluster.num_workers [4,8]",
+    ),
+    (
+        parse_tpu,
+        ("--profile", "gpu", *V5E, "--cluster.num_workers", "4"),
+        "",
+        "--cluster.use_gpu false",
+    ),
+    (
+        parse_tpu,
+        ("--profile", "gpu", *V5E, "--cluster.use_gpu", "false"),
+        "",
+        "--cluster.num_workers 4",
+    ),
+    (parse_tuning, ("--data", "d", "--profile", "tpu-v4-8"), "", "--profile local"),
+    (parse_ablations, SHORT, "", "--finetuning.max_length 64"),
+    (parse_ablations, SHORT, "", "--model.max_position_embeddings 128"),
+    (
+        parse_ablations,
+        ("--study", "size", "--model.hidden_size", "8"),
+        "--model.hidden_size",
+        "leave it out",
+    ),
+    (
+        parse_ablations,
+        ("--study", "objective", "--tracking.register_as", "x"),
+        "--tracking.register_as",
+        "leave --tracking.register_as out",
+    ),
+    (
+        parse_ablations,
+        ("--study", "objective", "--task", "mrpc:features=d"),
+        "--task",
+        "ner:features=DATA",
+    ),
+    (checked_sweep, (*SWEPT, "--points", "4"), "", "--search random"),
+    (checked_sweep, (*SWEPT, "--search", "random"), "", "--points 10"),
+    (checked_sweep, (*SWEPT, "--stop_early", "true"), "--stop_early", "leave it out"),
+    (checked_sweep, (*SWEPT, "--axis", "epochs="), "--axis", "FIELD=16,32"),
+    (checked_sweep, (*SWEPT, "--axis", "epochs=3..2"), "--axis", "FIELD=LOW..HIGH"),
+    (checked_sweep, (*SWEPT, "--search", "random", "--points", "99"), "", "--points 18"),
+    (
+        checked_sweep,
+        (*SWEPT, "--search", "random", "--points", "99"),
+        "--points",
+        "--search grid and without --points",
+    ),
+    (
+        checked_sweep,
+        (*SWEPT, "--axis", "epochs=1..3", "--search", "random", "--points", "9"),
+        "",
+        "--points 3",
+    ),
+    (
+        checked_sweep,
+        (*SWEPT, "--search", "optuna", "--points", "9", "--seeds", "2"),
+        "--seeds",
+        "leave it out",
+    ),
+    (checked_sweep, (*SWEPT, "--train", "f"), "--train", "as --data"),
+    (checked_sweep, (), "", "give a folder"),
+    (parse_suite, ("--model_root", "r"), "", "--suite glue"),
+    (parse_suite, (), "", "--suite glue --model_root DIR"),
+]
+"""A refused command line, the option that is taken out of it, and what it is told."""
+MORE = {
+    "ner:features=DATA": ("--task", "ner:features=d"),
+    "FIELD=16,32": ("--axis", "batch_size=16,32"),
+    "FIELD=LOW..HIGH": ("--axis", "epochs=2..3", "--search", "random", "--points", "2"),
+    "--search random": ("--search", "random"),
+    "--search grid and without --points": ("--search", "grid"),
+    "give a folder": ("--data", "d"),
+    "--suite glue --model_root DIR": ("--suite", "glue", "--model_root", "r"),
+}
+"""What is typed for a remedy that is not typed as it is."""
+
+
+@pytest.mark.parametrize(("parse", "arguments", "without", "told"), EDITED)
+def test_a_command_line_that_is_edited_as_told_is_accepted(parse, arguments, without, told):
+    with pytest.raises(UserError) as refused:
+        parse(*arguments)
+    said = str(refused.value)
+    assert all(part in said for part in told.split())
+    kept = list(arguments)
+    added = list(MORE.get(told, told.split() if told.startswith("--") else ()))
+    for option in {without, *(each for each in added if each.startswith("--"))} & {*kept}:
+        del kept[kept.index(option) : kept.index(option) + 2]
+    parse(*kept, *added)
+
+
+@pytest.mark.parametrize(
+    ("settings", "option"),
+    [
+        ({"num_workers": 3}, "--cluster.num_workers 2"),
+        ({"cpus_per_worker": 3}, "--cluster.cpus_per_worker 2"),
+        ({"use_gpu": True}, "--cluster.use_gpu false"),
+    ],
+)
+def test_workers_that_ask_for_less_as_told_have_room(monkeypatch, settings, option):
+    monkeypatch.setattr(cluster_capacity, "connect", lambda: None)
+    monkeypatch.setattr(cluster_capacity.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(UserError) as refused:
+        cluster_capacity.join_cluster_with_room(ClusterSettings.model_validate(settings))
+    name, value = option.split()
+    assert name in refused.value.remedy
+    changed = settings | {name.removeprefix("--cluster."): value}
+    cluster_capacity.join_cluster_with_room(ClusterSettings.model_validate(changed))
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.01, 0.5, 1 - 1e-9])
+def test_text_that_is_prepared_again_has_two_documents_in_each_split(share):
+    """What too few held-out documents of old shards are told to do; so of four documents on."""
+    for count, least in ((2, 1), (3, 1), (4, 2), (9, 2)):
+        hashes = np.random.default_rng(count).integers(1 << 62, size=count, dtype=np.uint64)
+        choice = choose_documents(hashes, share)
+        assert min((choice == TRAIN).sum(), (choice == HELDOUT).sum()) >= least
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "content", "suffix"),
+    [
+        ("document_column", "d", "EU B-ORG\n\n", ".conll"),
+        ("tag_names", ("O", "B-X"), "EU B-ORG\n\n", ".conll"),
+        ("comment", "#", '{"tokens": ["EU"], "tags": ["B-ORG"]}\n', ".jsonl"),
+        ("document_context", True, "EU B-ORG\n\n", ".conll"),
+    ],
+)
+def test_an_option_of_a_trained_tagger_is_undone_as_told(tmp_path, name, value, content, suffix):
+    (tmp_path / f"dev{suffix}").write_text(content)
+    columns = {"word_column": "tokens", "tag_column": "tags"} if suffix == ".jsonl" else {}
+    task = Tagging.model_validate({"labels": ("O", "B-ORG", "I-ORG"), name: value} | columns)
+    with pytest.raises(UserError) as refused:
+        task.examples(tmp_path, "dev")
+    option, typed = re.search(
+        r"evaluate.py: --options (\w+)=(\w*)\)", refused.value.remedy
+    ).groups()
+    assert option == name
+    assert with_options(task, {option: typed}).examples(tmp_path, "dev")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_as_long_as_the_positions_are_accepted_of_every_task(task):
+    settings = parse_tuning("--data", "d", "--task", task, "--options.max_length", "64")
+    assert settings.options.max_length == 64
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "option"),
+    [
+        ({"task": "ner"}, "data", "data"),
+        ({}, "data", "shards"),
+        ({"task": "ner"}, "encoder", "model"),
+        ({}, "code", "despite"),
+    ],
+)
+def test_a_run_that_cannot_be_made_again_is_told_an_option_of_its_kind(settings, what, option):
+    recorded = SimpleNamespace(settings=settings, name="run")
+    wanted = parse_command_line(ReproduceSettings, ["run"])
+    with pytest.raises(UserError) as refused:
+        refuse_other_inputs(recorded, wanted, [Finding(what, "differ", refuses=True)])
+    assert options_of(refused.value.remedy) == [option]
+    if option == "despite":
+        despite = parse_command_line(ReproduceSettings, ["run", "--despite", "code"])
+        refuse_other_inputs(recorded, despite, [Finding(what, "differ", refuses=True)])
+    else:
+        unknown = Finding(what, f"{NOT_RECORDED} it", refuses=True)
+        with pytest.raises(UserError, match="name another run"):
+            refuse_other_inputs(recorded, wanted, [unknown])

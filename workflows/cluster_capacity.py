@@ -53,8 +53,19 @@ def join_cluster_with_room(settings: ClusterSettings) -> None:
             raise UserError(
                 f"{_count(workers)} {'needs' if workers == 1 else 'need'} {wanted:g} {kind}",
                 f"Ray sees {have.get(kind, 0):g}",
-                "lower --cluster.num_workers, or join a larger cluster with RAY_ADDRESS",
+                f"{_less(kind, workers)}, or join a larger cluster with RAY_ADDRESS",
             )
+
+
+def _less(kind: str, workers: int) -> str:
+    """How to ask for less of a resource; of one worker, not by fewer workers."""
+    if workers > 1:
+        return "lower --cluster.num_workers"
+    alone = {
+        "CPU": "lower --cluster.cpus_per_worker",
+        "GPU": "set --profile local or --cluster.use_gpu false",
+    }
+    return alone.get(kind, "choose another --profile")
 
 
 class Waiting:

@@ -3,6 +3,7 @@
 But where a TPU is asked for: Ray's tables know the shapes of its slices.
 """
 
+import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -80,17 +81,23 @@ class ClusterSettings(BaseModel):
                 raise ValueError("topology and num_slices are of a TPU: set --cluster.tpu too")
             return self
         if self.use_gpu:
-            raise ValueError("a worker has a TPU or a GPU: leave out --cluster.use_gpu")
+            raise ValueError(
+                "a worker has a TPU or a GPU: set --cluster.use_gpu false or leave out "
+                "--cluster.tpu"
+            )
         if self.topology is None:
-            raise ValueError("set --cluster.topology, the shape of the TPU slice, such as 4x4")
+            example = "4x4" if self.tpu in ("v5e", "v6e") else "2x2x2"
+            raise ValueError(
+                f"set --cluster.topology, the shape of the TPU slice, such as {example}"
+            )
         hosts = self.tpu_slice.num_hosts
         wanted = [hosts * each for each in _one_or_two(self.num_slices)]
         if _one_or_two(self.num_workers) != wanted:
             raise ValueError(
                 f"a slice {self.tpu_slice} has {_count(hosts, 'host')} with one worker each: "
                 f"{_count(self.num_workers, 'worker')} do not fit "
-                f"{_count(self.num_slices, 'slice')}, {_said(wanted)} would; leave out "
-                "--cluster.num_workers"
+                f"{_count(self.num_slices, 'slice')}, {_said(wanted)} would; set "
+                f"--cluster.num_workers {_typed(wanted)}"
             )
         return self
 
@@ -138,6 +145,10 @@ def _one_or_two(count: Any) -> list[int]:  # noqa: ANN401 - not yet read
 
 def _said(count: Count | list[int]) -> str:
     return " to ".join(map(str, _one_or_two(count)))
+
+
+def _typed(count: list[int]) -> str:
+    return str(count[0]) if len(count) == 1 else json.dumps(count, separators=(",", ":"))
 
 
 def _count(count: Count, noun: str) -> str:

@@ -152,16 +152,21 @@ def refuse_other_inputs(
     recorded: "RecordedRun", settings: ReproduceSettings, findings: "Sequence[Finding]"
 ) -> None:
     """Raises `UserError` for the first finding with which the run cannot come out again."""
+    from workflows.reproduction.differences import NOT_RECORDED
+
     for finding in findings:
         if finding.refuses and finding.what == settings.despite:
             print("going on despite that")
         elif finding.refuses:
             name = finding.what
+            option = "--data" if "task" in recorded.settings else "--shards"
             remedy = {
-                "data": "give the data that it learned from with --data or --shards",
+                "data": f"give the data that it learned from with {option}",
                 "encoder": "give the encoder that it started from with --model",
                 "code": "check that code out, or give --despite code to see what this one gives",
             }[name]
+            if finding.text.startswith(NOT_RECORDED):
+                remedy = "name another run: nothing shows what this one learned from"
             raise UserError(f"{name} {finding.text}", recorded.name, remedy)
 
 

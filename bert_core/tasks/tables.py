@@ -63,7 +63,7 @@ def split_file(
     Raises `TaskDataError` where there is none, or more than one, and for an address (`docs://`).
     """
     if "://" in str(data):
-        raise TaskDataError("this task reads files", str(data), "give a file or folder as --data")
+        raise TaskDataError("this task reads files", str(data), "give a file or folder")
     data = Path(data)
     if data.is_file():
         known = any(suffix.endswith(data.suffix) for suffix in suffixes)
@@ -71,7 +71,7 @@ def split_file(
             raise TaskDataError("a compressed file", str(data), "unpack it")
         return data
     if not data.is_dir():
-        raise TaskDataError("no such file or folder", str(data), "check --data")
+        raise TaskDataError("no such file or folder", str(data), "check the path")
     stems = SPLIT_NAMES.get(split, (split,))
     files = sorted(path for path in data.iterdir() if path.is_file())
     for some, before, stem in product((suffixes, others), ("", "[^.].*[._-]"), stems):

@@ -170,7 +170,7 @@ class Tagging(Task):
                 "nothing says where documents begin",
                 str(data),
                 "write -DOCSTART- lines or name --options.document_column, or leave"
-                " --options.document_context out",
+                " --options.document_context out (evaluate.py: --options document_context=false)",
             )
         return in_iob2(sentences, self.scheme, refuse=self.invalid_tags == "refuse")
 
@@ -180,7 +180,8 @@ class Tagging(Task):
         for name in others:
             if getattr(self, name):
                 form = "tables and the Hub" if is_conll else "CoNLL files"
-                raise TaskDataError(f"--options.{name} is for {form}", where, "leave it out")
+                remedy = f"leave it out (evaluate.py: --options {name}=)"
+                raise TaskDataError(f"--options.{name} is for {form}", where, remedy)
 
     def label_names(self, examples: Sequence[TaggedSentence]) -> set[str]:
         """O, and B- and I- for each type that occurs; the tags as they are where they are plain."""

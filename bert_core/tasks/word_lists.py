@@ -45,7 +45,8 @@ def _of_csv(records: Sequence[Record], columns: WordColumns) -> list[Record]:
         raise TaskDataError(
             "no column of lists of words, and none says which sentence a word is of",
             f"{records[0].where}: {', '.join(names)}",
-            f"name --options.word_column, or call the column of the sentence {_SENTENCES[1]}",
+            "name --options.word_column (evaluate.py: --options word_column=NAME), or call the"
+            f" column of the sentence {_SENTENCES[1]}",
         )
     starts = _sentence_starts([stripped(each.values[of_sentence]) for each in records])
     names.remove(of_sentence)

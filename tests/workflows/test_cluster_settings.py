@@ -39,7 +39,7 @@ def test_a_tpu_has_a_worker_on_each_host_of_its_slices():
         ({"topology": "2x4", "num_workers": 2}, "has 1 host with one worker each"),
         ({"topology": "2x2x2"}, "v5e has no topology 2x2x2"),
         ({}, "set --cluster.topology"),
-        ({"topology": "4x4", "use_gpu": True}, "leave out --cluster.use_gpu"),
+        ({"topology": "4x4", "use_gpu": True}, "set --cluster.use_gpu false"),
         ({"topology": "4x4", "num_slices": 0}, "num_slices"),
         ({"topology": "4x4", "num_slices": [2, 1]}, "num_slices"),
         ({"tpu": None, "topology": "4x4"}, "set --cluster.tpu"),

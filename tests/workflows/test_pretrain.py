@@ -226,7 +226,7 @@ def contents(storage):
         (["--profile", "tpu-v5e16"], ["unknown profile, did you mean tpu-v5e-16", "tpu-v6e-16"]),
         (
             ["--profile", "tpu-v5e-16", "--cluster.num_workers", "3"],
-            ["v5e 4x4 has 4 hosts", "3 workers do not fit", "leave out --cluster.num_workers"],
+            ["v5e 4x4 has 4 hosts", "3 workers do not fit", "set --cluster.num_workers 4"],
         ),
         (
             ["--profile", "tpu-v4-16", "--cluster.topology", "2x2x3"],

@@ -152,7 +152,9 @@ def learned_tasks(settings: AblateSettings) -> list[LearnedTask]:
         settings_class(found.task)
         if colon and (approach != "features" or not isinstance(TASKS[task], Tagging)):
             what = "features are for tags of words" if approach == "features" else "no approach"
-            raise UserError(what, f"--task {text}", f"leave :{approach} out, or give ner:features")
+            raise UserError(
+                what, f"--task {text}", f"leave :{approach} out, or give ner:features=DATA"
+            )
         if found.key in tasks:
             raise UserError("a task given twice", f"--task {text}", "give each once")
         tasks[found.key] = found
@@ -170,7 +172,8 @@ def _refuse_long_rows(settings: AblateSettings, learned: LearnedTask) -> None:
         raise UserError(
             f"rows of {longest} tokens, the encoders have {positions} positions",
             f"--task {learned.key}",
-            f"give --finetuning.max_length {positions}, or --model.max_position_embeddings",
+            f"give --finetuning.max_length {positions}, or "
+            f"--model.max_position_embeddings {longest}",
         )
 
 

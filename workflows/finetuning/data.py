@@ -135,7 +135,7 @@ def refuse_one_file(settings: TaskRunSettings) -> None:
         raise TaskDataError(
             "one file, and two are needed",
             settings.data,
-            "give a folder with train and dev files, or --train FILE and --dev FILE",
+            "give a folder with train and dev files (finetune.py: or --train FILE and --dev FILE)",
         )
 
 

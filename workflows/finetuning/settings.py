@@ -128,7 +128,8 @@ class TaskRunSettings(RunSettings):
         """
         source = getattr(self, split) or self.data
         if not source:
-            raise UserError("no data", "--data", "give a folder, or --train FILE and --dev FILE")
+            remedy = "give a folder (finetune.py: or --train FILE and --dev FILE)"
+            raise UserError("no data", "--data", remedy)
         return source
 
     @property

@@ -17,6 +17,7 @@ from workflows.tracking.tracker import code_tags
 
 PACKAGES = ("torch", "tokenizers", "numpy")
 """The packages whose other versions may compute other bits, or cut other words."""
+NOT_RECORDED = "the run has not recorded"
 _MAY_DIFFER = "the last bits may differ"
 _MOST_NAMES = 6
 
@@ -40,7 +41,7 @@ def data_finding(recorded: RecordedRun, now: dict[str, Any]) -> Finding:
     if was == is_now:
         return Finding("data", f"the same, {is_now[:12]}")
     if was is None:
-        return Finding("data", "the run has not recorded what they were", refuses=True)
+        return Finding("data", f"{NOT_RECORDED} what they were", refuses=True)
     hidden = {"sha256", "source", "prepared_with"}
     before, after = (
         {name: value for name, value in each.items() if name not in hidden}
@@ -58,7 +59,7 @@ def encoder_finding(recorded: RecordedRun, sha256: str) -> Finding:
     if was == sha256:
         return Finding("encoder", f"the same, {sha256[:12]}")
     if was is None:
-        return Finding("encoder", "the run has not recorded which it was", refuses=True)
+        return Finding("encoder", f"{NOT_RECORDED} which it was", refuses=True)
     how = f"differs, {was[:12]} -> {sha256[:12]}: it was {name or 'another'}"
     return Finding("encoder", how, refuses=True)
 

@@ -102,5 +102,6 @@ def _range(field: str, said: str, kind: Any) -> Range:  # noqa: ANN401
         raise UserError("a range of what is no number", f"--axis {field}", "give values")
     first, last = _value(low, field, kind), _value(high, field, kind)
     if not first < last or (is_log and first <= 0):
-        raise UserError("a range without numbers in it", f"--axis {field}={said}", "low..high")
+        remedy = "write FIELD=LOW..HIGH, the smaller number first; after log: both above 0"
+        raise UserError("a range without numbers in it", f"--axis {field}={said}", remedy)
     return Range(field, first, last, is_log, is_integer=float not in kinds)

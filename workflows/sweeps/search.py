@@ -47,10 +47,13 @@ def drawn_points(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
             points.append(point)
         tries += 1
         if tries > 100 * count:
+            remedy = f"give --points {len(points)}"
+            if all(isinstance(axis, Choice) for axis in axes):
+                remedy += ", or try all with --search grid and without --points"
             raise UserError(
                 f"no more than {len(points)} different points in these axes",
                 f"--points {count}",
-                "lower it, or try all with --search grid",
+                remedy,
             )
     return points
 

@@ -230,7 +230,7 @@ def refuse_contradictions(settings: TuneSettings) -> None:
     if settings.search == "grid" and settings.points is not None:
         raise UserError("a grid has all its points", "--points", "add --search random or optuna")
     if settings.search != "grid" and settings.points is None:
-        raise UserError("how many points?", f"--search {settings.search}", "add --points 20")
+        raise UserError("how many points?", f"--search {settings.search}", "add --points 10")
     if settings.search == "optuna" and settings.seeds > 1:
         raise UserError(
             "Optuna proposes from single trials",

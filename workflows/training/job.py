@@ -243,10 +243,11 @@ def refuse_a_full_disk(jobs: Sequence[TrainingJob]) -> None:
     folder = jobs[0].folder.path
     free = shutil.disk_usage(folder).free
     if free < needed:
+        lower = "lower --checkpoint.keep, " if max(counts) > 1 + 2 else ""
         raise UserError(
             f"{sum(counts)} checkpoints need {needed / 2**30:.1f} GiB",
             f"{folder} has {free / 2**30:.1f} GiB free",
-            "free some, lower --checkpoint.keep, or choose another --storage",
+            f"free some, {lower}or choose another --storage",
         )
 
 

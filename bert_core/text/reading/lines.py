@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from bert_core.text.reading.sources import CorpusError, CorpusPart
-from bert_core.text_encoding import CONVERT, unmarked_encoding
+from bert_core.text_encoding import how_to_convert, unmarked_encoding
 
 _LEAST_INVALID, _INVALID_SHARE = 10, 0.001
 """From this number and share of invalid characters on, text is taken to be in another encoding."""
@@ -91,8 +91,9 @@ def _refuse_another_encoding(
     invalid: int, characters: int, part: CorpusPart, unmarked: str | None
 ) -> None:
     if invalid >= _LEAST_INVALID and invalid > characters * _INVALID_SHARE:
+        is_file = not (part.compression or part.filesystem)
         raise CorpusError(
             f"not UTF-8: {invalid:,} of {characters:,} characters are invalid",
             part.path,
-            f"convert it with iconv -f {unmarked} -t UTF-8" if unmarked else CONVERT,
+            how_to_convert(part.path if is_file else "FILE", unmarked),
         )

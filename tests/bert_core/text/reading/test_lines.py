@@ -92,6 +92,7 @@ def test_the_remedy_for_another_encoding_works(tmp_path, read):
     path = write_file(tmp_path / "a.txt", GERMAN.encode("cp1252"))
     with pytest.raises(CorpusError) as refused:
         read(path)
+    assert refused.value.remedy.count(f"{path} > converted.txt") == 2
     convert, drop = re.findall(r"iconv (-f \S+ -t \S+(?: -c)?)", refused.value.remedy)
     for options, documents in (
         (convert, GERMAN),
