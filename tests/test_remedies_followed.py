@@ -26,6 +26,9 @@ from workflows.evaluation.settings import EvaluateSettings
 from workflows.evaluation.task_options import with_options
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import answered_examples
+from workflows.inference.extract_settings import ExtractSettings
+from workflows.inference.predict_settings import PredictSettings
+from workflows.inference.prediction_request import request_of
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch, packing_note
 from workflows.reproduce import refuse_other_inputs
@@ -52,6 +55,7 @@ def parse_tuning(*arguments):
 
 GPU = ("--batch.packed", "true", "--cluster.use_gpu", "true")
 WITH_DROPOUT = (*GPU, "--precision", "bfloat16", "--model.attention_probs_dropout_prob", "0.1")
+WITH_LAYERS = ("--layers", "[1]", "--strategy", "second_to_last")
 SETTINGS = [
     (parse_pretraining, WITH_DROPOUT, "--batch.packed false"),
     (parse_pretraining, WITH_DROPOUT, "--model.attention_probs_dropout_prob 0"),
@@ -279,6 +283,20 @@ def parse_suite(*arguments):
     return parse_command_line(EvaluateSettings, ["--data", "d", *arguments])
 
 
+def parse_extraction(*arguments):
+    return parse_command_line(
+        ExtractSettings, ["--model", "m", "--input", "t.txt", "--output", "o", *arguments]
+    )
+
+
+def asked_of_classifier(*arguments):
+    """What a prediction asks of a model that takes single texts."""
+    given = ["--model", "m", "--input", "t.txt", "--output", "o", *arguments]
+    task = Classification(labels=("a", "b"))
+    predictor = SimpleNamespace(task=task, model=SimpleNamespace(heads={}))
+    return request_of(parse_command_line(PredictSettings, given), predictor)
+
+
 def parse_ablations(*arguments):
     return parse_ablation(arguments)
 
@@ -373,6 +391,18 @@ EDITED = [
     (checked_sweep, (), "", "give a folder"),
     (parse_suite, ("--model_root", "r"), "", "--suite glue"),
     (parse_suite, (), "", "--suite glue --model_root DIR"),
+    (parse_suite, ("--suite", "glue"), "", "--model_root"),
+    *(
+        (parse_suite, ("--suite", "glue", "--model_root", "r", name, "x"), name, "leave it out")
+        for name in ("--model", "--task", "--split", "--tracking_uri")
+    ),
+    (parse_extraction, WITH_LAYERS, "--layers", "give one of the two"),
+    (parse_extraction, WITH_LAYERS, "--strategy", "give one of the two"),
+    *(
+        (asked_of_classifier, (name, value), name, "leave it out")
+        for name, value in (("--aggregation", "max"), ("--null_threshold", "1"))
+    ),
+    (asked_of_classifier, ("--text_pair_column", "b"), "--text_pair_column", "leave it out"),
 ]
 """A refused command line, the option that is taken out of it, and what it is told."""
 MORE = {
@@ -382,6 +412,7 @@ MORE = {
     "--search random": ("--search", "random"),
     "--search grid and without --points": ("--search", "grid"),
     "give a folder": ("--data", "d"),
+    "--model_root": ("--model_root", "r"),
     "--suite glue --model_root DIR": ("--suite", "glue", "--model_root", "r"),
 }
 """What is typed for a remedy that is not typed as it is."""
