@@ -204,7 +204,7 @@ def test_an_answer_that_nobody_reads_is_dropped_but_not_one_that_is_read_slowly(
 
 def test_silent_connections_leave_room_for_others():
     with serving(Connections(most=20)) as port:
-        silent = [opened(port, sent) for sent in (b"", b"GET /", HEAD, WHOLE) for _ in range(20)]
+        silent = [opened(port, sent) for sent in (WHOLE, b"", b"GET /", HEAD) for _ in range(20)]
         assert status_of(port) == 200
         kept = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         for _ in range(3):  # who asks again is not the one that has waited longest
