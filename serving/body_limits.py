@@ -229,7 +229,7 @@ def _check_shape(body: bytes, limits: Limits) -> None:
             "Not JSON",
             "a NUL byte, which JSON in UTF-8 does not have",
             field="body",
-            remedy="send JSON in UTF-8; if it is compressed, say so by Content-Encoding",
+            remedy="send JSON in UTF-8; if it is compressed, set Content-Encoding",
         )
     _check_encoding(body)
     most = limits.max_body_values
@@ -271,10 +271,10 @@ def _check_encoding(body: bytes) -> None:
         raise RequestError(
             400,
             "Not UTF-8",
-            f"byte {error.start} of the body, 0x{body[error.start]:02x}, is no UTF-8",
+            f"byte {error.start} of the body, 0x{body[error.start]:02x}, is not UTF-8",
             field="body",
             remedy="send JSON in UTF-8, not in Latin-1 or another encoding;"
-            " if it is compressed, say so by Content-Encoding",
+            " if it is compressed, set Content-Encoding",
         ) from None
 
 
@@ -319,7 +319,7 @@ def _unknown_transfer_coding(value: bytes) -> RequestError:
         "Unknown transfer coding",
         f"Transfer-Encoding: {value.decode('latin-1')}",
         field="Transfer-Encoding",
-        remedy="send the body in chunks alone; say by Content-Encoding that it is compressed",
+        remedy="send only chunked; if the body is compressed, set Content-Encoding",
     )
 
 

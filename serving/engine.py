@@ -328,10 +328,13 @@ class Engine:
     ) -> None:
         if overflow == "error" and too_long.any():
             number = int(too_long.argmax())
+            found, most = int(rows.num_tokens[number]), self.limits.max_request_tokens
+            # Words of raw text are not read further than a request may have tokens.
+            count = f"{found}" if found <= most else f"over {most}"
             raise RequestError(
                 422,
                 TOO_LONG,
-                f"{rows.num_tokens[number]} tokens are more than {model.name} reads at once",
+                f"{count} tokens are more than {model.name} reads at once",
                 field=inputs.name_of(number),
                 remedy=inputs.if_too_long,
             )

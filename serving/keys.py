@@ -103,7 +103,7 @@ def read_keys(path: Path) -> Keys:
     if not records:
         raise UserError("no keys", str(path), anew)
     if len(set(names)) < len(names):
-        raise UserError("two keys of one name", str(path), "give one of them another name there")
+        raise UserError("two keys of one name", str(path), "rename one of them in the file")
     return Keys(records)
 
 

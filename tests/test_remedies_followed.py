@@ -218,7 +218,7 @@ def test_keys_of_one_name_are_renamed_and_one_that_is_no_file_is_replaced(tmp_pa
     new_key(["a", "--file", str(path)])
     records = json.loads(path.read_text())
     path.write_text(json.dumps({"keys": records["keys"] * 2}))
-    with pytest.raises(UserError, match="another name there"):
+    with pytest.raises(UserError, match="rename one of them"):
         read_keys(path)
     named = [each | {"name": name} for each, name in zip(records["keys"] * 2, "ab", strict=True)]
     path.write_text(json.dumps({"keys": named}))

@@ -193,8 +193,8 @@ def _warnings(
     lines = []
     if lost_share > _MUCH_UNKNOWN:
         lines.append(
-            f"warning: {lost_share:.1%} of the characters are in words of more than 100, which are"
-            " unknown: put spaces between words, as segmenters of Thai do"
+            f"warning: {lost_share:.1%} of the characters are in words longer than 100 characters,"
+            " which become [UNK]; put spaces between words, as a word segmenter for Thai does"
         )
     elif unknown_share > _MUCH_UNKNOWN:
         remedy = (

@@ -7,6 +7,7 @@ ways are possible and say different things, it is refused.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from bert_core.tasks.label_values import label_of
@@ -47,12 +48,9 @@ class Key:
 
     @property
     def labelled(self) -> int | None:
-        """The choice that the record calls so, where it is one alone."""
-        names = [_bare(name).casefold() for name in self.labels]
+        """The index of the choice that the record itself names so."""
         wanted = _bare(self.text or "").casefold()
-        if names == ["1", "0"]:  # they say which choice is right, and are no names
-            return None
-        return names.index(wanted) if wanted and names.count(wanted) == 1 else None
+        return self.labels.index(wanted) if wanted and wanted in self.labels else None
 
     def within(self, index: int | None) -> int | None:
         """The number of a choice; None where there is no such choice."""
@@ -73,10 +71,17 @@ def listed_choices(value: Any) -> tuple[tuple[Any, ...], tuple[str, ...]] | None
         return None
     texts, labels = value.get("text"), value.get("label")
     if isinstance(texts, list):
-        names = labels if isinstance(labels, list) and len(labels) == len(texts) else []
-        return tuple(texts), () if None in names else tuple(map(str, names))
-    found = {name: text for name, text in value.items() if text is not None}
-    return tuple(found.values()), tuple(found)
+        if not isinstance(labels, list) or len(labels) != len(texts):
+            labels = []
+        return tuple(texts), _names(labels)
+    choices = {name: text for name, text in value.items() if text is not None}
+    return tuple(choices.values()), _names(list(choices))
+
+
+def _names(labels: Sequence[Any]) -> tuple[str, ...]:
+    """The names that labels are; none where they repeat or are 1 and 0, which mark the answer."""
+    names = tuple(_bare("" if label is None else str(label)).casefold() for label in labels)
+    return names if len(set(names)) == len(names) and names != ("1", "0") else ()
 
 
 def key_of(
@@ -117,12 +122,10 @@ def answers_of(
     keys may mean different choices.
     """
     if any(each.labels for each in keys):
-        of_others = others() if any(each.number is not None for each in keys) else []
-        numbers = [each for each in (*keys, *of_others) if each.labels and each.number is not None]
-        if any(each.labelled is None for each in numbers):
-            keys = [replace(each, labels=()) for each in keys]
-            of_others = [replace(each, labels=()) for each in of_others]
-        others = lambda: of_others  # noqa: E731 - read once
+        others = cache(others)
+        numbered = [*keys, *(others() if any(key.number is not None for key in keys) else ())]
+        if any(key.number is not None and key.labels and key.labelled is None for key in numbered):
+            keys = [replace(key, labels=()) for key in keys]
     given = [each for each in keys if each.text is not None and each.labelled is None]
     by_name = _by_name(names)
     letters = _letters(given, by_name)
@@ -186,7 +189,6 @@ def _numbers(
         return [by_name]
     ways = [by_name] if all_named else []
     all_numbers = [*numbers, *(each for each in others() if each.number is not None)]
-    all_numbers = [each for each in all_numbers if each.labelled is None]
     for counted in map(_counted_from, (0, 1)):
         agrees = names_are_numbers or all(by_name(each) == counted(each) for each in named)
         if agrees and all(counted(each) is not None for each in all_numbers):

@@ -174,7 +174,7 @@ def _refuse_plain(tagged: Sequence[TaggedSentence]) -> None:
                     f"{tag!r} is no tag",
                     each.where_is(number),
                     "a tag is O, or B-, I-, E- or S- before a type; or all are without those"
-                    + ("; a line of column names does not belong here" if each.line == 1 else ""),
+                    + ("; if this line names the columns, remove it" if each.line == 1 else ""),
                 )
 
 
@@ -218,9 +218,8 @@ def _blocks(path: Path, comment: str) -> Iterator[tuple[str | None, int, list[li
 
 def _is_left_out(cells: Sequence[str], comment: str, *, is_first: bool) -> bool:
     """Whether a line is no word: a comment, or of CoNLL-U a range (`1-2`) or a word left out."""
-    if is_first and comment and " ".join(cells).startswith(comment):
-        return True
-    if is_first and cells[0].startswith("# "):  # no word: the file is divided by tabs
+    is_comment = comment and " ".join(cells).startswith(comment)
+    if is_first and (is_comment or cells[0].startswith("# ")):  # only tabs leave a space in a cell
         return True
     return len(cells) == _CONLL_U_COLUMNS and _NOT_A_WORD.fullmatch(cells[0]) is not None
 

@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 _FEWEST_SWALLOWED = 3
 _FEWEST_QUOTED = 10
 _QUOTED = re.compile(r'"(?:[^"]++|"")*+"')
-_NAME_IT_CSV = "if quotes only enclose cells, call the file .csv, which tabs may divide as well"
+_NAME_IT_CSV = "if quotes only enclose cells, rename the file to .csv, where tabs work too"
 _SAID = re.compile(r'"?sep=([,;\t|])"?')
 
 
@@ -126,9 +126,7 @@ class SkippedLines:
         self.quoted_lines += self.quotes[True] > before
 
     def _refuse_quotes(self, what: str, line: int) -> None:
-        raise TaskDataError(
-            what, f"{self.path}:{line}", f"in .tsv they are letters; {_NAME_IT_CSV}"
-        )
+        raise TaskDataError(what, f"{self.path}:{line}", f"in .tsv quotes are text; {_NAME_IT_CSV}")
 
     def _tell_quotes(self) -> None:
         """Refuses a TSV file whose quotes enclose cells, or logs that they may."""
@@ -138,7 +136,7 @@ class SkippedLines:
         what = f"{count:,} cells in quotes, as {cell[:40]}"
         if _has_doubled(cell) or self.quoted_lines >= max(self.lines, _FEWEST_QUOTED):
             self._refuse_quotes(what, line)
-        _LOG.warning("%s: %s:%s; in .tsv they are letters; %s", what, self.path, line, _NAME_IT_CSV)
+        _LOG.warning("%s: %s:%s; in .tsv quotes are text; %s", what, self.path, line, _NAME_IT_CSV)
 
     def ragged(self, line: int, found: int, width: int, *, is_open: bool = False) -> None:
         """Counts a line of another number of columns, or refuses it.
@@ -168,7 +166,7 @@ class SkippedLines:
 
     def empty(self, line: int, number: int) -> None:
         """Counts rows without a value that stand between others."""
-        self._count("that have empty cells alone", line, number)
+        self._count("in which all cells are empty", line, number)
         self.lines += number
 
     def _count(self, reason: str, line: int, number: int) -> None:

@@ -117,7 +117,7 @@ def divided_warnings(labels: Collection[str], *, multiple: bool) -> list[str]:
         if is_list or (multiple and _LIST_DIVIDERS.search(label)):
             found.append(label)
     remedy = (
-        "divide them by commas, or write a list" if multiple else "give --options.kind multiple"
+        "separate them by commas, or write a list" if multiple else "give --options.kind multiple"
     )
     shown = ", ".join(map(repr, found[:5]))
     return [f"labels that may be several: {shown}; if so, {remedy}"] if found else []
@@ -127,7 +127,7 @@ def quoted_warnings(labels: Collection[str]) -> list[str]:
     """A line where all labels of training data stand in quotes, which may be no part of them."""
     if labels and all(len(each) > 1 and each[0] + each[-1] in _QUOTES for each in labels):
         shown = ", ".join(sorted(labels)[:5])
-        return [f"labels in quotes, which are part of them: {shown}; if they are not, remove them"]
+        return [f"labels include their quotes: {shown}; if that is wrong, remove the quotes"]
     return []
 
 

@@ -16,7 +16,7 @@ from bert_core.text_encoding import decode_text
 
 _LAYOUT = "SQuAD's layout is data, paragraphs, context, qas, answers"
 _COLUMNS = "SQuAD's columns are id, context, question, answers: {text: [...], answer_start: [...]}"
-_SINGLE, _DETECTED = ("answer", "answer_text"), ("text", "char_spans")
+_SINGLE = ("answer", "answer_text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +166,17 @@ def _listed(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
     `detected_answers` are those of MRQA, whose `answers` have no place.
     """
     detected = record.get("detected_answers")
-    if isinstance(detected, Mapping):
-        detected = [
-            {"text": text, "char_spans": spans}
-            for text, spans in zip(*(_as_list(detected.get(n)) for n in _DETECTED), strict=False)
-        ]
-    found = [
-        {"text": each.get("text"), "answer_start": _first_start(each.get("char_spans"))}
-        for each in _as_list(detected)
-        if isinstance(each, Mapping)
+    if isinstance(detected, Mapping) and detected.get("text"):  # in columns, as on the Hub
+        spans = detected.get("char_spans")
+        starts = [_first_start(span) for span in spans] if isinstance(spans, list) else None
+        return {"text": detected["text"], "answer_start": starts}
+    answers = [
+        {"text": answer.get("text"), "answer_start": _first_start(answer.get("char_spans"))}
+        for answer in (detected if isinstance(detected, list) else [])
+        if isinstance(answer, Mapping)
     ]
-    if found:
-        return found
+    if answers:
+        return answers
     if record.get("answers") is not None:
         return written_value(record["answers"])
     answer = next((record[name] for name in _SINGLE if record.get(name) is not None), None)
@@ -190,10 +189,6 @@ def _listed(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
 
 def _is_answer(value: Any) -> bool:  # noqa: ANN401 - JSON
     return isinstance(value[0] if isinstance(value, list) and value else value, Mapping)
-
-
-def _as_list(value: Any) -> list[Any]:  # noqa: ANN401 - JSON
-    return value if isinstance(value, list) else []
 
 
 def _first_start(spans: Any) -> Any:  # noqa: ANN401 - JSON

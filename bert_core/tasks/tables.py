@@ -116,9 +116,9 @@ def read_table(
 ) -> Iterator[Record]:
     """Yields the records of a table; without a header the columns are called 0, 1, ….
 
-    TSV lines are split on tabs alone, quotes are letters (GLUE's files are written so); CSV is
-    the dialect of spreadsheets, divided by commas, or else by the semicolons or tabs of its first
-    line. Without a header most lines say how many columns there are.
+    TSV is split at tabs only, and quotes are part of the text, as in GLUE's files. CSV is the
+    dialect of spreadsheets, split at what its first line has most of: commas, semicolons or tabs.
+    Without a header the most frequent number of columns counts.
 
     Raises `TaskDataError` for what is damaged, with its line. With `skip_ragged` lines of another
     number of columns are left out and logged, and refused where they are more than the share
@@ -203,8 +203,7 @@ def text_of(record: Record, name: str) -> str:
 
 def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Iterator[Record]:
     """The records of lines; the first one names the columns unless their number is given."""
-    has_header, may_swallow = width is None, skipped.path.suffix == ".csv"
-    may_enclose = not may_swallow
+    has_header, is_csv = width is None, skipped.path.suffix == ".csv"
     names = [str(index) for index in range(width or 0)]
     empty: list[int] = []
     for number, cells in lines:
@@ -213,21 +212,21 @@ def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Ite
             continue
         if has_header and not names:
             names = [cell.strip() for cell in cells]
-            if may_enclose:
+            if not is_csv:
                 skipped.quoted(number, names, is_header=True)
             refuse_same_names(names, f"{skipped.path}:{number}")
             continue
-        if empty:  # below a table they are nothing, between rows they may be lost ones
+        if empty:  # rows below a table are padding, between others they may be lost ones
             skipped.empty(empty[0], len(empty))
             empty = []
         skipped.lines += 1
         if len(cells) != len(names):
-            is_open = may_enclose and any(each.count('"') % 2 for each in cells)
+            is_open = not is_csv and any(each.count('"') % 2 for each in cells)
             skipped.ragged(number, len(cells), len(names), is_open=is_open)
             continue
-        if may_enclose:
+        if not is_csv:
             skipped.quoted(number, cells)
-        if may_swallow and "\n" in "".join(cells):
+        elif "\n" in "".join(cells):
             skipped.swallowed(number, cells)
         yield Record(dict(zip(names, cells, strict=True)), f"{skipped.path}:{number}", has_header)
     skipped.tell()

@@ -198,8 +198,8 @@ class Tagging(Task):
         odd = look_like_a_scheme(self.labels) if self.is_plain and self.scheme != "none" else []
         if self.labels and all(map(str.isdecimal, self.labels)):
             found.append(
-                "tags are numbers, and taken as plain; if they have names, give those from 0 on:"
-                " --options.tag_names O B-TYPE I-TYPE"
+                "tags are numbers and are learned as they are; if they have names, list them from"
+                " 0 on: --options.tag_names O B-TYPE I-TYPE"
             )
         if odd:
             found.append(

@@ -38,7 +38,8 @@ class TextTagging:
     """Finds the entities of raw texts with a tagging model.
 
     A text that comes as a list of words is asked about as those words; its characters are those of
-    the words with a space between them. Texts have at most `max_words` in all.
+    the words with a space between them. With windows all texts together
+    have at most `max_words`.
     """
 
     task: Tagging
@@ -62,15 +63,16 @@ class TextTagging:
         spans = [np.empty(0, dtype=np.int64)]
         left = self.max_words
         for each in examples:
+            # A text that is cut at its left has to be read to its end.
             some, places = _words_of(each, None if self.overflow == "left" else left)
-            if self.overflow != "window":
-                pass  # what is cut off is not read
-            elif left is not None and (left := left - len(some)) < 0:
-                raise TooManyTokensError(
-                    "too many words",
-                    f"at most {self.max_words}",
-                    "divide them among several requests",
-                )
+            if self.overflow == "window" and left is not None:
+                left -= len(some)
+                if left < 0:
+                    raise TooManyTokensError(
+                        "too many words",
+                        f"at most {self.max_words:,}",
+                        "divide them among several requests",
+                    )
             words.append(some)
             spans.append(places)
         rows = encode_words(

@@ -35,7 +35,11 @@ def hostile():
     return {
         "ten megabytes of emoji": ({"inputs": emoji, "overflow": "window"}, 413),
         "ten megabytes of emoji, cut": ({"inputs": emoji, "overflow": "right"}, 413),
-        "ten megabytes of emoji in a row": ({"inputs": emoji.replace(" ", "")}, 413),
+        "ten megabytes of emoji in a row": ({"inputs": emoji.replace(" ", "")}, 422),
+        "ten megabytes of emoji in a row, divided": (
+            {"inputs": emoji.replace(" ", ""), "overflow": "window"},
+            413,
+        ),
         "one word of a megabyte": ({"inputs": "a" * 1_000_000}, 200),
         "a megabyte of spaces": ({"inputs": " " * 1_000_000}, 200),
         "combining marks": ({"inputs": "a" + "\u0301" * 100_000, "overflow": "right"}, 200),
@@ -62,6 +66,12 @@ def test_each_is_refused_or_answered(generous, name):
     if status != 200:
         assert len(json.dumps(content)) < 1000  # nothing of it is repeated
     assert generous.ask("/v1/ner", {"inputs": "a cat"})[0] == 200
+
+
+def test_a_count_that_was_not_finished_is_not_given(generous):
+    """Words are not read further than a request may have tokens."""
+    status, problem = generous.ask("/v1/ner", {"inputs": EMOJI.replace(" ", "") * 40_000})
+    assert (status, problem["detail"].split()[:2]) == (422, ["over", "32768"])
 
 
 @pytest.mark.parametrize(

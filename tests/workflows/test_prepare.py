@@ -215,7 +215,7 @@ def test_words_that_are_too_long_are_warned_about_however_few_tokens_they_are():
     entry = SimpleNamespace(num_documents=2, num_sentences=9, num_tokens=300)
     index = SimpleNamespace(splits={"train": [entry]}, counts=counts, vocab_size=9, settings={})
     (warning,) = [line for line in prepare.describe(index) if line.startswith("warning")]
-    assert "20.0% of the characters are in words of more than 100" in warning
+    assert "20.0% of the characters are in words longer than 100" in warning
     assert "put spaces between words" in warning
     counts["characters_of_words_too_long"] = 0
     (warning,) = [line for line in prepare.describe(index) if line.startswith("warning")]

@@ -84,8 +84,8 @@ def label_note(settings: PretrainSettings, shards: TokenShards) -> list[str]:
     sentences = sum(shard.num_sentences for shard in shards.shards) / shards.num_documents
     return [
         f"warning  only {share:.0%} of the next-sentence labels are IsNext: documents have "
-        f"{sentences:.1f} sentences on average; prepare the text anew with blank "
-        "lines between documents alone, or set --rows.objective mlm"
+        f"{sentences:.1f} sentences on average; prepare the text again with blank lines only "
+        "between documents, or set --rows.objective mlm"
     ]
 
 

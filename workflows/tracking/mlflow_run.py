@@ -363,8 +363,10 @@ class RunSender:
         return hashlib.sha256(json.dumps(asdict(self.run), sort_keys=True).encode()).hexdigest()
 
     def _upload(self, client: "MlflowClient") -> None:
-        for path, name, stamp in self._new_artifacts():
+        artifacts = list(self._new_artifacts())
+        if artifacts:
             check_artifacts(client, self.run_id)
+        for path, name, stamp in artifacts:
             parent = None if name.parent == Path() else str(name.parent)
             client.log_artifact(self.run_id, str(path), parent)
             self._uploaded[str(name)] = stamp

@@ -243,7 +243,8 @@ def refuse_a_full_disk(jobs: Sequence[TrainingJob]) -> None:
     folder = jobs[0].folder.path
     free = shutil.disk_usage(folder).free
     if free < needed:
-        lower = "lower --checkpoint.keep, " if max(counts) > 1 + 2 else ""
+        can_keep_fewer = any(job.run_settings.checkpoint.keep > 1 for job in jobs)
+        lower = "lower --checkpoint.keep, " if can_keep_fewer else ""
         raise UserError(
             f"{sum(counts)} checkpoints need {needed / 2**30:.1f} GiB",
             f"{folder} has {free / 2**30:.1f} GiB free",

@@ -100,9 +100,8 @@ def _first_line(stream: IO[bytes]) -> str:
     head = stream.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
     stream.seek(0)
     lines = [line.strip().decode("utf-8", "replace") for line in head.split(b"\n", 8)]
-    others = (line for line in lines if line and not (is_prologue(line) and not is_doc_tag(line)))
-    other = next(others, "")
-    return other if is_doc_tag(other) else lines[0]
+    below = next((line for line in lines if line and not is_prologue(line)), "")
+    return below if is_doc_tag(below) else lines[0]
 
 
 def _titled_documents(

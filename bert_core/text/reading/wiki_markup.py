@@ -83,7 +83,7 @@ def is_doc_tag(line: str) -> bool:
 
 def is_prologue(line: str) -> bool:
     """Whether the line is what may stand before the first document's tag: `<?xml …>`, `<docs>`."""
-    return _PROLOGUE.fullmatch(line) is not None
+    return _PROLOGUE.fullmatch(line) is not None and not is_doc_tag(line)
 
 
 def doc_tag_end(line: str) -> int:
@@ -116,13 +116,11 @@ def _unescape(text: str) -> str:
 
 def clean_wiki_line(line: str, dropped: Counter[str]) -> str:
     """Takes out headings (Devlin et al. 2018, section 3.1, ignore headers) and markup residue."""
-    if len(line) > 1 and line[0] == line[-1] == "=":
+    if (len(line) > 1 and line[0] == line[-1] == "=") or line.startswith("Section::::"):
         dropped["heading_lines"] += 1
         return ""
-    if line.startswith("Section::::"):
-        dropped["heading_lines"] += 1
-        return ""
-    line = line.removeprefix("BULLET::::").lstrip("- ") if line.startswith("BULLET::::") else line
+    if line.startswith("BULLET::::"):
+        line = line.removeprefix("BULLET::::").lstrip("- ")
     if len(line) < 40 and line.rstrip(".:").strip().lower() in _SECTIONS:
         dropped["heading_lines"] += 1
         return ""

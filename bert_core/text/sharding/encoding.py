@@ -88,18 +88,17 @@ class SentenceEncoder:
         encoding = self._tokenizer.encode_batch(
             [unseen], is_pretokenized=True, add_special_tokens=False
         )[0]
-        tokens = np.array(encoding.ids, dtype=self._dtype)
-        ids = tokens.tobytes()
+        ids = np.array(encoding.ids, dtype=self._dtype).tobytes()
         of_word = np.array(encoding.word_ids, dtype=np.int64)
         bounds = np.searchsorted(of_word, np.arange(len(unseen) + 1))
         ends = (bounds * self._dtype.itemsize).tolist()
         for index, word in enumerate(unseen):
             self._cache[word] = ids[ends[index] : ends[index + 1]]
-            some = (
-                encoding.ids[bounds[index] : bounds[index + 1]] if len(word) > _LONGEST_WORD else []
-            )
-            if self.unknown_id in some and len(some) * 10 < len(word):
-                self._unknown.add(word)
+            if len(word) > _LONGEST_WORD:
+                tokens = encoding.ids[bounds[index] : bounds[index + 1]]
+                # A few tokens, one of them [UNK], stand for all these characters.
+                if self.unknown_id in tokens and len(tokens) * 10 < len(word):
+                    self._unknown.add(word)
         self._cache["\n"] = np.array([self._end], dtype=self._dtype).tobytes()
 
 

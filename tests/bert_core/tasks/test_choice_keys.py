@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_core.tasks.choice_keys import answers_of, key_of
+from bert_core.tasks.choice_keys import answers_of, key_of, listed_choices
 from bert_core.tasks.tables import TaskDataError
 
 TEXTS = ("cat", "dog", "fox", "hen")
@@ -116,8 +116,9 @@ def test_what_is_no_choice_is_named(values, options, match):
 def read_labelled(values, labels, **options):
     """The answers of a file whose records each call their choices so."""
     given = {"names": (), "names_are_numbers": False, "first_number": None, **options}
-    others = [key_of(value, TEXTS, "other", labels) for value in given.pop("others", ())]
-    keys = [key_of(value, TEXTS, f"line {line}", labels) for line, value in enumerate(values)]
+    texts, names = listed_choices({"text": list(TEXTS), "label": list(labels)})
+    others = [key_of(value, texts, "other", names) for value in given.pop("others", ())]
+    keys = [key_of(value, texts, f"line {line}", names) for line, value in enumerate(values)]
     return answers_of(keys, others=lambda: others, **given)
 
 
@@ -127,11 +128,7 @@ def test_what_a_record_calls_its_choices_counts_where_all_keys_are_such_names():
     assert read_labelled([2], NUMBERED, others=[0]) == [2], "another split says it"
     assert read_labelled([2], NUMBERED, others=[4]) == [1]
     assert read_labelled([None, "A"], ("A", "B", "C", "")) == [None, 0]
-    (flagged,) = answers_of(
-        [key_of(0, ("a", "b"), "line 1", ("1", "0"))],
-        names=(),
-        names_are_numbers=False,
-        first_number=None,
-        others=list,
-    )
-    assert flagged == 0, "1 and 0 say which choice is right"
+    assert read_labelled([1, 0], (1, 0, 0, 0)) == [1, 0], "1 and 0 mark the answer"
+    assert read_labelled([0, 2], ("A", "A", "B", "C")) == [0, 2], "labels that repeat are no names"
+    marked = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
+    assert listed_choices(marked) == (("a", "b"), ())

@@ -132,7 +132,7 @@ def test_a_cell_is_as_long_as_it_is_and_the_limit_of_others_stays(tmp_path):
     ],
 )
 def test_tsv_whose_quotes_enclose_cells_is_sent_to_csv(tmp_path, lines, options):
-    with pytest.raises(TaskDataError, match=r"a.tsv:\d.*call the file .csv, which tabs may divide"):
+    with pytest.raises(TaskDataError, match=r"a.tsv:\d.*rename the file to .csv"):
         rows(tmp_path / "a.tsv", *lines, **options)
     found = rows(tmp_path / "a.csv", *lines, **options)
     assert found and not any(value.startswith('"') for _, value in found), "the remedy helps"
@@ -173,6 +173,6 @@ def test_empty_rows_between_others_are_counted_those_below_are_not(tmp_path, cap
     assert len(rows(tmp_path / name, row, *[row] * 300, empty, empty)) == 300
     assert not caplog.text
     assert len(rows(tmp_path / name, row, *[row] * 300, empty, row)) == 301
-    assert re.search(rf"1 of 302 lines .*empty cells.*{name}:302", caplog.text)
-    with pytest.raises(TaskDataError, match=r"1 of 3 lines that have empty cells alone"):
+    assert re.search(rf"1 of 302 lines .*all cells are empty.*{name}:302", caplog.text)
+    with pytest.raises(TaskDataError, match=r"1 of 3 lines in which all cells are empty"):
         rows(tmp_path / name, row, row, empty, row)

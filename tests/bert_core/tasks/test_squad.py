@@ -211,6 +211,10 @@ def test_answers_as_other_sets_have_them(write, values, expected):
         ({"answer": True}, "no answers"),
         ({"answers": ["Ada"], "detected_answers": []}, "no text"),
         ({"answers": ["Ada"], "detected_answers": [{"text": "Ada"}]}, "no answer_start"),
+        (
+            {"answers": ["Ada"], "detected_answers": SPANS_ON_HUB | {"text": ["Ada", "Eve"]}},
+            "2 answers that start at 1 places",
+        ),
         ({"answers": "{'text': array(['Ada'], dtype=object)}"}, "no answers"),
     ],
 )
