@@ -25,8 +25,6 @@ MODULES = {
 }
 IMPORT_WATCH = Path(rules.__file__).with_name("import_watch.py")
 
-WITHOUT_TEST_FILE = REPOSITORY / "tests" / "architecture" / "without_test_file.txt"
-
 
 def source_of(module):
     return MODULES[module].read_text(encoding="utf-8")
@@ -204,30 +202,6 @@ def test_a_repeated_default_is_found():
     assert rules.repeated_defaults(preset, defaults) == ["optimizer.name"]
     assert rules.said_by("optimizer.name", [{}, preset])
     assert not rules.said_by("optimizer.name", [{"optimizer": {"warmup_steps": 5}}, {"seed": 1}])
-
-
-def has_test_file(module, tests):
-    *packages, name = module.split(".")
-    names = (f"test_{name}.py", f"test_{packages[-1]}_{name}.py")
-    return any(tests.joinpath(*packages, file).is_file() for file in names)
-
-
-def test_every_module_has_a_test_file_at_the_mirrored_path():
-    lines = WITHOUT_TEST_FILE.read_text().splitlines()
-    excepted = {line for line in lines if line and not line.startswith("#")}
-    missing = {name for name in MODULES if not has_test_file(name, REPOSITORY / "tests")}
-    assert not missing - excepted, "write a test file"
-    assert not excepted - missing, "it has one, or is no more: take it off the list"
-
-
-def test_a_missing_test_file_is_found(tmp_path):
-    (tmp_path / "bert_core" / "text").mkdir(parents=True)
-    (tmp_path / "bert_core" / "text" / "test_pairs.py").touch()
-    (tmp_path / "bert_core" / "text" / "test_text_lines.py").touch()
-    assert has_test_file("bert_core.text.pairs", tmp_path)
-    assert has_test_file("bert_core.text.lines", tmp_path)
-    assert not has_test_file("bert_core.pairs", tmp_path)
-    assert not has_test_file("bert_core.text.masking", tmp_path)
 
 
 def tracked_files():

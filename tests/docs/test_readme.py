@@ -179,38 +179,6 @@ def test_paths_in_prose_are_there():
     assert set(paths) - there <= IN_A_RUN_FOLDER
 
 
-def tree_paths(picture):
-    """The paths of the tree: a line stands in the last folder that is indented less."""
-    folders = {}
-    for line in picture.splitlines():
-        depth = len(line) - len(line.lstrip())
-        folders = {indent: folder for indent, folder in folders.items() if indent < depth}
-        parent = folders[max(folders)] if folders else Path()
-        first = line.split()[0]
-        if first.endswith("/"):
-            folders[depth] = parent / first
-            yield parent / first
-            line = line.replace(first, "", 1)
-            parent = parent if re.match(r" *[\w.]+/", line) else parent / first
-        yield from (parent / name for name in FILE.findall(line))
-        for listed in re.findall(r"\(((?:\w+[,;] )+\w+)\)", line):
-            yield from (parent / f"{name}.py" for name in re.split("[,;] ", listed))
-
-
-def test_the_tree_is_as_pictured():
-    (picture,) = (text for _, text in FENCES if text.startswith("bert_core/ "))
-    paths = list(tree_paths(picture))
-    assert len(paths) > 50
-    assert not [str(path) for path in paths if not (REPOSITORY / path).exists()]
-
-
-def test_the_programs_in_the_first_picture_are_there():
-    (picture,) = (text for _, text in FENCES if text.startswith(" text "))
-    programs = [path for path in FILE.findall(picture) if "/" in path]
-    assert programs == ["workflows/prepare.py", "workflows/pretrain.py"]
-    assert all((REPOSITORY / program).is_file() for program in programs)
-
-
 def test_the_snippet_runs_with_a_model_folder(tmp_path, monkeypatch):
     tokenizer = train_wordpiece(["The encoder goes anywhere."] * 3, 60, lowercase=True)
     size = {"vocab_size": tokenizer.get_vocab_size()}
