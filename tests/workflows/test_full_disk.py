@@ -3,12 +3,10 @@
 import errno
 import os
 import shutil
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from bert_core.config import ModelConfig
 from bert_core.disk import DiskFullError, written_whole
@@ -26,7 +24,7 @@ from bert_core.tokenizer import SPECIAL_TOKENS, save_tokenizer, wordpiece_tokeni
 from serving.keys import add_key
 from serving.model_cache import add_folder
 from serving.pointers import Pointer, WatchStatus, switch_pointer, write_status
-from workflows.finetuning.worker import _replace
+from workflows.finetuning.worker import write_weights
 from workflows.inference.prediction_files import prediction_file
 from workflows.output_folder import WorkKeptError, work_folder
 from workflows.pictures import new_figure, save_picture
@@ -84,9 +82,7 @@ WRITERS = {
     "picture.png": lambda path: save_picture(picture(), path),
     "text.json": lambda path: write_atomically(path, "x" * BYTES),
     "tracking.json": lambda path: write_json(path, {"a": "x" * BYTES}),
-    "best.safetensors": lambda path: _replace(
-        path, partial(save_file, {"a": torch.zeros(BYTES // 4)})
-    ),
+    "best.safetensors": lambda path: write_weights(path, WEIGHTS),
     "answers.jsonl": lambda path: predictions(path, "jsonl"),
     "answers.parquet": lambda path: predictions(path, "parquet"),
     "questions.json": lambda path: write_for_scorers(

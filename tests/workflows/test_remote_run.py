@@ -19,6 +19,7 @@ from storage_addresses import CREDENTIALS, folder_address, s3_server
 from bert_core.errors import UserError
 from bert_core.training import sealed_folder
 from bert_core.training.checkpoint_names import NEEDED, checkpoint_name
+from workflows.messages import Outcome
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, open_run, write_atomically
 from workflows.storage import RemoteFolder, working_copy
@@ -329,13 +330,13 @@ def test_a_worker_goes_on_on_another_machine_with_the_same_bits(train, tmp_path,
     whole = Run(tmp_path / "whole", "run", corpus, steps=25, settings=SETTINGS)
     train_here(whole)
     train("first", stop_after=14)
-    _, outcome, news = train("second", stop_after=5)
-    assert outcome == {"step": 19, "stopped": True}
-    assert "going on from step 14" in news[-1]["messages"]
+    _, outcome, progress = train("second", stop_after=5)
+    assert outcome == Outcome(19, stopped=True)
+    assert "going on from step 14" in progress[-1].messages
     (tmp_path / "second").rename(tmp_path / "lost")
     shutil.rmtree(tmp_path / "there/runs/run/checkpoints/step-00000019")
-    run, _, news = train("first")
-    assert "going on from step 18" in news[-1]["messages"]
+    run, _, progress = train("first")
+    assert "going on from step 18" in progress[-1].messages
     assert run.records() == whole.records()
     there = Run(tmp_path / "there", "run", corpus, steps=25)
     assert committed_checkpoints(there) == ["step-00000024", "step-00000025"]
@@ -347,9 +348,9 @@ def test_an_upload_that_fails_is_said_and_tried_again_with_the_next_checkpoint(t
     there = tmp_path / "there" / "runs" / "run" / "checkpoints"
     there.mkdir(parents=True)
     (there / "step-00000012").write_text("in the way of a folder")
-    run, outcome, news = train("first")
-    assert outcome == {"step": 25, "stopped": False}
-    (message,) = news[-1]["messages"]
+    run, outcome, progress = train("first")
+    assert outcome == Outcome(25, stopped=False)
+    (message,) = progress[-1].messages
     assert message.startswith("step-00000012 is on this machine alone, cannot ")
     assert str(there / "step-00000012") in message
     for name in committed_checkpoints(run):

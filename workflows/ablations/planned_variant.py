@@ -114,7 +114,7 @@ class PlannedVariant:
             figures |= of_heldout
             if loss in of_heldout:
                 curve.append((record.step, of_heldout[loss]))
-        checkpoint = self.job.last_checkpoint()
+        checkpoint = self.job.folder.last_checkpoint()
         usage = Usage.of(checkpoint)
         return replace(
             planned,
@@ -150,7 +150,7 @@ def variant_row(planned: PlannedVariant) -> TableRow:
     told = ""
     if planned.is_finished:
         state = "trained"
-        seconds = planned.job.last_checkpoint().extra["used_seconds"]
+        seconds = planned.job.folder.last_checkpoint().extra["used_seconds"]
         told = f"pre-trained, {duration(seconds)}"
     if figure is not None:
         loss = f"{figure:.3f}"

@@ -180,7 +180,7 @@ def result_of(settings: Table7Settings, job: FinetuningJob) -> dict[str, Any]:
     path = job.folder.path / RESULT
     if path.is_file():
         return read_json_object(path, "delete it, to have it computed anew", allow_nan=True)
-    checkpoint = job.last_checkpoint()
+    checkpoint = job.folder.last_checkpoint()
     best = checkpoint.extra["notes"]["best"]
     result: dict[str, Any] = {"dev": 100 * best["score"], "epoch": best["epoch"]}
     test = examples_of(settings, "test") if job.settings.approach == FINETUNING else None

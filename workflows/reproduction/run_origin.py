@@ -89,7 +89,7 @@ def _content(folder: Path, modified_ns: int) -> str:
 
 def write_outcome(job: "TrainingJob") -> None:
     """Writes down what the run came to and what it was computed by: the bits depend on both."""
-    outcome = outcome_of(job.folder, job.last_checkpoint())
+    outcome = outcome_of(job.folder, job.folder.last_checkpoint())
     write_atomically(job.folder.path / ARTIFACTS_NAME / OUTCOME, json.dumps(outcome, indent=1))
 
 

@@ -78,7 +78,7 @@ class PlannedTrial:
                 "stopped_early": True,
             }
         else:
-            checkpoint = self.job.last_checkpoint()
+            checkpoint = self.job.folder.last_checkpoint()
             found, usage = checkpoint.extra["notes"]["best"], Usage.of(checkpoint)
             outcome = {
                 "score": found["score"],

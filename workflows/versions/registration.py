@@ -10,7 +10,7 @@ from bert_core.training.checkpoint import CheckpointInfo
 from workflows.registry import register_model_folder
 from workflows.run_folder import RunFolder, write_atomically
 from workflows.tracking.tracker import SPECIFICATION_NAME, TrackingSummary, read_json
-from workflows.training.job import JobResults, TrainingJob
+from workflows.training.job import JobResults, TrainingJob, tracking_uri
 
 WATTS = {"cpu": 10, "cuda": 700, "tpu": 1000}
 """The assumption behind the energy estimate: a server core with memory, an H100 under load, a TPU
@@ -49,7 +49,7 @@ def register(job: TrainingJob, results: JobResults, tracking: TrackingSummary) -
     Of a run among others only the place is printed. When MLflow does not answer the summary says so
     and is not kept: the same command tries again.
     """
-    folder, name = job.folder, job.run_settings.tracking.register_as
+    folder, name = job.folder, job.settings.tracking.register_as
     version, problem = None, tracking.error
     if name and tracking.run_id and not problem:
         try:
@@ -57,7 +57,7 @@ def register(job: TrainingJob, results: JobResults, tracking: TrackingSummary) -
                 folder.model,
                 name=name,
                 run_id=tracking.run_id,
-                tracking_uri=job.tracking_uri,
+                tracking_uri=tracking_uri(job),
                 card=results.card,
                 tags=lineage_tags(folder) | {"run": folder.name},
                 metrics=results.figures,
@@ -74,7 +74,7 @@ def register(job: TrainingJob, results: JobResults, tracking: TrackingSummary) -
         again = "sends them and registers the model" if name else "sends them"
         lines.append(f"             the same command {again}")
     else:
-        lines.append(f"MLflow       {open_command(job.tracking_uri)}")
+        lines.append(f"MLflow       {open_command(tracking_uri(job))}")
     text = "\n".join(lines)
     if not problem and not tracking.unsent_records:
         write_atomically(folder.summary, text + "\n")

@@ -14,7 +14,7 @@ from workflows.reproduction.code_files import (
 SOURCES = {
     "workflows/__init__.py": "",
     "workflows/training/__init__.py": "",
-    "workflows/training/turns.py": "from workflows.training.run import TrainingRun",
+    "workflows/training/worker_main.py": "from workflows.training.run import TrainingRun",
     "workflows/training/run.py": "def f():\n    from bert_core.training import loop, absent",
     "workflows/demo.py": "import workflows.training.run",
     "bert_core/__init__.py": "",

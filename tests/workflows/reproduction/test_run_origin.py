@@ -21,7 +21,7 @@ def artifact(job, name):
 
 def test_a_run_writes_down_what_it_is_made_of(pretraining_job):
     folder = pretraining_job.folder
-    write_settings(pretraining_job.run_settings, folder, "made of")
+    write_settings(pretraining_job.settings, folder, "made of")
     assert origin_tags(folder).keys() == {"settings.sha256"}
     write_origin(pretraining_job, trains=False)
     assert not (folder.path / "artifacts" / "code.json").exists(), "it was trained by other code"

@@ -1,4 +1,5 @@
 import json
+from dataclasses import dataclass
 
 import pytest
 
@@ -7,23 +8,32 @@ from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.tokenizer import train_wordpiece
 from workflows.run_folder import RunFolder
-from workflows.storage import open_storage
+from workflows.storage import Storage, open_storage
 from workflows.tracking.mlflow_run import open_client
 from workflows.tracking.tracker import DatasetInput, Tracker, TrackingSummary
-from workflows.training.job import JobResults, TrainingJob, tracked_run
+from workflows.training.job import JobResults, tracked_run
 from workflows.training.run_settings import RunSettings
 from workflows.versions.registration import Usage, open_command, register
 
 CARD = "# bert\n\nA model of the tests."
 
 
-class FinishedJob(TrainingJob):
-    """A run of which there is nothing left to do but to register it."""
+@dataclass
+class FinishedJob:
+    """A run that only has to be registered."""
+
+    settings: RunSettings
+    storage: Storage
+    folder: RunFolder
+    remote: None = None
+    kind: str = "tests"
+    settings_comment: str = ""
+    title: str = ""
 
     def checkpoint_bytes(self):
         return 0
 
-    def run(self):
+    def worker_job(self):
         raise AssertionError("it is trained")
 
     def described(self):
@@ -47,7 +57,7 @@ def job(tmp_path):
         max_position_embeddings=16,
     )
     save_model_folder(folder.model, Bert.for_pretraining(config), tokenizer, card=CARD)
-    return FinishedJob(RunSettings(), open_storage(str(tmp_path)), folder, None)
+    return FinishedJob(RunSettings(), open_storage(str(tmp_path)), folder)
 
 
 def test_registered_once_and_only_then_the_run_is_done(job, tmp_path, capsys):

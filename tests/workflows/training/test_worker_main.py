@@ -1,41 +1,27 @@
 """Jobs that one worker goes through: each as if alone, stopped anywhere, passed over."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from finetuning_runs import arguments, finetune_here, write_encoder, write_task
 from pretraining_runs import Channel
 from storage_addresses import folder_address
 
-from bert_core.errors import UserError
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.cluster import Worker
 from workflows.finetune import opened_job, parse
+from workflows.messages import Outcome, RunProgress
 from workflows.storage import open_storage
 from workflows.tracking.journal import read_records
-from workflows.training.turns import place_of_run, train_alone, train_in_turn
+from workflows.training.worker_main import run_location, train_jobs
 
 
 def test_a_worker_works_in_the_run_folder_or_in_a_copy_of_the_address(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     there = tmp_path / "runs" / "run"
-    assert place_of_run(str(tmp_path), there) == (there, None)
-    folder, remote = place_of_run(folder_address(tmp_path / "address"), there)
+    assert run_location(str(tmp_path), there) == (there, None)
+    folder, remote = run_location(folder_address(tmp_path / "address"), there)
     assert folder.name == "run" and (tmp_path / "home") in folder.parents
     assert remote is not None
-
-
-def test_a_full_device_names_the_remedy(tmp_path):
-    class Full:
-        worker = SimpleNamespace(rank=1, device=torch.device("cpu"))
-        out_of_memory_remedy = "buy more"
-
-        def train(self):
-            raise torch.OutOfMemoryError("out of memory")
-
-    with pytest.raises(UserError, match=r"the device is out of memory: cpu \(buy more\)"):
-        train_alone(Full())
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +69,7 @@ def job(storage, name, prefix):
     """Folder and job as a driver has them."""
     settings = parse(arguments(storage, **settings_of(storage, name, prefix)))
     with opened_job(settings, open_storage(str(storage))) as opened:
-        return opened.folder.path, opened.run()
+        return opened.folder.path, opened.worker_job()
 
 
 class AskingWorker(Worker):
@@ -104,7 +90,7 @@ def in_turn(jobs, told_after=0):
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return train_in_turn([run for _, run in jobs], worker), worker._channel
+        return train_jobs([each for _, each in jobs], worker), worker._channel
     finally:
         torch.set_num_threads(num_threads)
 
@@ -113,7 +99,7 @@ def test_a_job_among_others_learns_the_same_bits_as_alone(storage, alone):
     order = ("second", "first")
     jobs = [job(storage, name, "together") for name in order]
     outcomes, channel = in_turn(jobs)
-    assert all(not each["stopped"] for each in outcomes)
+    assert all(not each.stopped for each in outcomes)
     assert channel.jobs == [each for pair in enumerate(outcomes) for each in pair]
     for name, (folder, _) in zip(order, jobs, strict=True):
         assert left(folder) == alone[name], name
@@ -124,11 +110,11 @@ def test_stopped_within_jobs_or_between_they_go_on(storage, alone):
     jobs = [job(storage, name, "stopped") for name in DIFFERENT]
     for told_after, steps in ((1, []), (9, [8]), (17, [24]), (6, [24, 4])):
         outcomes, channel = in_turn(jobs, told_after)
-        assert [each["step"] for each in outcomes] == steps
+        assert [each.step for each in outcomes] == steps
         begun = [each for each in channel.jobs if isinstance(each, int)]
         assert begun == list(range(len(steps)))
     outcomes, _ = in_turn(jobs)
-    assert outcomes == [{"step": step, "stopped": False} for step in (24, 10)]
+    assert outcomes == [Outcome(step, stopped=False) for step in (24, 10)]
     for name, (folder, _) in zip(DIFFERENT, jobs, strict=True):
         assert left(folder) == alone[name], name
 
@@ -142,6 +128,7 @@ def test_trained_jobs_are_passed_over_without_a_look_at_their_data(storage, alon
     finally:
         (storage / "elsewhere").rename(storage / "data")
     assert channel.jobs == [0, outcomes[0], 1, outcomes[1]]
-    assert outcomes == [{"step": step, "stopped": False} for step in (24, 10)]
-    assert {each["total_steps"] for each in channel.news} == {10}, "nothing is said of the first"
+    assert outcomes == [Outcome(step, stopped=False) for step in (24, 10)]
+    assert channel.progress[0] == RunProgress(step=24, total_steps=24)
+    assert {each.total_steps for each in channel.progress[1:]} == {10}
     assert [left(folder) for folder, _ in jobs] == list(alone.values())
