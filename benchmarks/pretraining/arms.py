@@ -22,7 +22,8 @@ from benchmarks.pretraining.rows import (
 from bert_core.config import ModelConfig
 from bert_core.hugging_face import to_hugging_face
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
+from bert_core.tasks.pretraining import compute_loss
+from bert_core.text.collation import PretrainingBatch
 from bert_core.training.compilation import compiled
 
 MAX_AUTOTUNE = "max-autotune-no-cudagraphs"

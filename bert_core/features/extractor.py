@@ -34,7 +34,7 @@ from bert_core.model_folder import load_model_folder
 from bert_core.predictor import PREDICTION_TOKENS
 from bert_core.quantization import for_inference, read_precision
 from bert_core.tasks.task import FloatArray
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 _SHORTEST = 8
 

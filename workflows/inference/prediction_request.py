@@ -14,7 +14,7 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.tasks.text_tagging import TextTagging
-from bert_core.text.reading.texts import NamedTexts
+from bert_core.text.texts import NamedTexts
 from workflows.inference.predict_settings import Aggregation, OverflowOrError, PredictSettings
 
 Kind = Literal["label", "labels", "value", "entities", "answers"]

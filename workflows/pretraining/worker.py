@@ -11,9 +11,10 @@ import torch
 
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
-from bert_core.text.rows.batches import BatchSource, StepBatches
-from bert_core.text.rows.masking import Vocabulary
+from bert_core.tasks.pretraining import compute_loss
+from bert_core.text.batches import BatchSource, StepBatches
+from bert_core.text.collation import PretrainingBatch
+from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.compilation import compiled

@@ -26,9 +26,9 @@ from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
 from bert_core.quantization import for_inference, read_precision
 from bert_core.tasks.encoded_rows import EncodedRows, gather_items, tally_text
 from bert_core.tasks.task import FloatArray
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.reading.texts import divide, read_texts
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
+from bert_core.text.sources import find_parts
+from bert_core.text.texts import divide, read_texts
 from workflows.evaluation.task_options import with_options
 from workflows.finetuning.data import answered_examples, located
 from workflows.quantization.settings import QuantizeSettings

@@ -13,7 +13,7 @@ from bert_core.tasks.classification import Text
 from bert_core.tasks.foreign_models import ForeignClassification
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.squad import Question
-from bert_core.text.reading.texts import NamedTexts
+from bert_core.text.texts import NamedTexts
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction_request import request_of
 
