@@ -25,8 +25,7 @@ from bert_core.text.masking import Vocabulary
 from bert_core.text.settings import BINS_PER_STEP, BatchSettings, RowSettings
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
-from bert_core.training.compilation import compiled
-from bert_core.training.loop import TrainingState, train
+from bert_core.training.loop import TrainingState, compiled, train
 from bert_core.training.optimization import create_optimizer
 from bert_core.training.settings import OptimizerSettings
 

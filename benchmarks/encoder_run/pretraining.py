@@ -26,9 +26,8 @@ from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
-from bert_core.training.compilation import compiled
 from bert_core.training.evaluation import evaluate_pretraining
-from bert_core.training.loop import StepResult, TrainingState, train
+from bert_core.training.loop import StepResult, TrainingState, compiled, train
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from bert_core.training.settings import OptimizerSettings
 

@@ -262,7 +262,7 @@ def test_another_error_is_no_full_disk(tmp_path):
 
 def test_texts_and_their_features(small_disk, model):
     from bert_core.features.extractor import Extractor, FeatureChoice
-    from bert_core.features.strategies import find_strategy
+    from bert_core.model.strategies import find_strategy
     from bert_core.text.texts import NamedText
 
     bert, tokenizer = model

@@ -12,8 +12,8 @@ import torch
 
 from bert_core.features.rows import FeatureRows
 from bert_core.features.store import kept_states
-from bert_core.features.strategies import find_strategy
-from bert_core.features.tagger import FeatureTagger
+from bert_core.model.strategies import find_strategy
+from bert_core.model.tagger import FeatureTagger
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer

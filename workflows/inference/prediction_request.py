@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_core.errors import UserError
-from bert_core.features.tagger import FEATURE_TAGGER
+from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.predictor import Predictor
 from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
 from bert_core.tasks.classification import Classification, Text

@@ -17,9 +17,8 @@ from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
-from bert_core.training.compilation import compiled
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
-from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
+from bert_core.training.loop import ComputeLoss, StepResult, TrainingState, compiled
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.cluster import Worker
 from workflows.pretraining.metrics import metric_name, step_metrics

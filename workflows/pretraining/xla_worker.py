@@ -8,7 +8,7 @@ import torch
 from bert_core.errors import UserError
 from bert_core.tasks.pretraining import compute_loss
 from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
-from bert_core.training.xla.compilation import lacks_memory
+from bert_core.training.xla.program import lacks_memory
 from bert_core.training.xla.training import XlaTraining
 from workflows.pretraining.worker import PretrainingRun
 from workflows.training import xla_device

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ray.util.metrics import Counter, Gauge
 
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
 
 TAGS = ("run", "kind")
 """The run's name, and what it is: `pretraining` or `finetuning`."""

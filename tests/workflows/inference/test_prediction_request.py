@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from bert_core.errors import UserError
-from bert_core.features.strategies import STRATEGIES
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.strategies import STRATEGIES
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.predictor import load_predictor
 from bert_core.tasks.classification import Text
 from bert_core.tasks.foreign_models import ForeignClassification

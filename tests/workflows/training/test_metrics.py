@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
 from workflows.training import metrics
 from workflows.training.metrics import (
     CHECKPOINT,
