@@ -14,8 +14,8 @@ import torch.distributed as dist
 from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
-from bert_core.features.tagger import FeatureTagger
 from bert_core.model.bert import Bert
+from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.quantization import for_inference, read_precision
 from bert_core.strict_json import read_json_object

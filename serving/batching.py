@@ -21,7 +21,7 @@ from bert_core.model.encoder import Encoder
 from bert_core.predictor import layout_for
 from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gather_items
 from bert_core.tasks.task import FloatArray, hidden_states
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 from bert_core.training.loop import autocast
 from serving.overdue import Overdue
 

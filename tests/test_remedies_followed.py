@@ -13,9 +13,9 @@ from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.label_values import class_warnings
 from bert_core.tasks.tagging import Tagging
-from bert_core.text.sharding.choice import HELDOUT, TRAIN, choose_documents
+from bert_core.text.pieces import HELDOUT, TRAIN, choose_documents
 from bert_core.tokenizer import train_wordpiece
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
 from serving.keys import read_keys
 from serving.new_key import main as new_key
 from serving.settings import parse_arguments as parse_server

@@ -29,7 +29,7 @@ from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.glue import GLUE, GlueTask
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.task import add_task_head, task_loss
-from bert_core.text.rows.masking import Vocabulary
+from bert_core.text.masking import Vocabulary
 from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from bert_core.training.loop import TrainingState, train
 from bert_core.training.optimization import create_optimizer, linear_schedule

@@ -15,7 +15,7 @@ from bert_core.evaluation.measurement import measure
 from bert_core.evaluation.weighted_metrics import WeightedMetrics
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.task import Task
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 NUM_RESAMPLES = 1000
 CONFIDENCE = 0.95

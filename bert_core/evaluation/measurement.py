@@ -31,7 +31,7 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.squad_metrics import answer_scores
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 _AGREEMENT = 1e-9
 

@@ -15,7 +15,7 @@ from bert_core.features.extractor import Extractor
 from bert_core.features.units import cut_texts, cut_words, words_of
 from bert_core.tasks.encoded_rows import concatenated
 from bert_core.tasks.task import FloatArray
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 _SHORTEST_WORD = 3
 _FEWEST_CONTEXTS = 4

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 States = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 

@@ -13,7 +13,7 @@ from bert_core.predictor import layout_for
 from bert_core.tasks.batches import evaluation_batches
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.task import hidden_states
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 from bert_core.training.loop import autocast
 
 

@@ -17,7 +17,7 @@ from bert_core.features.units import cut_texts, cut_tokens, unit_rows
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray
 from bert_core.tasks.windows import Overflow, TooManyTokensError
-from bert_core.text.rows.counter_hash import ragged_arange
+from bert_core.text.rng import ragged_arange
 from bert_core.tokenizer import special_token_ids
 
 Masking = Literal["token", "rest_of_word"]

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from bert_core.tasks.encoded_rows import concatenated
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 _TEXTS_AT_ONCE = 4096
 

@@ -12,7 +12,7 @@ import numpy as np
 from bert_core.errors import UserError
 from bert_core.prefetch import steps_ahead
 from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch
-from bert_core.text.rows.counter_hash import CounterHash, IntArray, permutation
+from bert_core.text.rng import CounterHash, IntArray, permutation
 
 
 @dataclass(frozen=True)

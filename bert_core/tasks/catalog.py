@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from bert_core.errors import UserError
-from bert_core.features.tagger import FEATURE_TAGGER
 from bert_core.model.bert import Bert
+from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.documentation.answers import AnswersInDocstring
 from bert_core.tasks.documentation.library import LibraryOfPassage

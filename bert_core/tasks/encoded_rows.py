@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.layout import Layout, Packed, Padded, to_device
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
-from bert_core.text.rows.packing import by_length
+from bert_core.text.packing import by_length
+from bert_core.text.rng import IntArray, ragged_arange
 
 LayoutName = Literal["packed", "padded"]
 

@@ -15,7 +15,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.sequences import token_ids
 from bert_core.tasks.squad import Answer, Question
 from bert_core.tasks.windows import Overflow, Windows, cut, slide
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
 _NUM_SPECIAL = 3  # [CLS] and two [SEP]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.windows import Windows, max_context
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -41,7 +41,7 @@ from bert_core.tasks.task import FloatArray, HeadShape, Task
 from bert_core.tasks.windows import Overflow
 from bert_core.tasks.word_lists import LIST_SUFFIXES, OTHER_LIST_SUFFIXES, read_word_lists
 from bert_core.tasks.word_rows import encode_words
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 
 class Tagging(Task):

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from bert_core.errors import UserError
 from bert_core.features.rows import FeatureBatch
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 
 SUM_NAMES = ("loss", "correct", "count")

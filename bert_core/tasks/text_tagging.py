@@ -20,7 +20,7 @@ from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_words import iter_word_spans, visible_span
 from bert_core.tasks.windows import Overflow, TooManyTokensError
 from bert_core.tasks.word_rows import encode_words
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.text.rng import IntArray, ragged_arange
 
 Aggregation = Literal["none", "simple", "first", "average", "max"]
 """How what is said of sub-words becomes entities; the names are those of Hugging Face.

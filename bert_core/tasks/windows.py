@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_core.errors import UserError
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.text.rng import IntArray, ragged_arange
 
 Side = Literal["left", "right"]
 

@@ -17,8 +17,13 @@ import numpy as np
 import psutil
 import torch
 
-from bert_core.text.shard_index import TOKEN_COUNTS_NAME, ShardIndex, write_array, write_index
-from bert_core.text.shards import write_shard
+from bert_core.text.shards import (
+    TOKEN_COUNTS_NAME,
+    ShardIndex,
+    write_array,
+    write_index,
+    write_shard,
+)
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
 from workflows.cluster import Worker
 from workflows.messages import Outcome, RunProgress

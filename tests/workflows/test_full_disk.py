@@ -18,8 +18,7 @@ from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.squad import Question
-from bert_core.text.shard_index import write_array, write_bytes
-from bert_core.text.shards import write_shard
+from bert_core.text.shards import write_array, write_bytes, write_shard
 from bert_core.tokenizer import SPECIAL_TOKENS, save_tokenizer, wordpiece_tokenizer
 from serving.keys import add_key
 from serving.model_cache import add_folder
@@ -259,8 +258,8 @@ def test_another_error_is_no_full_disk(tmp_path):
 
 def test_texts_and_their_features(small_disk, model):
     from bert_core.features.extractor import Extractor, FeatureChoice
-    from bert_core.features.strategies import find_strategy
-    from bert_core.text.reading.texts import NamedText
+    from bert_core.model.strategies import find_strategy
+    from bert_core.text.texts import NamedText
 
     bert, tokenizer = model
     choice = FeatureChoice(find_strategy("last"), unit="token")

@@ -6,7 +6,7 @@ JAX is loaded within functions: the tests import this module too.
 import torch
 from pretraining_runs import Channel, StoppingWorker
 
-from bert_core.training.xla.compilation import Programs
+from bert_core.training.xla.program import Programs
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import pretraining_parts
 from workflows.settings import parse_command_line

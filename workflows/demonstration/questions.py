@@ -126,7 +126,7 @@ def passages_of_libraries(examples: Sequence["Text"]) -> dict[str, str]:
 
 def two_sentences(examples: Sequence["Text"]) -> tuple[str, str]:
     """Sentences that follow each other; two halves of one where no passage has two."""
-    from bert_core.text.reading.sentences import split_sentences
+    from bert_core.text.encoding import split_sentences
 
     divided = (split_sentences(each.first) for each in examples)
     pairs = [(each[0], each[1]) for each in divided if len(each) == 2]

@@ -24,8 +24,8 @@ from bert_core.features.contexts import (
     read_words,
 )
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
-from bert_core.features.strategies import Strategy
 from bert_core.features.units import Unit
+from bert_core.model.strategies import Strategy
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.tag_schemes import OUTSIDE, split_tag

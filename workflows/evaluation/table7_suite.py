@@ -23,7 +23,7 @@ from bert_core.evaluation.table7 import (
     markdown_table,
     text_table,
 )
-from bert_core.features.strategies import STRATEGIES, find_strategy, single_layer
+from bert_core.model.strategies import STRATEGIES, find_strategy, single_layer
 from bert_core.predictor import load_predictor
 from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import TASKS

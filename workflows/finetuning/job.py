@@ -41,7 +41,7 @@ class FinetuningJob:
     def checkpoint_bytes(self) -> int:
         """Weights and moments, and the best epoch's weights beside them."""
         from bert_core.model_folder import weight_files
-        from bert_core.training.state_tensors import MOMENTS_PER_WEIGHT
+        from bert_core.training.checkpoint import MOMENTS_PER_WEIGHT
 
         copies = 2 + MOMENTS_PER_WEIGHT[self.settings.optimizer.name]
         return copies * sum(file.stat().st_size for file in weight_files(self.encoder.path))

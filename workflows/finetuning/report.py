@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 from bert_core.errors import one_line
 from bert_core.example_choice import example_of_task
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.strict_json import parse_json

@@ -20,10 +20,10 @@ from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.features.rows import FeatureRows
 from bert_core.features.store import kept_states
-from bert_core.features.strategies import find_strategy
-from bert_core.features.tagger import FeatureTagger
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
+from bert_core.model.strategies import find_strategy
+from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs, layout_for
 from bert_core.tasks.batches import TaskBatchSource

@@ -12,14 +12,14 @@ import torch
 from bert_core.config import ModelConfig
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
-from bert_core.text.rows.batches import BatchSource, StepBatches
-from bert_core.text.rows.masking import Vocabulary
+from bert_core.tasks.pretraining import compute_loss
+from bert_core.text.batches import BatchSource, StepBatches
+from bert_core.text.collation import PretrainingBatch
+from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
-from bert_core.training.compilation import compiled
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
-from bert_core.training.loop import StepResult, TrainingState
+from bert_core.training.loop import StepResult, TrainingState, compiled
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.cluster import Worker
 from workflows.pretraining.metrics import metric_name, step_metrics

@@ -18,17 +18,17 @@ from bert_core.evaluation.comparison import compare
 from bert_core.evaluation.outcomes import documents, outcomes
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.sentence_pooling import read_sentence_pooling
-from bert_core.features.tagger import FEATURE_TAGGER
 from bert_core.model.bert import TASK_HEADS, Bert
 from bert_core.model.int8_linear import weight_levels
+from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
 from bert_core.quantization import for_inference, read_precision
 from bert_core.tasks.encoded_rows import EncodedRows, gather_items, tally_text
 from bert_core.tasks.task import FloatArray
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.reading.texts import divide, read_texts
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
+from bert_core.text.sources import find_parts
+from bert_core.text.texts import divide, read_texts
 from workflows.evaluation.task_options import with_options
 from workflows.finetuning.data import answered_examples, located
 from workflows.quantization.settings import QuantizeSettings

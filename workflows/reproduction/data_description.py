@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from bert_core.text.shard_index import read_index
+from bert_core.text.shards import read_index
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetuning.data import TaskData
 from workflows.tracking.tracker import without_machine_paths

@@ -11,7 +11,7 @@ from typing import Self
 
 from ray.util.metrics import Counter, Gauge
 
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
 from workflows.messages import RunProgress
 
 TAGS = ("run", "kind")

@@ -22,7 +22,7 @@ from bert_core.training.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
-from bert_core.training.checkpoint_names import checkpoint_name, checkpoint_step
+from bert_core.training.checkpoint_folder import checkpoint_name, checkpoint_step
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.ranks import number_of_rank_zero
 from workflows.cluster import Worker

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_core.errors import UserError
-from bert_core.training.checkpoint_names import checkpoint_step
+from bert_core.training.checkpoint_folder import checkpoint_step
 from bert_core.training.ranks import number_of_rank_zero
 from workflows.cluster import Worker, current_worker
 from workflows.messages import Outcome, RunProgress

@@ -14,7 +14,7 @@ import torch
 
 from bert_core.errors import UserError
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
-from bert_core.training.xla.compilation import lacks_memory
+from bert_core.training.xla.program import lacks_memory
 from bert_core.training.xla.training import XlaTraining
 from workflows.training.backend import best_seconds
 from workflows.training.run_settings import RunSettings

@@ -23,7 +23,7 @@ from bert_core.tasks.documentation.passages import passages, without_markup
 from bert_core.tasks.documentation.sections import HEADERS, Entry, parameter_entries
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question
-from bert_core.text.reading.sentences import split_sentences
+from bert_core.text.encoding import split_sentences
 
 WHAT_IT_DOES = "What does the parameter {parameter} of {function} do?"
 OF_WHAT_TYPE = "Of what type is the parameter {parameter} of {function}?"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bert_core.tasks.tables import TaskDataError
-from bert_core.text.reading.documentation import (
+from bert_core.text.documentation import (
     Documented,
     documentation_modules,
     documented_nodes,

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from bert_core.text.reading.documentation import paragraphs
-from bert_core.text.reading.sentences import split_sentences
+from bert_core.text.documentation import paragraphs
+from bert_core.text.encoding import split_sentences
 
 _ROLE = re.compile(r":[a-z]+(?::[a-z]+)?:`[~!.]?([^`<]*?)(?: <[^`>]*>)?`")
 _SHORT_REFERENCE = re.compile(r"`[~!.]+(?=\w)")

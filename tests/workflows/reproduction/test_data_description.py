@@ -3,7 +3,7 @@ from finetuning_runs import write_encoder, write_task
 from pretraining_runs import write_corpus
 from recorded_runs import name_sources
 
-from bert_core.text.shard_index import read_index
+from bert_core.text.shards import read_index
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetune import parse
 from workflows.finetuning.data import open_encoder, read_task_data

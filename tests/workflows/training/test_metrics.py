@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
 from workflows.messages import RunProgress, Speed
 from workflows.training import metrics
 from workflows.training.metrics import (

@@ -15,7 +15,7 @@ from bert_core.tasks.documentation.definitions import (
     some_of,
 )
 from bert_core.tasks.tables import TaskDataError
-from bert_core.text.reading.documentation import DocumentationError
+from bert_core.text.documentation import DocumentationError
 
 SOURCE = '''"""The module."""
 import no_such_module

@@ -5,15 +5,47 @@ for devices whose programs are compiled. Legend: T tokens, R rows, P predictions
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.model.layout import Packed, Padded
-from bert_core.tasks.pretraining import PretrainingBatch
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
-from bert_core.text.rows.masking import MaskedRows
+from bert_core.model.layout import Layout, Packed, Padded, pinned, to_device
+from bert_core.text.masking import MaskedRows
+from bert_core.text.rng import IntArray, ragged_arange
+
+
+@dataclass(frozen=True)
+class PretrainingBatch:
+    """One micro-batch. Ids are int64.
+
+    `masked_positions` are indices into the flat tokens, `masked_ids` the words that stood there;
+    both are [P], and an unused place has any position and the id IGNORE_INDEX. Left to right
+    nothing is masked: there they are every position but a row's last, and the word after it.
+    `next_sentence` is [N]: 0 IsNext, 1 NotNext, IGNORE_INDEX without the task or for a row that
+    only fills the batch.
+    `num_real_tokens` of the `num_slots` places are not padding.
+    """
+
+    input_ids: Tensor
+    token_type_ids: Tensor
+    position_ids: Tensor
+    layout: Layout
+    masked_positions: Tensor
+    masked_ids: Tensor
+    next_sentence: Tensor
+    num_real_tokens: int
+    num_slots: int
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same batch on another device."""
+        return to_device(self, device, non_blocking)
+
+    def pinned(self) -> Self:
+        """The same batch in memory from which CUDA copies without the host."""
+        return pinned(self)
 
 
 @dataclass(frozen=True)

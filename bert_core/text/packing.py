@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 ROWS_LEFT_TO_FIT = (2, 3, 4, None)
 """How many rows of each bin are chosen to fit, the others dealt out; None: all rows.

@@ -1,10 +1,12 @@
-"""A folder that is whole or absent: written beside its name, checksummed, renamed, verified.
+"""Checkpoint folders: their names, and folders that are whole or absent. Loads no torch.
 
-`seal` commits a temporary folder under its final name; `damage` says what is wrong with one.
+`seal` commits a temporary folder under its final name, checksummed and renamed; `damage` says what
+is wrong with one.
 """
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,34 @@ from pathlib import Path
 from bert_core.disk import file_sha256, flush_to_disk
 from bert_core.errors import UserError
 from bert_core.strict_json import RESTORE, is_plain_path, read_json_object
+
+MODEL, OPTIMIZER, STATE, FILES = "model.safetensors", "optimizer.safetensors", "state.json", "files"
+NEEDED = (MODEL, OPTIMIZER, STATE)
+"""Files that the manifest of every checkpoint names."""
+
+_NAME = re.compile(r"step-\d{8,18}")
+
+
+def checkpoint_name(step: int) -> str:
+    """The name of a step's checkpoint folder."""
+    return f"step-{step:08d}"
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step of a checkpoint folder, by its name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Whether this is what a whole checkpoint is called, not one that is being written."""
+    return _NAME.fullmatch(name) is not None
+
+
+def committed_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints under their final names, newest first."""
+    paths = [path for path in folder.glob("step-*") if is_checkpoint_name(path.name)]
+    return sorted(paths, key=checkpoint_step, reverse=True)
+
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from bert_core.config import ModelConfig
-from bert_core.features.strategies import LayerMix, Strategy
 from bert_core.model.dropout import dropout
+from bert_core.model.strategies import LayerMix, Strategy
 
 FEATURE_TAGGER = "feature_tagger"
 """Its name in `Bert.heads` and in the weights."""

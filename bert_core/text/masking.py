@@ -1,7 +1,8 @@
-"""Which tokens of a row are hidden, and what stands in their place (Devlin et al. 2018, 3.1).
+"""Which tokens of a row are predicted, and what stands in their place (Devlin et al. 2018, 3.1).
 
-A pure function of the key, the row's name (copy, shard, start) and its tokens. In: rows end to end,
-flat; out: the same rows with masks, and the masked positions. Legend: T tokens, R rows.
+A pure function of the key, the row's name (copy, shard, start) and its tokens; left to right, of
+the tokens alone. In: rows end to end, flat; out: the same rows with masks, and the masked
+positions. Legend: T tokens, R rows, P predictions.
 """
 
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
-from bert_core.text.rows.counter_hash import CounterHash, IntArray, UInt32Array
-from bert_core.text.rows.settings import RowSettings
+from bert_core.text.rng import CounterHash, IntArray, UInt32Array
+from bert_core.text.settings import RowSettings
 
 Counters = tuple[UInt32Array, IntArray]
 """The hash of a token's row and the token's place in it; each [T]."""
@@ -224,3 +225,15 @@ def _rank_in_row(
     rank[order] = np.arange(len(row))
     first = np.searchsorted(row, row, side="left")
     return rank - first
+
+
+def next_tokens(input_ids: IntArray, lengths: IntArray) -> MaskedRows:
+    """The rows of these lengths [R], end to end in `input_ids` [T], with what follows each token.
+
+    [CLS] predicts the first word and every word the one after it, the [SEP]s too; the last token
+    of a row predicts nothing, so P is T - R.
+    """
+    is_last = np.zeros(len(input_ids), dtype=np.bool_)
+    is_last[np.cumsum(lengths) - 1] = True
+    positions = np.flatnonzero(~is_last)
+    return MaskedRows(input_ids, positions, input_ids[positions + 1], lengths - 1)

@@ -1,4 +1,4 @@
-"""Parts of text files go in, documents come out: one string each, one paragraph a line.
+"""Parts of text files -> documents: one string each, one paragraph a line.
 
 A text file whose first line is `= Title =` has a document per title, one whose first line is a tag
 `<doc id=… title=…>` a document per tag, as WikiExtractor writes them; any other has a blank line
@@ -6,6 +6,7 @@ between documents. Headings and markup residue of the first two are dropped. A t
 line is a JSON object with the text column is read as records.
 """
 
+import json
 import lzma
 import re
 import zlib
@@ -13,17 +14,24 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
-from bert_core.text.reading.documentation import read_documentation
-from bert_core.text.reading.lines import read_lines
-from bert_core.text.reading.records import read_dataset, read_jsonl, read_parquet
-from bert_core.text.reading.sources import CorpusPart, damaged_file, open_part
-from bert_core.text.reading.wiki_markup import (
+from bert_core.hub_data import HubAddress, load_hub_data
+from bert_core.text.documentation import read_documentation
+from bert_core.text.sources import (
+    CorpusError,
+    CorpusPart,
+    damaged_file,
+    missing_column,
+    open_part,
+    read_lines,
+)
+from bert_core.text.wiki import (
     clean_wiki_line,
     doc_tag_end,
     is_doc_tag,
     is_prologue,
     is_title,
     is_title_of,
+    is_wiki_record,
 )
 
 MAX_DOCUMENT_BYTES = 4 << 20
@@ -230,3 +238,81 @@ def _cut_lines(lines: list[str], dropped: Counter[str]) -> Iterator[str]:
             document.append(stretch)
             num_bytes += size
     yield "\n".join(document)
+
+
+MAX_RECORD_BYTES = 256 << 20
+"""A longer line of JSON is refused: it is held in memory several times over."""
+
+
+def read_jsonl(
+    stream: IO[bytes], part: CorpusPart, dropped: Counter[str], text_column: str, strict: bool
+) -> Iterator[str]:
+    """Yields the texts of the records that begin in the part; invalid lines are counted.
+
+    Raises `CorpusError` if no record has the column.
+    """
+    end = float("inf") if part.end is None else part.end
+    names: set[str] = set()
+    lines = read_lines(stream, part, MAX_RECORD_BYTES, dropped, strict, records=True)
+    for offset, line in lines:
+        if offset >= end:
+            break
+        if not line:
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if strict:
+                where = f"{part.path}, byte {offset}"
+                raise CorpusError("invalid JSON", where, "mend or remove the line") from error
+            dropped["invalid_json_lines"] += 1
+            continue
+        text = None
+        if not names and isinstance(record, list) and record and isinstance(record[0], dict):
+            raise CorpusError("a list of records", part.path, "write one record a line")
+        if isinstance(record, dict):
+            names.update(record)
+            text = record.get(text_column)
+            if isinstance(text, str) and is_wiki_record(record):
+                cleaned = (clean_wiki_line(line.strip(), dropped) for line in text.split("\n"))
+                text = "\n".join(cleaned)
+        yield from _strings([text], dropped)
+    if names and text_column not in names:
+        raise missing_column(text_column, sorted(names), part.path)
+
+
+def read_parquet(part: CorpusPart, dropped: Counter[str], text_column: str) -> Iterator[str]:
+    """Yields the texts of one row group; raises `CorpusError` for a damaged file."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with open_part(part) as stream:
+            batches = ParquetFile(stream).iter_batches(
+                batch_size=256, row_groups=[part.start], columns=[text_column]
+            )
+            for batch in batches:
+                yield from _strings(batch.column(0).to_pylist(), dropped)
+    except (ArrowException, OSError) as error:
+        raise damaged_file(part, error) from error
+
+
+def read_dataset(part: CorpusPart, dropped: Counter[str], text_column: str) -> Iterator[str]:
+    """Yields the texts of `hf://OWNER/NAME[:CONFIG[:SPLIT]]`, as a stream.
+
+    Raises `HubDataError` where it cannot be had, `CorpusError` where it has no such column.
+    """
+    address = HubAddress.of(part.typed)
+    records = load_hub_data(address, split=address.split or "train", streaming=True)
+    for record in records:
+        if text_column not in record:
+            raise missing_column(text_column, list(record), part.typed)
+        yield from _strings([record[text_column]], dropped)
+
+
+def _strings(values: list[object], dropped: Counter[str]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        else:
+            dropped["records_without_text"] += 1
