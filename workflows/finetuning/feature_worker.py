@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from bert_core.features.rows import FeatureRows
-from bert_core.features.store import kept_states
+from bert_core.features.states import kept_states
 from bert_core.features.strategies import find_strategy
 from bert_core.features.tagger import FeatureTagger
-from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows
 from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer
 from workflows.cluster import Worker

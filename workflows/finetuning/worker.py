@@ -17,8 +17,7 @@ from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs, layout_for
-from bert_core.tasks.batches import TaskBatchSource
-from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatchSource
 from bert_core.tasks.task import add_task_head, task_loss
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule

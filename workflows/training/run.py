@@ -15,7 +15,7 @@ import torch
 from bert_core.config import ModelConfig
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
-from bert_core.processor import processor_name
+from bert_core.machine import processor_name
 from bert_core.training.checkpoint import (
     FILES,
     load_checkpoint,

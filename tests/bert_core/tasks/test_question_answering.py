@@ -14,8 +14,8 @@ from bert_core.hugging_face import to_hugging_face
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import save_model_folder
-from bert_core.tasks.batches import TaskBatchSource
 from bert_core.tasks.catalog import TASKS, task_config, task_of
+from bert_core.tasks.encoded_rows import TaskBatchSource
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question, read_squad
 from bert_core.tasks.tables import TaskDataError

@@ -14,10 +14,10 @@ from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import save_model_folder
 from bert_core.predictor import compute_all_outputs, load_predictor
-from bert_core.tasks.batches import TaskBatchSource
 from bert_core.tasks.catalog import TASKS, task_config
-from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.encoded_rows import TaskBatchSource
 from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
 from bert_core.tokenizer import train_wordpiece
