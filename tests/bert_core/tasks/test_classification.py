@@ -7,21 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, BertConfig
-from transformers import BertForSequenceClassification as TheirModel
+from parity import random_model
 
-from bert_core.config import ModelConfig
-from bert_core.hugging_face import to_hugging_face
-from bert_core.model.bert import Bert
-from bert_core.model.encoder import Encoder
-from bert_core.model_folder import save_model_folder
-from bert_core.predictor import compute_all_outputs, load_predictor
-from bert_core.tasks.catalog import task_config
+from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification
-from bert_core.tasks.encoded_rows import TaskBatchSource
 from bert_core.tasks.glue import GLUE
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
+from bert_core.tasks.task import task_loss
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -37,122 +29,10 @@ KINDS = {
 @pytest.fixture
 def model(small_config, tokenizer):
     def make(task, dtype=torch.float64):
-        torch.manual_seed(0)
-        size = {"vocab_size": 120, "max_position_embeddings": 64}
-        config = ModelConfig.model_validate(small_config.model_dump() | size)
-        bert = Bert(Encoder(config), {})
-        add_task_head(bert, task)
-        for parameter in bert.parameters():
-            parameter.data += torch.randn_like(parameter) * 0.1
-        return bert.to(dtype)
+        sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 64}
+        return random_model(small_config, task, dtype, **sizes)
 
     return make
-
-
-def theirs_of(bert, task):
-    fields = bert.config.model_dump(exclude={"position_embedding"})
-    config = BertConfig(**fields, num_labels=task.head.num_outputs, problem_type=task.problem_type)
-    theirs = TheirModel(config)
-    theirs.load_state_dict(to_hugging_face(bert.state_dict()))
-    return theirs.to(next(bert.parameters()).dtype)
-
-
-def padded_inputs(rows):
-    """The rows as transformers takes them."""
-    longest = int(rows.lengths.max())
-    ids, types, mask = (
-        torch.zeros((len(rows.lengths), longest), dtype=torch.long) for _ in range(3)
-    )
-    begin = 0
-    for row, (length, first) in enumerate(zip(rows.lengths, rows.first_lengths, strict=True)):
-        ids[row, :length] = torch.from_numpy(rows.input_ids[begin : begin + length])
-        types[row, first:length] = 1
-        mask[row, :length] = 1
-        begin += length
-    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_logits_loss_and_gradients_are_theirs(model, tokenizer, kind, layout, some_texts):
-    task, answers = KINDS[kind]
-    rows = task.encode(some_texts(answers, pairs=True), tokenizer)
-    ours = model(task)
-    theirs = theirs_of(ours, task)
-    labels = torch.from_numpy(rows.labels)
-    labels = labels if kind == "single" else labels.double()
-    labels = labels.squeeze(1) if kind == "regression" else labels
-    output = theirs(**padded_inputs(rows), labels=labels)
-    output.loss.backward()
-
-    items = np.array([3, 0, 4, 1, 2])
-    batch = rows.batch(items, layout)
-    logits = compute_outputs(ours, batch)
-    assert (logits - output.logits[items]).norm() / output.logits.norm() < 1e-9
-    loss, sums = task_loss(task, ours, batch, num_labels=5)
-    assert loss.item() == pytest.approx(output.loss.item(), rel=1e-7)  # labels are float32
-    assert sums.tolist()[2] == 5
-    loss.backward()
-    found = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
-    for name, parameter in theirs.named_parameters():
-        if name.endswith("key.bias"):
-            assert parameter.grad.abs().max() < 1e-7
-        else:
-            difference = (found[name] - parameter.grad).norm()
-            assert difference < 1e-7 * parameter.grad.norm(), name
-
-
-def test_twenty_steps_are_those_of_transformers(model, tokenizer, some_texts):
-    task, answers = KINDS["single"]
-    rows = task.encode(some_texts(answers * 8), tokenizer)
-    ours = model(task, torch.float32)
-    theirs = theirs_of(ours, task)
-    source = TaskBatchSource(rows, batch_size=8, max_tokens=64, seed=5, layout="packed")
-    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-3) for each in (ours, theirs)]
-    inputs = padded_inputs(rows)
-    for number in range(20):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        step = source.step(number)
-        losses = [task_loss(task, ours, batch, **step.counts)[0] for batch in step.micro_batches]
-        assert len(losses) > 1, "micro-batches are part of what is tested"
-        loss = torch.stack(losses).sum()
-        loss.backward()
-        items = source.items(number)
-        chosen = {name: each[items] for name, each in inputs.items()}
-        output = theirs(**chosen, labels=torch.from_numpy(rows.labels[items]))
-        output.loss.backward()
-        assert loss.item() == pytest.approx(output.loss.item(), abs=1e-4)
-        for optimizer in optimizers:
-            optimizer.step()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_exported_folder_predicts_the_same_in_both_libraries(
-    model, tokenizer, kind, tmp_path, some_texts
-):
-    task, answers = KINDS[kind]
-    texts = some_texts(answers, pairs=True)
-    config = task_config("classification", task)
-    save_model_folder(
-        tmp_path / "model", model(task, torch.float32), tokenizer, "", extra_config=config
-    )
-    predictor = load_predictor(tmp_path / "model")
-    as_far_as_positions = task.model_copy(update={"max_length": 64})
-    assert (predictor.task_name, predictor.task) == ("classification", as_far_as_positions)
-    predictions, rows = predictor.predict(texts, max_tokens=50)
-    outputs, _ = compute_all_outputs(task, predictor.model, rows, device=CPU)
-    theirs, info = AutoModelForSequenceClassification.from_pretrained(
-        tmp_path / "model", output_loading_info=True
-    )
-    assert not any(info.values()), info
-    with torch.no_grad():
-        logits = theirs(**padded_inputs(rows)).logits.numpy()
-    np.testing.assert_allclose(outputs, logits, atol=1e-5)
-    if kind == "single":
-        found = [theirs.config.id2label[index] for index in logits.argmax(1)]
-        assert found == [each["label"] for each in predictions]
-    assert theirs.config.problem_type == task.problem_type
 
 
 def test_what_has_no_label_teaches_nothing(model, tokenizer, some_texts):
@@ -244,12 +124,6 @@ def test_tables_of_every_form_give_the_same_examples(tmp_path):
         texts = Classification().examples(tmp_path / f"a.{suffix}", "train")
         assert [(each.first, each.answer) for each in texts] == [tuple(r.values()) for r in records]
         assert texts[0].columns == records[0] and f"a.{suffix}" in texts[0].where
-
-
-def test_labels_are_those_of_training_in_a_readable_order(some_texts):
-    texts = some_texts(["10", "9", "2", "9"])
-    assert Classification().with_labels(texts).labels == ("2", "9", "10")
-    assert Classification(labels=("9", "2", "10")).with_labels(texts).labels == ("9", "2", "10")
 
 
 def test_wrong_data_is_refused_with_its_place(tmp_path, tokenizer):

@@ -6,12 +6,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMultipleChoice, BertConfig, BertForMultipleChoice
+from parity import random_model
 
-from bert_core.hugging_face import to_hugging_face
-from bert_core.model_folder import load_model_folder, save_model_folder
-from bert_core.predictor import Predictor
-from bert_core.tasks.catalog import TASKS, task_config, task_of
+from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.encoded_rows import TaskBatchSource
 from bert_core.tasks.multiple_choice import (
     Choices,
@@ -21,7 +18,7 @@ from bert_core.tasks.multiple_choice import (
     listed_choices,
 )
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
+from bert_core.tasks.task import task_loss
 from bert_core.tokenizer import train_wordpiece
 
 SWAG_HEADER = ["", "sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
@@ -47,6 +44,11 @@ def swag_folder(tmp_path):
 
 
 @pytest.fixture
+def model(small_config):
+    return random_model(small_config, MultipleChoice())
+
+
+@pytest.fixture
 def questions():
     """Seven questions of three choices, one of them without an answer."""
     random = np.random.default_rng(0)
@@ -56,15 +58,6 @@ def questions():
         Choices(texts[4 * i], tuple(texts[4 * i + 1 : 4 * i + 4]), None if i == 3 else i % 3)
         for i in range(7)
     ]
-
-
-@pytest.fixture
-def model(small_model):
-    """A small model with the head of the task, far from its initial weights."""
-    add_task_head(small_model, MultipleChoice())
-    for parameter in small_model.parameters():
-        parameter.data += torch.randn_like(parameter) * 0.1
-    return small_model.double()
 
 
 def test_swag_becomes_four_rows_an_example(swag_folder, tokenizer):
@@ -84,80 +77,8 @@ def test_swag_becomes_four_rows_an_example(swag_folder, tokenizer):
         assert rows.first_lengths[row] == expected.type_ids.index(1)
 
 
-@pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_scores_loss_and_gradients_are_theirs(model, questions, tokenizer, small_config, layout):
-    theirs = BertForMultipleChoice(
-        BertConfig(**small_config.model_dump(exclude={"position_embedding"}))
-    )
-    theirs.load_state_dict(to_hugging_face(model.state_dict()))
-    theirs = theirs.double().train()
-    task = MultipleChoice(max_length=32)
-    some = [each for each in questions if each.answer is not None]
-    rows = task.encode(some, tokenizer)
-    order = np.array([4, 0, 5, 2, 1, 3])
-    batch = rows.batch(order, layout)
-    encoded = tokenizer_rows(tokenizer, [some[i] for i in order], 32)
-    output = theirs(**encoded, labels=torch.tensor([some[i].answer for i in order]))
-
-    outputs = compute_outputs(model, batch)
-    scores = outputs.view(6, 3)
-    assert (scores - output.logits).abs().max() < 1e-9
-    total, correct = task.loss(outputs, batch)
-    assert total.item() / 6 == pytest.approx(output.loss.item(), abs=1e-9)
-    assert (
-        correct == (output.logits.argmax(1) == torch.tensor([some[i].answer for i in order])).sum()
-    )
-    (total / 6).backward()
-    output.loss.backward()
-    gradients = to_hugging_face({name: each.grad for name, each in trained(model)})
-    for name, parameter in theirs.named_parameters():
-        assert (gradients[name] - parameter.grad).abs().max() < 1e-9, name
-
-
 def trained(model):
     return [(name, each) for name, each in model.named_parameters() if each.grad is not None]
-
-
-def tokenizer_rows(tokenizer, examples, max_length):
-    """What transformers' class takes, [examples, choices, tokens], padded by hand."""
-    encodings = [
-        [tokenizer.encode(each.context, choice) for choice in each.choices] for each in examples
-    ]
-    width = max(len(row) for rows in encodings for row in rows)
-    assert width <= max_length
-    tensors = {}
-    for name, part in (
-        ("input_ids", "ids"),
-        ("token_type_ids", "type_ids"),
-        ("attention_mask", "attention_mask"),
-    ):
-        padded = [
-            [getattr(row, part) + [0] * (width - len(row)) for row in rows] for rows in encodings
-        ]
-        tensors[name] = torch.tensor(padded)
-    return tensors
-
-
-def test_a_folder_gives_the_same_scores_in_transformers(tmp_path, model, questions, tokenizer):
-    task = MultipleChoice(max_length=32)
-    model.float().eval()
-    extra = task_config("multiple_choice", task)
-    save_model_folder(tmp_path / "model", model, tokenizer, "card", extra_config=extra)
-    theirs, report = AutoModelForMultipleChoice.from_pretrained(
-        tmp_path / "model", output_loading_info=True
-    )
-    assert type(theirs) is BertForMultipleChoice
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert task_of(config) == ("multiple_choice", task)
-    loaded = load_model_folder(tmp_path / "model")[1].eval()
-    predictor = Predictor("multiple_choice", task, loaded, tokenizer, torch.device("cpu"))
-    predictions, _ = predictor.predict(questions, max_tokens=40)
-    with torch.no_grad():
-        logits = theirs.eval()(**tokenizer_rows(tokenizer, questions, 32)).logits
-    scores = torch.tensor([each["scores"] for each in predictions])
-    assert (scores - logits.softmax(1)).abs().max() < 1e-5
-    assert [each["choice"] for each in predictions] == logits.argmax(1).tolist()
 
 
 def test_shares_of_a_step_add_up_to_the_whole(model, questions, tokenizer):
