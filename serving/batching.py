@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert_core.memory import give_back_memory
+from bert_core.machine import give_back_memory
 from bert_core.model.encoder import Encoder
 from bert_core.predictor import layout_for
 from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gather_items

@@ -23,9 +23,8 @@ from bert_core.evaluation.bootstrap import NUM_RESAMPLES, percentile_interval, r
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs, layout_for
-from bert_core.tasks.batches import TaskBatchSource
 from bert_core.tasks.classification import Text
-from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatchSource
 from bert_core.tasks.glue import GLUE, GlueTask
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.task import add_task_head, task_loss

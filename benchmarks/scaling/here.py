@@ -29,10 +29,9 @@ from benchmarks.scaling.model import (
     gradient_buckets,
 )
 from bert_core.config import SIZES
+from bert_core.machine import processor_name
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Padded
-from bert_core.processor import processor_name
-from bert_core.tasks.pretraining import compute_loss
 from bert_core.text.collation import PretrainingBatch
 from bert_core.training.ranks import data_parallel
 

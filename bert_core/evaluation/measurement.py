@@ -23,12 +23,11 @@ from bert_core.evaluation.weighted_metrics import (
     of_words,
 )
 from bert_core.tasks.classification import Classification
-from bert_core.tasks.conll import TaggedSentence
-from bert_core.tasks.metrics import FloatArray
+from bert_core.tasks.metrics import FloatArray, answer_scores
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
-from bert_core.tasks.squad_metrics import answer_scores
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.text.rng import IntArray

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_core.evaluation.class_counts import ClassCounts, f1_of, ratio
-from bert_core.tasks.metrics import FloatArray, metric_parts
-from bert_core.tasks.squad_metrics import answer_scores, never_answering
+from bert_core.tasks.metrics import FloatArray, answer_scores, metric_parts, never_answering
 
 WeightedMetrics = Callable[[FloatArray], dict[str, FloatArray]]
 """The counts of each example in samples, whole numbers [S, N] -> each metric of the samples [S];

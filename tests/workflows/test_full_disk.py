@@ -13,7 +13,7 @@ from bert_core.disk import DiskFullError, written_whole
 from bert_core.errors import UserError
 from bert_core.evaluation.prediction_files import write_for_scorers, write_predictions
 from bert_core.features.output import join_parts, write_features
-from bert_core.features.store import kept_states
+from bert_core.features.states import kept_states
 from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder

@@ -16,8 +16,8 @@ from workflows.run_folder import write_atomically
 
 if TYPE_CHECKING:
     from bert_core.tasks.classification import Text
-    from bert_core.tasks.conll import TaggedSentence
     from bert_core.tasks.squad import Question
+    from bert_core.tasks.tagged_sentences import TaggedSentence
     from workflows.finetuning.job import FinetuningJob
 
 FILE = "questions.json"
@@ -172,8 +172,7 @@ def original_text(example: "TaggedSentence", data: str) -> str:
 
     Its words where it stands there no more.
     """
-    from bert_core.tasks.documentation.definitions import modules_of, packages_of
-    from bert_core.tasks.documentation.passages import passages
+    from bert_core.tasks.docstrings import modules_of, packages_of, passages
 
     wanted = "".join(example.words)
     found = (

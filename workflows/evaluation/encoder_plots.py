@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_core.features.attention_maps import AttentionMaps
+from bert_core.features.inspection import AttentionMaps
 from bert_core.tasks.task import FloatArray
 from workflows.evaluation.pictures_settings import Projection
 from workflows.pictures import GREY, INK, new_figure, save_picture

@@ -14,16 +14,17 @@ import numpy as np
 
 from bert_core.errors import UserError, nearest
 from bert_core.evaluation.table_text import markdown_line
-from bert_core.features.attention_maps import AttentionMaps, attention_maps
-from bert_core.features.contexts import (
+from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
+from bert_core.features.inspection import (
+    AttentionMaps,
     WordsInContext,
     ambiguous_words,
+    attention_maps,
     different_contexts,
     evenly_drawn,
     nearest_words,
     read_words,
 )
-from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.units import Unit
 from bert_core.model.strategies import Strategy
 from bert_core.tasks.catalog import TASKS

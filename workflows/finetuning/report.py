@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 
 from bert_core.errors import one_line
-from bert_core.example_choice import example_of_task
+from bert_core.example_answers import example_of_task
 from bert_core.model.bert import Bert
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder

@@ -18,16 +18,14 @@ from safetensors.torch import save_file
 from bert_core.config import ModelConfig
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
-from bert_core.features.rows import FeatureRows
-from bert_core.features.store import kept_states
+from bert_core.features.states import kept_states
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model.strategies import find_strategy
 from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs, layout_for
-from bert_core.tasks.batches import TaskBatchSource
-from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource
 from bert_core.tasks.task import Task, add_task_head, task_loss
 from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule

@@ -19,7 +19,7 @@ import torch
 
 from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
-from bert_core.memory import give_back_memory
+from bert_core.machine import give_back_memory
 from bert_core.strict_json import read_json_object
 from bert_core.text.shards import write_bytes
 from bert_core.text.sources import UnreadableFileError

@@ -7,7 +7,7 @@ import numpy as np
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from bert_core.example_choice import example_of_encoder
+from bert_core.example_answers import example_of_encoder
 from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder

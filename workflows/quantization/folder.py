@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, read_example
-from bert_core.example_question import answered_by
+from bert_core.example_answers import answered_by
 from bert_core.model_folder import CHECKSUMS, CONFIG, folder_to_publish
 from bert_core.quantization import PRECISION_FIELD
 from bert_core.strict_json import read_json_object

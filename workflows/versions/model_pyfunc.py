@@ -16,11 +16,10 @@ from tokenizers import Tokenizer
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.sentence_pooling import read_sentence_pooling
 from bert_core.features.states import states_at_places
+from bert_core.masked_language_model import FillMask, masked_token_answers
 from bert_core.model.bert import Bert
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.predictor import PREDICTION_TOKENS, Predictor, load_predictor
-from bert_core.pretrained.fill_mask import FillMask
-from bert_core.pretrained.heads import masked_token_answers
 from bert_core.quantization import for_inference, read_precision
 from bert_core.strict_json import read_json_object
 from bert_core.tasks.answers import Codec, answered, answering, classified, tagged

@@ -10,7 +10,7 @@ from bert_core.evaluation.outcomes import (
     gold_entities,
     outcomes,
 )
-from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.task import has_answer
 
 ACCURACY = {

@@ -13,9 +13,9 @@ from bert_core.evaluation.prediction_files import (
     write_for_scorers,
     write_predictions,
 )
-from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 
 

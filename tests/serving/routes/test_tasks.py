@@ -17,9 +17,9 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Text
-from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.squad import Question
-from bert_core.tasks.text_words import word_spans
+from bert_core.tasks.tagged_sentences import TaggedSentence
+from bert_core.tasks.text_tagging import word_spans
 from serving.engine import Engine
 from serving.models import close_models, load_models
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_core.features.attention_maps import AttentionMaps
+from bert_core.features.inspection import AttentionMaps
 from workflows.evaluation.encoder_plots import plot_attention, plot_map, project
 
 

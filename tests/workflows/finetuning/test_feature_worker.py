@@ -6,7 +6,7 @@ from finetuning_runs import arguments, finetune_here, write_encoder, write_tagge
 from safetensors.torch import load_file
 
 from bert_core.example import check_example, read_example
-from bert_core.example_question import answer_of
+from bert_core.example_answers import answer_of
 from bert_core.model.encoder import Encoder
 from bert_core.model.tagger import FeatureTagger
 from bert_core.predictor import load_predictor

@@ -10,7 +10,7 @@ from finetuning_runs import finetune_here, write_encoder, write_task
 from transformers import BertModel
 
 from bert_core.example import check_example, read_example
-from bert_core.example_question import answer_of
+from bert_core.example_answers import answer_of
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.training_statistics import read_training_statistics

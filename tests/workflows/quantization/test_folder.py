@@ -3,7 +3,7 @@ from finetuning_runs import write_encoder
 
 from bert_core.errors import UserError
 from bert_core.example import ModelExample, check_example, read_example
-from bert_core.example_question import answer_of, answered_by
+from bert_core.example_answers import answer_of, answered_by
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.quantization import read_precision
 from bert_core.training_statistics import TrainingStatistics, read_training_statistics

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bert_core.processor import processor_name
+from bert_core.machine import processor_name
 from workflows.cluster_settings import ClusterSettings
 from workflows.reproduction.code_files import ROOT, CodeState
 from workflows.reproduction.differences import (
