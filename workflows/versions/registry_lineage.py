@@ -12,7 +12,7 @@ from bert_core.errors import UserError
 from bert_core.evaluation.strict_yaml import parse_yaml
 from bert_core.strict_json import parse_json
 from serving.registry import Address, as_user_error, lineage_of_tags, without_password
-from workflows.promotion.aliases import open_registry
+from workflows.promotion.champion import open_registry
 from workflows.registry import (
     CONTENT_TAG,
     PARENT_CONTENT_TAG,

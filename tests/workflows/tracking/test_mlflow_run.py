@@ -15,7 +15,7 @@ from tracked_runs import described, write_steps
 
 from bert_core.errors import UserError
 from serving.registry import fetch_model, sqlite_path, sqlite_uri
-from workflows.promotion.aliases import open_registry
+from workflows.promotion.champion import open_registry
 from workflows.registry import content_hash
 from workflows.report_run import log_report
 from workflows.tracking.journal import Journal
