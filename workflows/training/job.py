@@ -145,7 +145,7 @@ def begin(job: TrainingJob, *, trains: bool = True) -> TrackedRun:
     from workflows.reproduction.run_origin import write_origin
 
     write_settings(job.run_settings, job.folder, job.settings_comment)
-    write_origin(job, trains=trains)
+    write_origin(job.folder, job.data_description(), trains=trains)
     tracked = tracked_run(job)
     if job.remote is not None:
         job.remote.begin(job.folder, fresh=job.run_settings.fresh)
@@ -195,7 +195,7 @@ def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
 def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], str]) -> bool:
     """One run from its training to its registration; False when it was stopped."""
     from workflows.reproduction.run_origin import write_outcome
-    from workflows.versions.registration import register
+    from workflows.versions.finished_run import register
 
     tracker = Tracker(job.folder.path, run)
     status, patience_seconds = "FAILED", 5.0
@@ -206,7 +206,7 @@ def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], 
             status = "KILLED"
         else:
             results = job.write_results()
-            write_outcome(job)
+            write_outcome(job.folder, job.last_checkpoint())
             status, patience_seconds = "FINISHED", 120.0
     except KeyboardInterrupt:
         status = "KILLED"
@@ -216,7 +216,16 @@ def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], 
     if results is None:
         print(f"{stopped}; the same command goes on from there")
         return False
-    register(job, results, tracking)
+    register(
+        job.folder,
+        tracking,
+        name=job.run_settings.tracking.register_as,
+        tracking_uri=job.tracking_uri,
+        card=results.card,
+        metrics=results.figures,
+        summary=[*results.lines, *([f"address      {job.remote.address}"] if job.remote else [])],
+        title=job.title,
+    )
     if job.remote is not None:
         job.remote.push_results(job.folder)
     return True
@@ -230,7 +239,7 @@ def refuse_unregistrable_jobs(jobs: Sequence[TrainingJob]) -> None:
     asked = [(job, job.run_settings.tracking.asked_name) for job in jobs if not job.folder.begun]
     for job, name in asked:
         if name is not None:
-            from workflows.registry import refuse_unregistrable
+            from workflows.versions.registration import refuse_unregistrable
 
             refuse_unregistrable(name, job.folder.name, job.tracking_uri)
 
