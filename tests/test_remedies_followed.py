@@ -31,9 +31,8 @@ from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction_request import request_of
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch, packing_note
-from workflows.reproduce import refuse_other_inputs
-from workflows.reproduction.differences import NOT_RECORDED, Finding
-from workflows.reproduction.settings import ReproduceSettings
+from workflows.reproduce import ReproduceSettings, refuse_other_inputs
+from workflows.reproduction.comparison import NOT_RECORDED, Finding
 from workflows.run_folder import open_run
 from workflows.settings import parse_command_line
 from workflows.sweeps.search import drawn_points, grid

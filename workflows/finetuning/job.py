@@ -12,8 +12,7 @@ from bert_core.errors import one_line
 from workflows.finetuning.data import EncoderFolder, TaskData, located
 from workflows.finetuning.settings import TaskRunSettings
 from workflows.remote_run import RemoteRun
-from workflows.reproduction.data_description import describe_task_data
-from workflows.reproduction.run_origin import encoder_tags
+from workflows.reproduction.run_origin import describe_task_data, encoder_tags
 from workflows.run_folder import RunFolder, write_atomically
 from workflows.storage import Storage
 from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput

@@ -73,7 +73,7 @@ class PretrainingJob:
 
     def data_description(self) -> dict[str, Any]:
         """Counts and hashes of shards, tokenizer and text."""
-        from workflows.reproduction.data_description import describe_shards
+        from workflows.reproduction.run_origin import describe_shards
 
         return describe_shards(self.shards.folder)
 
@@ -81,7 +81,7 @@ class PretrainingJob:
         """Writes plot, card and model folder from the last checkpoint and the journal."""
         from workflows.pretraining.report import export, pretraining_card, summary_lines
         from workflows.training.loss_plot import NEXT_TOKENS, PRETRAINING, plot_losses
-        from workflows.versions.lineage import lineage_of
+        from workflows.versions.finished_run import lineage_of
 
         folder = self.folder
         checkpoint = folder.last_checkpoint()
@@ -96,7 +96,8 @@ class PretrainingJob:
         plot_losses(journal, plot, title=folder.name, curves=curves, unigram_loss=unigram_loss)
         card = pretraining_card(self, checkpoint, figures)
         write_atomically(artifacts / "model_card.md", card)
-        tokenizer, lineage = load_tokenizer(self.shards.folder), lineage_of(self, figures)
+        tokenizer = load_tokenizer(self.shards.folder)
+        lineage = lineage_of(self.folder, self.described()[1], figures)
         export(self, tokenizer, checkpoint.path, card, lineage)
         lines = summary_lines(self, checkpoint, figures, plot)
         return JobResults(lines, card, figures)

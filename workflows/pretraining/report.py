@@ -23,8 +23,8 @@ from workflows.pretraining.metrics import (
     predicted,
 )
 from workflows.pretraining.settings import PretrainSettings
+from workflows.versions.finished_run import Usage
 from workflows.versions.model_card import model_card
-from workflows.versions.registration import Usage
 
 if TYPE_CHECKING:
     from workflows.pretraining.job import PretrainingJob

@@ -4,7 +4,6 @@ In: an open sweep whose trials have come to their ends. Out: `artifacts/`, a ver
 """
 
 from bert_core.errors import UserError
-from workflows.registry import register_model_folder
 from workflows.run_folder import write_atomically
 from workflows.sweeps.planned_trial import PlannedTrial
 from workflows.sweeps.report import summary_lines, write_sweep_report
@@ -12,7 +11,8 @@ from workflows.sweeps.sweep import Sweep
 from workflows.sweeps.tracker import SweepTracker
 from workflows.tracking.tracker import ARTIFACTS_NAME, TrackingSummary
 from workflows.training.job import JobResults, tracked_run, tracking_uri
-from workflows.versions.registration import lineage_tags, open_command
+from workflows.versions.finished_run import lineage_tags, open_command
+from workflows.versions.registration import register_model_folder
 
 ALIASES = ("challenger", "latest-trained")
 """What the registered winner is called: what `promote` measures against the champion."""

@@ -142,7 +142,7 @@ def begin(job: TrainingJob, *, trains: bool = True) -> TrackedRun:
     from workflows.reproduction.run_origin import write_origin
 
     write_settings(job.settings, job.folder, job.settings_comment)
-    write_origin(job, trains=trains)
+    write_origin(job.folder, job.data_description(), trains=trains)
     tracked = tracked_run(job)
     if job.remote is not None:
         job.remote.begin(job.folder, fresh=job.settings.fresh)
@@ -192,7 +192,7 @@ def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
 def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], str]) -> bool:
     """One run from its training to its registration; False when it was stopped."""
     from workflows.reproduction.run_origin import write_outcome
-    from workflows.versions.registration import register
+    from workflows.versions.finished_run import register
 
     tracker = Tracker(job.folder.path, run)
     status, patience_seconds = "FAILED", 5.0
@@ -203,7 +203,7 @@ def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], 
             status = "KILLED"
         else:
             results = job.write_results()
-            write_outcome(job)
+            write_outcome(job.folder, job.folder.last_checkpoint())
             status, patience_seconds = "FINISHED", 120.0
     except KeyboardInterrupt:
         status = "KILLED"
@@ -213,7 +213,16 @@ def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], 
     if results is None:
         print(f"{stopped}; the same command goes on from there")
         return False
-    register(job, results, tracking)
+    register(
+        job.folder,
+        tracking,
+        name=job.settings.tracking.register_as,
+        tracking_uri=tracking_uri(job),
+        card=results.card,
+        metrics=results.figures,
+        summary=[*results.lines, *([f"address      {job.remote.address}"] if job.remote else [])],
+        title=job.title,
+    )
     if job.remote is not None:
         job.remote.push_results(job.folder)
     return True
@@ -227,7 +236,7 @@ def refuse_unregistrable_jobs(jobs: Sequence[TrainingJob]) -> None:
     asked = [(job, job.settings.tracking.asked_name) for job in jobs if not job.folder.begun]
     for job, name in asked:
         if name is not None:
-            from workflows.registry import refuse_unregistrable
+            from workflows.versions.registration import refuse_unregistrable
 
             refuse_unregistrable(name, job.folder.name, tracking_uri(job))
 
