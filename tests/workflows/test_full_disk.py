@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from bert_core.config import ModelConfig
 from bert_core.disk import DiskFullError, written_whole
 from bert_core.errors import UserError
-from bert_core.evaluation.prediction_files import write_for_scorers, write_predictions
+from bert_core.evaluation.outcomes import write_for_scorers, write_predictions
 from bert_core.features.output import join_parts, write_features
 from bert_core.features.store import kept_states
 from bert_core.lineage import Lineage

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bert_core.evaluation.bootstrap import Interval
+from bert_core.evaluation.intervals import Interval
 from workflows.promotion.gate import Gate, less_is_better
 from workflows.promotion.gate_measurements import machine
 

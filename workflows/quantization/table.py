@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_core.evaluation.bootstrap import Interval
 from bert_core.evaluation.comparison import Comparison
+from bert_core.evaluation.intervals import Interval
 from bert_core.evaluation.outcomes import Outcome, spans
 from bert_core.tasks.task import FloatArray
 

@@ -4,7 +4,7 @@ from statistics import fmean
 import pytest
 from scipy.stats import dunnett
 
-from bert_core.evaluation.against_reference import Difference, differences
+from bert_core.evaluation.sweep import Difference, differences
 
 REFERENCE = (84.0, 84.4, 84.2)
 OTHERS = {"worse": (80.1, 80.5, 80.0), "alike": (84.1, 84.6, 84.3), "none": ()}

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_core.evaluation.behaviour_cases import change_text, make_cases, negated, with_typos
+from bert_core.evaluation.behaviour import change_text, make_cases, negated, with_typos
 from bert_core.evaluation.behaviour_suite import (
     Change,
     Invariance,

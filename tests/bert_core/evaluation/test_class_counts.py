@@ -1,6 +1,6 @@
 import numpy as np
 
-from bert_core.evaluation.class_counts import ClassCounts, class_counts, f1_of, ratio
+from bert_core.evaluation.metrics import ClassCounts, class_counts, f1_of, ratio
 from bert_core.evaluation.outcomes import outcomes
 
 

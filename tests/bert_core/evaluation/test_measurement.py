@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from bert_core.evaluation.bootstrap import leave_out, resamples
-from bert_core.evaluation.measurement import measure, plain_metrics
+from bert_core.evaluation.intervals import leave_out, resamples
+from bert_core.evaluation.metrics import measure, plain_metrics
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.tagging import Tagging

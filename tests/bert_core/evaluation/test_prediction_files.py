@@ -6,7 +6,7 @@ import pytest
 
 from bert_core.errors import UserError
 from bert_core.evaluation.comparison import compare
-from bert_core.evaluation.prediction_files import (
+from bert_core.evaluation.outcomes import (
     prediction_records,
     read_predictions,
     refuse_unknown_file,

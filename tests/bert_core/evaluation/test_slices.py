@@ -3,15 +3,15 @@ import re
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
-from bert_core.evaluation.bootstrap import bootstrap_intervals
+from bert_core.evaluation.intervals import bootstrap_intervals
 from bert_core.evaluation.outcomes import documents, outcomes
 from bert_core.evaluation.slices import (
+    by_column,
     class_metrics,
     markdown_slices,
     slice_metrics,
     usual_slicings,
 )
-from bert_core.evaluation.slicing import by_column
 
 
 def test_a_slice_is_measured_as_if_it_were_all(evaluated):

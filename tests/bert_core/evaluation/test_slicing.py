@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bert_core.evaluation.outcomes import outcomes
-from bert_core.evaluation.slicing import (
+from bert_core.evaluation.slices import (
     by_answer_length,
     by_column,
     by_number,

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_core.evaluation.class_counts import ClassCounts
-from bert_core.evaluation.weighted_metrics import correlations, means, of_entities, of_labels
+from bert_core.evaluation.metrics import ClassCounts, correlations, means, of_entities, of_labels
 
 COUNTS = np.array([[1.0, 1, 1, 1], [2, 0, 1, 1], [0, 0, 4, 0]])
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from bert_core.evaluation.bootstrap import Interval
+from bert_core.evaluation.intervals import Interval
 from workflows.promotion.gate import Gate
 from workflows.promotion.gate_lines import (
     at_most,

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bert_core.evaluation.bootstrap import Interval
 from bert_core.evaluation.comparison import Comparison, MetricDifference
+from bert_core.evaluation.intervals import Interval
 from bert_core.evaluation.outcomes import Outcome
 from workflows.quantization.table import Timing, loss_of_encoder, loss_of_task
 
