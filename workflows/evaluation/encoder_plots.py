@@ -12,7 +12,7 @@ import numpy as np
 from bert_core.features.attention_maps import AttentionMaps
 from bert_core.tasks.task import FloatArray
 from workflows.evaluation.pictures_settings import Projection
-from workflows.pictures import GREY, INK, new_figure, save_picture
+from workflows.reporting.figures import GREY, INK, new_figure, save_picture
 
 _CELL, _PER_TOKEN, _MARGIN = 1.25, 0.105, 1.3  # inches
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#d8a500")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from workflows.pictures import (
+from workflows.reporting.figures import (
     BLUE,
     DASHED,
     GREY,
