@@ -29,7 +29,7 @@ from serving.pointers import Pointer, WatchStatus, switch_pointer, write_status
 from workflows.finetuning.worker import _replace
 from workflows.inference.prediction_files import prediction_file
 from workflows.output_folder import WorkKeptError, work_folder
-from workflows.pictures import new_figure, save_picture
+from workflows.reporting.figures import new_figure, save_picture
 from workflows.run_folder import write_atomically
 from workflows.tracking.journal import Journal
 from workflows.tracking.tracker import write_json

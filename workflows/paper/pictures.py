@@ -35,8 +35,8 @@ from workflows.evaluation.task_options import with_options
 from workflows.finetuning.data import EncoderFolder, located, open_encoder
 from workflows.model_location import model_name
 from workflows.paper.suite_settings import PicturesSettings, Projection
-from workflows.pictures import GREY, INK, new_figure, save_picture
 from workflows.report_run import log_report
+from workflows.reporting.figures import GREY, INK, new_figure, save_picture
 from workflows.run_folder import write_atomically
 from workflows.tracking.tracker import default_tracking_uri
 

@@ -39,7 +39,8 @@ from workflows.model_location import model_name
 from workflows.paper.paper_table import DASH, score_text
 from workflows.paper.published import FINETUNING, TABLE_7_DEV, TABLE_7_TEST, TABLE_7_TITLES
 from workflows.paper.suite_settings import Table7Settings
-from workflows.pictures import (
+from workflows.report_run import log_report
+from workflows.reporting.figures import (
     BLUE,
     DASHED,
     GREY,
@@ -50,7 +51,6 @@ from workflows.pictures import (
     set_title,
     tidy,
 )
-from workflows.report_run import log_report
 from workflows.run_folder import write_atomically
 from workflows.storage import Storage, open_storage
 from workflows.tracking.tracker import default_tracking_uri
