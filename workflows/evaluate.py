@@ -1,7 +1,7 @@
 """Evaluates a fine-tuned model: `python workflows/evaluate.py --help`.
 
 A model and labelled data go in; metrics with intervals, slices, calibration, mistakes come out.
-With --suite a folder of models, and a table of the suite (`workflows.evaluation.glue_suite`); or an
+With --suite a folder of models, and a table of the suite (`workflows.paper.glue`); or an
 encoder, and what is trained over it (`table7_suite`) or drawn of it (`pictures_suite`, beside it).
 """
 
@@ -49,16 +49,16 @@ def run_models(arguments: Sequence[str]) -> bool:
 
 def run_table7(arguments: Sequence[str]) -> bool:
     """Trains and measures the rows of Table 7; True when it is done."""
-    from workflows.evaluation.table7_settings import Table7Settings
-    from workflows.evaluation.table7_suite import measure_table7
+    from workflows.paper.suite_settings import Table7Settings
+    from workflows.paper.table7 import measure_table7
 
     return measure_table7(parse_command_line(Table7Settings, arguments))
 
 
 def run_pictures(arguments: Sequence[str]) -> bool:
     """Draws what an encoder has learned; True when it is done."""
-    from workflows.evaluation.pictures_settings import PicturesSettings
-    from workflows.evaluation.pictures_suite import draw_pictures
+    from workflows.paper.pictures import draw_pictures
+    from workflows.paper.suite_settings import PicturesSettings
 
     return draw_pictures(parse_command_line(PicturesSettings, arguments))
 
@@ -71,7 +71,7 @@ def run(settings: EvaluateSettings) -> bool:
     """Measures one model, or those of a suite; True when it is done."""
     if settings.suite is None:
         return evaluate(settings)
-    from workflows.evaluation.glue_suite import evaluate_glue
+    from workflows.paper.glue import evaluate_glue
 
     return evaluate_glue(settings)
 
@@ -81,7 +81,7 @@ def evaluate(settings: EvaluateSettings) -> bool:
 
     Raises `UserError` for what the user can mend.
     """
-    from bert_core.evaluation.prediction_files import (
+    from bert_core.evaluation.outcomes import (
         prediction_records,
         refuse_unknown_file,
         write_for_scorers,
@@ -190,7 +190,7 @@ def other_predictions(
     settings: EvaluateSettings, compare: str, predictor: "Predictor", examples: Sequence[Any]
 ) -> Sequence[Mapping[str, Any]]:
     """The predictions of the other model, which is the first of the two that are compared."""
-    from bert_core.evaluation.prediction_files import read_predictions
+    from bert_core.evaluation.outcomes import read_predictions
 
     path = Path(compare).expanduser()
     if path.suffix in PREDICTION_SUFFIXES:

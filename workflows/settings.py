@@ -23,8 +23,8 @@ from pydantic_settings import BaseSettings, CliSettingsSource, PydanticBaseSetti
 from pydantic_settings.exceptions import SettingsError
 
 from bert_core.errors import UserError, nearest
-from bert_core.evaluation.strict_yaml import MAX_BYTES, parse_yaml
 from bert_core.strict_json import read_bounded
+from bert_core.strict_yaml import MAX_BYTES, parse_yaml
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 

@@ -19,7 +19,7 @@ from benchmarks.encoder_run.clock import Clock, duration
 from benchmarks.encoder_run.pretraining import fresh_model
 from benchmarks.encoder_run.recipe import Recipe
 from bert_core.errors import UserError
-from bert_core.evaluation.bootstrap import NUM_RESAMPLES, percentile_interval, resampled
+from bert_core.evaluation.intervals import NUM_RESAMPLES, percentile_interval, resampled
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs, layout_for

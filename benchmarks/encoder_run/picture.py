@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workflows.pictures import (
+from workflows.reporting.figures import (
     BLUE,
     DASHED,
     GREY,

@@ -4,7 +4,8 @@ import statistics
 from pathlib import Path
 
 from benchmarks.readme.parts import RESULTS, Results, link, read_results, results_path, table
-from bert_core.evaluation.table7 import PAPER_DEV, TITLES, score_text
+from workflows.paper.paper_table import score_text
+from workflows.paper.published import TABLE_7_DEV, TABLE_7_TITLES
 
 PREFIX, LONG_RUN, TABLE7_PREFIX = "features-", "extraction-cpu", "table7-"
 
@@ -69,9 +70,9 @@ def table7_block(root: Path) -> str:
         [
             title,
             *(_scores_of(result, row) for result in results.values()),
-            f"{PAPER_DEV[row]:.1f}",
+            f"{TABLE_7_DEV[row]:.1f}",
         ]
-        for row, title in TITLES.items()
+        for row, title in TABLE_7_TITLES.items()
     ]
     header = ["F1 on dev", *short, "the paper's BERT base, cased"]
     lines = [table(header, rows, right=range(1, len(header)))]

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from bert_core.evaluation.bootstrap import (
+from bert_core.evaluation.intervals import (
     CONFIDENCE,
     NUM_RESAMPLES,
     Interval,
     percentile_interval,
     resampled,
 )
-from bert_core.evaluation.measurement import measure
+from bert_core.evaluation.metrics import measure
 from bert_core.evaluation.outcomes import BoolArray, correctness, outcomes
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.task import Task

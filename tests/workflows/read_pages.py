@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-EMPTY = {"meta", "br", "path", "line", "rect"}
+EMPTY = {"meta", "br", "path", "line", "rect", "use"}
 
 
 class Page(HTMLParser):
@@ -11,15 +11,16 @@ class Page(HTMLParser):
     def __init__(self):
         super().__init__()
         self.open, self.tables, self.addresses, self.headings, self.words = [], {}, [], [], []
-        self.points = []
+        self.points, self.scripts = [], 0
 
     def handle_starttag(self, tag, attrs):
         given = dict(attrs)
         self.addresses += [
             value for name, value in attrs if name in ("src", "href", "xlink:href", "action")
         ]
+        self.scripts += tag == "script"
         if tag == "table":
-            self.table = self.tables.setdefault(given["class"], [])
+            self.table = self.tables.setdefault(given.get("class", ""), [])
         if tag == "tr":
             self.table.append([])
             if "data-point" in given:
@@ -28,6 +29,10 @@ class Page(HTMLParser):
             self.table[-1].append("")
         if tag not in EMPTY:
             self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
 
     def handle_endtag(self, tag):
         if tag not in EMPTY:

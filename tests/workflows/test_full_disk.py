@@ -11,7 +11,7 @@ import torch
 from bert_core.config import ModelConfig
 from bert_core.disk import DiskFullError, written_whole
 from bert_core.errors import UserError
-from bert_core.evaluation.prediction_files import write_for_scorers, write_predictions
+from bert_core.evaluation.outcomes import write_for_scorers, write_predictions
 from bert_core.features.output import join_parts, write_features
 from bert_core.features.states import kept_states
 from bert_core.lineage import Lineage
@@ -26,7 +26,7 @@ from serving.pointers import Pointer, WatchStatus, switch_pointer, write_status
 from workflows.finetuning.worker import write_weights
 from workflows.inference.prediction_files import prediction_file
 from workflows.output_folder import WorkKeptError, work_folder
-from workflows.pictures import new_figure, save_picture
+from workflows.reporting.figures import new_figure, save_picture
 from workflows.run_folder import write_atomically
 from workflows.tracking.journal import Journal
 from workflows.tracking.tracker import write_json

@@ -8,11 +8,11 @@ import pytest
 from bert_core.errors import UserError
 from bert_core.tasks.catalog import TASKS
 from workflows.ablations.settings import AblateSettings
-from workflows.evaluation.pictures_settings import PicturesSettings
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.finetuning.settings import settings_class
 from workflows.inference.extract_settings import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
+from workflows.paper.suite_settings import PicturesSettings
 from workflows.prepare import PrepareSettings
 from workflows.pretraining.settings import PretrainSettings
 from workflows.quantization.settings import QuantizeSettings

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bert_core.evaluation.against_reference import Difference, differences
-from bert_core.evaluation.paper_ablations import PaperAblation, PaperColumn
-from bert_core.evaluation.paper_table import PaperRow, PaperTable
+from bert_core.evaluation.sweep import Difference, differences
 from workflows.ablations.outcome import VARIANT, AblationOutcome, VariantOutcome
 from workflows.ablations.studies import find_study
+from workflows.paper.paper_table import PaperRow, PaperTable
+from workflows.paper.published import PaperAblation, PaperColumn
 from workflows.sweeps.outcome import SweepOutcome, TrialOutcome
 
 

@@ -6,11 +6,10 @@ The variant that all others are compared with is red. Scores are in points (0..1
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from bert_core.evaluation.published import metric_title
-from bert_core.evaluation.table7 import score_text
 from workflows.ablations.findings import AblationFindings, TaskFound
 from workflows.ablations.outcome import VariantOutcome
 from workflows.ablations.words import is_next_token
+from workflows.paper.paper_table import metric_title, score_text
 from workflows.vector_charts import (
     NUM_SHADES,
     Numbers,

@@ -7,11 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from bert_core.evaluation.paper_table import (
-    html_paper_table,
-    json_paper_table,
-    markdown_paper_table,
-)
 from workflows.ablations.findings import AblationFindings, ablation_findings
 from workflows.ablations.outcome import AblationOutcome
 from workflows.ablations.pictures import curve_pictures, score_picture
@@ -29,6 +24,7 @@ from workflows.ablations.words import (
     troubles,
     verdict,
 )
+from workflows.paper.paper_table import html_paper_table, json_paper_table, markdown_paper_table
 from workflows.report_parts import (
     TROUBLE_HEADS,
     finite,

@@ -7,13 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bert_core.errors import UserError, nearest
-from bert_core.evaluation.paper_ablations import (
-    NO_TABLE,
-    TABLE_5,
-    TABLE_6,
-    TABLE_8,
-    PaperAblation,
-)
+from workflows.paper.published import NO_TABLE, TABLE_5, TABLE_6, TABLE_8, PaperAblation
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import validated
 from workflows.sweeps.axes import with_point

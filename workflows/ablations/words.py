@@ -4,12 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from bert_core.evaluation.against_reference import Difference
-from bert_core.evaluation.published import metric_title
-from bert_core.evaluation.table7 import DASH
+from bert_core.evaluation.sweep import Difference
 from workflows.ablations.findings import AblationFindings, TaskFound
 from workflows.ablations.outcome import VARIANT, VariantOutcome
 from workflows.ablations.studies import find_study
+from workflows.paper.paper_table import DASH, metric_title
 from workflows.progress import duration
 from workflows.sweeps.outcome import TrialOutcome
 from workflows.sweeps.words import number_of

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_core.evaluation.bootstrap import Interval, bootstrap_intervals
 from bert_core.evaluation.comparison import compare
+from bert_core.evaluation.intervals import Interval, bootstrap_intervals
 from bert_core.evaluation.outcomes import documents
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.report import best_predictions
-from workflows.pictures import BLUE, GREY, INK, new_figure, save_picture, set_title, tidy
+from workflows.reporting.figures import BLUE, GREY, INK, new_figure, save_picture, set_title, tidy
 from workflows.run_folder import write_atomically
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Pictures of an evaluation: what is taken for what, how far off, whether confidence is deserved.
 
-In: a confusion matrix, a calibration, numbers. Out: PNG or SVG files (see `workflows.pictures`).
+In: a confusion matrix, a calibration, numbers. Out: PNG or SVG files.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from bert_core.errors import one_line
 from bert_core.evaluation.calibration import Calibration
 from bert_core.evaluation.confusion import ConfusionMatrix
-from workflows.pictures import (
+from workflows.reporting.figures import (
     BLUE,
     DASHED,
     GREY,

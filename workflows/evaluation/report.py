@@ -8,19 +8,19 @@ from typing import Any
 
 from bert_core.errors import one_line
 from bert_core.evaluation.behaviour import CheckResult, markdown_results
-from bert_core.evaluation.bootstrap import Interval, bootstrap_intervals
 from bert_core.evaluation.calibration import Calibration, calibration
 from bert_core.evaluation.comparison import Comparison
 from bert_core.evaluation.confusion import ConfusionMatrix, confusion_matrix, worst_mistakes
+from bert_core.evaluation.intervals import Interval, bootstrap_intervals
 from bert_core.evaluation.outcomes import Outcome, documents, outcomes
 from bert_core.evaluation.slices import (
     Slice,
+    by_column,
     class_metrics,
     markdown_slices,
     slice_metrics,
     usual_slicings,
 )
-from bert_core.evaluation.slicing import by_column
 from bert_core.evaluation.table_text import markdown_text
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.metrics import readable_metric

@@ -6,7 +6,7 @@ In: the last checkpoint, which holds the best epoch's predictions. Out: `artifac
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bert_core.evaluation.bootstrap import NUM_RESAMPLES
+from bert_core.evaluation.intervals import NUM_RESAMPLES
 from bert_core.training.checkpoint import CheckpointInfo
 from workflows.evaluation.report import evaluation_report, write_report
 from workflows.finetuning.report import best_predictions

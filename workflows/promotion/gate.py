@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bert_core.errors import UserError, nearest
-from bert_core.evaluation.strict_yaml import line_of, read_strict_yaml
+from bert_core.strict_yaml import line_of, read_strict_yaml
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
-    from bert_core.evaluation.bootstrap import Interval  # loads torch, and --help reads this module
+    from bert_core.evaluation.intervals import Interval  # loads torch, and --help reads this module
 
 CRITERION = "criterion"
 """In a gate, the metric that decides the task, whatever its name."""

@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from statistics import fmean
 
-from bert_core.evaluation.table7 import DASH
+from workflows.paper.paper_table import DASH
 from workflows.progress import duration
 from workflows.sweeps.findings import PointFound, SweepFindings, points_text, scores_text
 from workflows.sweeps.outcome import TrialOutcome

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
-from bert_core.evaluation.paper_table import PaperTable
-from bert_core.evaluation.published import beside_published, metric_title
 from bert_core.evaluation.sweep import (
     Importance,
     PointScores,
@@ -23,7 +21,7 @@ from bert_core.evaluation.sweep import (
     seed_noise,
     without_fallen,
 )
-from bert_core.evaluation.table7 import score_text
+from workflows.paper.paper_table import PaperTable, beside_published, metric_title, score_text
 from workflows.sweeps.outcome import Point, SweepOutcome, TrialOutcome
 from workflows.tracking.tracker import without_machine_paths
 from workflows.vector_charts import value_text

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from bert_core.evaluation.paper_table import PaperTable, html_paper_table
+from workflows.paper.paper_table import PaperTable, html_paper_table
 from workflows.report_parts import (
     named_rows,
     notes,

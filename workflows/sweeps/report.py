@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from bert_core.evaluation.paper_table import PaperTable, json_paper_table, markdown_paper_table
 from workflows.finetuning.settings import settings_class
+from workflows.paper.paper_table import PaperTable, json_paper_table, markdown_paper_table
 from workflows.report_parts import (
     TROUBLE_HEADS,
     finite,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workflows.pictures import (
+from workflows.reporting.figures import (
     BLUE,
     DASHED,
     GREY,

@@ -2,7 +2,7 @@ import json
 
 from benchmarks.readme.features import extraction_block, features_block, table7_block
 from benchmarks.readme.parts import RESULTS
-from bert_core.evaluation.table7 import SeedScores, Table7, json_table
+from workflows.paper.table7 import SeedScores, Table7, json_table
 
 RESULT = {
     "settings": {"precision": "float32"},

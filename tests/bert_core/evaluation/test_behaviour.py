@@ -1,11 +1,218 @@
+"""Behavioural checks: the suite file, the cases, the judgement."""
+
+import itertools
 import re
 
+import numpy as np
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.evaluation.behaviour import markdown_results, run_suite
-from bert_core.evaluation.behaviour_suite import read_suite
+from bert_core.evaluation.behaviour import (
+    change_text,
+    make_cases,
+    markdown_results,
+    negated,
+    run_suite,
+    with_typos,
+)
+from bert_core.evaluation.behaviour_suite import (
+    Change,
+    Invariance,
+    MinimumFunctionality,
+    PairTemplate,
+    read_suite,
+)
 from bert_core.tasks.classification import Text
+
+GOOD = """\
+words:
+  name: [Anna, John]
+  answer: [yes, no, 1]
+checks:
+  - name: first
+    kind: minimum functionality
+    templates: "{name} says {answer}."
+    label: 1
+  - name: second
+    kind: invariance
+    examples: 20
+    change: {swap: name, side: first}
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "checks.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_suite_is_read(tmp_path):
+    path = written(tmp_path, GOOD)
+    suite = read_suite(path)
+    assert suite.words == {"name": ["Anna", "John"], "answer": ["yes", "no", "1"]}
+    first, second = suite.checks
+    assert isinstance(first, MinimumFunctionality)
+    assert first.label == "1"
+    assert isinstance(second, Invariance)
+    assert (second.examples, second.change.swap, second.change.side) == (20, "name", "first")
+    assert suite.places == [f"{path}:5", f"{path}:9"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("templates:", "tempates:", r"unknown key tempates, did you mean templates: .*yaml:7 "),
+        ("words:", "word:", r"unknown key word, did you mean words: .*yaml:1 "),
+        ("swap: name", "swop: name", r"unknown key swop, did you mean swap: .*yaml:12 "),
+        ("invariance", "invariant", r"unknown kind invariant, did you mean invariance: .*yaml:9"),
+        ("    kind: invariance\n", "", r"a check without kind: .*yaml:9 \(one of minimum"),
+        ("swap: name", "swap: names", r"no words for 'names', did you mean name: .*yaml:9"),
+        ("{answer}", "{answers}", r"no words for 'answers', did you mean answer: .*yaml:5"),
+        ("examples: 20", "examples: many", r"checks.1.examples: Input should be .*: .*yaml:11"),
+        ("examples: 20", "examples: 0", r"examples: .*greater than or equal to 1: .*yaml:11"),
+        ("    examples: 20\n", "", r"checks.1: give either templates or examples: .*yaml:9"),
+        ("    label: 1\n", "", r"checks.0: give either label or between: .*yaml:5"),
+        ("swap: name", "swap: name, typos: 1", r"change: give exactly one of typos, .*yaml:12"),
+        ("    label: 1", "    name: again", r"name stands here twice: .*yaml:8"),
+        ("[Anna, John]", "[Anna]", r"nothing to swap with: .*yaml:9 \(list more words: name\)"),
+        ("[Anna, John]", "[]", r"words.name: List should have at least 1 item"),
+        ("[Anna, John]", "Anna", r"words.name: Input should be a valid list: .*yaml:2"),
+        ("checks:", "checks: none\nrest:", r"checks: Input should be a valid list: .*yaml:4"),
+        ("    change: {swap: name, side: first}", "", r"change: Field required: .*yaml:9"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, message):
+    assert old in GOOD
+    with pytest.raises(UserError, match=message) as caught:
+        read_suite(written(tmp_path, GOOD.replace(old, new)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_number_marks_another_word_of_a_list(tmp_path):
+    text = GOOD.replace("{name} says", "{name} and {name2} say")
+    assert read_suite(written(tmp_path, text)).checks
+
+
+WORDS = {"name": ["Anna", "John", "Li"], "verb": ["is", "was"]}
+TEXTS = [Text(f"Anna met John {number} times", None, "1") for number in range(9)] + [
+    Text("nobody here", None, "0")
+]
+
+
+def check(templates, cases=100):
+    return MinimumFunctionality(
+        name="a check", kind="minimum functionality", templates=templates, cases=cases, label="1"
+    )
+
+
+def changed(text, second=None, **change):
+    found = change_text(Text(text, second, None), Change(**change), WORDS, np.random.default_rng(0))
+    return found.first if second is None else (found.first, found.second)
+
+
+def test_templates_give_every_combination():
+    cases = make_cases(check("{name} {verb} {name2}, {name}!"), WORDS, (), 0)
+    expected = {
+        f"{one} {verb} {other}, {one}!"
+        for one, other in itertools.permutations(WORDS["name"], 2)
+        for verb in WORDS["verb"]
+    }
+    assert {case.after.first for case in cases} == expected
+    assert len(cases) == len(expected)
+    assert all(case.before is None for case in cases)
+
+
+def test_of_many_combinations_some_are_drawn_by_the_seed():
+    few = check(["{name} {verb} here", "{verb} {name}?"], cases=4)
+    first = make_cases(few, WORDS, (), 0)
+    assert len({case.after.first for case in first}) == 4
+    assert sum(case.after.first.endswith("?") for case in first) == 2
+    assert first == make_cases(few, WORDS, (), 0)
+    assert any(first != make_cases(few, WORDS, (), seed) for seed in range(1, 4))
+    # Too many to list.
+    slots = " ".join(f"{{word{number}}}" for number in range(5))
+    many = make_cases(check(slots, cases=30), {"word": list("abcdefghijkl")}, (), 0)
+    assert len({case.after.first for case in many}) == 30
+    assert all(len(set(case.after.first.split())) == 5 for case in many)
+
+
+def test_a_pair_is_filled_with_the_same_words():
+    template = PairTemplate(first="{name} asks", second="{name} {verb} asked")
+    cases = make_cases(check(template), WORDS, (), 0)
+    assert len(cases) == 6
+    assert all(case.after.second.startswith(case.after.first.split()[0]) for case in cases)
+
+
+def test_examples_that_have_nothing_to_change_are_left_out():
+    swap = Invariance(name="x", kind="invariance", examples=9, change=Change(swap="name"))
+    cases = make_cases(swap, WORDS, TEXTS, 0)
+    assert len(cases) == 9
+    assert {case.before.first for case in cases} == {each.first for each in TEXTS[:9]}
+    assert all(case.after.answer == "1" for case in cases)
+    assert len(make_cases(swap.model_copy(update={"examples": 4}), WORDS, TEXTS, 0)) == 4
+    assert make_cases(swap, WORDS, TEXTS[9:], 0) == []
+
+
+def test_swapped_words_stay_different_and_the_same_throughout():
+    first, second = changed("Anna and John and Anna's Annabel", "John, Li", swap="name")
+    names = first.replace("'s Annabel", "").split(" and ")
+    assert names[0] == names[2] != names[1]
+    assert names[0] != "Anna"
+    assert names[1] != "John"
+    assert second.split(", ")[0] == names[1]
+    assert first.endswith("Annabel")
+
+
+def test_a_typo_exchanges_two_letters_within_a_word():
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        found = with_typos("it was good, all of it", 1, random)
+        differs = [index for index in range(22) if found[index] != "it was good, all of it"[index]]
+        assert len(differs) == 2
+        assert differs[1] == differs[0] + 1
+        assert sorted(found) == sorted("it was good, all of it")
+        assert found[2] == " "
+    assert with_typos("a b 12", 3, random) == "a b 12"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It was good and is.", "It was not good and is."),
+        ("It was not good.", "It was good."),
+        ("It isn't good.", "It is good."),
+        ("We can't.", "We can."),
+        ("It cannot fail.", "It can fail."),
+        ("Won't it?", "Will it?"),
+        ("Was it?", "Was not it?"),
+        ("No verb here", "No verb here"),
+        ("This island", "This island"),
+        ("They could not and would.", "They could and would."),
+    ],
+)
+def test_negation(text, expected):
+    assert negated(text) == expected
+
+
+def test_other_changes():
+    assert changed("so.", append="Yes.") == "so. Yes."
+    assert changed("so.", prepend="Yes.") == "Yes. so."
+    assert changed("a cat, concat cat", replace={"cat": "dog", "a": "one"}) == "one dog, concat dog"
+    assert changed("a b", replace={"a": "b", "b": "a"}) == "b a"
+    assert changed("The End", case="upper") == "THE END"
+    assert changed("The End", case="lower") == "the end"
+    assert changed("It is", negate="true") == "It is not"
+    assert changed("A", "B", case="lower", side="first") == ("a", "B")
+    assert changed("A", "B", case="lower", side="second") == ("A", "b")
+    assert changed("A", "B", case="lower") == ("a", "b")
+
+
+def test_other_checks_change_nothing_of_what_is_drawn():
+    one = Invariance(name="one", kind="invariance", examples=5, change=Change(typos=1))
+    other = one.model_copy(update={"name": "other"})
+    assert make_cases(one, WORDS, TEXTS, 0) == make_cases(one, WORDS, TEXTS, 0)
+    assert make_cases(one, WORDS, TEXTS, 0) != make_cases(other, WORDS, TEXTS, 0)
+
 
 GOOD, BAD = ("wonderful", "brilliant", "moving", "loved"), ("dreadful", "dull")
 DATA = [Text(f"The play number {number} was moving", None, "1") for number in range(60)]

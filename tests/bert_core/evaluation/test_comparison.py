@@ -2,8 +2,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2, norm, ttest_rel
 
-from bert_core.evaluation.bootstrap import resampled
-from bert_core.evaluation.class_counts import ClassCounts
 from bert_core.evaluation.comparison import (
     compare,
     mcnemar,
@@ -11,7 +9,8 @@ from bert_core.evaluation.comparison import (
     metric_difference,
     sign_test,
 )
-from bert_core.evaluation.weighted_metrics import of_labels
+from bert_core.evaluation.intervals import resampled
+from bert_core.evaluation.metrics import ClassCounts, of_labels
 
 
 def test_mcnemar_counts_and_tests_the_examples_on_which_models_differ():

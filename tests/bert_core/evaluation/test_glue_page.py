@@ -1,8 +1,9 @@
 from html.parser import HTMLParser
 
-from bert_core.evaluation.bootstrap import Interval
-from bert_core.evaluation.glue_page import html_page
-from bert_core.evaluation.glue_table import DASH, Measured, glue_table
+from bert_core.evaluation.intervals import Interval
+from workflows.paper.glue import Measured, glue_table
+from workflows.paper.glue_page import html_page
+from workflows.paper.paper_table import DASH
 
 OURS = {
     "cola": Measured(Interval(0.52, 0.47, 0.571), "<a> & b", 1043, 2, num_models=3),

@@ -3,11 +3,9 @@ import re
 
 import pytest
 
-from bert_core.evaluation.bootstrap import Interval
-from bert_core.evaluation.glue_table import (
-    COLUMNS,
-    DASH,
-    PAPER_AVERAGES,
+from bert_core.evaluation.intervals import Interval
+from bert_core.tasks.glue import GLUE
+from workflows.paper.glue import (
     PAPER_ROWS,
     Measured,
     glue_table,
@@ -15,7 +13,8 @@ from bert_core.evaluation.glue_table import (
     markdown_table,
     text_table,
 )
-from bert_core.tasks.glue import GLUE
+from workflows.paper.paper_table import DASH
+from workflows.paper.published import COLUMNS, PAPER_AVERAGES
 
 
 def figure(value, low=None, high=None, **behind):

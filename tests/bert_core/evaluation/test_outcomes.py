@@ -1,16 +1,31 @@
+"""Outcomes, the files of predictions, confusion matrices and worst mistakes."""
+
 import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import confusion_matrix as reference
 
+from bert_core.errors import UserError
+from bert_core.evaluation.comparison import compare
+from bert_core.evaluation.confusion import NO_ENTITY, confusion_matrix, count_pairs, worst_mistakes
 from bert_core.evaluation.outcomes import (
     correctness,
     documents,
     gold_entities,
     outcomes,
+    prediction_records,
+    read_predictions,
+    refuse_unknown_file,
+    write_for_scorers,
+    write_predictions,
 )
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
+from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import has_answer
 
 ACCURACY = {
@@ -110,3 +125,195 @@ def test_a_task_of_somebody_elses_has_outcomes(evaluated):
     assert has_answer(Riddle("white", "egg"))
     assert not has_answer(Riddle("white", None))
     assert has_answer(object())
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_predictions_come_back_as_they_were(evaluated, kind, suffix, tmp_path):
+    made = evaluated(kind, 20)
+    path = tmp_path / "new" / f"predictions{suffix}"
+    write_predictions(prediction_records(*made.of), path)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    found = read_predictions(path, made.task, made.examples)
+    assert found == made.predictions
+    same = compare(made.task, made.predictions, found, made.examples, num_resamples=10)
+    assert same.metrics[made.task.criterion].difference.value == 0
+
+
+def test_a_record_has_what_people_look_for(evaluated, tmp_path):
+    made = evaluated("two labels", 3)
+    path = tmp_path / "predictions.jsonl"
+    write_predictions(prediction_records(*made.of), path)
+    first = json.loads(path.read_text().splitlines()[0])
+    assert first == {
+        "where": "file:0",
+        "texts": {"first": made.examples[0].first},
+        "gold": made.examples[0].answer,
+        "found": made.predictions[0]["label"],
+        "correct": made.examples[0].answer == made.predictions[0]["label"],
+        "confidence": made.predictions[0]["scores"][made.predictions[0]["label"]],
+        "columns": {"source": "s0", "size": "0"},
+        "prediction": made.predictions[0],
+    }
+
+
+def test_columns_of_several_types_go_into_parquet(evaluated, tmp_path):
+    import pyarrow.parquet as pq
+
+    made = evaluated("two labels", 2)
+    made.examples[0].columns["odd"] = 1
+    made.examples[1].columns["odd"] = {"a": [None, "é"]}
+    path = tmp_path / "predictions.parquet"
+    write_predictions(prediction_records(*made.of), path)
+    table = pq.read_table(path).to_pylist()
+    assert [json.loads(row["columns"])["odd"] for row in table] == [1, {"a": [None, "é"]}]
+    assert [row["found"] for row in table] == [each["label"] for each in made.predictions]
+
+
+def test_predictions_for_other_examples_are_refused(evaluated, tmp_path):
+    made = evaluated("two labels", 6)
+    path = tmp_path / "predictions.jsonl"
+    write_predictions(prediction_records(*made.of), path)
+    with pytest.raises(UserError, match="6 predictions for 5 examples"):
+        read_predictions(path, made.task, made.examples[:5])
+    with pytest.raises(UserError, match=r"another text: .*predictions.jsonl:1 \(file:5"):
+        read_predictions(path, made.task, made.examples[::-1])
+    path.write_text('{"text": "x"}\n')
+    with pytest.raises(UserError, match="not a file of predictions: .*:1"):
+        read_predictions(path, made.task, made.examples[:1])
+    with pytest.raises(UserError, match="use one of .jsonl, .parquet"):
+        write_predictions([], tmp_path / "predictions.csv")
+
+
+def test_squads_json_has_the_answer_to_each_id(tmp_path):
+    questions = [Question("a", "Who?", "c", (), where="x"), Question("é", "Why?", "c", None)]
+    predictions = [{"text": "New \u2028York"}, {"text": ""}]
+    path = tmp_path / "new" / "out.json"
+    write_for_scorers(predictions, questions, path)
+    assert json.loads(path.read_text()) == {"a": "New \u2028York", "é": ""}
+    assert [each.name for each in path.parent.iterdir()] == ["out.json"]
+    with pytest.raises(UserError, match="two questions of the id a: x"):
+        write_for_scorers(predictions, [questions[0]] * 2, path)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        ("iob2", "Jo B-PER B-PER\nin O O\nNew_York B-LOC O\n\nX I-LOC B-PER\n\n"),
+        ("iob1", "Jo I-PER B-PER\nin O O\nNew_York I-LOC O\n\nX I-LOC B-PER\n\n"),
+        (None, "Jo B-PER B-PER\nin O O\nNew_York B-LOC O\n\nX I-LOC B-PER\n\n"),
+    ],
+)
+def test_conlls_lines_have_right_and_found_tags_in_the_scheme_of_the_data(
+    tmp_path, scheme, expected
+):
+    sentences = [
+        TaggedSentence(["Jo", "in", "New York"], ["B-PER", "O", "B-LOC"], scheme=scheme),
+        TaggedSentence(["X"], ["I-LOC" if scheme is None else "B-LOC"], scheme=scheme),
+    ]
+    found = [{"tags": ["B-PER", "O", "O"]}, {"tags": ["B-PER"]}]
+    path = tmp_path / "out.conll"
+    write_for_scorers(found, sentences, path)
+    expected = expected.replace("X I-LOC", "X B-LOC") if scheme == "iob2" else expected
+    assert path.read_text() == expected
+    write_for_scorers(found, [sentences[0], replace(sentences[1], tags=None)], path)
+    assert path.read_text() == "Jo B-PER\nin O\nNew_York O\n\nX B-PER\n\n"
+
+
+def test_a_file_that_a_task_does_not_have_is_refused():
+    for name, task in (("a.json", Tagging()), ("a.conll", QuestionAnswering())):
+        with pytest.raises(UserError, match=f"{name} .use .jsonl"):
+            refuse_unknown_file(Path(name), task)
+    for name in ("a.jsonl", "a.parquet", "a.txt"):
+        refuse_unknown_file(Path(name), Tagging())
+    with pytest.raises(UserError, match="unknown kind of file: --output a.csv .*SQuAD"):
+        refuse_unknown_file(Path("a.csv"))
+
+
+def test_rows_are_right_answers_and_columns_those_found(evaluated):
+    made = evaluated("five labels", 200)
+    found = confusion_matrix(*made.of)
+    gold = [each.answer for each in made.examples]
+    guesses = [each["label"] for each in made.predictions]
+    assert found.names == tuple("abcde")
+    assert np.array_equal(found.counts, reference(gold, guesses, labels=list("abcde")))
+    assert found.counts[0].sum() == gold.count("a")
+
+
+def test_an_unknown_label_is_counted_too(with_labels):
+    found = confusion_matrix(*with_labels(["no", "other"], ["no", "yes"]).of)
+    assert found.names == ("no", "yes", "other")
+    assert found.counts.tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
+
+
+def test_the_most_frequent_mistakes_come_first():
+    pairs = [("a", "b")] * 3 + [("b", "a")] * 5 + [("a", "a")] * 9 + [("c", "a")]
+    matrix = count_pairs(pairs, "abc")
+    assert matrix.most_confused(2) == [("b", "a", 5), ("a", "b", 3)]
+    assert len(matrix.most_confused(10)) == 3
+
+
+def test_entities_are_compared_span_by_span(evaluated):
+    made = evaluated("tags", 1)
+    made.examples[:] = [
+        type(made.examples[0])(list("abcdef"), ["B-PER", "I-PER", "O", "B-LOC", "O", "B-LOC"])
+    ]
+    entities = [("PER", 0, 2), ("PER", 3, 4), ("LOC", 4, 5)]
+    made.predictions[:] = [
+        {
+            "tags": ["B-PER", "I-PER", "O", "B-PER", "B-LOC", "O"],
+            "entities": [
+                {"type": kind, "start": start, "end": end, "score": 0.5}
+                for kind, start, end in entities
+            ],
+        }
+    ]
+    found = confusion_matrix(*made.of)
+    assert found.names == ("LOC", "PER", NO_ENTITY)
+    assert found.counts.tolist() == [[0, 1, 1], [0, 1, 0], [1, 0, 0]]
+
+
+def test_other_tasks_have_no_matrix(evaluated):
+    assert all(
+        confusion_matrix(*evaluated(kind).of) is None for kind in ("sets", "numbers", "squad")
+    )
+
+
+def test_the_worst_mistakes_are_wrong_and_sure(with_labels):
+    made = with_labels(
+        ["yes", "yes", "no", "no"], ["yes", "no", "yes", "yes"], [0.99, 0.6, 0.97, 0.8]
+    )
+    worst = worst_mistakes(*made.of, num=2)
+    assert [each.texts["first"] for each in worst] == ["text 2", "text 3"]
+    assert (worst[0].gold, worst[0].found, worst[0].confidence) == ("no", "yes", 0.97)
+    assert worst[0].where == "file:2"
+
+
+def test_the_worst_of_numbers_are_furthest_off(evaluated):
+    made = evaluated("numbers")
+    worst = worst_mistakes(*made.of, num=5)
+    errors = [abs(each.gold - each.found) for each in worst]
+    assert errors == sorted(errors, reverse=True)
+    everything = zip(made.examples, made.predictions, strict=True)
+    assert errors[0] == max(abs(each.answer - found["value"]) for each, found in everything)
+
+
+def test_the_worst_of_sentences_have_the_surest_wrong_entities(evaluated):
+    made = evaluated("tags")
+    worst = worst_mistakes(*made.of)
+    assert all(each.correct is False for each in worst)
+
+    def surest(result):
+        gold = [(each["type"], each["start"], each["end"]) for each in result.gold]
+        wrong = [
+            each["score"]
+            for each in result.found
+            if (each["type"], each["start"], each["end"]) not in gold
+        ]
+        return max(wrong, default=0)
+
+    assert [surest(each) for each in worst] == sorted(map(surest, worst), reverse=True)
+    assert surest(worst[0]) > 0.8
+
+
+def test_every_kind_of_task_has_worst_mistakes(evaluated, kind):
+    assert len(worst_mistakes(*evaluated(kind).of, num=3)) == 3

@@ -1,6 +1,6 @@
 from html.parser import HTMLParser
 
-from bert_core.evaluation.paper_table import (
+from workflows.paper.paper_table import (
     PaperRow,
     PaperTable,
     html_paper_table,

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from made_up_predictions import MAKERS
 
-from bert_core.evaluation.published import beside_published, metric_title, published
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.glue import GLUE
+from workflows.paper.paper_table import beside_published, metric_title
+from workflows.paper.published import published
 
 
 def figures_of(task):

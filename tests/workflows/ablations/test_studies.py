@@ -1,7 +1,6 @@
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.evaluation.paper_ablations import TABLE_5, TABLE_6, TABLE_8
 from workflows.ablations.studies import (
     STUDIES,
     chosen_variants,
@@ -9,6 +8,7 @@ from workflows.ablations.studies import (
     shapes_around,
     variant_settings,
 )
+from workflows.paper.published import TABLE_5, TABLE_6, TABLE_8
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import field_names, parse_command_line
 

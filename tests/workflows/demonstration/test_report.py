@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from finetuning_runs import finetune_here, write_encoder, write_task
 
-from bert_core.evaluation.bootstrap import Interval
+from bert_core.evaluation.intervals import Interval
 from workflows.demonstration.report import (
     Compared,
     compared,

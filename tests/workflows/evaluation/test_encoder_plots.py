@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from bert_core.features.inspection import AttentionMaps
-from workflows.evaluation.encoder_plots import plot_attention, plot_map, project
+from workflows.paper.pictures import plot_attention, plot_map, project
 
 
 def test_pictures_are_written_and_the_same_again(tmp_path):

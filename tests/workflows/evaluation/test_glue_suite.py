@@ -7,14 +7,14 @@ import pytest
 import torch
 from finetuning_runs import write_encoder
 
-from bert_core.evaluation.glue_table import DASH
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.glue import GLUE
 from bert_core.tasks.task import add_task_head
 from workflows.evaluate import main
-from workflows.evaluation.glue_suite import find_models, read_dev_sets
+from workflows.paper.glue import find_models, read_dev_sets
+from workflows.paper.paper_table import DASH
 
 TEXT = "ba keli monu"
 LINES = {

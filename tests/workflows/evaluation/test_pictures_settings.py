@@ -1,4 +1,4 @@
-from workflows.evaluation.pictures_settings import PicturesSettings
+from workflows.paper.suite_settings import PicturesSettings
 from workflows.settings import parse_command_line
 
 

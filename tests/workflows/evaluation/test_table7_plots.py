@@ -1,4 +1,4 @@
-from workflows.evaluation.table7_plots import plot_f1_by_layer, plot_layer_weights
+from workflows.paper.table7 import plot_f1_by_layer, plot_layer_weights
 
 
 def test_pictures_are_written_and_the_same_again(tmp_path):

@@ -1,7 +1,7 @@
 import pytest
 
 from bert_core.errors import UserError
-from workflows.evaluation.table7_settings import Table7Settings
+from workflows.paper.suite_settings import Table7Settings
 from workflows.settings import parse_command_line
 
 

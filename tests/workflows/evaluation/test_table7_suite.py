@@ -7,11 +7,11 @@ import pytest
 from finetuning_runs import write_encoder, write_tagged
 
 from bert_core.errors import UserError
-from bert_core.evaluation.table7 import FINETUNING, TITLES
 from workflows import evaluate
-from workflows.evaluation.table7_settings import Table7Settings
-from workflows.evaluation.table7_suite import rows_to_measure, run_settings
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings
+from workflows.paper.published import FINETUNING, TABLE_7_TITLES
+from workflows.paper.suite_settings import Table7Settings
+from workflows.paper.table7 import rows_to_measure, run_settings
 
 
 def settings(tmp_path, **changed):
@@ -21,10 +21,11 @@ def settings(tmp_path, **changed):
 
 def test_the_rows_are_the_papers_and_every_layer_alone(tmp_path):
     names = rows_to_measure(settings(tmp_path), 6)
-    assert names[: len(TITLES)] == list(TITLES)
-    assert names[len(TITLES) :] == ["layer_1", "layer_2", "layer_3", "layer_4"]
+    assert names[: len(TABLE_7_TITLES)] == list(TABLE_7_TITLES)
+    assert names[len(TABLE_7_TITLES) :] == ["layer_1", "layer_2", "layer_3", "layer_4"]
     assert (
-        rows_to_measure(settings(tmp_path, by_layer=False, finetune=False), 4) == list(TITLES)[1:]
+        rows_to_measure(settings(tmp_path, by_layer=False, finetune=False), 4)
+        == list(TABLE_7_TITLES)[1:]
     )
     with pytest.raises(UserError, match="weighted_sum_last_four needs 4 layers: the model has 3"):
         rows_to_measure(settings(tmp_path), 3)
@@ -84,7 +85,7 @@ def test_every_row_is_trained_once_and_told(tmp_path, capsys, ray_cluster, monke
     printed = capsys.readouterr().out
     assert "Weighted sum all layers" in printed
     found = json.loads((report / "table7.json").read_text())
-    assert set(found["rows"]) == set(TITLES)
+    assert set(found["rows"]) == set(TABLE_7_TITLES)
     for name, row in found["rows"].items():
         assert len(row["dev"]) == 1, name
         assert min(row["dev"]) > 80, (name, row["dev"])

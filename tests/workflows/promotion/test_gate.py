@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from bert_core.errors import UserError
-from bert_core.evaluation.bootstrap import Interval
+from bert_core.evaluation.intervals import Interval
 from workflows.promotion.gate import (
     CRITERION,
     DROP_ON_DATA,

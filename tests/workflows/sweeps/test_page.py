@@ -4,7 +4,7 @@ import pytest
 from made_up_sweeps import OUTCOMES, paper_grid, single_seed, with_odd_names
 from read_pages import Page
 
-from bert_core.evaluation.paper_table import PaperRow, PaperTable
+from workflows.paper.paper_table import PaperRow, PaperTable
 from workflows.sweeps.findings import sweep_findings
 from workflows.sweeps.page import sweep_page
 from workflows.sweeps.report import best_yaml

@@ -17,8 +17,8 @@ from made_up_sweeps import (
     with_odd_names,
 )
 
-from bert_core.evaluation.paper_table import PaperRow, PaperTable
 from workflows.finetune import parse
+from workflows.paper.paper_table import PaperRow, PaperTable
 from workflows.sweeps.findings import sweep_findings
 from workflows.sweeps.report import (
     IMPORTANCE,

@@ -3,8 +3,8 @@ from pydantic import ValidationError
 
 from bert_core.errors import UserError
 from workflows.ablations.settings import AblateSettings
-from workflows.evaluation.table7_settings import Table7Settings
 from workflows.finetuning.settings import settings_class
+from workflows.paper.suite_settings import Table7Settings
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import parse_command_line
 from workflows.sweeps.settings import tune_settings_class

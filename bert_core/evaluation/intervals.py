@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_core.errors import UserError
-from bert_core.evaluation.measurement import measure
-from bert_core.evaluation.weighted_metrics import WeightedMetrics
+from bert_core.evaluation.metrics import WeightedMetrics, measure
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.task import Task
 from bert_core.text.rng import IntArray

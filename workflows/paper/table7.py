@@ -1,28 +1,22 @@
-"""The suite of Table 7: an encoder and tagged sentences go in; runs, table and pictures come out.
+"""The Table 7 suite: NER with a fine-tuned encoder and with its features, next to the paper.
 
-Every seed of every row is a run of `workflows/finetune.py`; those of a seed share their workers.
+Every seed of every row is a run of `workflows/finetune.py`; the runs of a seed share workers.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from safetensors.torch import load_file
 
 from bert_core.errors import UserError
-from bert_core.evaluation.table7 import (
-    FINETUNING,
-    TITLES,
-    SeedScores,
-    Table7,
-    json_table,
-    markdown_table,
-    text_table,
-)
+from bert_core.evaluation.table_text import aligned_table, markdown_line
 from bert_core.model.strategies import STRATEGIES, find_strategy, single_layer
 from bert_core.predictor import load_predictor
 from bert_core.strict_json import read_json_object
@@ -31,13 +25,6 @@ from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import has_answer
 from bert_core.training.settings import FinetuningOptimizerSettings
-from workflows.evaluation.table7_plots import (
-    F1_BY_LAYER,
-    LAYER_WEIGHTS,
-    plot_f1_by_layer,
-    plot_layer_weights,
-)
-from workflows.evaluation.table7_settings import Table7Settings
 from workflows.finetune import opened_job
 from workflows.finetuning.data import EncoderFolder, located, open_encoder
 from workflows.finetuning.job import FinetuningJob
@@ -49,7 +36,21 @@ from workflows.finetuning.settings import (
 )
 from workflows.finetuning.worker import BEST_WEIGHTS
 from workflows.model_location import model_name
+from workflows.paper.paper_table import DASH, score_text
+from workflows.paper.published import FINETUNING, TABLE_7_DEV, TABLE_7_TEST, TABLE_7_TITLES
+from workflows.paper.suite_settings import Table7Settings
 from workflows.report_run import log_report
+from workflows.reporting.figures import (
+    BLUE,
+    DASHED,
+    GREY,
+    INK,
+    RED,
+    new_figure,
+    save_picture,
+    set_title,
+    tidy,
+)
 from workflows.run_folder import write_atomically
 from workflows.storage import Storage, open_storage
 from workflows.tracking.tracker import default_tracking_uri
@@ -62,6 +63,51 @@ REPORT = "table7.md"
 RESULT = "table7.json"
 """In the folder of each run: what it came to, so that a finished run is not opened again."""
 _NOT_OF_THE_TABLE = {"suite", "report", "cluster", "storage", "tracking_uri", "profile"}
+
+
+@dataclass(frozen=True)
+class SeedScores:
+    """F1 in points, one figure for each seed."""
+
+    dev: Sequence[float]
+    test: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Table7:
+    """Scores by row, and what has to be known about them.
+
+    `encoder` and `recipe` are sentences; rows that were not measured have a dash.
+    """
+
+    encoder: str
+    recipe: str
+    rows: Mapping[str, SeedScores]
+
+    @property
+    def order(self) -> list[str]:
+        """Our strategies from the best to the worst, by their mean on dev."""
+        measured = [name for name in TABLE_7_TITLES if name != FINETUNING and name in self.rows]
+        return sorted(measured, key=lambda name: -mean(self.rows[name].dev))
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know to compare the columns."""
+        paper = sorted(TABLE_7_DEV, key=lambda name: -TABLE_7_DEV[name])
+        order = [name for name in paper if name in self.order]
+        return [
+            self.encoder,
+            self.recipe,
+            "The paper's column: BERT base, cased (12 layers, 768 wide), a BiLSTM 768 wide,"
+            " document context, averages of five seeds.",
+            "F1 of entities in points; ours are the mean over seeds and, after ±, their standard"
+            " deviation. Dev figures are those of the best epoch on dev.",
+            f"Order of the strategies here: {_order(self.order)}; in the paper: {_order(order)}.",
+        ]
+
+
+def _order(names: Sequence[str]) -> str:
+    return " > ".join(names) or "none"
 
 
 def measure_table7(settings: Table7Settings) -> bool:
@@ -105,7 +151,7 @@ def rows_to_measure(settings: Table7Settings, num_hidden_layers: int) -> list[st
 
     `embeddings`, `second_to_last` and `last` are single layers already.
     """
-    strategies = [find_strategy(name) for name in TITLES if name != FINETUNING]
+    strategies = [find_strategy(name) for name in TABLE_7_TITLES if name != FINETUNING]
     for strategy in strategies:
         strategy.layers_of(num_hidden_layers)
     if not isinstance(TASKS.get(settings.task), Tagging):
@@ -229,7 +275,7 @@ def table_of(
                 [each["test"] for each in results if "test" in each],
             )
             for name, results in found.items()
-            if name in TITLES and results
+            if name in TABLE_7_TITLES and results
         },
     )
 
@@ -260,7 +306,7 @@ def write_report(
     }
     folder.mkdir(parents=True, exist_ok=True)
     lines = {
-        TITLES[name]: sum(table.rows[name].dev) / len(table.rows[name].dev)
+        TABLE_7_TITLES[name]: sum(table.rows[name].dev) / len(table.rows[name].dev)
         for name in (FINETUNING, "concat_last_four")
         if name in table.rows
     }
@@ -272,3 +318,118 @@ def write_report(
     more = {"by_layer": by_layer, "layer_shares": weights}
     write_atomically(folder / RESULT, json_table(table, more))
     return table
+
+
+def table_lines(table: Table7) -> list[list[str]]:
+    """The cells, the head among them."""
+    lines = [["", "dev F1", "seeds", "paper's", "test F1", "paper's"]]
+    for name, title in TABLE_7_TITLES.items():
+        scores = table.rows.get(name, SeedScores(()))
+        lines.append(
+            [
+                title,
+                score_text(scores.dev),
+                str(len(scores.dev)) if scores.dev else DASH,
+                f"{TABLE_7_DEV[name]:.1f}",
+                score_text(scores.test),
+                f"{TABLE_7_TEST[name]:.1f}" if name in TABLE_7_TEST else "",
+            ]
+        )
+    return lines
+
+
+def text_table(table: Table7) -> str:
+    """The table and its notes for a terminal."""
+    return aligned_table(table_lines(table), table.notes)
+
+
+def markdown_table(table: Table7, pictures: Sequence[str] = ()) -> str:
+    """The table, its notes and pictures, by their file names, in Markdown."""
+    head, *rows = table_lines(table)
+    lines = [
+        "# Table 7\n",
+        markdown_line(head),
+        "|---|" + "--:|" * (len(head) - 1),
+        *map(markdown_line, rows),
+        "",
+    ]
+    lines += [f"- {note}" for note in table.notes]
+    lines += [f"\n![{name.removesuffix('.png')}]({name})" for name in pictures]
+    return "\n".join(lines) + "\n"
+
+
+def json_table(table: Table7, more: Mapping[str, Any]) -> str:
+    """All scores and notes as JSON, with what else is given, such as F1 by layer."""
+    rows = {
+        name: {
+            "dev": list(scores.dev),
+            "test": list(scores.test),
+            "dev_mean": mean(scores.dev) if scores.dev else None,
+            "dev_standard_error": _standard_error(scores.dev),
+            "paper_dev": TABLE_7_DEV[name],
+            "paper_test": TABLE_7_TEST.get(name),
+        }
+        for name, scores in table.rows.items()
+    }
+    content = {"unit": "F1, points", "rows": rows, "notes": table.notes, **more}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _standard_error(scores: Sequence[float]) -> float | None:
+    return stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None
+
+
+F1_BY_LAYER, LAYER_WEIGHTS = "f1_by_layer.png", "layer_weights.png"
+
+
+def plot_f1_by_layer(
+    by_layer: Mapping[int, Sequence[float]], lines: Mapping[str, float], path: Path, *, title: str
+) -> None:
+    """Draws F1 (points) of single layers, 0 being the embeddings; each seed a dot.
+
+    `lines` are figures to compare with, by what they are called.
+    """
+    figure = new_figure(8, 4.8)
+    axes = figure.add_subplot()
+    set_title(axes, title)
+    layers = sorted(by_layer)
+    for layer in layers:
+        scores = list(by_layer[layer])
+        axes.plot([layer] * len(scores), scores, "o", color=BLUE, alpha=0.35, markersize=4)
+    means = [mean(by_layer[layer]) for layer in layers]
+    axes.plot(layers, means, color=BLUE, linewidth=2, marker="o", markersize=6)
+    note = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
+    for layer, value in zip(layers, means, strict=True):
+        axes.annotate(f"{value:.1f}", (layer, value), color=BLUE, fontweight="bold", **note)
+    for color, (name, value) in zip((RED, GREY, INK), lines.items(), strict=False):
+        line = axes.axhline(value, color=color, linewidth=1.3, linestyle=DASHED)
+        line.set_label(f"{name}, {value:.1f}")
+    if lines:
+        axes.legend(frameon=False, labelcolor=INK, loc="best")
+    axes.set_xlabel("layer (0: embeddings)", color=INK)
+    axes.set_ylabel("dev F1 (points)", color=INK)
+    axes.set_xticks(layers)
+    axes.margins(y=0.12)
+    tidy(axes)
+    save_picture(figure, path)
+
+
+def plot_layer_weights(
+    weights: Mapping[str, Mapping[int, Sequence[float]]], path: Path, *, title: str
+) -> None:
+    """Draws the shares (they add up to 1) of layers in learned sums, by strategy; seeds as dots."""
+    figure = new_figure(8, 3.2 * max(len(weights), 1) + 0.6)
+    for number, (name, shares) in enumerate(weights.items(), start=1):
+        axes = figure.add_subplot(len(weights), 1, number)
+        set_title(axes, f"{title}: {name}" if number == 1 else name)
+        layers = sorted(shares)
+        axes.bar(layers, [mean(shares[layer]) for layer in layers], color=BLUE, width=0.6)
+        for layer in layers:
+            dots = list(shares[layer])
+            axes.plot([layer] * len(dots), dots, "o", color=INK, alpha=0.5, markersize=4)
+        axes.axhline(1 / max(len(layers), 1), color=GREY, linewidth=1.2, linestyle=DASHED)
+        axes.set_xticks(layers)
+        axes.set_ylabel("share", color=INK)
+        axes.set_xlabel("layer", color=INK)
+        tidy(axes)
+    save_picture(figure, path)

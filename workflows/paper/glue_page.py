@@ -2,16 +2,16 @@
 
 from html import escape
 
-from bert_core.evaluation.glue_table import (
+from workflows.paper.glue import (
     BEHIND,
-    COLUMNS,
-    DASH,
     GlueTable,
     Row,
     average,
     behind_cells,
     figure_text,
 )
+from workflows.paper.paper_table import DASH
+from workflows.paper.published import COLUMNS
 
 
 def html_page(table: GlueTable) -> str:

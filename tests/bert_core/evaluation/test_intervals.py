@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.evaluation.bootstrap import (
+from bert_core.evaluation.intervals import (
     Interval,
     bootstrap_intervals,
     interval,
@@ -11,7 +11,7 @@ from bert_core.evaluation.bootstrap import (
     resamples,
     without_each,
 )
-from bert_core.evaluation.weighted_metrics import means
+from bert_core.evaluation.metrics import means
 
 
 def interval_of_mean(values, *, groups=None, num_resamples=500, seed=0):

@@ -1,7 +1,7 @@
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.evaluation.strict_yaml import line_of, parse_yaml, read_strict_yaml
+from bert_core.strict_yaml import line_of, parse_yaml, read_strict_yaml
 
 
 def test_every_scalar_is_a_text_and_knows_its_line(tmp_path):

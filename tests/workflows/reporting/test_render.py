@@ -1,0 +1,104 @@
+import math
+import re
+
+import pytest
+from hostile_labels import HOSTILE_LABELS
+from read_pages import Page as ReadPage
+
+from workflows.reporting.figures import SHADES, Chart
+from workflows.reporting.render import (
+    Cell,
+    Code,
+    Facts,
+    Figures,
+    Page,
+    Row,
+    Section,
+    Table,
+    finite,
+    html,
+    markdown,
+    write_report,
+)
+
+HOSTILE = '<b>"a" & b | `c`'
+
+
+def page(text="plain"):
+    chart = Chart(text)
+    chart.line([1, 2], [1, 2], color=SHADES[2], label=text, key="1")
+    figure = chart.finish("curve", caption=text, alt=text)
+    rows = [
+        Row([Cell(text), Cell("9", 9.0, strong=True)], highlighted=True, key="1"),
+        Row([text, Cell("–")]),
+    ]
+    parts = [
+        text,
+        Table(text, ["name", text], rows, [text]),
+        Facts([(text, text)]),
+        Code(text, summary=text),
+        Figures([figure]),
+    ]
+    return Page(text, text, [(text, text)], [Section(text, parts)])
+
+
+def read(text):
+    reader = ReadPage()
+    reader.feed(text)
+    reader.close()
+    assert not reader.open
+    return reader
+
+
+@pytest.mark.parametrize("label", [HOSTILE, "$x$", "nul\0", "\u200b", "long " * 99])
+def test_any_text_is_shown_and_none_of_it_is_code(label):
+    written, plain = html(page(label)), html(page())
+    assert read(written).scripts == read(plain).scripts == 1
+    for tag in ("<b>", "<script", "<title", "<img"):
+        assert written.count(tag) == plain.count(tag)
+
+
+def test_any_name_stays_in_its_cell_of_markdown():
+    rows = [Row([label, label]) for label in HOSTILE_LABELS]
+    lines = markdown(Page("t", "v", (), [Section("s", [Table("c", ["a", "b"], rows)])]))
+    table = [each for each in lines.split("\n") if each.startswith("|")]
+    assert len(table) == 2 + len(HOSTILE_LABELS)
+    assert all(len(re.findall(r"(?<!\\)\|", each)) == 3 for each in table)
+
+
+def test_a_page_needs_no_other_file():
+    reader = read(html(page()))
+    assert all(address.startswith("#") for address in reader.addresses)
+
+
+def test_numbers_stand_at_the_right_and_say_what_they_sort_by():
+    text = html(page())
+    assert 'class="number" data-order="9"><strong>9</strong>' in text
+    assert 'class="number" data-order="">–<' in text
+    assert "|---|--:|" in markdown(page()) and "| **9** |" in markdown(page())
+    assert Cell("inf", math.inf).sort_key == ""
+
+
+def test_cells_of_markdown_stay_in_their_column():
+    table = markdown(Page("t", "v", (), [Section("s", [Table("c", ["a|b"], [Row(["x|y"])])])]))
+    assert "| a\\|b |\n|---|\n| x\\|y |" in table
+
+
+def test_code_cannot_end_its_fence():
+    assert "````\na\n```\nb\n````" in markdown(
+        Page("t", "v", (), [Section("s", [Code("a\n```\nb\n")])])
+    )
+
+
+def test_files_are_written_and_figures_that_are_gone_removed(tmp_path):
+    write_report(page(), tmp_path)
+    names = {each.name for each in tmp_path.iterdir()}
+    assert names == {"report.html", "report.md", "curve.svg"}
+    write_report(Page("title", "verdict"), tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {"report.html", "report.md"}
+
+
+def test_json_has_no_infinities():
+    assert finite({"a": [1.5, math.nan], 2: (math.inf,), "c": "text"}) == {
+        "a": [1.5, None], "2": [None], "c": "text"
+    }  # fmt: skip

@@ -1,0 +1,210 @@
+"""The report renderer: a `Page` goes in; a self-contained HTML file and Markdown come out.
+
+All text is escaped here. The page follows the reader's light or dark mode and needs no network.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_core.errors import one_line
+from bert_core.evaluation.table_text import markdown_text
+from workflows.reporting.figures import SVG, Figure, theme_css
+from workflows.run_folder import write_atomically
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PAGE, MARKDOWN = "report.html", "report.md"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table cell; `order` sorts it and aligns its column to the right."""
+
+    text: str
+    order: float | None = None
+    strong: bool = False
+
+    @property
+    def sort_key(self) -> str:
+        """The order for the page's script; "" sorts after every number."""
+        return f"{self.order:.9g}" if self.order is not None and math.isfinite(self.order) else ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A table row; the first cell is its header.
+
+    Everything with the same `key`, rows and marks of figures, is highlighted together.
+    """
+
+    cells: Sequence[str | Cell]
+    highlighted: bool = False
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with column headers; numeric columns align to the right."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """All cells, [rows][columns]."""
+        return [[_cell(each) for each in row.cells] for row in self.rows]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Whether each column holds numbers."""
+        columns = zip(*self.cells, strict=True) if self.rows else [()] * len(self.columns)
+        return [any(cell.order is not None for cell in column) for column in columns]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with values."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Preformatted text; with a `summary` it is folded."""
+
+    text: str
+    summary: str = ""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures side by side, as many in a row as fit."""
+
+    figures: Sequence[Figure]
+
+
+Part = str | Table | Facts | Code | Figures
+"""Content of a section; a string is a paragraph."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what follows it."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report: the title, one line that states the result, facts about the run, sections."""
+
+    title: str
+    verdict: str
+    facts: Sequence[tuple[str, str]] = ()
+    sections: Sequence[Section] = field(default_factory=tuple)
+
+    @property
+    def figures(self) -> list[Figure]:
+        """All figures of all sections."""
+        parts = [part for section in self.sections for part in section.parts]
+        return [one for part in parts if isinstance(part, Figures) for one in part.figures]
+
+
+def write_report(page: Page, folder: Path) -> None:
+    """Writes report.html, report.md and its figures (NAME.svg); figures that are gone are removed.
+
+    Each file is replaced atomically.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {f"{each.name}{SVG}" for each in page.figures}
+    for each in page.figures:
+        write_atomically(folder / f"{each.name}{SVG}", each.file())
+    write_atomically(folder / MARKDOWN, markdown(page))
+    write_atomically(folder / PAGE, html(page))
+    for path in folder.glob(f"*{SVG}"):
+        if path.name not in names:
+            path.unlink(missing_ok=True)
+
+
+def html(page: Page) -> str:
+    """The page as one HTML file with styles, script and figures inline."""
+    template = _environment().get_template("page.html.j2")
+    return template.render(page=page, theme=theme_css())
+
+
+def markdown(page: Page) -> str:
+    """The page as Markdown that refers to its figures as files next to it."""
+    lines = [f"# {markdown_text(page.title)}", f"**{markdown_text(page.verdict)}**"]
+    lines += [_markdown_part(Facts(page.facts))] if page.facts else []
+    for section in page.sections:
+        lines.append(f"## {markdown_text(section.title)}")
+        lines += [_markdown_part(part) for part in section.parts]
+    return "\n\n".join(lines) + "\n"
+
+
+def finite(content: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """The same content with null for numbers that JSON lacks."""
+    if isinstance(content, dict):
+        return {str(name): finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _markdown_part(part: Part) -> str:
+    if isinstance(part, str):
+        return markdown_text(part)
+    if isinstance(part, Code):
+        fence = "````" if "```" in part.text else "```"
+        return f"{fence}\n{part.text.rstrip()}\n{fence}"
+    if isinstance(part, Facts):
+        rows = [Row([name, value]) for name, value in part.rows]
+        return _markdown_table(["", ""], [[_cell(each) for each in row.cells] for row in rows])
+    if isinstance(part, Figures):
+        return "\n\n".join(
+            f"![{markdown_text(each.alt)}]({each.name}{SVG})\n\n{markdown_text(each.caption)}"
+            for each in part.figures
+        )
+    table = _markdown_table(part.columns, part.cells, part.numeric)
+    notes = "\n".join(f"- {markdown_text(note)}" for note in part.notes)
+    return "\n\n".join(filter(None, [table, notes]))
+
+
+def _markdown_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], numeric: Sequence[bool] = ()
+) -> str:
+    ruler = [("--:" if right else "---") for right in numeric or [False] * len(columns)]
+    lines = [f"| {' | '.join(map(markdown_text, columns))} |", f"|{'|'.join(ruler)}|"]
+    for row in rows:
+        cells = [(markdown_text(cell.text), cell.strong) for cell in row]
+        marked = [f"**{text}**" if strong and text else text for text, strong in cells]
+        lines.append(f"| {' | '.join(marked)} |")
+    return "\n".join(lines)
+
+
+def _cell(content: str | Cell) -> Cell:
+    return content if isinstance(content, Cell) else Cell(content)
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("workflows.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["printable"] = one_line
+    environment.tests["kind"] = lambda part, name: type(part).__name__ == name
+    return environment
