@@ -36,7 +36,7 @@ from workflows.reproduction.differences import NOT_RECORDED, Finding
 from workflows.reproduction.settings import ReproduceSettings
 from workflows.run_folder import open_run
 from workflows.settings import parse_command_line
-from workflows.sweeps.search import drawn_points, grid
+from workflows.sweeps.search_space import drawn_points, grid
 from workflows.sweeps.sweep import read_axes, refuse_contradictions
 from workflows.tune import parse as parse_sweep
 

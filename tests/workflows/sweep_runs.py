@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker
 
-from workflows.sweeps.planned_trial import PlannedTrial
+from workflows.sweeps.sweep import PlannedTrial
 from workflows.sweeps.settings import TuneSettings
 from workflows.tune import parse
 

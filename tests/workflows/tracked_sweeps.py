@@ -2,7 +2,7 @@
 
 from tracked_runs import described, write_steps
 
-from workflows.sweeps.tracker import SweepTracker
+from workflows.tracking.sweep import SweepTracker
 from workflows.tracking.journal import Journal
 from workflows.tracking.mlflow_run import open_client
 from workflows.tracking.report import verify_exactly_once

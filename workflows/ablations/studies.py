@@ -16,8 +16,8 @@ from bert_core.evaluation.paper_ablations import (
 )
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import validated
-from workflows.sweeps.axes import with_point
 from workflows.sweeps.outcome import Point
+from workflows.sweeps.search_space import with_point
 
 Shape = tuple[int, int, int]
 """Layers, width and attention heads: L, H and A in the paper."""
