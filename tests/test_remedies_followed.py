@@ -35,7 +35,7 @@ from workflows.reproduce import ReproduceSettings, refuse_other_inputs
 from workflows.reproduction.comparison import NOT_RECORDED, Finding
 from workflows.run_folder import open_run
 from workflows.settings import parse_command_line
-from workflows.sweeps.search import drawn_points, grid
+from workflows.sweeps.search_space import drawn_points, grid
 from workflows.sweeps.sweep import read_axes, refuse_contradictions
 from workflows.tune import parse as parse_sweep
 

@@ -2,10 +2,10 @@
 
 from tracked_runs import described, write_steps
 
-from workflows.sweeps.tracker import SweepTracker
 from workflows.tracking.journal import Journal
 from workflows.tracking.mlflow_run import open_client
 from workflows.tracking.report import verify_exactly_once
+from workflows.tracking.sweep import SweepTracker
 from workflows.tracking.tracker import JOURNAL_NAME
 
 

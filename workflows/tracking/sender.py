@@ -14,11 +14,16 @@ import time
 from pathlib import Path
 
 from bert_core.errors import UserError
-from workflows.sweeps.tracker import is_sweep, read_trials, summarize_sweep, sweep_status
 from workflows.tracking.journal import Journal
 from workflows.tracking.mlflow_run import MAX_PAUSE_SECONDS, RunSender, create_store
 from workflows.tracking.report import verify_exactly_once
-from workflows.tracking.sweep import SweepSender
+from workflows.tracking.sweep import (
+    SweepSender,
+    is_sweep,
+    read_trials,
+    summarize_sweep,
+    sweep_status,
+)
 from workflows.tracking.system_metrics import SystemSampler
 from workflows.tracking.tracker import LOCK_NAME, SYSTEM_JOURNAL_NAME, sender_environment
 

@@ -6,11 +6,10 @@ from tracked_runs import described, wait_until, write_steps
 
 from benchmarks.mlflow_server import MlflowServer, free_port
 from bert_core.errors import UserError
-from workflows.sweeps.tracker import TrackedTrial, write_trials
 from workflows.tracking.journal import Journal
 from workflows.tracking.mlflow_run import open_client
 from workflows.tracking.report import verify_exactly_once
-from workflows.tracking.sweep import PARENT_TAG, SweepSender
+from workflows.tracking.sweep import PARENT_TAG, SweepSender, TrackedTrial, write_trials
 from workflows.tracking.tracker import (
     JOURNAL_NAME,
     LOCK_NAME,

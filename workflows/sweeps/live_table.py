@@ -18,14 +18,14 @@ from rich.text import Text
 
 from workflows.progress import duration
 from workflows.sweeps.outcome import Point, TrialOutcome
-from workflows.sweeps.planned_trial import PlannedTrial
+from workflows.sweeps.planned import BEHIND, FAILED, RUNNING, TRAINED
+from workflows.sweeps.sweep import PlannedTrial
 
 MOST_ROWS = 12
 """Trials that the table shows: those that run, and the best of the others."""
 LOG_SECONDS = 60.0
 SETTLE_SECONDS = 30.0
 """How long trials run before the time that is left is told."""
-RUNNING, TRAINED, BEHIND, STOPPED, FAILED = "running", "trained", "behind", "stopped", "failed"
 
 
 @dataclass(frozen=True)

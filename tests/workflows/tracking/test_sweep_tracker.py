@@ -12,9 +12,9 @@ from tracked_runs import has_ended, newest_sent, wait_until
 from tracked_sweeps import Sweep
 
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy, free_port
-from workflows.sweeps.tracker import TrackedTrial, read_trials, sweep_status
 from workflows.tracking.journal import Journal
 from workflows.tracking.mlflow_run import open_client
+from workflows.tracking.sweep import TrackedTrial, read_trials, sweep_status
 from workflows.tracking.tracker import (
     ARTIFACTS_NAME,
     JOURNAL_NAME,
