@@ -20,7 +20,7 @@ import torch
 from bert_core.text.shard_index import TOKEN_COUNTS_NAME, ShardIndex, write_array, write_index
 from bert_core.text.shards import write_shard
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import PretrainingRun
 from workflows.remote_run import RemoteRun

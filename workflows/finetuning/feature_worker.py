@@ -17,7 +17,7 @@ from bert_core.features.tagger import FeatureTagger
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.finetuning.settings import FeatureSettings, read_settings
 from workflows.finetuning.worker import FinetuningRun, refuse_other_data
 from workflows.progress import duration

@@ -22,7 +22,7 @@ from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import add_task_head, task_loss
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.finetuning.data import TaskData, read_task_data
 from workflows.finetuning.settings import TaskRunSettings, read_settings
 from workflows.remote_run import RemoteRun

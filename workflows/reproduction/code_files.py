@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 """The folder that the packages lie in."""
 PACKAGES = ("bert_core", "workflows")
 WORKERS = (
-    *("workflows.training.turns", "workflows.cluster"),
+    *("workflows.training.turns", "workflows.clusters.workers"),
     *("workflows.pretraining.worker", "workflows.finetuning.worker"),
     "workflows.finetuning.feature_worker",
 )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bert_core.processor import processor_name
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.reproduction.code_files import CodeState, training_files
 from workflows.reproduction.recorded_run import RecordedRun
 from workflows.settings import differences

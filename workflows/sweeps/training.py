@@ -17,10 +17,9 @@ from ray.tune.search import Searcher
 
 from bert_core.errors import UserError
 from workflows.background_call import InThread, stop_on_signal
-from workflows.cluster import POLL_SECONDS
-from workflows.cluster_settings import ClusterSettings
-from workflows.ray_tasks import beside_the_driver, connect
-from workflows.reachable_storage import refuse_folder_out_of_reach
+from workflows.clusters.settings import ClusterSettings
+from workflows.clusters.tasks import beside_the_driver, connect, refuse_folder_out_of_reach
+from workflows.clusters.workers import POLL_SECONDS
 from workflows.sweeps.trial import EPOCH, SCORE, Board, run_trial
 from workflows.training.job import TrainingJob
 

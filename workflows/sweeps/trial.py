@@ -17,7 +17,7 @@ from ray import tune
 
 from bert_core.errors import UserError
 from bert_core.training.checkpoint_names import checkpoint_step
-from workflows.cluster import POLL_SECONDS, Worker
+from workflows.clusters.workers import POLL_SECONDS, Worker
 from workflows.run_folder import RunFolder, is_of_last_step
 from workflows.training.run import agreed_checkpoint
 from workflows.training.turns import place_of_run, train_alone

@@ -11,7 +11,7 @@ import torch
 
 from bert_core.model.linear import linear
 from bert_core.training.loop import StepResult
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.training import xla_device
 
 RECENT_STEPS = 50

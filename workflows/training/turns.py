@@ -14,7 +14,7 @@ import torch
 from bert_core.errors import UserError
 from bert_core.training.checkpoint_names import checkpoint_step
 from bert_core.training.ranks import number_of_rank_zero
-from workflows.cluster import Worker, current_worker
+from workflows.clusters.workers import Worker, current_worker
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, is_of_last_step, sole_writer
 from workflows.storage import working_copy

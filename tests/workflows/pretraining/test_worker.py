@@ -13,7 +13,7 @@ from bert_core.tasks.pretraining import compute_loss
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training.loop import StepResult
 from bert_core.training.readings import NonFiniteLossError
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import PretrainingRun
 from workflows.settings import parse_command_line

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bert_core.processor import processor_name
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.reproduction.code_files import ROOT, CodeState
 from workflows.reproduction.differences import (
     code_finding,

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_core.errors import UserError
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.sweeps.training import TrialPlace, _Order, join_cluster_for
 
 

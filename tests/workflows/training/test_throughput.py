@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bert_core.training.loop import StepResult
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.training.throughput import Throughput, memory_bytes, peak_flops
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from storage_addresses import folder_address
 
 from bert_core.errors import UserError
 from bert_core.training.checkpoint import newest_checkpoint
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.finetune import opened_job, parse
 from workflows.storage import open_storage
 from workflows.tracking.journal import read_records

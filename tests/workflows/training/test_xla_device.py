@@ -4,7 +4,7 @@ import psutil
 import pytest
 import torch
 
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.training import xla_device
 from workflows.training.throughput import Throughput, peak_flops
 

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from ray.util import placement_group_table
 
 from bert_core.errors import UserError
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the nodes."""
@@ -72,7 +72,7 @@ class NodeWatch:
         while not self._ended.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except (RayError, UserError):  # what leads the workers is gone, as the driver will find
+            except (RayError, UserError):  # the coordinator actor is gone: the driver reports it
                 continue
 
 

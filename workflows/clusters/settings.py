@@ -1,19 +1,85 @@
-"""What a user may set about the workers; it stands here so that reading it loads no Ray.
+"""The cluster settings of a run, and the shapes of TPU slices.
 
-But where a TPU is asked for: Ray's tables know the shapes of its slices.
+Importing this loads no Ray. Only a TPU's topology does: Ray's tables know the shapes of slices.
+A slice is a block of chips with a network of their own. It is allocated as a whole; each of its
+hosts is one Ray node and runs one worker.
 """
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Self
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-if TYPE_CHECKING:
-    from workflows.tpu_slices import TpuSlice
+from bert_core.errors import nearest
+
+GENERATIONS = {"v4": "v4", "v5e": "v5litepod", "v5p": "v5p", "v6e": "v6e", "v7x": "v7x"}
+"""TPU generations by their usual names, and as Ray and Google Cloud write them."""
+
+_NAMED_TOPOLOGIES = 9
 
 Count = int | tuple[int, int]
 """A number, or the least and the most."""
+
+
+@dataclass(frozen=True)
+class TpuSlice:
+    """One shape of slices; `topology` is in chips, such as 4x4."""
+
+    generation: str
+    topology: str
+    num_hosts: int
+    chips_per_host: int
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of all hosts."""
+        return self.num_hosts * self.chips_per_host
+
+    @property
+    def accelerator_type(self) -> str:
+        """What Ray calls the generation, such as TPU-V5LITEPOD."""
+        return f"TPU-{GENERATIONS[self.generation].upper()}"
+
+    @property
+    def pod_type(self) -> str:
+        """What Ray and Google Cloud call such slices, such as v5litepod-16."""
+        from ray._private.accelerators.tpu import infer_tpu_pod_type_from_topology
+
+        name = infer_tpu_pod_type_from_topology(self.topology, self.accelerator_type)
+        assert name is not None, self
+        return name
+
+    def __str__(self) -> str:
+        return f"{self.generation} {self.topology}"
+
+
+def tpu_slice(generation: str, topology: str) -> TpuSlice:
+    """The slice of a generation in GENERATIONS; raises `ValueError` for a shape it does not have.
+
+    Loads Ray, whose tables say what there is.
+    """
+    from ray._private.accelerators.tpu import VALID_TPU_TOPOLOGY
+    from ray.util.tpu import get_tpu_worker_resources
+
+    version = GENERATIONS[generation]
+    known = sorted(VALID_TPU_TOPOLOGY[version], key=lambda each: (num_chips(each), each))
+    if topology not in known:
+        more = ", …" if len(known) > _NAMED_TOPOLOGIES else ""
+        raise ValueError(
+            f"{generation} has no topology {topology}{nearest(topology, known)}; "
+            f"it has {', '.join(known[:_NAMED_TOPOLOGIES])}{more}"
+        )
+    # Ray would count otherwise where RAY_TPU_RESOURCE_PER_CHIP is set; a worker has whole hosts.
+    hosts, resources = get_tpu_worker_resources(topology, version, tpu_resource_per_chip=1)
+    return TpuSlice(generation, topology, hosts, int(resources["TPU"]))
+
+
+def num_chips(topology: str) -> int:
+    """Chips of a topology: 16 of 4x4."""
+    return prod(int(each) for each in topology.split("x"))
 
 
 class ClusterSettings(BaseModel):
@@ -55,7 +121,7 @@ class ClusterSettings(BaseModel):
         if not isinstance(values, dict) or "num_workers" in values or not values.get("tpu"):
             return values
         with suppress(KeyError, TypeError, ValueError):
-            hosts = _slice(values["tpu"], values["topology"]).num_hosts
+            hosts = tpu_slice(values["tpu"], values["topology"]).num_hosts
             slices = _one_or_two(values.get("num_slices", 1))
             values = values | {"num_workers": [hosts * max(1, int(each)) for each in slices]}
         return values
@@ -111,11 +177,11 @@ class ClusterSettings(BaseModel):
         return self
 
     @property
-    def tpu_slice(self) -> "TpuSlice":
+    def tpu_slice(self) -> TpuSlice:
         """The slice that `tpu` and `topology` name; raises `ValueError` where there is no such."""
         if self.tpu is None or self.topology is None:
             raise ValueError("no TPU")
-        return _slice(self.tpu, self.topology)
+        return tpu_slice(self.tpu, self.topology)
 
     @property
     def fewest_workers(self) -> int:
@@ -131,12 +197,6 @@ class ClusterSettings(BaseModel):
     def fewest_slices(self) -> int:
         """The number of TPU slices without which nothing starts."""
         return _one_or_two(self.num_slices)[0]
-
-
-def _slice(generation: str, topology: str) -> "TpuSlice":
-    from workflows.tpu_slices import tpu_slice
-
-    return tpu_slice(generation, topology)
 
 
 def _one_or_two(count: Any) -> list[int]:  # noqa: ANN401 - not yet read

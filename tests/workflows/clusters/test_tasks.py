@@ -1,3 +1,5 @@
+"""Joining a cluster, tasks on it, and folders that its nodes cannot reach."""
+
 import errno
 import functools
 import itertools
@@ -8,12 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+import ray
 
 from bert_core.errors import UserError
+from workflows.clusters import tasks
+from workflows.clusters.tasks import connect, refuse_folder_out_of_reach, run_tasks
 from workflows.output_folder import WorkKeptError
-from workflows.ray_tasks import connect, run_tasks
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 def square(number):
@@ -83,7 +87,7 @@ def test_the_driver_is_told_while_it_waits(ray_cluster):
 GROWING = """
 import functools, time, ray
 from ray.cluster_utils import Cluster
-from workflows.ray_tasks import connect, run_tasks
+from workflows.clusters.tasks import connect, run_tasks
 
 def here(number):
     return ray.get_runtime_context().get_node_id()
@@ -125,7 +129,8 @@ def test_a_cluster_without_cpus_is_waited_for_and_used_when_it_grows(subprocess_
 
 
 CONNECT = (
-    "import sys; from bert_core.errors import UserError; from workflows.ray_tasks import connect\n"
+    "import sys; from bert_core.errors import UserError; "
+    "from workflows.clusters.tasks import connect\n"
     "try:\n    connect()\nexcept UserError as error:\n    sys.exit(error.remedy)"
 )
 
@@ -149,3 +154,52 @@ def test_the_remedies_for_a_cluster_that_asks_for_a_token_work(ray_cluster, tmp_
     code, remedy = connected(RAY_AUTH_MODE="token")
     assert code == 1 and "RAY_AUTH_TOKEN" in remedy
     assert connected(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)[0] == 0
+
+
+OF_EACH_PROCESS = Path("/proc/self/cwd")
+"""A path that is another folder in each process: to the driver and to a node as on two machines."""
+
+
+@pytest.fixture
+def another_node(monkeypatch, ray_cluster, tmp_path):
+    """The cluster's one node counts as another than the driver's."""
+    own = tasks._own_node()
+    monkeypatch.setattr(tasks, "_own_node", lambda: "another")
+    monkeypatch.chdir(tmp_path)
+    return next(node for node in ray.nodes() if node["NodeID"] == own)
+
+
+@pytest.mark.ray
+def test_a_shared_folder_passes_and_is_left_as_it_was(another_node, tmp_path):
+    refuse_folder_out_of_reach(tmp_path, {"CPU": 1})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ray
+def test_a_folder_of_one_machine_is_refused_with_the_node_that_lacks_it(another_node, tmp_path):
+    address = another_node["NodeManagerAddress"]
+    with pytest.raises(UserError) as error:
+        refuse_folder_out_of_reach(OF_EACH_PROCESS, {"CPU": 1, "GPU": 0, "TPU": 0})
+    line = str(error.value)
+    assert line.startswith("1 of 1 other nodes cannot reach the folder: ")
+    assert f"{OF_EACH_PROCESS} at {address}" in line
+    assert "--storage" in line
+    assert "\n" not in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("needs", [{"CPU": 3}, {"CPU": 1, "GPU": 1}, {"TPU": 1}])
+def test_a_node_that_is_too_small_for_a_worker_need_not_see_it(another_node, needs):
+    refuse_folder_out_of_reach(OF_EACH_PROCESS, needs)
+
+
+@pytest.mark.ray
+def test_the_drivers_own_node_is_not_asked(ray_cluster):
+    refuse_folder_out_of_reach(OF_EACH_PROCESS, {"CPU": 1})
+
+
+@pytest.mark.ray
+def test_a_node_that_goes_meanwhile_is_not_waited_for(another_node, tmp_path):
+    gone = {"ab" * 28: "10.0.0.7"}
+    assert tasks._without(tmp_path / "marker", gone) == []

@@ -1,4 +1,4 @@
-"""When workers are to leave, of nodes that are made up; real ones are in test_multi_node.py."""
+"""When workers leave for other nodes, on made-up nodes; test_multi_node.py has real ones."""
 
 import threading
 from types import SimpleNamespace
@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import RayActorError
 
-from workflows import regrouping
-from workflows.cluster_settings import ClusterSettings
-from workflows.regrouping import NodeWatch, Regrouping, places, within_room
+from workflows.clusters import regrouping
+from workflows.clusters.regrouping import NodeWatch, Regrouping, places, within_room
+from workflows.clusters.settings import ClusterSettings
 
 ELASTIC = ClusterSettings(num_workers=(1, 3), cpus_per_worker=2)
 TPU = ClusterSettings(tpu="v4", topology="2x2x2", num_slices=(1, 2))

@@ -1,4 +1,4 @@
-"""The parts around Ray Train; whole trainers run in test_pretrain.py."""
+"""Workers of a run, without whole trainers: those run in test_pretrain.py."""
 
 import os
 import socket
@@ -13,29 +13,35 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2.jax import JaxTrainer
 
 from bert_core.errors import UserError
-from workflows import cluster
-from workflows.cluster_capacity import WorkerStatus
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters import workers as ray_workers
+from workflows.clusters.capacity import WorkerStatus
+from workflows.clusters.settings import ClusterSettings
 
 
 def test_cores_are_shared_out_among_the_fewest_workers():
     cores = os.cpu_count() or 1
-    assert cluster._share_of_cores(ClusterSettings()) == cores
-    assert cluster._share_of_cores(ClusterSettings(num_workers=(cores, 99))) == 1
-    assert cluster._share_of_cores(ClusterSettings(tpu="v4", topology="2x2x2")) == cores, "a host"
+    assert ray_workers._share_of_cores(ClusterSettings()) == cores
+    assert ray_workers._share_of_cores(ClusterSettings(num_workers=(cores, 99))) == 1
+    assert ray_workers._share_of_cores(ClusterSettings(tpu="v4", topology="2x2x2")) == cores, (
+        "a host"
+    )
 
 
 @pytest.mark.ray
 def test_a_leader_that_is_lost_is_said_in_one_line(ray_cluster):
-    channel = ray.remote(num_cpus=0)(cluster._Channel).remote()
-    workers = cluster.WorkersAtJobs(channel, cluster.InThread(lambda: None), ClusterSettings())
+    channel = ray.remote(num_cpus=0)(ray_workers._Channel).remote()
+    workers = ray_workers.WorkersAtJobs(
+        channel, ray_workers.InThread(lambda: None), ClusterSettings()
+    )
     assert len(list(workers.news(0))) == 1
     ray.kill(channel)
     with pytest.raises(RayActorError):  # it still answers until the order has reached it
         while True:
             ray.get(channel.status.remote())
     for ask in (lambda: list(workers.news(0)), lambda: workers.outcome(0)):
-        with pytest.raises(UserError, match=r"the cluster has lost .*the same command goes on"):
+        with pytest.raises(
+            UserError, match="lost the coordinator actor .*same command goes on"
+        ):
             ask()
 
 
@@ -43,7 +49,7 @@ class LocalChannel:
     """A channel in this process, called as Ray calls an actor; `ray.get` gives back values."""
 
     def __init__(self):
-        self.channel = cluster._Channel()
+        self.channel = ray_workers._Channel()
 
     def __getattr__(self, name):
         method = getattr(self.channel, name)
@@ -51,7 +57,7 @@ class LocalChannel:
 
 
 def test_a_mistake_in_a_worker_is_told_once_and_not_tried_again(monkeypatch):
-    monkeypatch.setattr(cluster.ray, "get", lambda value: value)
+    monkeypatch.setattr(ray_workers.ray, "get", lambda value: value)
     channel, calls = LocalChannel(), []
     threads = torch.get_num_threads()
 
@@ -69,8 +75,8 @@ def test_a_mistake_in_a_worker_is_told_once_and_not_tried_again(monkeypatch):
     }
     try:
         with pytest.raises(UserError, match="the disk is full"):
-            cluster._enter_worker(payload)
-        assert cluster._enter_worker(payload) is None, "the one in its place does not try"
+            ray_workers._enter_worker(payload)
+        assert ray_workers._enter_worker(payload) is None, "the one in its place does not try"
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
@@ -81,7 +87,7 @@ def test_a_mistake_in_a_worker_is_told_once_and_not_tried_again(monkeypatch):
 
 
 def test_workers_in_the_place_of_lost_ones_begin_without_news():
-    channel = cluster._Channel()
+    channel = ray_workers._Channel()
     channel.begin("first")
     channel.publish({"step": 7})
     assert channel.status() == WorkerStatus({0: {"step": 7}}, group="first")
@@ -92,14 +98,14 @@ def test_workers_in_the_place_of_lost_ones_begin_without_news():
 
 
 def test_a_job_is_followed_until_the_next_begins_and_the_last_until_the_workers_go(monkeypatch):
-    monkeypatch.setattr(cluster.ray, "get", lambda value: value)
-    monkeypatch.setattr(cluster, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(ray_workers.ray, "get", lambda value: value)
+    monkeypatch.setattr(ray_workers, "POLL_SECONDS", 0.01)
     channel, go = LocalChannel().channel, threading.Event()
-    fit = cluster.InThread(lambda: go.wait(30) and FINISHED)
+    fit = ray_workers.InThread(lambda: go.wait(30) and FINISHED)
     remote = LocalChannel()
     remote.channel = channel
-    workers = cluster.WorkersAtJobs(remote, fit, ClusterSettings())
-    rank_zero = cluster.Worker(0, 1, torch.device("cpu"), remote)
+    workers = ray_workers.WorkersAtJobs(remote, fit, ClusterSettings())
+    rank_zero = ray_workers.Worker(0, 1, torch.device("cpu"), remote)
 
     rank_zero.begin_job(0)
     first = workers.news(0)
@@ -138,7 +144,7 @@ FINISHED = SimpleNamespace(
 
 def test_other_ranks_say_nothing_of_jobs():
     channel = LocalChannel()
-    worker = cluster.Worker(1, 2, torch.device("cpu"), channel)
+    worker = ray_workers.Worker(1, 2, torch.device("cpu"), channel)
     worker.begin_job(3)
     worker.end_job({"step": 1, "stopped": False})
     assert channel.channel.status() == WorkerStatus()
@@ -163,31 +169,31 @@ def test_other_ranks_say_nothing_of_jobs():
     ],
 )
 def test_what_is_asked_of_ray_for_a_tpu_is_a_host_each(tmp_path, settings, trainer, scaling):
-    made = cluster._trainer({}, ClusterSettings(**settings), tmp_path)
+    made = ray_workers._trainer({}, ClusterSettings(**settings), tmp_path)
     assert type(made) is trainer
     assert {name: getattr(made.scaling_config, name) for name in scaling} == scaling
     assert made.run_config.failure_config.max_failures == 3
 
 
 def test_a_free_address_can_be_listened_at():
-    host, port = cluster.free_address().rsplit(":", 1)
+    host, port = ray_workers.free_address().rsplit(":", 1)
     with socket.create_server(("", int(port))):
         socket.create_connection((host.strip("[]"), int(port)), 5).close()
 
 
 def test_hosts_of_a_tpu_agree_over_a_group_of_their_own(monkeypatch):
     joined = []
-    monkeypatch.setattr(cluster, "broadcast_from_rank_zero", lambda said: said or "there:1")
-    monkeypatch.setattr(cluster, "free_address", lambda: "here:1")
+    monkeypatch.setattr(ray_workers, "broadcast_from_rank_zero", lambda said: said or "there:1")
+    monkeypatch.setattr(ray_workers, "free_address", lambda: "here:1")
     monkeypatch.setattr(
-        cluster.dist, "init_process_group", lambda kind, **how: joined.append((kind, how))
+        ray_workers.dist, "init_process_group", lambda kind, **how: joined.append((kind, how))
     )
-    monkeypatch.setattr(cluster.dist, "destroy_process_group", lambda: joined.append("left"))
+    monkeypatch.setattr(ray_workers.dist, "destroy_process_group", lambda: joined.append("left"))
     for rank, world_size, through_xla in ((0, 2, True), (1, 2, True), (0, 1, True), (0, 2, False)):
-        worker = cluster.Worker(
+        worker = ray_workers.Worker(
             rank, world_size, torch.device("cpu"), None, through_xla=through_xla
         )
-        with cluster._host_group(worker):
+        with ray_workers._host_group(worker):
             pass
     first, left, second, again = joined
     assert first == ("gloo", {"init_method": "tcp://here:1", "rank": 0, "world_size": 2})
@@ -199,7 +205,7 @@ STOPPED = {"step": 4, "stopped": True}
 
 
 def test_workers_that_leave_for_others_are_no_end_of_a_job():
-    channel = cluster._Channel()
+    channel = ray_workers._Channel()
     channel.begin("first")
     channel.leave("an earlier group")
     assert not channel.stop_requested(), "it has gone already"
@@ -220,7 +226,7 @@ def test_workers_that_leave_for_others_are_no_end_of_a_job():
 
 
 def test_a_request_to_stop_or_a_mistake_is_an_end_for_workers_that_leave_too():
-    channel = cluster._Channel()
+    channel = ray_workers._Channel()
     channel.begin("first")
     channel.leave("first")
     channel.request_stop()
@@ -228,7 +234,7 @@ def test_a_request_to_stop_or_a_mistake_is_an_end_for_workers_that_leave_too():
     channel.end()
     assert channel.status().outcomes == {0: STOPPED} and channel.status().ended
     assert not channel.begin_again()
-    channel = cluster._Channel()
+    channel = ray_workers._Channel()
     channel.begin("first")
     channel.leave("first")
     channel.fail(UserError("a", "b", "c"))
@@ -236,8 +242,8 @@ def test_a_request_to_stop_or_a_mistake_is_an_end_for_workers_that_leave_too():
 
 
 def test_groups_follow_each_other_until_the_last_job_is_done(monkeypatch, tmp_path):
-    monkeypatch.setattr(cluster.ray, "get", lambda value: value)
-    monkeypatch.setattr(cluster, "within_room", lambda settings: settings)
+    monkeypatch.setattr(ray_workers.ray, "get", lambda value: value)
+    monkeypatch.setattr(ray_workers, "within_room", lambda settings: settings)
     channel, settings = LocalChannel(), ClusterSettings()
     payload = {"channel": channel, "config": {"jobs": ["a", "b"]}}
     returned = []
@@ -247,25 +253,27 @@ def test_groups_follow_each_other_until_the_last_job_is_done(monkeypatch, tmp_pa
         channel.channel.leave("group")
         return SimpleNamespace(return_value=returned.pop(0))
 
-    monkeypatch.setattr(cluster, "_trainer", lambda *_: SimpleNamespace(fit=fit))
+    monkeypatch.setattr(ray_workers, "_trainer", lambda *_: SimpleNamespace(fit=fit))
     done = {"step": 9, "stopped": False}
     returned += [[STOPPED], [done], [done, STOPPED], [done, done], "one too many"]
-    assert cluster._fit_in_groups(payload, settings, tmp_path).return_value == [done, done]
+    assert ray_workers._fit_in_groups(payload, settings, tmp_path).return_value == [done, done]
     assert returned == ["one too many"], "left before, in and between the jobs, and none after"
     channel.channel.request_stop()
     returned[:] = [[STOPPED], "one too many"]
-    assert cluster._fit_in_groups(payload, settings, tmp_path).return_value == [STOPPED]
+    assert ray_workers._fit_in_groups(payload, settings, tmp_path).return_value == [STOPPED]
     channel.channel.fail(UserError("a", "b", "c"))
     returned[:] = [None, "one too many"]
-    assert cluster._fit_in_groups(payload, settings, tmp_path).return_value is None
+    assert ray_workers._fit_in_groups(payload, settings, tmp_path).return_value is None
 
 
 def test_the_driver_says_why_workers_leave_while_nothing_else_is_waited_for(monkeypatch):
-    monkeypatch.setattr(cluster.ray, "get", lambda value: value)
-    monkeypatch.setattr(cluster, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(ray_workers.ray, "get", lambda value: value)
+    monkeypatch.setattr(ray_workers, "POLL_SECONDS", 0.01)
     go = threading.Event()
-    fit = cluster.InThread(lambda: go.wait(30))
-    workers = cluster.WorkersAtJobs(LocalChannel(), fit, ClusterSettings(), lambda: "a node goes")
+    fit = ray_workers.InThread(lambda: go.wait(30))
+    workers = ray_workers.WorkersAtJobs(
+        LocalChannel(), fit, ClusterSettings(), lambda: "a node goes"
+    )
     news = workers.news(0)
     assert next(news) == {"waiting": "a node goes"}
     go.set()

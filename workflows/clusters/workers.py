@@ -27,10 +27,10 @@ from ray.train.v2.jax import JaxTrainer
 
 from bert_core.errors import UserError
 from workflows.background_call import InThread, stop_on_signal
-from workflows.cluster_capacity import Waiting, WorkerStatus
-from workflows.cluster_settings import ClusterSettings
-from workflows.ray_tasks import beside_the_driver
-from workflows.regrouping import NodeWatch, within_room
+from workflows.clusters.capacity import Waiting, WorkerStatus
+from workflows.clusters.regrouping import NodeWatch, within_room
+from workflows.clusters.settings import ClusterSettings
+from workflows.clusters.tasks import beside_the_driver
 
 POLL_SECONDS = 0.3
 """How often the driver looks for news and a worker for a request to stop."""
@@ -282,7 +282,7 @@ def _answer(method: Any) -> Any:  # noqa: ANN401
         return ray.get(method.remote())
     except (RayActorError, OutOfMemoryError) as error:
         raise UserError(
-            "the cluster has lost what leads the workers",
+            "lost the coordinator actor of the workers",
             "killed, out of memory, or its machine went away",
             "the same command goes on",
         ) from error
