@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.measurement import surroundings, write_results
 from bert_core.errors import UserError
-from workflows.ray_tasks import connect
+from workflows.clusters.tasks import connect
 from workflows.sweeps.outcome import TrialOutcome
 
 ROOT = Path(__file__).parent.parent

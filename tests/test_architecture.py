@@ -79,7 +79,7 @@ def test_a_wrong_import_is_found(module, source):
         ("bert_core.x", "import json, torch\nfrom bert_core.config import ModelConfig"),
         ("bert_core.x", "def f():\n    import sklearn.metrics"),
         ("bert_core.x", "if TYPE_CHECKING:\n    import pyarrow"),
-        ("workflows.cluster", "import ray.train"),
+        ("workflows.clusters.workers", "import ray.train"),
         ("workflows.prepare", "import ray\nfrom ray.util import queue"),
         ("workflows.tracking.mlflow_run", "if TYPE_CHECKING:\n    import mlflow"),
         ("workflows.tracking.report", "def f():\n    import mlflow"),

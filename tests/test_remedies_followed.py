@@ -19,9 +19,9 @@ from bert_core.training.loop import NonFiniteLossError
 from serving.keys import read_keys
 from serving.new_key import main as new_key
 from serving.settings import parse_arguments as parse_server
-from workflows import cluster_capacity
 from workflows.ablations.settings import parse as parse_ablation
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters import capacity
+from workflows.clusters.settings import ClusterSettings
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.evaluation.task_options import with_options
 from workflows.finetune import parse as parse_finetuning
@@ -439,15 +439,15 @@ def test_a_command_line_that_is_edited_as_told_is_accepted(parse, arguments, wit
     ],
 )
 def test_workers_that_ask_for_less_as_told_have_room(monkeypatch, settings, option):
-    monkeypatch.setattr(cluster_capacity, "connect", lambda: None)
-    monkeypatch.setattr(cluster_capacity.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(capacity, "connect", lambda: None)
+    monkeypatch.setattr(capacity.ray, "cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(UserError) as refused:
-        cluster_capacity.join_cluster_with_room(ClusterSettings.model_validate(settings))
+        capacity.join_cluster_with_room(ClusterSettings.model_validate(settings))
     name, value = option.split()
     assert name in refused.value.remedy
     changed = settings | {name.removeprefix("--cluster."): value}
-    cluster_capacity.join_cluster_with_room(ClusterSettings.model_validate(changed))
+    capacity.join_cluster_with_room(ClusterSettings.model_validate(changed))
 
 
 @pytest.mark.parametrize("share", [1e-9, 0.01, 0.5, 1 - 1e-9])

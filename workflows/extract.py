@@ -69,9 +69,9 @@ def extract(settings: ExtractSettings) -> Path:
         print("\n".join(describe(read_json_object(output / INDEX_NAME))))
         return output
     # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
+    from workflows.clusters.tasks import connect
     from workflows.inference.extraction import FEATURES, Extraction
     from workflows.inference.text_parts import do_parts, finished_parts
-    from workflows.ray_tasks import connect
 
     with work_folder(output, plan) as work:
         (work / FEATURES).mkdir(exist_ok=True)

@@ -61,9 +61,9 @@ def predict(settings: PredictSettings) -> Path:
         print(f"complete already: {output}")
         print("\n".join(describe(read_json_object(output / INDEX_NAME))))
         return output
+    from workflows.clusters.tasks import connect
     from workflows.inference.prediction import PREDICTIONS, Prediction
     from workflows.inference.text_parts import do_parts, finished_parts
-    from workflows.ray_tasks import connect
 
     with work_folder(output, plan) as work:
         (work / PREDICTIONS).mkdir(exist_ok=True)

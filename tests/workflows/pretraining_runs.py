@@ -25,7 +25,7 @@ from bert_core.text.shards import (
     write_shard,
 )
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import pretraining_parts

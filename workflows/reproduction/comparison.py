@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bert_core.machine import processor_name
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.reproduction.code_files import ROOT, CodeState, training_files
 from workflows.reproduction.recorded_run import RecordedRun, Values
 from workflows.settings import differences

@@ -25,7 +25,7 @@ from bert_core.training.checkpoint import (
 from bert_core.training.checkpoint_folder import checkpoint_name, checkpoint_step
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.ranks import number_of_rank_zero
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress, Speed
 from workflows.remote_run import RemoteRun, agree_on_checkpoint
 from workflows.run_folder import RunFolder, sole_writer

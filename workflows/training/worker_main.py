@@ -14,7 +14,7 @@ from typing import Any
 from bert_core.errors import UserError
 from bert_core.training.checkpoint_folder import checkpoint_step
 from bert_core.training.ranks import number_of_rank_zero
-from workflows.cluster import Worker, current_worker
+from workflows.clusters.workers import Worker, current_worker
 from workflows.messages import Outcome, RunProgress
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, is_of_last_step

@@ -7,7 +7,7 @@ from pretraining_runs import Channel
 
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import load_tokenizer
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.demo import DemoSettings
 from workflows.demonstration.tasks import LEARNED, finetune_settings, untrained_encoder
 from workflows.finetune import parse

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bert_core.machine import processor_name
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.reproduction.code_files import ROOT, CodeState
 from workflows.reproduction.comparison import (
     Comparison,

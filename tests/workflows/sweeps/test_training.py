@@ -8,7 +8,7 @@ import torch
 from bert_core.errors import UserError
 from bert_core.training.checkpoint import save_checkpoint
 from bert_core.training.loop import TrainingState
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.messages import RunProgress
 from workflows.run_folder import RunFolder
 from workflows.sweeps import training

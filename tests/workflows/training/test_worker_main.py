@@ -7,7 +7,7 @@ from pretraining_runs import Channel
 from storage_addresses import folder_address
 
 from bert_core.training.checkpoint import newest_checkpoint
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.finetune import opened_job, parse
 from workflows.messages import Outcome, RunProgress
 from workflows.storage import open_storage
