@@ -13,15 +13,15 @@ from fastapi import FastAPI
 from bert_core.errors import UserError
 from bert_core.memory import leave_what_exists_alone, share_one_heap
 from serving.app import create_app
-from serving.connections import Connection, Connections, open_files_for
 from serving.engine import Engine
 from serving.keys import read_keys
+from serving.middleware.connections import Connection, Connections, open_files_for
 from serving.models import ServedModel
-from serving.pointers import Address
+from serving.rollout.aliases import Address
+from serving.rollout.webhook import read_secret
 from serving.settings import ServerSettings, parse_arguments
 from serving.startup import RegistryAccess, RunningEngine, loader_for
-from serving.tracing import start_tracing
-from serving.webhook import read_secret
+from serving.telemetry.tracing import start_tracing
 
 
 def main() -> int:
@@ -59,11 +59,11 @@ def serve(settings: ServerSettings) -> None:
         settings.poll_seconds,
         cache_gib=settings.cache_gib,
     )
-    running = RunningEngine.start(models, loader, settings.limits, registry, settings.beside)
+    running = RunningEngine.start(models, loader, settings.limits, registry, settings.variants)
     engine = running.engine
     try:
         app = create_app(
-            *(engine, keys, settings.cors_origins, tracing, running.steering, secret),
+            *(engine, keys, settings.cors_origins, tracing, running.rollout, secret),
             allowed_hosts=settings.allowed_hosts,
         )
         app.openapi()  # made once, which takes a second, so that nobody's request waits for it

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -23,7 +23,6 @@ from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gat
 from bert_core.tasks.task import FloatArray, hidden_states
 from bert_core.text.rows.counter_hash import IntArray
 from bert_core.training.loop import autocast
-from serving.overdue import Overdue
 
 _LOG = logging.getLogger(__name__)
 
@@ -185,7 +184,7 @@ class Batcher:
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._is_closed = self._is_full = False
-        self.overdue = Overdue()
+        self.watchdog = Watchdog()
         self._tokens_per_second = 0.0
         self._threads = [
             threading.Thread(target=self._run, name=f"encoder-{number}", daemon=True)
@@ -329,7 +328,7 @@ class Batcher:
         rows = gather_items([(each.work.rows, items) for each, items in parts])
         batch = rows.batch(np.arange(rows.num_items), self._layout).to(self.device)
         layers = sorted({layer for each, _ in parts for layer in each.work.layers})
-        with self.overdue.at(batch.num_real_tokens), autocast(self.device, self.autocast_dtype):
+        with self.watchdog.at(batch.num_real_tokens), autocast(self.device, self.autocast_dtype):
             states = hidden_states(self.encoder, batch, layers)
             answers = list(self._answers(parts, dict(zip(layers, states, strict=True)), batch))
         seconds = time.monotonic() - begin
@@ -395,3 +394,33 @@ def _targets(parts: Sequence[_Part]) -> Tensor | None:
 
 def _on_host(states: Tensor) -> FloatArray:
     return states.float().cpu().numpy()
+
+
+_SLOWER = 10
+"""So many times longer than the last one, token for token, a micro-batch may take: the processor
+may be busy with others, and long rows cost more."""
+
+
+class Watchdog:
+    """When each micro-batch that a thread is at should have ended."""
+
+    def __init__(self) -> None:
+        self._due: dict[object, float] = {}
+        self._seconds_per_token = float("inf")  # of the first one nothing is known
+
+    @contextmanager
+    def at(self, num_tokens: int) -> Iterator[None]:
+        """Within `with` a micro-batch of so many tokens is computed."""
+        batch, begin = object(), time.monotonic()
+        self._due[batch] = begin + _SLOWER * num_tokens * self._seconds_per_token
+        try:
+            yield
+            self._seconds_per_token = (time.monotonic() - begin) / num_tokens
+        finally:
+            del self._due[batch]
+
+    @property
+    def seconds(self) -> float:
+        """For how long the one that is latest should have ended; 0 where none is late."""
+        first = min(list(self._due.values()), default=float("inf"))
+        return max(0.0, time.monotonic() - first)

@@ -1,19 +1,22 @@
 """Model folders -> models that answer many requests at once; equal encoders are computed once."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
+from bert_core.example import check_example, read_example
+from bert_core.example_question import Source, question_of
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
 from bert_core.features.tagger import FEATURE_TAGGER
@@ -28,10 +31,10 @@ from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import infer_task
-from bert_core.tasks.task import Task, head_answers, layers_read
+from bert_core.tasks.task import FloatArray, Task, head_answers, layers_read
 from serving.batching import Batcher, Head, Work
-from serving.leases import Leases
-from serving.pointers import Pointer
+from serving.request_context import InFlight
+from serving.rollout.aliases import Pointer
 
 _KNOWS_NO_TASK = (
     "BertLMHeadModel",
@@ -54,7 +57,7 @@ class ServedModel:
 
     `task` is None of an encoder that was not fine-tuned; `head` then is, too. `pointer` is None of
     a folder that does not come from MLflow's registry. `precision` is that of the encoder's
-    products. `leases` are those of the requests that are being answered by it, `opened_at` is in
+    products. `in_flight` are those of the requests that are being answered by it, `opened_at` is in
     Unix seconds.
     """
 
@@ -68,7 +71,7 @@ class ServedModel:
     head: Head | None
     pointer: Pointer | None = None
     precision: Precision | Products = "float32"
-    leases: Leases = field(default_factory=Leases)
+    in_flight: InFlight = field(default_factory=InFlight)
     opened_at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
@@ -262,3 +265,68 @@ def warm_up(model: ServedModel) -> None:
     tokens = cut_texts(model.tokenizer, ["a", "a " * longest], offsets=False)
     rows = unit_rows(tokens, model.tokenizer, unit="text", pooling="cls", max_length=longest).rows
     model.batcher.submit(Work(rows, (model.config.num_hidden_layers,))).result()
+
+
+_PROBE_SECONDS = 60.0
+"""A model that needs longer for a short text is none to serve."""
+
+
+def open_model(
+    loader: ModelLoader, name: str, source: Path | Pointer, beside: Collection[ServedModel]
+) -> ServedModel:
+    """Loads a model, has it compute once, and asks it; see `ModelLoader.load`.
+
+    Raises `UserError` for one that is damaged or does not answer as it should.
+    """
+    model = loader.load(name, source, beside)
+    try:
+        warm_up(model)
+        probe(model)
+    except BaseException:
+        if model.batcher not in {each.batcher for each in beside}:
+            model.batcher.close(finish=False)
+        raise
+    return model
+
+
+def probe(model: ServedModel) -> None:
+    """Asks a model its own example, or without one for the states of a text.
+
+    Raises `UserError` where it answers otherwise than when its folder was written, or with what are
+    no numbers.
+    """
+    example = read_example(model.folder)
+    longest = model.config.max_position_embeddings
+    if example is None:
+        tokens = cut_texts(model.tokenizer, ["Is this a text?"], offsets=False)
+        rows = unit_rows(
+            tokens, model.tokenizer, unit="text", pooling="cls", max_length=longest
+        ).rows
+        states = _computed(model, Work(rows, (model.config.num_hidden_layers,)))
+        wrong = None if np.isfinite(states).all() else "it computes what are no numbers"
+    else:
+        question = question_of(example, model.task, model.tokenizer, longest)
+        rows = question.rows(model.tokenizer)
+        outputs = _computed(model, _work_for(question.source, model, rows))
+        wrong = check_example(example, question.answer(outputs, rows), model.precision)
+    if wrong is not None:
+        raise UserError(
+            f"{model.name} does not answer as it should: {wrong}",
+            str(model.folder),
+            "train or export it again; the folder's example.json is what it said then",
+        )
+
+
+def _work_for(source: Source, model: ServedModel, rows: EncodedRows) -> Work:
+    match source:
+        case "task":
+            return model.work(rows)
+        case "masked_token":
+            return model.masked_token_work(rows)
+        case "states":
+            return model.feature_work(rows, FeatureChoice())
+
+
+def _computed(model: ServedModel, work: Work) -> FloatArray:
+    (found,) = model.batcher.submit(work).result(_PROBE_SECONDS)
+    return found

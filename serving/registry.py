@@ -19,8 +19,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.lineage import Lineage
-from serving.model_cache import CHECKSUMS, add_folder, damaged_file, find_folder, listed_files
-from serving.pointers import Address, UnreachableError, without_password, without_secrets
+from serving.rollout.aliases import Address, UnreachableError, without_password, without_secrets
+from serving.rollout.cache import CHECKSUMS, add_folder, damaged_file, find_folder, listed_files
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -18,8 +18,7 @@ from serving.client.results import (
     Tagged,
     Tokens,
 )
-from serving.schemas.choices import Aggregation, Masking, Pooling, Unit
-from serving.schemas.fields import OverflowOrError, TextPair
+from serving.schemas.fields import Aggregation, Masking, OverflowOrError, Pooling, TextPair, Unit
 from serving.schemas.tasks import QuestionInContext
 
 R = TypeVar("R", bound=Result)
