@@ -38,14 +38,14 @@ from serving.telemetry.tracing import OtlpEndpoint, TraceShare, start_tracing
 _LOG = logging.getLogger("ray.serve")
 
 INGRESS_VARIABLES = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-"""What makes Ray Serve's ingress HAProxy, a tenth of its Python proxy's work for a request.
+"""Makes HAProxy Ray Serve's ingress, at a tenth of its Python proxy's work a request.
 
-To be set on every node before Serve starts; infra/ray-serve.env has them.
+They have to be set on every node before Serve starts; infra/ray-serve.env has them.
 """
 
 
 class DeploymentArguments(BaseModel):
-    """What `build` is told: `key=value` after `serve run`, or `args` of the deployed file."""
+    """The arguments of `build`: `key=value` after `serve run`, or `args` of the deployed file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -208,7 +208,7 @@ class Server:
             webhook_secret,
             arguments.allowed_hosts,
         )
-        self._app.openapi()  # made once, which takes a second, so that nobody's request waits
+        self._app.openapi()  # takes a second, which no request should wait for
         leave_what_exists_alone()
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]

@@ -48,7 +48,7 @@ T = TypeVar("T")
 KindOfTask = TypeVar("KindOfTask", bound=Task)
 
 _QUICK_CHARACTERS = 8192
-"""Texts of so many are encoded at once, on the event loop: a thread costs more than it saves."""
+"""Up to so many, texts are encoded on the event loop: a thread costs more than it saves."""
 _QUICK_TOKENS = 2048
 _QUICK_NUMBERS = 65536
 """What a model answers is read, and written, off the event loop where it has more numbers."""

@@ -34,8 +34,8 @@ _REFUSALS = {
     415: "A Content-Encoding that is none of identity, gzip and deflate",
     422: "A field that is wrong, or a text that is too long",
     429: "More is waiting than the server takes, or the key's tokens are used up",
-    500: "A mistake of the server's own",
-    503: "The time for the request was over before its turn came",
+    500: "An error inside the server",
+    503: "The request timed out in the queue",
 }
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -59,7 +59,7 @@ def foreign_refusals(
 
 
 class RequestError(Exception):
-    """A request that cannot be answered, said as one problem."""
+    """A request that is refused with one problem."""
 
     def __init__(self, status: int, title: str, detail: str, *, field: str, remedy: str) -> None:
         super().__init__(f"{title}: {detail}")
@@ -69,9 +69,9 @@ class RequestError(Exception):
 
 
 def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
-    """The problem that an exception is to the client, and the headers that go with it.
+    """Returns the problem that an exception is to a client, and the headers of the answer.
 
-    Nothing of the inside of an exception that is not meant for clients.
+    It contains nothing of an exception that is not meant for clients.
     """
     headers: Mapping[str, str] = {}
     match error:
@@ -98,7 +98,7 @@ def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
             problem = Problem(
                 title="Out of time",
                 status=503,
-                detail="the time for this request was over before its turn came",
+                detail="the request timed out in the queue",
                 remedy="ask again, with less at once",
             )
         case UnreachableError():
@@ -127,9 +127,9 @@ def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
             headers = error.headers or {}
         case _:
             problem = Problem(
-                title="Internal error", status=500, detail="a mistake of the server's own"
+                title="Internal error", status=500, detail="an error inside the server"
             )
-    # What a client sent may be in it: a name that nobody has, a field that nobody knows.
+    # It may contain what a client sent, such as an unknown name of any length.
     return problem.model_copy(
         update={"detail": _cut(problem.detail), "field": problem.field and _cut(problem.field)}
     ), headers
@@ -140,7 +140,7 @@ def _cut(text: str) -> str:
 
 
 _LONGEST = 400
-"""Characters of a detail or of a field's name that are told."""
+"""Characters of a detail or of a field's name that are sent."""
 
 
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 415: {"Accept-Encoding": "gzip, deflate"}}
@@ -167,7 +167,7 @@ def _invalid(error: RequestValidationError) -> Problem:
             title="Not JSON",
             status=400,
             detail=f"{reason}, at character {place}",
-            remedy="mend the body, or send it as it came from a library",
+            remedy="correct the body, or send it as a JSON library wrote it",
         )
     if not field:
         return Problem(
@@ -186,7 +186,7 @@ def _invalid(error: RequestValidationError) -> Problem:
 
 
 def _path_of(mistake: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """Where a mistake is; an unknown field may have any name."""
+    """Where an error is; an unknown field may have any name."""
     *above, last = mistake["loc"]
     if mistake["type"] == "extra_forbidden":
         return (*_path(tuple(above)), last)
@@ -209,7 +209,7 @@ Shape = Callable[[Problem], tuple[int, dict[str, Any]]]
 
 
 def refusal(path: str, error: Exception) -> Response:
-    """The answer to a request that ended in an exception, as those who ask at this path know it."""
+    """The answer to a request that ended in an exception, in the shape of its path's family."""
     problem, headers = problem_of(error)
     shape = next((each for prefix, each in _SHAPES.items() if _is_under(path, prefix)), None)
     if shape is not None:
@@ -224,17 +224,17 @@ def refusal(path: str, error: Exception) -> Response:
 
 
 async def handle(request: Request, error: Exception) -> Response:
-    """For FastAPI: what an exception in a route becomes."""
+    """FastAPI's handler of the exceptions of routes."""
     return refusal(own_path(request.scope), error)
 
 
 async def respond(scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
-    """For middleware: refuses a request that no route has seen."""
+    """Refuses a request in middleware, before a route."""
     await refusal(own_path(scope), error)(scope, receive, send)
 
 
 def _in_words(problem: Problem) -> str:
-    """All that a problem says, in a line."""
+    """A problem in one line."""
     where = f"{problem.field}: " if problem.field else ""
     remedy = f" ({problem.remedy})" if problem.remedy else ""
     return f"{where}{problem.title}: {problem.detail}{remedy}"

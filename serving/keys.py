@@ -18,7 +18,7 @@ from serving.rollout.cache import locked
 
 
 class RateLimitError(Exception):
-    """A key has used up its tokens; it says after how many seconds to ask again."""
+    """A key has used up its tokens; `retry_after` is in seconds."""
 
     def __init__(self, retry_after: float) -> None:
         super().__init__(f"the key's tokens are used up: ask again in {retry_after:.1f} s")
@@ -26,15 +26,14 @@ class RateLimitError(Exception):
 
 
 class TokenBucket:
-    """So many tokens a minute, on any thread.
+    """A token bucket that refills evenly, up to the tokens of a minute; thread-safe.
 
-    They come back evenly, up to those of a minute. A request is let in while there are any, and may
-    leave a debt, so that one larger than the rest is not shut out for ever.
+    A request is accepted while tokens are left, and may leave a debt, so that one larger than the
+    rest is not refused forever.
 
-    Where several servers let in on one limit, each has a bucket of its own and now and then tells
-    what it took (`take_paid`) to one that stands for all (`settle`), whose level it goes on from
-    (`correct`): over a minute no more is let in than by one server, but for what they take between
-    two such times.
+    Where several servers share a limit, each has its own bucket and reports what it took
+    (`take_paid`) to a central one (`settle`), whose level it continues from (`correct`). Over a
+    minute they accept no more than one server, but for what they take between two reports.
     """
 
     def __init__(self, per_minute: int) -> None:
@@ -54,7 +53,7 @@ class TokenBucket:
             self._paid += num_tokens
 
     def settle(self, num_tokens: int) -> float:
-        """Takes off what was let in already; how many are left then, less than 0 for a debt."""
+        """Takes off tokens that were accepted already; returns what is left, below 0 a debt."""
         with self._lock:
             self._refill()
             self._left -= num_tokens
@@ -67,12 +66,12 @@ class TokenBucket:
             return paid
 
     def put_back(self, num_tokens: int) -> None:
-        """Has `take_paid` give these another time: they could not be told."""
+        """Returns tokens to `take_paid` that could not be reported."""
         with self._lock:
             self._paid += num_tokens
 
     def correct(self, left: float) -> None:
-        """Goes on from what is left in all, without what was paid here since `take_paid`."""
+        """Continues from the common level, less what was paid here since `take_paid`."""
         with self._lock:
             self._left, self._at = left - self._paid, time.monotonic()
 
@@ -140,7 +139,7 @@ class Keys:
         return {each.name: each.bucket for each in self._keys if each.bucket is not None}
 
     def find(self, given: str) -> Key | None:
-        """The key that a client shows, in the same time wherever it stands and if it is none."""
+        """The key that a client shows, in constant time for any position, and for no key."""
         shown = hash_of(given)
         found = None
         for each in self._keys:

@@ -1,4 +1,4 @@
-"""Model folders -> models that answer many requests at once; equal encoders are computed once."""
+"""Opens model folders for serving; models with equal encoders share one batcher."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,8 +57,7 @@ class ServedModel:
 
     `task` is None of an encoder that was not fine-tuned; `head` then is, too. `pointer` is None of
     a folder that does not come from MLflow's registry. `precision` is that of the encoder's
-    products. `in_flight` are those of the requests that are being answered by it, `opened_at` is in
-    Unix seconds.
+    products, `in_flight` counts the requests that it answers, `opened_at` is in Unix seconds.
     """
 
     name: str
@@ -75,7 +74,7 @@ class ServedModel:
     opened_at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
-        """Reads what the folder says: from a cache it may be removed once another one is served."""
+        """Reads the folder now: the cache may remove it once another version is served."""
         _ = self.sha256, self.lineage, self.created
         with suppress(UserError):  # raised again where it is asked for
             _ = self.sentence_pooling
@@ -121,9 +120,9 @@ class ServedModel:
 
     @property
     def reads_words_in_a_row(self) -> bool:
-        """Whether the head makes of a word what it does because of those beside it.
+        """Whether the head reads words in their context, as an LSTM does.
 
-        So it is with an LSTM, which was taught first sub-words alone and can be asked for no other.
+        It was trained on first sub-words alone and can answer for no others.
         """
         return FEATURE_TAGGER in self.model.heads
 
@@ -186,11 +185,11 @@ class ModelLoader:
     autocast_dtype: torch.dtype | None = None
 
     def load(
-        self, name: str, source: Path | Pointer, beside: Iterable[ServedModel] = ()
+        self, name: str, source: Path | Pointer, present: Iterable[ServedModel] = ()
     ) -> ServedModel:
         """Opens one folder; what comes from MLflow's registry is given as the pointer to it.
 
-        Where one of the models `beside` it has the same encoder, that one computes both. Raises
+        Where one of the models `present` has the same encoder, its batcher computes both. Raises
         `UserError` for a folder that is damaged, and for one in int8 elsewhere than on the CPU.
         """
         pointer = source if isinstance(source, Pointer) else None
@@ -200,7 +199,7 @@ class ModelLoader:
         known = task_of(config, model) or _foreign_task(folder, config, model)
         precision = read_precision(folder)
         model = for_inference(model, precision, self.device)
-        batcher = self._batcher(model.encoder, {each.batcher: None for each in beside})
+        batcher = self._batcher(model.encoder, {each.batcher: None for each in present})
         model.encoder = batcher.encoder
         in_bfloat16 = precision == "float32" and self.autocast_dtype is not None
         return ServedModel(
@@ -216,9 +215,9 @@ class ModelLoader:
             precision="bfloat16" if in_bfloat16 else precision,
         )
 
-    def _batcher(self, encoder: Encoder, present: Iterable[Batcher]) -> Batcher:
+    def _batcher(self, encoder: Encoder, batchers: Iterable[Batcher]) -> Batcher:
         """The batcher of an encoder that computes the same, or a new one."""
-        equal = next((each for each in present if are_equal(each.encoder, encoder)), None)
+        equal = next((each for each in batchers if are_equal(each.encoder, encoder)), None)
         return equal or Batcher(
             encoder,
             device=self.device,
@@ -236,7 +235,7 @@ def load_models(
     loader = loader or ModelLoader()
     served: dict[str, ServedModel] = {}
     for name, source in folders.items():
-        served[name] = loader.load(name, source, beside=served.values())
+        served[name] = loader.load(name, source, present=served.values())
     return served
 
 
@@ -268,22 +267,22 @@ def warm_up(model: ServedModel) -> None:
 
 
 _PROBE_SECONDS = 60.0
-"""A model that needs longer for a short text is none to serve."""
+"""A model that needs longer for a short text is refused."""
 
 
 def open_model(
-    loader: ModelLoader, name: str, source: Path | Pointer, beside: Collection[ServedModel]
+    loader: ModelLoader, name: str, source: Path | Pointer, present: Collection[ServedModel]
 ) -> ServedModel:
-    """Loads a model, has it compute once, and asks it; see `ModelLoader.load`.
+    """Loads a model, warms it up and checks its example; see `ModelLoader.load`.
 
     Raises `UserError` for one that is damaged or does not answer as it should.
     """
-    model = loader.load(name, source, beside)
+    model = loader.load(name, source, present)
     try:
         warm_up(model)
         probe(model)
     except BaseException:
-        if model.batcher not in {each.batcher for each in beside}:
+        if model.batcher not in {each.batcher for each in present}:
             model.batcher.close(finish=False)
         raise
     return model
@@ -292,8 +291,8 @@ def open_model(
 def probe(model: ServedModel) -> None:
     """Asks a model its own example, or without one for the states of a text.
 
-    Raises `UserError` where it answers otherwise than when its folder was written, or with what are
-    no numbers.
+    Raises `UserError` for another answer than when the folder was written, and for values that are
+    not finite.
     """
     example = read_example(model.folder)
     longest = model.config.max_position_embeddings
@@ -303,7 +302,7 @@ def probe(model: ServedModel) -> None:
             tokens, model.tokenizer, unit="text", pooling="cls", max_length=longest
         ).rows
         states = _computed(model, Work(rows, (model.config.num_hidden_layers,)))
-        wrong = None if np.isfinite(states).all() else "it computes what are no numbers"
+        wrong = None if np.isfinite(states).all() else "it computes values that are not finite"
     else:
         question = question_of(example, model.task, model.tokenizer, longest)
         rows = question.rows(model.tokenizer)

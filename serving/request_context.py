@@ -14,7 +14,7 @@ AnsweringRole = Literal["active", "canary"]
 
 
 class InFlight:
-    """Counts the requests that use a model, from any thread; whoever retires it waits for them."""
+    """Counts the requests that use a model, from any thread; retiring the model waits for them."""
 
     def __init__(self) -> None:
         self.count = self.total = 0

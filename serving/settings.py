@@ -1,4 +1,4 @@
-"""What `python -m serving` is told, from its command line."""
+"""The settings of `python -m serving`, from its command line."""
 
 import json
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ class ServerSettings(BaseSettings):
         ge=0,
         allow_inf_nan=False,
         description="GiB of fetched models above which those are removed, after a switch, that no"
-        " address stands for and nobody used for an hour; 0 keeps all",
+        " address stands for and that were unused for an hour; 0 keeps all",
     )
     poll_seconds: float = Field(
         default=2.0,

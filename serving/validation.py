@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a request asks about: one, or a list; `name_of` says where in it an item stands.
+    """The items of a request, one or a list; `name_of` gives the place of an item in it.
 
-    `if_too_long` is what its client can do about an item that is too long.
+    `if_too_long` is the remedy for an item that is too long.
     """
 
     items: Sequence[Any]
@@ -69,12 +69,12 @@ _AT_LEAST_A_TOKEN = re.compile(r"[!-/:-@\[-`{-~\u3400-\u9fff]|[^\s!-/:-@\[-`{-~\
 
 
 def num_bytes(texts: Sequence[str]) -> int:
-    """Of texts in UTF-8."""
+    """The bytes of texts in UTF-8."""
     return sum(len(each) if each.isascii() else len(each.encode()) for each in texts)
 
 
 def has_more_tokens(texts: Sequence[str], most: int) -> bool:
-    """Whether texts have more tokens than that, as far as can be seen without cutting them up.
+    """Whether texts certainly have more than `most` tokens, seen without tokenizing.
 
     It takes the time of `most` tokens, however long the texts are.
     """
@@ -118,7 +118,7 @@ _LONGEST_WORD = 100
 
 
 def is_cut_into_more(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> bool:
-    """Whether texts have more tokens than that, found by cutting them up to there and no further.
+    """Whether texts have more than `most` tokens, found by tokenizing no further.
 
     Rare words have a token for each letter, each of which takes as long as ten of other words.
     """
@@ -286,7 +286,7 @@ def check_ids(
 ) -> None:
     """Raises `RequestError` for ids that are no token's, and for more than `most`.
 
-    `name_of` says where an id stands, by the numbers of its list and of its place in it.
+    `name_of` gives the place of an id, by the numbers of its list and of the id in it.
     """
     if sum(map(len, lists)) > most:
         raise RequestError(

@@ -1,9 +1,9 @@
 """`python -m serving.watch --model models:/NAME@ALIAS`: fetches models from MLflow for servers.
 
 In: addresses of MLflow's registry. Out: model folders in a cache, and for each address a pointer
-file that says which of them it stands for now. A process of its own: MLflow never loads in a
-server's. Prints a line of JSON for each address: its pointer, and a warning where MLflow did not
-answer and the pointer is an earlier one; with `--follow`, one whenever that has changed. With
+file that says which of them it stands for now. It is a process of its own, so that a server never
+loads MLflow. Prints a line of JSON for each address: its pointer, and a warning where MLflow did
+not answer and the pointer is an earlier one; with `--follow`, one whenever that has changed. With
 `--while_stdin_is_open` a line of standard input is one more address, or empty, to ask at once.
 """
 
@@ -45,7 +45,7 @@ from serving.rollout.cache import evict
 CACHE_GIB = 20.0
 _GIB = 1 << 30
 _PATIENCE_SECONDS = 5.0
-"""After which the next address is asked about, and this one goes on beside it."""
+"""After which the next address is asked about, while this one continues."""
 
 _STILL_ASKED = "is as fetched before: MLflow, or the store of its artifacts, is still being asked"
 
@@ -56,7 +56,7 @@ Wanted = Literal["answer", "pointer", "nothing"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetches each model, once or for as long as it runs; 2 for a `UserError`, a line of JSON too.
 
-    What is wrong when it follows for a while already is in the status beside a pointer instead.
+    Later errors, while it follows, are in the status next to a pointer instead.
     """
     options = _parse(arguments)
     cache = (options.cache or default_cache()).expanduser().absolute()
@@ -186,7 +186,7 @@ class Watch:
         self._locks: dict[Address, threading.Lock] = {}
 
     def follow(self, commands: Commands, seconds: float | None) -> None:
-        """Does what is commanded, and looks every so many seconds, until the commands end."""
+        """Obeys the commands, and asks about all every `seconds`, until the commands end."""
         next_at = _after(seconds)
         while not commands.have_ended:
             is_time = commands.wait(
@@ -234,7 +234,7 @@ class Watch:
     def _follow_too(self, text: str) -> None:
         try:
             address = Address.of(text)
-            self._said.pop(address, None)  # whoever commands it is to be told, again too
+            self._said.pop(address, None)  # so that a repeated command is answered too
             self._ask(address, "answer")
         except UserError as error:
             _say(_problem(error) | {"model": text})
@@ -253,7 +253,7 @@ class Watch:
         with self._locks.setdefault(address, threading.Lock()):
             before = read_pointer(path)
             try:
-                # Whoever commands it by hand has it tried at once, what was damaged too.
+                # A command by hand is tried at once, even if the model was damaged before.
                 known_damage = self._known_damage if wanted == "nothing" else None
                 warning = bring_up_to_date(address, self._tracking_uri, self._cache, known_damage)
             except UserError as error:
@@ -313,7 +313,7 @@ def _apart(function: Callable[[], None], seconds: float | None) -> Future[None]:
     def run() -> None:
         try:
             future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - for whoever asks how it ended
+        except BaseException as error:  # noqa: BLE001 - the future has it
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -376,13 +376,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--follow",
         type=float,
         metavar="SECONDS",
-        help="go on, and ask again so many seconds after each time; by default it asks once",
+        help="continue, and ask again so many seconds after each time; by default it asks once",
     )
     parser.add_argument(
         "--while_stdin_is_open",
         action="store_true",
-        help="go on until standard input ends, as that of a server's child does with the server; a"
-        " line of it is one more model, an empty line asks at once",
+        help="continue until standard input ends, as that of a server's child does with the server;"
+        " a line of it is one more model, an empty line asks at once",
     )
     parser.add_argument(
         "--cache_gib",

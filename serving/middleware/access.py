@@ -23,11 +23,11 @@ from serving.rollout.webhook import WEBHOOK_PATH
 
 _OPEN = (
     *("/health", "/ready", "", "/", "/docs", "/openapi.json"),
-    WEBHOOK_PATH,  # whoever posts there shows a signature instead
+    WEBHOOK_PATH,  # a signature takes the place of a key
     *("/swagger/swagger-ui-bundle.js", "/swagger/swagger-ui.css", "/swagger/favicon-32x32.png"),
 )
 _OPEN_FILES = re.compile(r"/playground/\w+\.(js|css|svg)")
-"""What the playground's page is made of; /info, which says what it shows, is not open."""
+"""The files of the playground's page; /info, which it shows, is not open."""
 _FOR_ADMINS = ("/metrics",)
 ADMIN_PREFIX = "/admin/"
 
@@ -106,10 +106,10 @@ Origin = Annotated[str, AfterValidator(_is_origin)]
 
 
 def open_to_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Has browsers let pages of these origins ask, and read the answers with their headers.
+    """Lets browser pages of these origins ask, and read the answers with their headers.
 
-    Around what asks for keys: a browser's preflight has none. Whoever needs a key needs it here
-    too; cookies are never taken.
+    It is around the check of keys, because a browser's preflight has none. Cookies are never
+    taken.
     """
     app.add_middleware(
         CORSMiddleware,
@@ -145,7 +145,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine's own, for itself alone."""
+    """Whether a name or address is a loopback one."""
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
 
@@ -163,10 +163,10 @@ Host = Annotated[str, AfterValidator(_is_host)]
 
 
 class KnownHosts:
-    """ASGI middleware: 421 where a request is for a host that is not known here.
+    """ASGI middleware: 421 for a `Host` that is not known.
 
-    Known are the loopback names, the address that the connection has come to, by which probes ask,
-    and those that are allowed.
+    Known are the loopback names, the address that the connection has come to, which probes use,
+    and the allowed hosts.
     """
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:

@@ -17,9 +17,9 @@ from serving.request_context import own_path
 class BodyLimits:
     """ASGI middleware: a body that is too large gets 413, one that is too slow 408.
 
-    Nothing of a slow client's request holds up those of others: it has cost its bytes. A compressed
-    body is decoded, up to the same size. JSON with more values, fields or levels than a request can
-    need is refused before it is read: each value costs up to a hundred times its bytes.
+    A slow client costs its bytes and delays no one else. A compressed body is decoded, up to the
+    same size. JSON with more values, fields or levels than a request can need is refused before it
+    is read: each value costs up to a hundred times its bytes.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class BodyLimits:
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on when its body is there."""
+        """Passes a request on when its body has arrived."""
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
@@ -110,8 +110,8 @@ class BodyLimits:
     def _hold(self, scope: Scope, size: int) -> None:
         """Notes how long a body is; raises `OverloadedError` for a long one where many are held.
 
-        Without it those of all connections would be gigabytes. Short ones are always taken: who
-        sends many long ones, or never ends them, does not keep the others out.
+        Without this limit the bodies of all connections would take gigabytes. Short bodies are
+        always taken, so that long or endless ones do not shut them out.
         """
         if size <= _ALWAYS_TAKEN:
             return
@@ -134,14 +134,14 @@ class BodyLimits:
 
 
 _ALWAYS_TAKEN = 64 << 10
-"""Bytes of a body that is taken however many others are held."""
+"""Bytes of a body that is always taken, however many others are held."""
 _BODIES_AT_ONCE = 64
-"""Of the longest that are taken: so many may be held."""
+"""As many bodies of the maximum size may be held."""
 
 _ENCODING, _LENGTH = b"content-encoding", b"content-length"
 
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-"""What zlib is told of the format, by the names that HTTP has for it."""
+"""zlib's window bits of each format, by the names that HTTP has for it."""
 
 
 def _length(value: bytes, most: int) -> int:
@@ -220,7 +220,7 @@ _MAX_DEPTH = 32
 def _check_shape(body: bytes, limits: Limits) -> None:
     """Raises `RequestError` for JSON with more in it than any request needs; decodes nothing.
 
-    It takes milliseconds for megabytes. What is no JSON is found by whoever decodes it.
+    It takes milliseconds for megabytes. Invalid JSON is found where it is decoded.
     """
     if b"\0" in body:
         raise RequestError(
@@ -279,7 +279,7 @@ def _check_encoding(body: bytes) -> None:
 
 _NINES = bytes(57 if chr(each).isdecimal() else each for each in range(256))
 _ALL_NINES = b"9" * 400
-"""Of a number that takes the square of its digits to be read, and that nobody means."""
+"""Digits of a number that is refused: reading one takes the square of its digits."""
 
 
 def _depth(outside: bytes) -> int:

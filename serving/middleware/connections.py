@@ -1,7 +1,7 @@
 """Connections of clients under uvicorn: how many are open, and how long a silent one is kept.
 
-uvicorn closes a connection that is idle after an answer, and no other: one that sends nothing or
-half a request, or that does not read its answer, stays for ever.
+uvicorn closes only connections that are idle after an answer: one that sends nothing or half a
+request, or that does not read its answer, stays open forever.
 """
 
 import logging
@@ -123,7 +123,7 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is there; raises, as above, where too many others wait."""
+        """The head has arrived; raises, as above, where too many others wait."""
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 raise ValueError("no proxy")
@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The request is there: from now on its client waits, unless it was answered before."""
+        """The request has arrived: its client waits from now on, unless it is answered already."""
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
@@ -189,7 +189,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _end(self, status: int) -> None:
-        """Answers a request of which nobody knows what it asks."""
+        """Answers a request whose head did not arrive."""
         self.transport.write(
             STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
         )
@@ -244,10 +244,10 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def open_files_for(most: int) -> tuple[int, int]:
-    """Lets this process open as many files as so many connections need, as far as it may.
+    """Raises the limit of open files for `most` connections, as far as the process may.
 
-    Gives how many connections, and which backlog, that allows: with no file left a server accepts
-    nobody, and cannot open its own files either.
+    Returns how many connections, and which backlog, the limit allows: with no file left a server
+    accepts no one, and cannot open its own files either.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most + BACKLOG + _OTHER_FILES

@@ -39,7 +39,7 @@ def find_folder(cache: Path, model_id: str) -> Path | None:
 
 
 def _linked(known: Path) -> Path:
-    """Where a model's id leads: a link beside it, or itself where there is none (any more)."""
+    """The folder that a model's id is a link to, or the id's own path."""
     try:
         return known.with_name(known.readlink().name)
     except OSError:
@@ -53,24 +53,24 @@ def add_folder(
 
     `content` is the hash of its list of checksums, None where it is to lie under its id.
     `download` is given an empty folder and makes one in it; it may raise, and then nothing is left.
-    Whoever comes meanwhile waits. What a process that was killed has left is downloaded again.
+    Other callers wait. What a killed process has left is downloaded again.
     """
     folder = cache / (content or model_id)
     cache.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if not folder.is_dir():
-            beside = folder.with_name(f".{folder.name}{_PART}")
-            shutil.rmtree(beside, ignore_errors=True)
+            part = folder.with_name(f".{folder.name}{_PART}")
+            shutil.rmtree(part, ignore_errors=True)
             try:
                 with disk_full_named(folder, "free some, or give another --cache"):
-                    beside.mkdir()
-                    whole = download(beside)
+                    part.mkdir()
+                    whole = download(part)
                     for path in (*whole.rglob("*"), whole):
                         flush_to_disk(path)
                     whole.replace(folder)
                     flush_to_disk(cache)
             finally:
-                shutil.rmtree(beside, ignore_errors=True)
+                shutil.rmtree(part, ignore_errors=True)
         os.utime(folder)
         if content is not None:
             _link(cache / model_id, folder)
@@ -80,10 +80,10 @@ def add_folder(
 def _link(model_id: Path, folder: Path) -> None:
     if model_id.is_dir() and not model_id.is_symlink():
         return  # an older version of this module has fetched it meanwhile
-    beside = model_id.with_name(f".{model_id.name}.link")
-    beside.unlink(missing_ok=True)
-    beside.symlink_to(folder.name)
-    beside.replace(model_id)
+    link = model_id.with_name(f".{model_id.name}.link")
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder.name)
+    link.replace(model_id)
 
 
 def listed_files(checksums: str) -> dict[str, str]:
@@ -125,7 +125,7 @@ def locked(folder: Path, *, waits: bool = True, is_for_once: bool = False) -> It
                     if is_for_once:
                         path.unlink(missing_ok=True)
                 return
-        # Who had it has removed the folder, and the lock with it: others lock another file.
+        # The previous owner has removed the folder and this lock with it: others use a new file.
 
 
 def _lock_path(folder: Path) -> Path:
@@ -143,8 +143,8 @@ def evict(cache: Path, most_bytes: float, unused_seconds: float = UNUSED_SECONDS
     """Removes folders until all are no larger together, the longest unused first; names them.
 
     Stays what a pointer names, and what was fetched or found again within `unused_seconds`. A
-    server that answers with a removed version goes on: its weights are copied into memory when
-    they are loaded, and a file that is mapped stays on Linux until nobody maps it. Raises `OSError`
+    server that answers with a removed version continues: its weights are copied into memory when
+    they are loaded, and a file that is mapped stays on Linux until it is unmapped. Raises `OSError`
     for a cache that may not be written.
     """
     _remove_left_overs(cache)
@@ -166,7 +166,7 @@ def evict(cache: Path, most_bytes: float, unused_seconds: float = UNUSED_SECONDS
 
 
 def _remove(folder: Path, unused_since: float) -> bool:
-    """Removes a folder that nobody has used since then, nor names, nor holds."""
+    """Removes a folder that was not used since then, has no pointer and no lock."""
     away = folder.with_name(f".{folder.name}.{os.getpid()}{_REMOVED}")
     with locked(folder, waits=False) as is_mine:
         if not is_mine or _used_at(folder) > unused_since or folder.name in _named(folder.parent):
@@ -197,7 +197,7 @@ def _named(cache: Path) -> set[str]:
 
 
 def _used_at(folder: Path) -> float:
-    """When a folder was used last, in Unix seconds; one that is gone is in nobody's way."""
+    """When a folder was used last, in Unix seconds; infinity for one that is gone."""
     try:
         return folder.stat().st_mtime
     except FileNotFoundError:

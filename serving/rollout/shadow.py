@@ -1,4 +1,4 @@
-"""What was answered -> the same asked of a shadow, afterwards; counts of where the two agree."""
+"""Asks shadows the same after an answer, and counts where the two agree."""
 
 import logging
 import threading
@@ -15,12 +15,12 @@ from serving.telemetry.metrics import Metrics
 
 _LOG = logging.getLogger(__name__)
 _MOST_WAITING = 64
-"""Requests that wait to be compared; beyond, they are not: nobody waits for a shadow."""
+"""Requests that wait to be compared; more are not compared."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Items of which a shadow says the same or not, and requests that it was not asked."""
+    """Items on which a shadow agrees or not, and requests that it was not asked."""
 
     agree: int = 0
     differ: int = 0
@@ -45,7 +45,7 @@ class Shadows:
         found: Sequence[Mapping[str, Any]],
         seconds: float,
     ) -> None:
-        """Has a shadow asked the same within so many seconds; its lease is released then."""
+        """Asks a shadow the same within so many seconds; then it is no longer in flight."""
         if not self._queue_slots.acquire(blocking=False):
             self._count_missed(shadow)
             shadow.in_flight.end()
@@ -54,11 +54,11 @@ class Shadows:
         asked.add_done_callback(lambda _: self._end(shadow))
 
     def agreement(self, shadow: ServedModel) -> Agreement:
-        """How a version has done as a shadow, since it was opened."""
+        """The counts of a shadow since it was opened."""
         return self._agreements.get(shadow, Agreement())
 
     def close(self) -> None:
-        """Leaves what waits."""
+        """Drops what waits."""
         self._thread.shutdown(cancel_futures=True)
 
     def _end(self, shadow: ServedModel) -> None:
@@ -80,7 +80,7 @@ class Shadows:
         except (OverloadedError, DeadlineError):
             self._count_missed(shadow)
             return
-        except Exception as error:  # noqa: BLE001 - the answer was given, without it
+        except Exception as error:  # noqa: BLE001 - the answer was given already
             # Its message may be a part of a text.
             kind = type(error).__name__
             _LOG.warning("warning: the shadow of %s failed: %s", shadow.name, kind)
@@ -100,7 +100,7 @@ class Shadows:
     def _count(
         self, shadow: ServedModel, *, agree: int = 0, differ: int = 0, missed: int = 0
     ) -> None:
-        with self._counting:  # those that are missed are so on other threads
+        with self._counting:  # missed requests are counted on other threads
             now = self.agreement(shadow)
             self._agreements[shadow] = Agreement(
                 now.agree + agree, now.differ + differ, now.missed + missed
@@ -108,9 +108,9 @@ class Shadows:
 
 
 def decided(found: Mapping[str, Any]) -> object:
-    """What a prediction comes to, whatever its scores: label, labels, entities or passage.
+    """The decision of a prediction, whatever its scores: label, labels, entities or passage.
 
-    Of a number its first three digits.
+    Of a number the first three digits.
     """
     for read in _DECIDED:
         try:

@@ -28,10 +28,10 @@ _ADD_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """What MLflow is to be asked about, at once and then every `poll_seconds`; None for once.
+    """The addresses to ask MLflow about, now and then every `poll_seconds`; None for once.
 
-    Without a tracking URI or a cache those of `serving.watch` are taken. `cache_gib` is how large
-    the cache may become by models that are not needed; 0 for any size.
+    Without a tracking URI or a cache those of `serving.watch` are taken. `cache_gib` is the size
+    above which unused models are removed from the cache; 0 for never.
     """
 
     addresses: tuple[Address, ...]
@@ -42,7 +42,7 @@ class WatchSettings:
 
     @property
     def arguments(self) -> list[str]:
-        """The same on a command line of `serving.watch`."""
+        """The command line of `serving.watch`."""
         given = [f"--model={each}" for each in self.addresses]
         given += [f"--tracking_uri={self.tracking_uri}"] if self.tracking_uri is not None else []
         given += [f"--cache={self.cache}"] if self.cache is not None else []
@@ -79,7 +79,7 @@ class Watcher(Protocol):
 
 
 class WatchProcess:
-    """The process that asks MLflow for a server; all of it may be used by several threads."""
+    """The process that asks MLflow for a server; its methods are thread-safe."""
 
     def __init__(self, settings: WatchSettings) -> None:
         self._settings = settings
@@ -144,7 +144,7 @@ class WatchProcess:
         try:
             return answer.result(_ADD_SECONDS)
         except TimeoutError:
-            with self._lock:  # it is not ordered again if the process is started again
+            with self._lock:  # it is not ordered again if the process is restarted
                 self._awaited.pop(address, None)
             raise _too_late(address) from None
 
@@ -175,14 +175,14 @@ class WatchProcess:
     def _begin(
         self, addresses: Iterable[Address], *, is_again: bool = False
     ) -> subprocess.Popen[str]:
-        """Starts the process that follows addresses; to be called with the lock."""
-        # Whoever reads only one of two pipes may wait for ever: it may say what it likes of errors.
+        """Starts the process that follows addresses; needs the lock."""
+        # With a second pipe that is not read the process could block forever.
         arguments = [*_arguments(self._settings, addresses), *(["--again"] if is_again else [])]
         self._process = _popen(arguments, stderr=subprocess.DEVNULL)
         return self._process
 
     def _write(self, line: str) -> None:
-        """Gives the process an order, to be called with the lock; one that has ended gets none."""
+        """Writes a line to the process, if it runs; needs the lock."""
         process = self._process
         if process is None or process.stdin is None or process.stdin.closed:
             return
@@ -190,7 +190,7 @@ class WatchProcess:
             os.write(process.stdin.fileno(), f"{line}\n".encode())
 
     def _take(self, line: str) -> None:
-        """Takes note of a line that it has said; raises `UserError` where that is one."""
+        """Reads a line of the process; raises the `UserError` that it may be."""
         if not line.startswith("{"):
             return
         said = json.loads(line)
@@ -214,7 +214,7 @@ class WatchProcess:
             answer.set_result(path)
 
     def _answer_to(self, model: str | None) -> Future[Path] | None:
-        """What whoever has ordered a model waits for."""
+        """The future that the caller of `add` waits for."""
         with self._lock:
             return None if model is None else self._awaited.pop(Address.of(model), None)
 
@@ -245,7 +245,7 @@ class WatchProcess:
         self._thread.start()
 
     def _attend(self) -> None:
-        """Logs what it says, and starts it again when it has ended, until this is closed."""
+        """Logs the process's output and restarts the process, until this is closed."""
         process = self._process
         assert process is not None
         while True:
@@ -259,7 +259,7 @@ class WatchProcess:
             if self._is_closed.wait(_AGAIN_SECONDS):
                 return
             _LOG.warning(
-                "warning: serving.watch ended with %s and is started again", process.returncode
+                "warning: serving.watch ended with %s and is restarted", process.returncode
             )
             with self._lock:
                 if self._is_closed.is_set():
@@ -286,14 +286,14 @@ def _popen(arguments: list[str], stderr: int) -> subprocess.Popen[str]:
 
 
 def _closed(address: Address) -> UserError:
-    return UnreachableError("not asked about any more", str(address), "the server is ending")
+    return UnreachableError("no longer followed", str(address), "the server is stopping")
 
 
 def _too_late(address: Address) -> UserError:
     return UnreachableError(
         f"MLflow has not given it within {_ADD_SECONDS:.0f} s",
         str(address),
-        "ask again later: what is being fetched goes on",
+        "try again later: the download continues",
     )
 
 

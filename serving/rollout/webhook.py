@@ -26,7 +26,7 @@ _TIMESTAMP = "X-MLflow-Timestamp"
 _FRESH_SECONDS = 300.0
 _MOST_DIGITS = 18
 _MOST_KNOWN = 10_000
-"""Deliveries that are remembered: each was signed, so that nobody else can fill this."""
+"""Deliveries that are remembered; each was signed, so only MLflow can fill this."""
 
 
 def read_secret(path: Path) -> bytes:

@@ -46,7 +46,7 @@ async def refuse_unknown_parameters(request: Request) -> None:
                 "Unknown query parameter",
                 f"this address does not have it{nearest(name, KNOWN)}",
                 field=name[:64],
-                remedy="?model=NAME chooses a model, all else stands in the body",
+                remedy="?model=NAME chooses a model, everything else is in the body",
             )
 
 

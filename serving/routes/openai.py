@@ -75,7 +75,7 @@ class Models(BaseModel):
     data: list[Model]
 
 
-class Mistake(BaseModel):
+class OpenAIError(BaseModel):
     """What went wrong."""
 
     message: str
@@ -85,9 +85,9 @@ class Mistake(BaseModel):
 
 
 class OpenAIRefusal(BaseModel):
-    """The envelope of a mistake."""
+    """The envelope of an error."""
 
-    error: Mistake
+    error: OpenAIError
 
 
 class OpenAIRoutes:

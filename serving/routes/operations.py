@@ -1,4 +1,4 @@
-"""Routes for those who run the server: health, readiness, what is loaded, within which limits."""
+"""Routes for operators: health, readiness, metrics, the loaded models and the limits."""
 
 from importlib.metadata import version
 from typing import Literal, TypeVar
@@ -41,7 +41,7 @@ class RegisteredVersion(BaseModel):
 
 
 class RefusedVersion(BaseModel):
-    """A version that its address stands for and that was not let in: why, when (Unix seconds).
+    """The version of the address that was refused: why, when (Unix seconds).
 
     `version` is null where MLflow did not say which one it is.
     """
@@ -75,7 +75,7 @@ class ModelInfo(BaseModel):
     `sha256` is that of the folder's list of checksums, which no other contents have; None of a
     folder without one. `registered` is None of a model that was given as a folder, `lineage` where
     neither the folder nor the registry says anything: run, training data, code, metrics. Of a model
-    that follows its address at MLflow `refused` is the version that was not let in, if there is
+    that follows its address at MLflow `refused` is the version that was refused, if there is
     one, and `registry` what became of the last question. `routes` are those of our own that it
     answers at. `reads_pairs` is whether it classifies pairs, not single texts: `either` where its
     folder does not say it, None of one that does not classify. `canary` answers a share of its

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus: requests, micro-batches, tokens, padding, truncations."""
+"""A server's metrics for Prometheus: requests, micro-batches, tokens, padding, truncations."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -115,12 +115,12 @@ class Metrics:
         )
 
     def count_request(self, route: str, model: str, status: int, seconds: float) -> None:
-        """Takes in a request that was answered."""
+        """Counts a request that was answered."""
         self._requests.labels(route, model, str(status)).inc()
         self._seconds.labels(route, model).observe(seconds)
 
     def count_version(self, model: str, version: str, role: str) -> None:
-        """Takes in a request that a version was given; "" is none."""
+        """Counts a request that a version was given; "" is none."""
         if model:
             self._by_version.labels(model, version, role).inc()
             self._versions.add((model, version, role))
@@ -133,19 +133,16 @@ class Metrics:
                 self._by_version.remove(*each)
 
     def count_unread(self) -> None:
-        """Takes in a request that was turned away before it was read."""
+        """Counts a request that was refused before it was read."""
         self._unread.inc()
 
     def count_truncated(self, model: str, texts: int) -> None:
-        """Takes in texts of a request that lost tokens."""
+        """Counts texts of a request that lost tokens."""
         if texts:
             self._truncated.labels(model).inc(texts)
 
     def watch(self, batchers: Mapping[str, Batcher]) -> None:
-        """Takes in each micro-batch of these encoders from now on, and how much waits at them.
-
-        Those that were watched before and are not among them are let go of.
-        """
+        """Counts the micro-batches and queued tokens of these encoders, and of no others."""
         for encoder, batcher in batchers.items():
             batcher.watch = self._watcher(encoder, batcher.max_tokens)
             self._waiting.labels(encoder).set_function(_waiting_at(batcher))
@@ -154,27 +151,27 @@ class Metrics:
         self._watched = set(batchers)
 
     def note_version(self, model: str, version: int) -> None:
-        """Takes in which version of the registry answers from now on."""
+        """Records which version of the registry answers from now on."""
         self._version.labels(model).set(version)
 
     def count_switch(self, model: str, *, is_refused: bool = False) -> None:
-        """Takes in that a version has taken over, or was refused."""
+        """Counts a version that has taken over, or was refused."""
         self._switches.labels(model, "refused" if is_refused else "switched").inc()
 
     def count_compared(self, model: str, *, agree: bool) -> None:
-        """Takes in an item that the model's shadow was asked as well."""
+        """Counts an item that the model's shadow was asked too."""
         self._compared.labels(model, "agree" if agree else "differ").inc()
 
     def count_not_compared(self, model: str) -> None:
-        """Takes in a request that the model's shadow had no time for, or failed at."""
+        """Counts a request that the model's shadow had no time for, or failed at."""
         self._not_compared.labels(model).inc()
 
     def note_registry(
         self, model: str, *, is_reachable: bool, asked_at: float, newest_version: int | None = None
     ) -> None:
-        """Takes in whether MLflow answered when it was asked last, and when that was.
+        """Records whether MLflow answered last, and when it was asked.
 
-        `newest_version` is None where it was not said: what was said before stays.
+        With `newest_version` None the value before stays.
         """
         self._reachable.labels(model).set(is_reachable)
         self._asked_at.labels(model).set(asked_at)
@@ -182,7 +179,7 @@ class Metrics:
             self._newest.labels(model).set(newest_version)
 
     def forget(self, model: str) -> None:
-        """Takes in that nobody has this title any more: what is said of now is taken back."""
+        """Removes the gauges of a slot that is empty now."""
         for each in (self._version, self._reachable, self._asked_at, self._newest):
             each.remove(model)
 

@@ -199,7 +199,7 @@ class _Sending(SpanExporter):
         is_lost = result is not SpanExportResult.SUCCESS
         if is_lost and not self._is_lost:
             _LOG.warning(
-                "warning: %s takes no spans (%s): they are lost until it does, requests go on",
+                "warning: %s takes no spans (%s): they are lost until it does",
                 *(self._address, self._answer),
             )
         elif self._is_lost and not is_lost:

@@ -199,7 +199,7 @@ def test_a_model_that_computes_no_numbers_is_not_opened(small_models, tmp_path):
     save_model_folder(tmp_path / "broken", model, tokenizer, card="")
     loader = ModelLoader()
     well = open_model(loader, "well", small_models["encoder"], [])
-    with pytest.raises(UserError, match="no numbers"):
+    with pytest.raises(UserError, match="not finite"):
         open_model(loader, "broken", tmp_path / "broken", [well])
     again = open_model(loader, "again", small_models["sentiment"], [well])
     assert again.batcher is well.batcher and well.batcher.is_alive

@@ -83,7 +83,7 @@ def test_it_follows_whatever_ends_it_and_ends_with_its_owner(
     os.kill(child.pid, signal.SIGKILL)
     copied_registry.register(small_models["topics"], "people", "champion")
     wait_until(lambda: read_pointer(path).version == 2)
-    assert "ended with -9 and is started again" in caplog.text
+    assert "ended with -9 and is restarted" in caplog.text
     asked_at = read_status(path).asked_at
     copied_registry.database.rename(copied_registry.database.with_name("gone"))
     wait_until(lambda: read_status(path).fault is not None)
