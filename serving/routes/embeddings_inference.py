@@ -2,37 +2,127 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
-from serving.engine import Engine, check_pairs, cutting
-from serving.inputs import Inputs
-from serving.long_answers import answered
+from serving.engine import Engine
+from serving.errors import foreign_refusals
 from serving.models import ServedModel
-from serving.problems import foreign_refusals
-from serving.routes.query_parameters import refuse_unknown_parameters
-from serving.schemas.embeddings_inference import (
-    Compared,
-    EmbedAllRequest,
-    EmbedRequest,
-    Prediction,
-    PredictRequest,
-    Refusal,
-    SimilarityRequest,
-)
-from serving.schemas.fields import OverflowOrError
-from serving.sentence_vectors import (
-    Wanted,
-    read_headers,
-    sentence_vectors,
-    texts_of,
-    with_prompt,
-)
+from serving.routes.json_routes import answered, refuse_unknown_parameters
+from serving.schemas.fields import InputText, ListOf, OverflowOrError, example
+from serving.schemas.texts import TokenId
+from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, with_prompt
+from serving.validation import Inputs, check_pairs, cutting, texts_of
+
+Side = Literal["Left", "left", "Right", "right"]
+
+
+class _Request(BaseModel):
+    """What all of its requests have.
+
+    Here as in the shapes of Hugging Face and OpenAI, null stands for a field that is left out.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    truncate: bool | None = Field(
+        default=None, description="whether a text that is too long is cut; else it is refused"
+    )
+    truncation_direction: Side | None = Field(
+        default="Right", description="on which side it is cut"
+    )
+
+
+PromptName = Annotated[str, Field(max_length=200)] | None
+"""Which prompt of the model's folder stands before each text; by default the folder's own."""
+
+
+class EmbedRequest(_Request):
+    """Texts, or their tokens, whose vectors are wanted."""
+
+    model_config = example(inputs=["A cat sleeps.", "The bank raised its rates."])
+
+    inputs: InputText | ListOf[InputText] | ListOf[TokenId] | ListOf[ListOf[TokenId]]
+    prompt_name: PromptName = None
+    normalize: bool | None = True
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class EmbedAllRequest(_Request):
+    """Texts whose tokens' vectors are wanted."""
+
+    model_config = example(inputs="A cat sleeps.")
+
+    inputs: InputText | ListOf[InputText]
+    prompt_name: PromptName = None
+
+
+class PredictRequest(_Request):
+    """A text, a pair of texts as a list, or a list of lists of one text or two."""
+
+    model_config = example(
+        inputs=[["A joy from start to end."], ["A film that never finds its feet."]]
+    )
+
+    inputs: (
+        InputText
+        | Annotated[ListOf[InputText], Field(min_length=1, max_length=2)]
+        | ListOf[Annotated[ListOf[InputText], Field(min_length=1, max_length=2)]]
+    )
+    prompt_name: None = None
+    raw_scores: bool | None = Field(default=False, description="what the model says, as it is")
+
+
+class Prediction(BaseModel):
+    """A label and its score."""
+
+    label: str
+    score: float
+
+
+class Compared(BaseModel):
+    """A text, and those that it is compared with."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    source_sentence: InputText
+    sentences: ListOf[InputText]
+
+
+class _SimilarityParameters(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    truncate: bool | None = None
+    truncation_direction: Side | None = "Right"
+    prompt_name: PromptName = None
+
+
+class TEISimilarityRequest(BaseModel):
+    """Texts to be compared."""
+
+    model_config = ConfigDict(extra="forbid", strict=True) | example(
+        inputs={
+            "source_sentence": "A cat sleeps.",
+            "sentences": ["A kitten naps.", "The bank raised its rates."],
+        }
+    )
+
+    inputs: Compared
+    parameters: _SimilarityParameters | None = None
+
+
+class TEIRefusal(BaseModel):
+    """What went wrong."""
+
+    error: str
+    error_type: str
+
 
 OR_TRUNCATE = "shorten it, or set truncate, where the route has it"
 """What clients of these routes can do about a text that is too long."""
@@ -61,7 +151,9 @@ class EmbeddingsInferenceRoutes:
                 handler,
                 methods=["POST"],
                 response_model=answer,
-                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 415, 422, 424, 429, 503)),
+                responses=foreign_refusals(
+                    TEIRefusal, (400, 404, 408, 413, 415, 422, 424, 429, 503)
+                ),
             )
         return router
 
@@ -112,7 +204,7 @@ class EmbeddingsInferenceRoutes:
 
         return await answered(self._engine, build, headers)
 
-    async def similarity(self, request: SimilarityRequest, model: str | None = None) -> Response:
+    async def similarity(self, request: TEISimilarityRequest, model: str | None = None) -> Response:
         """The cosine between a text's vector and those of others."""
         encoder = self._engine.traffic.find_embedder(model)
         parameters = request.parameters

@@ -10,17 +10,16 @@ from tokenizers import Encoding
 from bert_core.features.inspection import attention_maps, gradient_times_input
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification, Text
-from serving.engine import Engine, check_pairs
-from serving.inputs import Inputs, has_more_tokens, num_bytes
+from serving.engine import Engine
+from serving.errors import TOO_LONG, RequestError
 from serving.limits import BYTES_OF_A_TOKEN
-from serving.long_answers import answered_apart
 from serving.models import ServedModel
-from serving.problems import TOO_LONG, RequestError
-from serving.routes.own import own_router
+from serving.routes.json_routes import answered_apart, own_router
 from serving.routes.texts import tokens_of
-from serving.schemas.explain import ExplainAnswer, ExplainRequest
 from serving.schemas.fields import TextPair
-from serving.tracing import span
+from serving.schemas.texts import ExplainAnswer, ExplainRequest
+from serving.telemetry.tracing import span
+from serving.validation import Inputs, check_pairs, has_more_tokens, num_bytes
 
 
 class ExplainRoutes:

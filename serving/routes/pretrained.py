@@ -6,14 +6,12 @@ from fastapi import APIRouter, Response
 
 from bert_core.masked_language_model import MASK, FillMask, PseudoPerplexity, target_ids
 from bert_core.tasks.classification import Classification
-from serving.engine import Engine, cutting
-from serving.inputs import Inputs
+from serving.engine import Engine
+from serving.errors import RequestError
 from serving.limits import Limits
-from serving.long_answers import answered
-from serving.problems import RequestError
-from serving.routes.own import own_router
+from serving.routes.json_routes import answered, own_router
 from serving.routes.tasks import text_of
-from serving.schemas.pretrained import (
+from serving.schemas.tasks import (
     Filled,
     FillMaskAnswer,
     FillMaskRequest,
@@ -24,6 +22,7 @@ from serving.schemas.pretrained import (
     PseudoPerplexityAnswer,
     PseudoPerplexityRequest,
 )
+from serving.validation import Inputs, cutting
 
 _IS_NEXT, _NOT_NEXT = "is_next", "not_next"  # in the order of the head's outputs
 

@@ -15,12 +15,10 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_tagging import Aggregation, TextTagging
-from serving.engine import Engine, Prediction, check_pairs, cutting
-from serving.inputs import Inputs
-from serving.long_answers import answered
+from serving.engine import Engine, Prediction
+from serving.errors import RequestError
 from serving.models import ServedModel
-from serving.problems import RequestError
-from serving.routes.own import own_router
+from serving.routes.json_routes import answered, own_router
 from serving.schemas.fields import TextPair
 from serving.schemas.tasks import (
     Answered,
@@ -39,6 +37,7 @@ from serving.schemas.tasks import (
     UnitVector,
 )
 from serving.text_features import TextFeatures
+from serving.validation import Inputs, check_pairs, cutting
 
 
 class TaskRoutes:

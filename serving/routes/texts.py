@@ -7,9 +7,7 @@ from tokenizers import Encoding
 from bert_core.features.extractor import FeatureChoice
 from bert_core.model.strategies import find_strategy
 from serving.engine import Engine
-from serving.inputs import Inputs
-from serving.long_answers import answered
-from serving.routes.own import own_router
+from serving.routes.json_routes import answered, own_router
 from serving.schemas.fields import Answer
 from serving.schemas.texts import (
     DecodeAnswer,
@@ -22,7 +20,7 @@ from serving.schemas.texts import (
     TokenizeRequest,
     Tokens,
 )
-from serving.sentence_vectors import check_ids
+from serving.validation import Inputs, check_ids
 
 
 class TextRoutes:

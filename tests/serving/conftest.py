@@ -116,17 +116,17 @@ def start_server():
 
 
 @pytest.fixture
-def steered(tmp_path):
+def start_rollout(tmp_path):
     """Starts servers that can be told who answers, over one cache, `models`; by their registry."""
     stops = []
 
-    def begin(models, beside=None, uri=None, *, poll_seconds=0.1, coordination=None, **more):
+    def begin(models, variants=None, uri=None, *, poll_seconds=0.1, coordination=None, **more):
         limits = Limits()
         loader = loader_for(torch.device("cpu"), limits, 1, "float32")
         access = RegistryAccess(uri, tmp_path / "models", poll_seconds)
-        engine = RunningEngine.start(models, loader, limits, access, beside, coordination)
+        engine = RunningEngine.start(models, loader, limits, access, variants, coordination)
         stops.append(engine.close)
-        running, stop = start(engine.engine, {}, steering=engine.steering, **more)
+        running, stop = start(engine.engine, {}, rollout=engine.rollout, **more)
         stops.append(stop)
         return running
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from asking import assert_alike
 from ray.serve.schema import ServeDeploySchema
 from ray_serving import REPOSITORY, serving_on_ray
+from running import assert_alike
 
 from bert_core.errors import UserError
 from serving.deployment import INGRESS_VARIABLES, DeploymentArguments, Server, build
 from serving.limits import Limits
-from serving.model_sources import SharedSource
+from serving.rollout.aliases import VariantSource
 
 
 def test_everybody_is_let_in_only_if_that_is_said(small_models):
@@ -32,11 +32,11 @@ def test_everybody_is_let_in_only_if_that_is_said(small_models):
 def test_several_models_are_divided_by_commas():
     assert DeploymentArguments(model="a=/b,/c").model == ("a=/b", "/c")
     assert DeploymentArguments(model=["a=/b", "/c"]).model == ("a=/b", "/c")
-    beside = DeploymentArguments(model="a=/b,/c", canary="a=/d,0.1,c=/e,1", shadow=["a=/f,.5"])
-    assert beside.canary == ("a=/d,0.1", "c=/e,1") and beside.shadow == ("a=/f,.5",)
-    assert beside.beside["canary"]["c"] == SharedSource(Path("/e"), 1.0)
+    given = DeploymentArguments(model="a=/b,/c", canary="a=/d,0.1,c=/e,1", shadow=["a=/f,.5"])
+    assert given.canary == ("a=/d,0.1", "c=/e,1") and given.shadow == ("a=/f,.5",)
+    assert given.variants["canary", "c"] == VariantSource(Path("/e"), 1.0)
     with pytest.raises(UserError, match="write NAME=MODEL,SHARE"):
-        _ = DeploymentArguments(model="a=/b", canary="a=/d").beside
+        _ = DeploymentArguments(model="a=/b", canary="a=/d").variants
     with pytest.raises(UserError, match="whole paths"):
         build(DeploymentArguments(model="a=/b", shadow="a=d,1", insecure=True))
 

@@ -1,6 +1,8 @@
 """Which model answers, while versions change."""
 
+import asyncio
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -9,8 +11,8 @@ import pytest
 from bert_core.errors import UserError
 from bert_core.tasks.classification import Classification
 from serving.models import ModelLoader, close_models, warm_up
-from serving.request_context import RequestContext, current_request
-from serving.traffic import Share, Traffic
+from serving.request_context import InFlight, RequestContext, current_request
+from serving.rollout.traffic import Traffic, Variant
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def test_a_version_stays_until_its_requests_have_ended(models, request_now):
     first, second, _ = models
     traffic = Traffic({"mood": first})
     found, _ = traffic.find("mood", Classification)
-    assert found is first and first.leases.number == 1
+    assert found is first and first.in_flight.count == 1
     assert (request_now.model, request_now.version) == ("mood", first.version)
     assert traffic.switch(second) is first
     ended = []
@@ -63,7 +65,7 @@ def test_a_switch_in_between_is_seen(models, request_now, monkeypatch):
 
     monkeypatch.setattr(request_now, "use", use)
     assert traffic.find("mood", Classification)[0] is second
-    assert (first.leases.number, second.leases.number) == (0, 1)
+    assert (first.in_flight.count, second.in_flight.count) == (0, 1)
 
 
 def test_a_shared_encoder_outlives_one_of_its_models(models):
@@ -81,11 +83,11 @@ def test_an_encoder_is_computed_until_no_retiring_model_needs_it(models, request
     served = {"topics": topics} | ({"mood": first} if role == "active" else {"mood": second})
     traffic = Traffic(served)
     if role == "canary":
-        traffic.set_beside("mood", "canary", Share(first, 1.0))
+        traffic.set_variant("mood", "canary", Variant(first, 1.0))
     assert traffic.find("mood", Classification)[0] is first, "which has a request now"
     if role == "canary":
-        traffic.set_beside("mood", "canary", Share(first, 0.5))  # the same model, not retired
-        assert traffic.set_beside("mood", "canary", None) is first
+        traffic.set_variant("mood", "canary", Variant(first, 0.5))  # the same model, not retired
+        assert traffic.set_variant("mood", "canary", None) is first
     else:
         traffic.switch(second)
     retiring = threading.Thread(target=traffic.retire, args=(first, 30))
@@ -102,13 +104,13 @@ def test_an_encoder_is_computed_until_no_retiring_model_needs_it(models, request
 def test_a_canary_has_its_share_and_another_task_is_none(models):
     first, second, topics = models
     traffic = Traffic({"mood": first})
-    traffic.set_beside("mood", "canary", Share(second, 0.1))
+    traffic.set_variant("mood", "canary", Variant(second, 0.1))
     found = Counter(traffic.find(None, Classification)[0] is second for _ in range(5000))
     assert 400 <= found[True] <= 600
     assert list(traffic.batchers.values()) == [["mood"], ["mood (canary)"]]
     with pytest.raises(UserError, match="another task or other labels than mood"):
-        traffic.set_beside("mood", "canary", Share(topics, 0.1))
-    traffic.set_beside("mood", "canary", None)
+        traffic.set_variant("mood", "canary", Variant(topics, 0.1))
+    traffic.set_variant("mood", "canary", None)
     assert all(traffic.find(None, Classification)[0] is first for _ in range(100))
 
 
@@ -116,9 +118,9 @@ def test_an_encoder_may_have_a_canary_but_no_shadow(small_models):
     loader = ModelLoader()
     first, second = (loader.load("encoder", small_models["encoder"]) for _ in range(2))
     traffic = Traffic({"encoder": first})
-    traffic.set_beside("encoder", "canary", Share(second, 0.5))
+    traffic.set_variant("encoder", "canary", Variant(second, 0.5))
     with pytest.raises(UserError, match="an encoder's answers are not compared: .*canary's share"):
-        traffic.set_beside("encoder", "shadow", Share(second, 0.5))
+        traffic.set_variant("encoder", "shadow", Variant(second, 0.5))
     close_models([first, second])
 
 
@@ -126,7 +128,37 @@ def test_a_shadow_is_drawn_for_its_share(models):
     first, second, _ = models
     traffic = Traffic({"mood": first})
     assert traffic.shadow_of(first) is None
-    traffic.set_beside("mood", "shadow", Share(second, 0.5))
+    traffic.set_variant("mood", "shadow", Variant(second, 0.5))
     drawn = Counter(traffic.shadow_of(first) is second for _ in range(1000))
     assert 400 <= drawn[True] <= 600
     assert traffic.find(None, Classification)[0] is first
+
+
+def test_whoever_waits_does_so_until_the_last_has_ended():
+    in_flight = InFlight()
+    assert in_flight.wait(0)
+    in_flight.begin()
+    in_flight.begin()
+    assert not in_flight.wait(0.01) and in_flight.count == 2
+    ended = []
+    waiting = threading.Thread(target=lambda: ended.append(in_flight.wait(30)))
+    waiting.start()
+    in_flight.end()
+    time.sleep(0.05)
+    assert not ended
+    in_flight.end()
+    waiting.join()
+    assert ended == [True] and in_flight.count == 0
+
+
+def test_requests_do_not_see_one_another():
+    async def work(name):
+        current_request.set(RequestContext(name))
+        await asyncio.sleep(0.01)
+        return current_request.get().request_id
+
+    async def both():
+        return await asyncio.gather(work("a"), work("b"))
+
+    assert asyncio.run(both()) == ["a", "b"]
+    assert current_request.get() is None
