@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from benchmarks.measurement import write_results
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy
-from workflows.tracking.journal import Journal
-from workflows.tracking.report import verify_exactly_once
-from workflows.tracking.tracker import JOURNAL_NAME, STATE_NAME, TrackedRun, Tracker, read_json
+from workflows.runs.journal import Journal
+from workflows.runs.sender import verify_exactly_once
+from workflows.runs.tracker import JOURNAL_NAME, STATE_NAME, TrackedRun, Tracker, read_json
 
 MODES = {"well": "pass", "down": "refuse", "slow (10 s per call)": "delay 10", "full": "full"}
 START_SECONDS = 600.0  # the sender's start waits for idle moments of a busy machine

@@ -13,8 +13,8 @@ from bert_core.errors import UserError
 from workflows.ablations.ablation import Ablation, opened_ablation
 from workflows.ablations.settings import AblateSettings, parse
 from workflows.command import run_command
-from workflows.storage import open_storage
-from workflows.tracking.tracker import ARTIFACTS_NAME
+from workflows.runs.storage import open_storage
+from workflows.runs.tracker import ARTIFACTS_NAME
 
 if TYPE_CHECKING:
     from workflows.sweeps.run import Driver

@@ -20,15 +20,15 @@ from workflows.demonstration.serving import Serve, serve_demo
 from workflows.model_location import locate_model
 from workflows.pretrain import pretrain
 from workflows.pretraining.settings import PretrainSettings
-from workflows.run_folder import RunFolder
+from workflows.runs.folder import RunFolder
+from workflows.runs.storage import Storage, open_storage
+from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import (
     CommandLineSettings,
     default_storage,
     parse_command_line,
     settings_hash,
 )
-from workflows.storage import Storage, open_storage
-from workflows.tracking.tracker import default_tracking_uri
 
 # Imports within functions load torch, which takes seconds: --help is answered before.
 

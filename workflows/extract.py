@@ -46,7 +46,7 @@ def extract(settings: ExtractSettings) -> Path:
 
     Raises `UserError`, before anything is written, for what the user can mend.
     """
-    from workflows.tracking.tracker import default_tracking_uri
+    from workflows.runs.tracker import default_tracking_uri
 
     start = time.monotonic()
     output = absolute_output(settings.output)

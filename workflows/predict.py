@@ -109,7 +109,7 @@ def _open(settings: PredictSettings) -> "tuple[Path, Predictor]":
     """The model's folder, and what is in it."""
     from bert_core.predictor import load_predictor
     from workflows.model_location import locate_model
-    from workflows.tracking.tracker import default_tracking_uri
+    from workflows.runs.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)

@@ -33,7 +33,7 @@ def quantize(settings: QuantizeSettings) -> bool:
     check_folder(output, "--output")
     from workflows.model_location import locate_model
     from workflows.quantization.loss import measured_loss, write_quantized
-    from workflows.tracking.tracker import default_tracking_uri
+    from workflows.runs.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)

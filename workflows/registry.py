@@ -11,8 +11,8 @@ from pydantic_settings import CliPositionalArg
 
 from bert_core.errors import UserError, nearest
 from workflows.command import run_command
+from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import CommandLineSettings, default_storage, parse_command_line
-from workflows.tracking.tracker import default_tracking_uri
 
 
 class LineageSettings(CommandLineSettings):

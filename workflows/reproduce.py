@@ -15,10 +15,10 @@ from pydantic_settings import CliPositionalArg
 
 from bert_core.errors import UserError
 from workflows.command import REFUSED, run_command
-from workflows.run_folder import RunFolder
+from workflows.runs.folder import RunFolder
+from workflows.runs.storage import Storage, open_storage
+from workflows.runs.tracker import default_tracking_uri, without_machine_paths
 from workflows.settings import CommandLineSettings, default_storage, parse_command_line, validated
-from workflows.storage import Storage, open_storage
-from workflows.tracking.tracker import default_tracking_uri, without_machine_paths
 
 if TYPE_CHECKING:
     from workflows.finetuning.settings import TaskRunSettings

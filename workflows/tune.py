@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from workflows.command import run_command
 from workflows.finetuning.settings import task_and_approach
+from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
-from workflows.storage import open_storage
 from workflows.sweeps.settings import TuneSettings, tune_settings_class
 from workflows.sweeps.sweep import Sweep, opened_sweep
 

@@ -32,7 +32,7 @@ class Registry:
     @property
     def client(self):
         """MLflow's client of the store."""
-        from workflows.tracking.mlflow_run import open_client
+        from workflows.runs.mlflow_run import open_client
 
         return open_client(self.uri)
 
@@ -64,7 +64,7 @@ class Registry:
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory, small_models):
     """MLflow with the entities as `people@champion` and the sentiment as `mood@champion`."""
-    from workflows.tracking.mlflow_run import create_store, open_client
+    from workflows.runs.mlflow_run import create_store, open_client
 
     uri = f"sqlite:///{tmp_path_factory.mktemp('registry') / 'mlflow.db'}"
     create_store(uri)

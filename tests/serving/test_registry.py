@@ -400,7 +400,7 @@ def test_the_default_store(tmp_path, monkeypatch):
 @pytest.fixture
 def served_registry(registry, tmp_path):
     """`mlflow server`, which passes the artifacts on, and what it was asked for last."""
-    from workflows.tracking.mlflow_run import open_client
+    from workflows.runs.mlflow_run import open_client
 
     server = MlflowServer(tmp_path)
     server.start()

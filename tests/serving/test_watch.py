@@ -94,7 +94,7 @@ def test_an_alias_that_moved_moves_its_pointer(start_watch, copied_registry, sma
 
 
 def test_an_alias_that_was_taken_away_is_no_reason_to_go_on(start_watch, copied_registry):
-    from workflows.tracking.mlflow_run import open_client
+    from workflows.runs.mlflow_run import open_client
 
     assert ended(start_watch(copied_registry, "models:/people@champion"))[0] == 0
     open_client(copied_registry.uri).delete_registered_model_alias("people", "champion")

@@ -23,7 +23,7 @@ from serving.rollout import webhook
 from serving.rollout.aliases import Address
 from serving.rollout.controller import Coordination
 from serving.rollout.webhook import WEBHOOK_PATH, Deliveries, read_secret
-from workflows.tracking.mlflow_run import open_client
+from workflows.runs.mlflow_run import open_client
 
 SECRET = "a secret of MLflow's, ünd more"
 NOW = 1_800_000_000.0

@@ -29,9 +29,9 @@ from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import pretraining_parts
-from workflows.remote_run import RemoteRun
+from workflows.runs.journal import read_records
+from workflows.runs.remote import RemoteRun
 from workflows.settings import parse_command_line
-from workflows.tracking.journal import read_records
 from workflows.training.run import TrainingRun
 
 REPOSITORY = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from pretraining_runs import REPOSITORY, writer_of
 
 from workflows.demo import DemoSettings, demo_folder, main
 from workflows.demonstration.questions import write_questions
+from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
-from workflows.storage import open_storage
 
 
 def test_help_and_wrong_settings_are_answered_without_torch():

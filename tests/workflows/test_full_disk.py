@@ -27,9 +27,9 @@ from workflows.finetuning.worker import write_weights
 from workflows.inference.prediction_files import prediction_file
 from workflows.output_folder import WorkKeptError, work_folder
 from workflows.reporting.figures import new_figure, save_picture
-from workflows.run_folder import write_atomically
-from workflows.tracking.journal import Journal
-from workflows.tracking.tracker import write_json
+from workflows.runs.folder import write_atomically
+from workflows.runs.journal import Journal
+from workflows.runs.tracker import write_json
 
 BYTES = 200_000
 

@@ -40,15 +40,16 @@ from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import prepared_text
 from workflows.progress import duration
 from workflows.reproduction.run_origin import OUTCOME, data_name, write_outcome
-from workflows.run_folder import RunFolder, open_run, write_atomically
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.journal import read_records
+from workflows.runs.opening import open_run
+from workflows.runs.storage import Storage
+from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
-from workflows.storage import Storage
 from workflows.sweeps.live_table import TableRow
 from workflows.sweeps.outcome import SweepOutcome
 from workflows.sweeps.planned import TRAINED, PlannedRun, PlannedRuns, unfinished
 from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings
-from workflows.tracking.journal import read_records
-from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput, TrackedRun
 
 
 @dataclass

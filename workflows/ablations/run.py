@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from workflows.ablations.ablation import Ablation, variant_row
 from workflows.ablations.settings import LearnedTask
+from workflows.runs.journal import read_records
+from workflows.runs.tracker import JOURNAL_NAME
 from workflows.sweeps.live_table import SweepTable, TableRow, trial_row
 from workflows.sweeps.planned import PlannedRun
 from workflows.sweeps.run import Driver, SweepRun, append_figures
 from workflows.sweeps.sweep import PlannedTrial, opened_sweep
-from workflows.tracking.journal import read_records
-from workflows.tracking.tracker import JOURNAL_NAME
 from workflows.training.job import refuse_a_full_disk
 
 

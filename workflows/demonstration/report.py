@@ -14,7 +14,7 @@ from bert_core.evaluation.outcomes import documents
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.report import best_predictions
 from workflows.reporting.figures import BLUE, GREY, INK, new_figure, save_picture, set_title, tidy
-from workflows.run_folder import write_atomically
+from workflows.runs.folder import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from workflows.finetune import opened_job
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import TaskRunSettings, settings_class
 from workflows.pretraining.settings import PretrainSettings
-from workflows.storage import Storage
+from workflows.runs.storage import Storage
 from workflows.training.job import train_and_register
 from workflows.training.run_settings import CheckpointSettings
 

@@ -27,8 +27,8 @@ from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import Task
 from workflows.evaluation.mistakes import markdown_mistakes
 from workflows.evaluation.plots import plot_confusion, plot_numbers, plot_reliability
-from workflows.run_folder import write_atomically
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.folder import write_atomically
+from workflows.runs.tracker import without_machine_paths
 
 CONFUSION, RELIABILITY, NUMBERS = "confusion.png", "reliability.png", "numbers.png"
 IN_SHORT, AT_LENGTH = 160, 1000

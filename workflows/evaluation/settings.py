@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from bert_core.errors import UserError
-from workflows.report_run import ReportFolder
+from workflows.runs.mlflow_run import ReportFolder
 from workflows.settings import CommandLineSettings, default_storage
 
 OF_ONE_MODEL = (

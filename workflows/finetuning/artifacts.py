@@ -10,7 +10,7 @@ from bert_core.evaluation.intervals import NUM_RESAMPLES
 from bert_core.training.checkpoint import CheckpointInfo
 from workflows.evaluation.report import evaluation_report, write_report
 from workflows.finetuning.report import best_predictions
-from workflows.tracking.tracker import ARTIFACTS_NAME
+from workflows.runs.tracker import ARTIFACTS_NAME
 
 if TYPE_CHECKING:
     from workflows.finetuning.job import FinetuningJob

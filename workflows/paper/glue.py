@@ -28,7 +28,7 @@ from workflows.finetuning.data import answered_examples
 from workflows.model_location import model_name
 from workflows.paper.paper_table import DASH
 from workflows.paper.published import COLUMNS, GLUE_TEST, PAPER_AVERAGES, Column
-from workflows.run_folder import is_name_aside, write_atomically
+from workflows.runs.folder import is_name_aside, write_atomically
 
 TITLE_WIDTH = 9
 

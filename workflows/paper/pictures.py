@@ -36,10 +36,10 @@ from workflows.evaluation.task_options import with_options
 from workflows.finetuning.data import EncoderFolder, located, open_encoder
 from workflows.model_location import model_name
 from workflows.paper.suite_settings import PicturesSettings, Projection
-from workflows.report_run import log_report
 from workflows.reporting.figures import GREY, INK, new_figure, save_picture
-from workflows.run_folder import write_atomically
-from workflows.tracking.tracker import default_tracking_uri
+from workflows.runs.folder import write_atomically
+from workflows.runs.mlflow_run import log_report
+from workflows.runs.tracker import default_tracking_uri
 
 MAP, REPORT, RESULT = "map.png", "pictures.md", "pictures.json"
 MOST_TOKENS = 48

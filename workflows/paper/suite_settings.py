@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from workflows.clusters.settings import ClusterSettings
 from workflows.finetuning.settings import TaggerSettings
-from workflows.report_run import ReportFolder
+from workflows.runs.mlflow_run import ReportFolder
 from workflows.settings import ONE_PER_ARGUMENT, CommandLineSettings, default_storage
 
 

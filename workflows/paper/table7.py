@@ -39,7 +39,6 @@ from workflows.model_location import model_name
 from workflows.paper.paper_table import DASH, score_text
 from workflows.paper.published import FINETUNING, TABLE_7_DEV, TABLE_7_TEST, TABLE_7_TITLES
 from workflows.paper.suite_settings import Table7Settings
-from workflows.report_run import log_report
 from workflows.reporting.figures import (
     BLUE,
     DASHED,
@@ -51,9 +50,10 @@ from workflows.reporting.figures import (
     set_title,
     tidy,
 )
-from workflows.run_folder import write_atomically
-from workflows.storage import Storage, open_storage
-from workflows.tracking.tracker import default_tracking_uri
+from workflows.runs.folder import write_atomically
+from workflows.runs.mlflow_run import log_report
+from workflows.runs.storage import Storage, open_storage
+from workflows.runs.tracker import default_tracking_uri
 from workflows.training.job import train_and_register
 from workflows.training.run_settings import CheckpointSettings
 

@@ -38,7 +38,7 @@ from bert_core.text.texts import divide, read_texts
 from workflows.evaluation.task_options import with_options
 from workflows.finetuning.data import answered_examples, located
 from workflows.quantization.settings import QuantizeSettings
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.tracker import without_machine_paths
 
 CARD = "README.md"
 _TITLE = "## In int8"

@@ -15,8 +15,8 @@ from typing import Self
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.strict_json import parse_json, read_bounded
-from workflows.run_folder import write_atomically
-from workflows.tracking.tracker import code_tags
+from workflows.runs.folder import write_atomically
+from workflows.runs.tracker import code_tags
 
 ROOT = Path(__file__).parents[2]
 """The folder that the packages lie in."""

@@ -11,8 +11,8 @@ from bert_core.machine import processor_name
 from workflows.clusters.settings import ClusterSettings
 from workflows.reproduction.code_files import ROOT, CodeState, training_files
 from workflows.reproduction.recorded_run import RecordedRun, Values
+from workflows.runs.tracker import code_tags
 from workflows.settings import differences
-from workflows.tracking.tracker import code_tags
 
 PACKAGES = ("torch", "tokenizers", "numpy")
 """The packages whose other versions may compute other bits, or cut other words."""

@@ -34,10 +34,10 @@ from workflows.reproduction.run_origin import (
     SETTINGS_TAG,
     outcome_of,
 )
-from workflows.run_folder import RunFolder
-from workflows.tracking.journal import read_records
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import (
+from workflows.runs.folder import RunFolder
+from workflows.runs.journal import read_records
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.tracker import (
     ARTIFACTS_NAME,
     JOURNAL_NAME,
     SPECIFICATION_NAME,

@@ -20,8 +20,8 @@ from bert_core.training.checkpoint import CheckpointInfo
 from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.model_location import model_name
 from workflows.reproduction.code_files import note_code, read_code
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.tracking.tracker import ARTIFACTS_NAME, without_machine_paths
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.tracker import ARTIFACTS_NAME, without_machine_paths
 from workflows.versions.registration import (
     IDENTITY_NAMES,
     PARENT_CONTENT_TAG,

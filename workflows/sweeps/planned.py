@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
-from workflows.run_folder import RunFolder, read_seconds, write_atomically
-from workflows.storage import Storage
-from workflows.tracking.tracker import (
+from workflows.runs.folder import RunFolder, read_seconds, write_atomically
+from workflows.runs.storage import Storage
+from workflows.runs.tracker import (
     ARTIFACTS_NAME,
     DatasetInput,
     TrackedRun,

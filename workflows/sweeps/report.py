@@ -20,7 +20,7 @@ from workflows.report_parts import (
     markdown_table,
     plain,
 )
-from workflows.run_folder import write_atomically
+from workflows.runs.folder import write_atomically
 from workflows.sweeps.cells import costs, point_table, troubles
 from workflows.sweeps.findings import BEST, PointFound, SweepFindings, sweep_findings
 from workflows.sweeps.outcome import SweepOutcome

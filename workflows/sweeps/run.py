@@ -8,7 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
-from workflows.run_folder import WRITER_LOCK_NAME, write_atomically
+from workflows.runs.folder import WRITER_LOCK_NAME, write_atomically
+from workflows.runs.journal import Journal, last_step
+from workflows.runs.sweep_tracker import SweepTracker
+from workflows.runs.system_metrics import note_throughput
+from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, TrackingSummary
 from workflows.sweeps.live_table import SweepTable, TableRow, trial_row
 from workflows.sweeps.planned import (
     BEHIND,
@@ -24,10 +28,6 @@ from workflows.sweeps.report import summary_lines, write_sweep_report
 from workflows.sweeps.search_space import Proposals
 from workflows.sweeps.sweep import PlannedTrial, Sweep, keep_points
 from workflows.sweeps.training import TrialPlace, early_stopping, join_cluster_for, train_trials
-from workflows.tracking.journal import Journal, last_step
-from workflows.tracking.sweep import SweepTracker
-from workflows.tracking.system_metrics import note_throughput
-from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME, TrackingSummary
 from workflows.training.job import JobResults, begin, refuse_a_full_disk, tracked_run, tracking_uri
 from workflows.versions.finished_run import lineage_tags, open_command
 from workflows.versions.registration import register_model_folder

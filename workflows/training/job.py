@@ -15,10 +15,10 @@ from uuid import uuid4
 import yaml
 
 from bert_core.errors import UserError
-from workflows.remote_run import RemoteRun
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.storage import Storage
-from workflows.tracking.tracker import (
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.remote import RemoteRun
+from workflows.runs.storage import Storage
+from workflows.runs.tracker import (
     ARTIFACTS_NAME,
     DatasetInput,
     TrackedRun,
@@ -169,7 +169,7 @@ def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], st
 
 def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
     """Shows a job's training until its end; says where it was stopped, if it was."""
-    from workflows.tracking.system_metrics import note_throughput
+    from workflows.runs.system_metrics import note_throughput
     from workflows.training.live_line import LiveLine
     from workflows.training.metrics import TrainingMetrics
 

@@ -27,10 +27,10 @@ from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, Traini
 from bert_core.training.ranks import number_of_rank_zero
 from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress, Speed
-from workflows.remote_run import RemoteRun, agree_on_checkpoint
-from workflows.run_folder import RunFolder, sole_writer
-from workflows.tracking.journal import Journal
-from workflows.tracking.tracker import JOURNAL_NAME
+from workflows.runs.folder import RunFolder, sole_writer
+from workflows.runs.journal import Journal
+from workflows.runs.remote import RemoteRun, agree_on_checkpoint
+from workflows.runs.tracker import JOURNAL_NAME
 from workflows.training.backend import Backend
 from workflows.training.run_settings import RunSettings
 from workflows.training.throughput import Throughput

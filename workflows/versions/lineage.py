@@ -22,8 +22,8 @@ from workflows.reproduction.run_origin import (
     SETTINGS_TAG,
     TOKENIZER_TAG,
 )
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.tracker import without_machine_paths
 from workflows.training.job import flattened
 from workflows.versions.registration import (
     CONTENT_TAG,

@@ -9,7 +9,7 @@ import yaml
 
 from bert_core.evaluation.table_text import markdown_text
 from bert_core.tasks.metrics import readable_metric
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.tracker import without_machine_paths
 
 LICENCE_NOTE = (
     "The code that made this model is licensed under Apache-2.0. The weights carry no licence of "

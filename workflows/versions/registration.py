@@ -25,8 +25,8 @@ from serving.registry import (
     filter_value,
     mlflow_environment,
 )
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.tracker import without_machine_paths
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -5,7 +5,7 @@ from ablation_runs import ablation_settings, write_inputs
 from pretraining_runs import Run, train_here
 
 from workflows.ablations.ablation import opened_ablation, variant_row
-from workflows.storage import open_storage
+from workflows.runs.storage import open_storage
 from workflows.sweeps.live_table import SweepTable
 
 

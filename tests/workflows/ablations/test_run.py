@@ -8,9 +8,9 @@ from made_up_ablations import made_up_sweep
 
 from workflows.ablations.ablation import opened_ablation
 from workflows.ablations.run import note_figures
-from workflows.storage import open_storage
+from workflows.runs.journal import read_records
+from workflows.runs.storage import open_storage
 from workflows.sweeps.run import append_figures
-from workflows.tracking.journal import read_records
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from workflows.promotion.decision import (
     PromoteSettings,
     RollbackSettings,
 )
+from workflows.runs.mlflow_run import open_client
 from workflows.settings import parse_command_line
-from workflows.tracking.mlflow_run import open_client
 
 
 @pytest.fixture

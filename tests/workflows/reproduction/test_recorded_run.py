@@ -19,9 +19,9 @@ from workflows.reproduction.recorded_run import (
     read_recorded_run,
     utc,
 )
-from workflows.run_folder import RunFolder
-from workflows.tracking.mlflow_run import artifact_location, open_client
-from workflows.tracking.tracker import SPECIFICATION_NAME, write_json
+from workflows.runs.folder import RunFolder
+from workflows.runs.mlflow_run import artifact_location, open_client
+from workflows.runs.tracker import SPECIFICATION_NAME, write_json
 
 
 @pytest.fixture

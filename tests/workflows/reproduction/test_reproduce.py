@@ -22,9 +22,9 @@ from workflows.pretraining.settings import PretrainSettings
 from workflows.reproduce import ReproduceSettings, main, settings_again
 from workflows.reproduction.recorded_run import RecordedRun
 from workflows.reproduction.run_origin import CODE
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.tracker import STATE_NAME, read_json
 from workflows.settings import parse_command_line
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import STATE_NAME, read_json
 
 
 @pytest.fixture(scope="module")

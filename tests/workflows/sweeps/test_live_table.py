@@ -5,7 +5,7 @@ import pytest
 from finetuning_runs import write_encoder, write_task
 from sweep_runs import sweep_settings
 
-from workflows.storage import open_storage
+from workflows.runs.storage import open_storage
 from workflows.sweeps import live_table as sweep_table
 from workflows.sweeps.live_table import SweepTable, describe, titled
 from workflows.sweeps.outcome import TrialOutcome

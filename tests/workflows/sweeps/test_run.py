@@ -7,7 +7,7 @@ from finetuning_runs import write_encoder, write_task
 from sweep_runs import sweep_settings
 
 from bert_core.errors import UserError
-from workflows.storage import open_storage
+from workflows.runs.storage import open_storage
 from workflows.sweeps.run import conclude, export_winner, total_speed, write_report
 from workflows.sweeps.sweep import opened_sweep
 

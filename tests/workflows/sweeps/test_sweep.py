@@ -7,10 +7,10 @@ from sweep_runs import sweep_arguments, sweep_settings, train_here
 
 from bert_core.errors import UserError
 from workflows.finetune import opened_job, parse
-from workflows.storage import open_storage
+from workflows.runs.journal import read_records
+from workflows.runs.storage import open_storage
 from workflows.sweeps.outcome import TrialOutcome
 from workflows.sweeps.sweep import keep_points, opened_sweep
-from workflows.tracking.journal import read_records
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from bert_core.training.checkpoint import save_checkpoint
 from bert_core.training.loop import TrainingState
 from workflows.clusters.settings import ClusterSettings
 from workflows.messages import RunProgress
-from workflows.run_folder import RunFolder
+from workflows.runs.folder import RunFolder
 from workflows.sweeps import training
 from workflows.sweeps.training import Board, TrialPlace, TrialWorker, _Order, join_cluster_for
 from workflows.training.worker_main import WorkerJob

@@ -13,8 +13,8 @@ from bert_core.errors import UserError
 from workflows.finetune import parse
 from workflows.pretraining.settings import PretrainSettings
 from workflows.registry import LineageSettings, main
+from workflows.runs.mlflow_run import open_client
 from workflows.settings import parse_command_line
-from workflows.tracking.mlflow_run import open_client
 from workflows.versions.lineage import Encoder, Station, chain_lines, other_than_default, trace
 from workflows.versions.registration import CONTENT_TAG, content_hash, register_model_folder
 

@@ -1,7 +1,7 @@
 """A run's tracking, seen from the training process: it describes the run and starts the sender.
 
 In: names, settings and hashes of a run; its journal. Out: files in the run folder, from which a
-process of its own (`workflows.tracking.sender`) sends to MLflow. Nothing here imports MLflow.
+process of its own (`workflows.runs.sender`) sends to MLflow. Nothing here imports MLflow.
 """
 
 import json
@@ -22,7 +22,7 @@ from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.strict_json import read_json_object
 from serving.registry import default_tracking_uri as default_tracking_uri
-from workflows.tracking.journal import read_records
+from workflows.runs.journal import read_records
 
 JOURNAL_NAME = "journal.jsonl"
 SYSTEM_JOURNAL_NAME = "system.jsonl"
@@ -169,11 +169,11 @@ def write_specification(run_folder: Path, run: TrackedRun) -> None:
 
 
 def start_sender(run_folder: Path, command: str, *options: str) -> subprocess.Popen[bytes]:
-    """Starts `workflows.tracking.sender COMMAND RUN_FOLDER`, its messages in the run folder.
+    """Starts `workflows.runs.sender COMMAND RUN_FOLDER`, its messages in the run folder.
 
     Its standard input is a pipe: orders go in, and its end says that this process died.
     """
-    program = [sys.executable, "-m", "workflows.tracking.sender"]
+    program = [sys.executable, "-m", "workflows.runs.sender"]
     # The process group keeps a terminal's Ctrl-C from it; a new session would make a scheduling
     # group of its own, in which a low priority counts for nothing.
     with (run_folder / LOG_NAME).open("ab") as log:
@@ -210,7 +210,7 @@ def summarize_tracking(run_folder: Path, error: str | None = None) -> TrackingSu
         any(record.step > confirmed.get(name, -1) for name in record.metrics)
         for record in read_records(run_folder / JOURNAL_NAME)
     )
-    program = [sys.executable, "-m", "workflows.tracking.sender"]
+    program = [sys.executable, "-m", "workflows.runs.sender"]
     command = shlex.join([*program, "send", str(run_folder)])
     last_error = state.get("error") or error
     return TrackingSummary(

@@ -1,6 +1,6 @@
 """The sender's process: brings a run's journal to MLflow while the run goes on, or afterwards.
 
-`python -m workflows.tracking.sender follow|send|verify FOLDER`, of a run or of a sweep and its
+`python -m workflows.runs.sender follow|send|verify FOLDER`, of a run or of a sweep and its
 trials, and `create TRACKING_URI`.
 """
 
@@ -11,21 +11,22 @@ import select
 import signal
 import sys
 import time
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_core.errors import UserError
-from workflows.tracking.journal import Journal
-from workflows.tracking.mlflow_run import MAX_PAUSE_SECONDS, RunSender, create_store
-from workflows.tracking.report import verify_exactly_once
-from workflows.tracking.sweep import (
+from workflows.runs.journal import Journal, read_records
+from workflows.runs.mlflow_run import MAX_PAUSE_SECONDS, RunSender, create_store, open_client
+from workflows.runs.sweep_tracker import (
     SweepSender,
     is_sweep,
     read_trials,
     summarize_sweep,
     sweep_status,
 )
-from workflows.tracking.system_metrics import SystemSampler
-from workflows.tracking.tracker import LOCK_NAME, SYSTEM_JOURNAL_NAME, sender_environment
+from workflows.runs.system_metrics import SystemSampler
+from workflows.runs.tracker import JOURNAL_NAME, LOCK_NAME, SYSTEM_JOURNAL_NAME, sender_environment
 
 ORPHAN_SECONDS = 20.0  # how long a sender goes on after the training process died
 
@@ -175,9 +176,7 @@ def _wait_for_lock(file_number: int, orders: Orders) -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m workflows.tracking.sender", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m workflows.runs.sender", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     follow_parser = commands.add_parser("follow", help="send while a run goes on (by the run)")
     follow_parser.add_argument("--interval_seconds", type=float, default=5.0)
@@ -190,6 +189,53 @@ def _parse() -> argparse.Namespace:
         each.add_argument("run_folder", type=Path)
     commands.add_parser("create", help="create a SQLite store").add_argument("tracking_uri")
     return parser.parse_args()
+
+
+@dataclass(frozen=True)
+class TrackingReport:
+    """How MLflow's history compares with the journal; entries are (step, name)."""
+
+    num_metrics: int
+    missing: list[tuple[int, str]]
+    repeated: list[tuple[int, str]]
+    unknown: list[tuple[int, str]]  # at MLflow only
+    different: list[tuple[int, str]]  # once on both sides, but with another value
+
+    @property
+    def correct(self) -> bool:
+        """Whether each (step, name) of the journal stands in MLflow exactly once, and no other."""
+        return not (self.missing or self.repeated or self.unknown or self.different)
+
+
+def verify_exactly_once(run_folder: Path) -> TrackingReport:
+    """Compares MLflow's whole history of a run with its journal, system metrics left aside."""
+    sender = RunSender(run_folder)
+    if "run_id" not in sender.state:
+        raise UserError("never sent to MLflow", str(run_folder), "send it first")
+    client = open_client(sender.run.tracking_uri)
+    journal = {
+        (record.step, name): value
+        for record in read_records(run_folder / JOURNAL_NAME)
+        for name, value in record.metrics.items()
+    }
+    names = {name for _, name in journal} | set(client.get_run(sender.run_id).data.metrics)
+    times: Counter[tuple[int, str]] = Counter()
+    values: dict[tuple[int, str], float] = {}
+    for name in sorted(name for name in names if not name.startswith("system/")):
+        for metric in client.get_metric_history(sender.run_id, name):
+            times[metric.step, name] += 1
+            values[metric.step, name] = metric.value
+    return TrackingReport(
+        num_metrics=len(journal),
+        missing=sorted(journal.keys() - times.keys()),
+        repeated=sorted(entry for entry, number in times.items() if number > 1),
+        unknown=sorted(times.keys() - journal.keys()),
+        different=sorted(
+            entry
+            for entry in journal.keys() & values.keys()
+            if repr(journal[entry]) != repr(values[entry])
+        ),
+    )
 
 
 def main() -> int:

@@ -23,16 +23,16 @@ from bert_core.training.checkpoint_folder import (
     committed_checkpoints,
     is_checkpoint_name,
 )
-from workflows.run_folder import (
+from workflows.runs.folder import (
     WRITER_LOCK_NAME,
     RunFolder,
     name_aside,
     set_aside,
     write_atomically,
 )
-from workflows.storage import RemoteFolder
-from workflows.tracking.journal import last_step
-from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME
+from workflows.runs.journal import last_step
+from workflows.runs.storage import RemoteFolder
+from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
 
 if TYPE_CHECKING:
     import torch

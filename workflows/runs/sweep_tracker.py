@@ -1,6 +1,6 @@
 """Tracking of a sweep: a run for the sweep at MLflow, and one below it for each trial.
 
-The driver uses `SweepTracker`, which writes files; one process (`workflows.tracking.sender`) sends
+The driver uses `SweepTracker`, which writes files; one process (`workflows.runs.sender`) sends
 all runs from them, with `SweepSender`. Only the sender imports MLflow.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from bert_core.errors import UserError
-from workflows.tracking.mlflow_run import MAX_PAUSE_SECONDS, RunSender
-from workflows.tracking.tracker import (
+from workflows.runs.mlflow_run import MAX_PAUSE_SECONDS, RunSender
+from workflows.runs.tracker import (
     LOCK_NAME,
     SPECIFICATION_NAME,
     STATE_NAME,

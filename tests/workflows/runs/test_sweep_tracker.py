@@ -12,10 +12,10 @@ from tracked_runs import has_ended, newest_sent, wait_until
 from tracked_sweeps import Sweep
 
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy, free_port
-from workflows.tracking.journal import Journal
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.sweep import TrackedTrial, read_trials, sweep_status
-from workflows.tracking.tracker import (
+from workflows.runs.journal import Journal
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.sweep_tracker import TrackedTrial, read_trials, sweep_status
+from workflows.runs.tracker import (
     ARTIFACTS_NAME,
     JOURNAL_NAME,
     LOG_NAME,
@@ -107,8 +107,8 @@ from pathlib import Path
 sys.path.append("tests/workflows")
 from tracked_sweeps import Sweep
 from tracked_runs import newest_sent, wait_until
-from workflows.tracking.journal import Journal
-from workflows.tracking.tracker import JOURNAL_NAME
+from workflows.runs.journal import Journal
+from workflows.runs.tracker import JOURNAL_NAME
 
 sweep = Sweep(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
 tracker = sweep.track()
@@ -178,7 +178,7 @@ def test_what_is_missed_without_mlflow_is_sent_later(tmp_path, store_uri):
     assert time.monotonic() - started < 4.0
     assert summary.unsent_records == 3 * 22 and "refused" in str(summary.error)
     assert summary.run_id is None
-    assert summary.send_command.endswith(f"-m workflows.tracking.sender send {away.folder}")
+    assert summary.send_command.endswith(f"-m workflows.runs.sender send {away.folder}")
 
     # The storage moves, and the server is there again at another address.
     away.storage.rename(tmp_path / "moved")
@@ -187,17 +187,17 @@ def test_what_is_missed_without_mlflow_is_sent_later(tmp_path, store_uri):
         specification = folder / SPECIFICATION_NAME
         content = json.loads(specification.read_text()) | {"tracking_uri": store_uri}
         specification.write_text(json.dumps(content))
-    result = command(f"python -m workflows.tracking.sender send {sweep.folder}")
+    result = command(f"python -m workflows.runs.sender send {sweep.folder}")
     assert result.returncode == 0 and ": 0 records left" in result.stdout, result.stderr
     sweep.assert_complete("a", "b", "c")
     statuses = {name: run.info.status for name, run in sweep.runs().items()}
     assert statuses == {"sweep": "FAILED", "a": "FINISHED", "b": "FAILED", "c": "KILLED"}
 
-    verified = command(f"python -m workflows.tracking.sender verify {sweep.folder}")
+    verified = command(f"python -m workflows.runs.sender verify {sweep.folder}")
     assert verified.returncode == 0 and verified.stdout.count("TrackingReport") == 4, verified
     with (sweep.trial("b") / JOURNAL_NAME).open("a") as journal:
         journal.write('{"step":21,"time":1.0,"metrics":{"train/loss":1.0}}\n')
-    verified = command(f"python -m workflows.tracking.sender verify {sweep.folder}")
+    verified = command(f"python -m workflows.runs.sender verify {sweep.folder}")
     assert verified.returncode == 1 and "missing=[(21, 'train/loss')]" in verified.stdout
 
 

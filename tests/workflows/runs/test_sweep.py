@@ -6,11 +6,11 @@ from tracked_runs import described, wait_until, write_steps
 
 from benchmarks.mlflow_server import MlflowServer, free_port
 from bert_core.errors import UserError
-from workflows.tracking.journal import Journal
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.report import verify_exactly_once
-from workflows.tracking.sweep import PARENT_TAG, SweepSender, TrackedTrial, write_trials
-from workflows.tracking.tracker import (
+from workflows.runs.journal import Journal
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.sender import verify_exactly_once
+from workflows.runs.sweep_tracker import PARENT_TAG, SweepSender, TrackedTrial, write_trials
+from workflows.runs.tracker import (
     JOURNAL_NAME,
     LOCK_NAME,
     STATE_NAME,

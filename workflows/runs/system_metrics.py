@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from workflows.tracking.tracker import read_json, write_json
+from workflows.runs.tracker import read_json, write_json
 
 MEGABYTE = 1e6
 GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw"

@@ -13,10 +13,10 @@ from tracked_runs import SHA256, described, has_ended, newest_sent, wait_until, 
 
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy, free_port
 from bert_core.errors import UserError
-from workflows.tracking.journal import Journal
-from workflows.tracking.mlflow_run import RUN_KEY_TAG, RunSender, open_client
-from workflows.tracking.report import verify_exactly_once
-from workflows.tracking.tracker import (
+from workflows.runs.journal import Journal
+from workflows.runs.mlflow_run import RUN_KEY_TAG, RunSender, open_client
+from workflows.runs.sender import verify_exactly_once
+from workflows.runs.tracker import (
     ARTIFACTS_NAME,
     JOURNAL_NAME,
     LOG_NAME,
@@ -126,8 +126,8 @@ def test_an_empty_twin_of_a_run_is_removed(tmp_path, store_uri):
 TRAINING = """
 import os, signal, sys
 from pathlib import Path
-from workflows.tracking.journal import Journal
-from workflows.tracking.tracker import JOURNAL_NAME, TrackedRun, Tracker
+from workflows.runs.journal import Journal
+from workflows.runs.tracker import JOURNAL_NAME, TrackedRun, Tracker
 folder, uri = Path(sys.argv[1]), sys.argv[2]
 tracker = Tracker(folder, TrackedRun(uri, "pretraining", "killed", "key of killed"))
 journal = Journal(folder / JOURNAL_NAME)
@@ -158,8 +158,8 @@ def test_after_a_sigkill_of_training_the_sender_sends_the_rest_and_goes(tmp_path
 DYING_AT_THE_END = """
 import os, signal, sys, threading
 from pathlib import Path
-from workflows.tracking.journal import Journal
-from workflows.tracking.tracker import JOURNAL_NAME, TrackedRun, Tracker
+from workflows.runs.journal import Journal
+from workflows.runs.tracker import JOURNAL_NAME, TrackedRun, Tracker
 
 folder, uri = Path(sys.argv[1]), sys.argv[2]
 Journal(folder / JOURNAL_NAME).append(1, {"train/loss": 1.0})
@@ -233,7 +233,7 @@ def test_without_a_server_the_end_is_on_time_and_says_how_to_send(tmp_path, stor
     summary = tracker.finish(timeout_seconds=2.0)
     assert time.monotonic() - started < 4.0
     assert summary.unsent_records == 22 and "refused" in str(summary.error)
-    assert summary.send_command.endswith(f"-m workflows.tracking.sender send {tmp_path}")
+    assert summary.send_command.endswith(f"-m workflows.runs.sender send {tmp_path}")
 
     specification = tmp_path / "tracking.json"  # the server is there again, at another address
     specification.write_text(
@@ -279,7 +279,7 @@ def test_paths_are_cut_to_their_last_part_and_nothing_else_is():
 
 def test_three_processes_may_race_for_a_fresh_store(tmp_path):
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    command = [sys.executable, "-m", "workflows.tracking.sender", "create", uri]
+    command = [sys.executable, "-m", "workflows.runs.sender", "create", uri]
     racers = [subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.DEVNULL) for _ in range(3)]
     assert [racer.wait(120) for racer in racers] == [0, 0, 0]
     database = sqlite3.connect(tmp_path / "mlflow.db")

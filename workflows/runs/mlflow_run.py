@@ -1,6 +1,6 @@
 """A run at MLflow, and the store it lies in: the place where tracking meets MLflow's client.
 
-In: a run folder (`workflows.tracking.tracker` says what is in it). Out: one MLflow run per run key
+In: a run folder (`workflows.runs.tracker` says what is in it). Out: one MLflow run per run key
 that holds each (step, name) once. MLflow is imported when it is first needed, in the sender's
 process.
 """
@@ -12,14 +12,16 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from bert_core.errors import UserError
+from pydantic import AfterValidator
+
+from bert_core.errors import UserError, reason_of
 from serving.registry import (
     artifact_root,
     check_location,
@@ -27,8 +29,9 @@ from serving.registry import (
     sqlite_path,
     sqlite_uri,
 )
-from workflows.tracking.journal import JournalReader, Record
-from workflows.tracking.tracker import (
+from workflows.output_folder import check_folder
+from workflows.runs.journal import JournalReader, Record
+from workflows.runs.tracker import (
     ARTIFACTS_NAME,
     JOURNAL_NAME,
     SPECIFICATION_NAME,
@@ -36,6 +39,7 @@ from workflows.tracking.tracker import (
     SYSTEM_JOURNAL_NAME,
     DatasetInput,
     TrackedRun,
+    code_tags,
     read_json,
     summarize_tracking,
     without_machine_paths,
@@ -114,7 +118,7 @@ def correct_addresses(tracking_uri: str) -> None:
                 for old in moved:
                     _replace_root(connection, old, root)
         except sqlite3.Error as error:
-            command = f"python -m workflows.tracking.sender create {quote(tracking_uri)}"
+            command = f"python -m workflows.runs.sender create {quote(tracking_uri)}"
             raise UserError(
                 f"the MLflow store was moved, and its addresses cannot be corrected, {error}",
                 str(path),
@@ -418,3 +422,57 @@ def _present_uri(specification: Mapping[str, str], run_folder: Path) -> str:
         return uri
     moved = Path(os.path.normpath(run_folder.absolute() / os.path.relpath(store, folder)))
     return sqlite_uri(moved) if moved.exists() else uri
+
+
+def _writable(folder: Path) -> Path:
+    check_folder(folder, "--report")
+    return folder
+
+
+ReportFolder = Annotated[Path, AfterValidator(_writable)]
+"""The setting of a folder for a report, refused where none can be written."""
+
+
+def log_report(
+    files: Sequence[Path],
+    *,
+    tracking_uri: str,
+    experiment: str,
+    run_name: str,
+    params: Mapping[str, object],
+    metrics: Mapping[str, float],
+) -> str | None:
+    """Logs files as artifacts; returns the run's id.
+
+    The report is there without MLflow, so where that does not answer the reason is printed in one
+    line, and None is returned.
+    """
+    from mlflow.entities import Metric, Param, RunTag
+
+    try:
+        client = open_client(tracking_uri)
+        found = client.get_experiment_by_name(experiment)
+        experiment_id = (
+            client.create_experiment(experiment, artifact_location(tracking_uri))
+            if found is None
+            else found.experiment_id
+        )
+        run = client.create_run(experiment_id, run_name=run_name)
+        run_id = run.info.run_id
+        client.log_batch(
+            run_id,
+            metrics=[Metric(name, value, 0, 0) for name, value in metrics.items()],
+            params=[
+                Param(name, without_machine_paths(str(value))) for name, value in params.items()
+            ],
+            tags=[RunTag(*each) for each in code_tags(Path(__file__).parent).items()],
+        )
+        check_artifacts(client, run_id)
+        for path in files:
+            client.log_artifact(run_id, str(path))
+        client.set_terminated(run_id)
+    except Exception as error:  # whatever a server, a store or a disk comes up with
+        print(f"mlflow   not logged: {type(error).__name__}: {reason_of(error)}")
+        return None
+    print(f"mlflow   experiment {experiment}, run {run_name}")
+    return run_id

@@ -3,7 +3,7 @@ import resource
 import pytest
 
 from bert_core.errors import UserError
-from workflows.tracking.journal import Journal, JournalReader, last_step, read_records
+from workflows.runs.journal import Journal, JournalReader, last_step, read_records
 
 
 def entries(path):

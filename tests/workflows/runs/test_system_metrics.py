@@ -1,8 +1,8 @@
 import os
 import time
 
-from workflows.tracking.journal import METRIC_NAME
-from workflows.tracking.system_metrics import SystemSampler, note_throughput, parse_gpu_line
+from workflows.runs.journal import METRIC_NAME
+from workflows.runs.system_metrics import SystemSampler, note_throughput, parse_gpu_line
 
 
 def test_a_sample_of_this_machine_has_names_mlflow_takes(tmp_path):
