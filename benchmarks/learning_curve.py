@@ -21,7 +21,7 @@ from benchmarks.pretraining.arms import our_model, their_model
 from bert_core.config import IGNORE_INDEX, SIZES
 from bert_core.hugging_face import from_hugging_face
 from bert_core.model.layout import Padded
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
+from bert_core.pretraining import PretrainingBatch, compute_loss
 from bert_core.text.rows.batches import BatchSource, StepBatches
 from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.rows.settings import BatchSettings, RowSettings

@@ -19,7 +19,7 @@ from benchmarks.measurement import surroundings, synchronize
 from bert_core.config import SIZES
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.rows.batches import BatchSource, StepBatches
 from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.rows.settings import BINS_PER_STEP, BatchSettings, RowSettings

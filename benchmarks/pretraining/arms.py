@@ -22,7 +22,7 @@ from benchmarks.pretraining.rows import (
 from bert_core.config import ModelConfig
 from bert_core.hugging_face import to_hugging_face
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
+from bert_core.pretraining import PretrainingBatch, compute_loss
 from bert_core.training.compilation import compiled
 
 MAX_AUTOTUNE = "max-autotune-no-cudagraphs"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.pretraining import PretrainingBatch
 from bert_core.text.rows import collation
 from bert_core.text.rows.counter_hash import IntArray
 from bert_core.text.rows.masking import MaskedRows

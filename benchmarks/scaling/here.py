@@ -32,7 +32,7 @@ from bert_core.config import SIZES
 from bert_core.machine import processor_name
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Padded
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
+from bert_core.pretraining import PretrainingBatch, compute_loss
 from bert_core.training.ranks import data_parallel
 
 SIZE, ROWS, LENGTH = "mini", 2, 64

@@ -11,7 +11,7 @@ import torch
 
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
+from bert_core.pretraining import PretrainingBatch, compute_loss
 from bert_core.text.rows.batches import BatchSource, StepBatches
 from bert_core.text.rows.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from bert_core.errors import UserError
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
 from bert_core.training.xla.compilation import lacks_memory
 from bert_core.training.xla.training import XlaTraining

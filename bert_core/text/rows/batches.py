@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_core.errors import UserError
 from bert_core.prefetch import steps_ahead
-from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.pretraining import PretrainingBatch
 from bert_core.text.rows.assembly import assemble
 from bert_core.text.rows.collation import Rows, no_rows, ragged, static_packed, static_padded
 from bert_core.text.rows.counter_hash import CounterHash, IntArray, permutation

@@ -11,7 +11,7 @@ import torch
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.layout import Packed, Padded
-from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.pretraining import PretrainingBatch
 from bert_core.text.rows.counter_hash import IntArray, ragged_arange
 from bert_core.text.rows.masking import MaskedRows
 

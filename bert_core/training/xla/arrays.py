@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.model.layout import Padded
-from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.pretraining import PretrainingBatch
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 

@@ -6,7 +6,7 @@ Legend: M micro-batches; D devices, those of all processes; the axis of the mesh
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bert_core.tasks.pretraining import SUM_NAMES
+from bert_core.pretraining import SUM_NAMES
 
 if TYPE_CHECKING:
     import jax

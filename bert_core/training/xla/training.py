@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.pretraining import PretrainingBatch
 from bert_core.text.rows.batches import StepBatches
 from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
 from bert_core.training.xla.arrays import arrays_of, in_parts, stacked
