@@ -23,7 +23,7 @@ from benchmarks.results import write_results
 from bert_core.config import SIZES
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.batches import BatchSource, StepBatches
 from bert_core.text.masking import Vocabulary
 from bert_core.text.settings import BINS_PER_STEP, BatchSettings, RowSettings

@@ -20,7 +20,7 @@ from bert_core.errors import UserError
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer

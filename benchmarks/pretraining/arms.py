@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bert_core.config import IGNORE_INDEX, ModelConfig
 from bert_core.hugging_face import to_hugging_face
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text import collation
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import MaskedRows

@@ -9,7 +9,7 @@ from synthetic_shards import vocabulary
 from bert_core.config import IGNORE_INDEX, SIZES, ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Packed
-from bert_core.tasks.pretraining import SUM_NAMES, compute_loss
+from bert_core.pretraining import SUM_NAMES, compute_loss
 from bert_core.text.batches import BatchSource
 from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.text.shards import Shard, TokenShards
