@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
-from bert_core.evaluation.table_text import aligned_table
 from serving.registry import fetch_model
 from workflows.command import RefusedError
 from workflows.promotion.aliases import ModelRegistry, ModelState, Version, open_registry
@@ -30,6 +29,7 @@ from workflows.promotion.history import (
 )
 from workflows.promotion.lock import Held, promotion_lock
 from workflows.promotion.settings import HistorySettings, PromoteSettings, RollbackSettings
+from workflows.reporting.render import aligned_table
 from workflows.tracking.tracker import default_tracking_uri, without_machine_paths
 
 if TYPE_CHECKING:

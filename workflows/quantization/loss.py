@@ -29,7 +29,7 @@ from bert_core.tasks.task import FloatArray
 from bert_core.text.reading.sources import find_parts
 from bert_core.text.reading.texts import divide, read_texts
 from bert_core.text.rows.counter_hash import IntArray
-from workflows.evaluation.task_options import with_options
+from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples, located
 from workflows.quantization.settings import QuantizeSettings
 from workflows.quantization.table import QuantizationLoss, Timing, loss_of_encoder, loss_of_task
