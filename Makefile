@@ -40,7 +40,7 @@ lint: $(STAMP)  ## style, format and types
 	$(PYTHON) -m pyright
 
 .PHONY: bench
-bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results, figures into README.md
+bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results, tables into docs/benchmarks.md
 	$(PYTHON) -m benchmarks.pretraining --preset tiny --json $(RESULTS)/pretraining-cpu-tiny.json
 	$(PYTHON) -m benchmarks.pretraining --preset mini --json $(RESULTS)/pretraining-cpu-mini.json
 	$(PYTHON) -m benchmarks.pretraining --preset mini --vocab 8192 \

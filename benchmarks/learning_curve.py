@@ -21,10 +21,11 @@ from benchmarks.pretraining.arms import our_model, their_model
 from bert_core.config import IGNORE_INDEX, SIZES
 from bert_core.hugging_face import from_hugging_face
 from bert_core.model.layout import Padded
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
-from bert_core.text.rows.batches import BatchSource, StepBatches
-from bert_core.text.rows.masking import Vocabulary
-from bert_core.text.rows.settings import BatchSettings, RowSettings
+from bert_core.tasks.pretraining import compute_loss
+from bert_core.text.batches import BatchSource, StepBatches
+from bert_core.text.collation import PretrainingBatch
+from bert_core.text.masking import Vocabulary
+from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining

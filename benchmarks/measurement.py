@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bert_core.machine import processor_name
 from bert_core.model.linear import as_convolution
-from bert_core.processor import processor_name
 
 
 @dataclass

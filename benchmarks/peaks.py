@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from benchmarks.measurement import matmul_peak, timed_calls
-from bert_core.processor import processor_name
+from bert_core.machine import processor_name
 
 DATA_SHEET_FLOPS_PER_SECOND = {"NVIDIA H200": 989.4e12, "NVIDIA H100 80GB HBM3": 989.4e12}
 """bf16, dense, of the SXM cards by the names that they give themselves; others are not known."""

@@ -26,8 +26,8 @@ from benchmarks.served import Command, Kind, Served
 from benchmarks.serving_load import Connection
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder, save_model_folder
-from workflows.registry import register_model_folder
 from workflows.tracking.mlflow_run import create_store, open_client
+from workflows.versions.registration import register_model_folder
 
 MARKS = (5, 10, 20, 50, 100, 200)
 """The swaps after which memory is looked at."""

@@ -29,22 +29,23 @@ from bert_core.disk import (
 )
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
-from bert_core.hugging_face import from_hugging_face, to_hugging_face
+from bert_core.hugging_face import (
+    TensorHeader,
+    check_header,
+    check_tagger,
+    from_hugging_face,
+    read_weights_header,
+    to_hugging_face,
+)
 from bert_core.lineage import LINEAGE, Lineage
 from bert_core.model.bert import HEADS, TASK_HEADS, Bert
 from bert_core.model.encoder import Encoder, SinusoidalPositions
 from bert_core.model.heads import MaskedTokenHead
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.strict_json import first_fault, is_plain_name, read_bounded, read_json_object
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
 from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewriting
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
-from bert_core.weights_header import (
-    TensorHeader,
-    check_header,
-    check_tagger,
-    read_weights_header,
-)
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
 INDEX = "model.safetensors.index.json"

@@ -14,15 +14,14 @@ import torch.distributed as dist
 from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
-from bert_core.features.tagger import FeatureTagger
 from bert_core.model.bert import Bert
+from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.quantization import for_inference, read_precision
 from bert_core.strict_json import read_json_object
 from bert_core.tasks.answers import Codec
-from bert_core.tasks.batches import evaluation_batches
 from bert_core.tasks.catalog import task_of
-from bert_core.tasks.encoded_rows import EncodedRows, LayoutName
+from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, evaluation_batches
 from bert_core.tasks.foreign_models import infer_task
 from bert_core.tasks.task import FloatArray, Task, compute_outputs
 from bert_core.training.loop import autocast

@@ -1,16 +1,20 @@
-"""WordPiece tokenizers: train, load and save them, and know one again by its hash.
+"""WordPiece tokenizers: trains, loads, saves and hashes them.
 
-Texts go in, a `tokenizers.Tokenizer` with BERT's normalisation and special tokens comes out.
+Texts go in, a `tokenizers.Tokenizer` with BERT's normalisation and special tokens comes out. A
+tokenizer.json from elsewhere is checked before it runs: only the step types of BERT-like tokenizers
+are allowed. Each takes time and memory in proportion to the text, which a pattern or replacement
+from the file need not.
 """
 
 import hashlib
 import json
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import numpy as np
 from tokenizers import (
@@ -26,12 +30,154 @@ from tokenizers import (
 
 from bert_core.disk import written_whole
 from bert_core.errors import UserError, reason_of
-from bert_core.tokenizer_file import MOST_BYTES, read_tokenizer_file
+from bert_core.strict_json import parse_json, read_bounded
 from bert_core.tokenizer_settings import (
     TOKENIZER_CONFIG,
     TokenizerSettings,
     read_tokenizer_settings,
 )
+
+MOST_BYTES = 1 << 27
+"""Vocabularies of 500,000 words have a tenth of it."""
+_MOST_STEPS = 32
+_MOST_ADDED_TOKENS, _LONGEST_ADDED_TOKEN = 20_000, 1000
+_LONGEST_WORD = 1000
+"""Words are cut in quadratic time up to `max_input_chars_per_word`, which is 100 as a rule."""
+_MOST_IDS = 10_000_000
+
+_STEPS = {
+    "normalizer": (
+        *("BertNormalizer", "Lowercase", "StripAccents", "Strip", "Nmt"),
+        *("NFC", "NFD", "NFKC", "NFKD", "Replace"),
+    ),
+    "pre_tokenizer": (
+        *("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"),
+        *("UnicodeScripts", "CharDelimiterSplit", "Split"),
+    ),
+    "post_processor": ("BertProcessing", "TemplateProcessing"),
+    "decoder": ("WordPiece", "BPEDecoder"),
+}
+_PARTS = {
+    "normalizer": "normalizers",
+    "pre_tokenizer": "pretokenizers",
+    "post_processor": "processors",
+    "decoder": "decoders",
+}
+"""Where a Sequence of steps has them."""
+_MODELS = ("WordPiece", "WordLevel", "BPE")
+
+
+def read_tokenizer_file(path: Path, error: type[UserError]) -> Tokenizer:
+    """The tokenizer of a tokenizer.json; raises `error` for what is damaged or not run here."""
+    content = read_bounded(path, "restore the file", error=error, max_bytes=MOST_BYTES)
+    described = parse_json(content, str(path), "restore the file", error=error)
+    fault = _fault(described)
+    if fault is not None:
+        raise error(fault[0], str(path), fault[1])
+    try:
+        tokenizer = Tokenizer.from_str(content.decode())
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        fault = _fault_of_added_tokens(described["added_tokens"], tokenizer)
+        tokenizer.encode("a word", add_special_tokens=False)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as cause:  # bare Exception, or PanicException where Rust code gave up
+        reason = " ".join(str(cause).split())[:200]
+        raise error("damaged tokenizer", str(path), f"restore the file; {reason}") from cause
+    if fault is not None:
+        raise error(fault[0], str(path), fault[1])
+    return tokenizer
+
+
+Fault = tuple[str, str]
+"""What is wrong, and the remedy."""
+
+
+def _fault(described: object) -> Fault | None:
+    """What is wrong with the content of a tokenizer.json."""
+    if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
+        return "damaged tokenizer", "restore the file; it has no model"
+    added = described.setdefault("added_tokens", [])
+    if not isinstance(added, list) or not all(isinstance(each, dict) for each in added):
+        return "damaged tokenizer", "restore the file; its added_tokens are no list of objects"
+    faults = (_fault_of_step(kind, step) for kind in _STEPS for step in _steps(described, kind))
+    return next((each for each in faults if each), None) or _fault_of_model(described["model"])
+
+
+def _steps(described: Mapping[str, Any], kind: str) -> Iterator[object]:
+    """The steps of a kind in their order, out of the sequences they may be in."""
+    waiting: list[object] = [described.get(kind)]
+    number = 0
+    while waiting and number <= _MOST_STEPS:
+        step = waiting.pop(0)
+        parts = step.get(_PARTS[kind]) if isinstance(step, dict) else None
+        if isinstance(step, dict) and step.get("type") == "Sequence" and isinstance(parts, list):
+            waiting = [*parts[: _MOST_STEPS + 1], *waiting]
+        elif step is not None:
+            number += 1
+            yield step if number <= _MOST_STEPS else {"type": f"Sequence of over {_MOST_STEPS}"}
+
+
+def _fault_of_step(kind: str, step: object) -> Fault | None:
+    name = step.get("type") if isinstance(step, dict) else None
+    if not isinstance(step, dict) or name not in _STEPS[kind]:
+        said = str(name)[:60] if name is not None else "without a type"
+        known = ", ".join(_STEPS[kind])
+        return f"a {kind} that BERT does not have, {said}", f"the ones that are run: {known}"
+    if name in ("Replace", "Split"):
+        pattern = step.get("pattern")
+        literal = pattern.get("String") if isinstance(pattern, dict) else None
+        if not isinstance(literal, str) or not literal:
+            return f"a {kind} with a pattern of its own, {name}", "a text may be the pattern"
+        content = step.get("content", "")
+        if name == "Replace" and not (isinstance(content, str) and len(content) <= len(literal)):
+            return f"a {kind} that makes texts longer, {name}", "replace by no more characters"
+    return None
+
+
+def _fault_of_model(model: Mapping[str, Any]) -> Fault | None:
+    name = model.get("type", "WordPiece")
+    if name not in _MODELS:
+        known = ", ".join(_MODELS)
+        return f"a tokenizer model that BERT does not have, {str(name)[:60]}", f"one of {known} is"
+    vocabulary = model.get("vocab")
+    if not isinstance(vocabulary, dict) or not all(
+        type(index) is int and 0 <= index < _MOST_IDS for index in vocabulary.values()
+    ):
+        return "damaged vocabulary", f"give each word a number from 0 to {_MOST_IDS - 1:,}"
+    longest = model.get("max_input_chars_per_word", 100)
+    if type(longest) is not int or not 1 <= longest <= _LONGEST_WORD:
+        return (
+            f"max_input_chars_per_word {str(longest)[:30]}",
+            f"from 1 to {_LONGEST_WORD} is run, 100 as a rule",
+        )
+    unknown = model.get("unk_token")
+    if unknown is not None and unknown not in vocabulary:
+        return f"the vocabulary lacks its unk_token {str(unknown)[:60]!r}", "restore the file"
+    if model.get("dropout"):
+        return "a tokenizer that draws at random (dropout)", "set dropout to null"
+    return None
+
+
+def _fault_of_added_tokens(added: list[dict[str, Any]], tokenizer: Tokenizer) -> Fault | None:
+    if len(added) > _MOST_ADDED_TOKENS:
+        return f"{len(added):,} added tokens", f"{_MOST_ADDED_TOKENS:,} are run"
+    for each in added:
+        content, index = each.get("content"), each.get("id")
+        if not isinstance(content, str) or not content or len(content) > _LONGEST_ADDED_TOKEN:
+            return f"an added token {str(content)[:60]!r}", "remove it from added_tokens"
+        if type(index) is not int or not 0 <= index < _MOST_IDS:
+            return f"an added token {content[:60]!r} with the id {str(index)[:30]}", "mend its id"
+        normalizer = tokenizer.normalizer
+        if each.get("normalized") and normalizer and not normalizer.normalize_str(content):
+            # The empty text is found between any two characters.
+            return (
+                f"an added token of which nothing is left, {content[:60]!r}",
+                "remove it from added_tokens, or set its normalized to false",
+            )
+    return None
+
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """In the order of their ids in a vocabulary trained here."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from bert_core.errors import UserError
 from bert_core.strict_json import read_bounded
 from bert_core.tasks.encoded_rows import EncodedRows
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 TRAINING_STATISTICS = "training_statistics.json"
 

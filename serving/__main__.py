@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from bert_core.errors import UserError
-from bert_core.memory import leave_what_exists_alone, share_one_heap
+from bert_core.machine import leave_what_exists_alone, share_one_heap
 from serving.app import create_app
 from serving.connections import Connection, Connections, open_files_for
 from serving.engine import Engine

@@ -20,7 +20,7 @@ from ray import serve
 from ray.serve import Application
 
 from bert_core.errors import UserError
-from bert_core.memory import leave_what_exists_alone
+from bert_core.machine import leave_what_exists_alone
 from serving.app import create_app
 from serving.cluster import Replica
 from serving.cross_origin import Host, Origin

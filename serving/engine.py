@@ -17,8 +17,8 @@ from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.answers import Codec
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.sequences import Overflow, TooManyTokensError
 from bert_core.tasks.task import FloatArray, Task
-from bert_core.tasks.windows import Overflow, TooManyTokensError
 from serving.batching import Work
 from serving.drift import DriftFigures
 from serving.followed import Followed, Place

@@ -16,13 +16,13 @@ from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
-from bert_core.features.tagger import FEATURE_TAGGER
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.lineage import Lineage, read_lineage
+from bert_core.masked_language_model import masked_token_answers, next_sentence_answers
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
+from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import CHECKSUMS, CONFIG, load_model_folder
-from bert_core.pretrained.heads import masked_token_answers, next_sentence_answers
 from bert_core.quantization import Precision, for_inference, read_precision
 from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import task_of

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from threading import Thread
 
-from bert_core.memory import give_back_memory
+from bert_core.machine import give_back_memory
 from serving.engine import Engine
 from serving.followed import Place, title_of
 from serving.models import ServedModel

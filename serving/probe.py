@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_core.errors import UserError
 from bert_core.example import check_example, read_example
-from bert_core.example_question import Source, question_of
+from bert_core.example_answers import Source, question_of
 from bert_core.features.extractor import FeatureChoice
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.tasks.encoded_rows import EncodedRows

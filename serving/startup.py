@@ -10,7 +10,7 @@ from typing import Protocol, Self
 import torch
 
 from bert_core.errors import UserError
-from bert_core.memory import give_back_memory
+from bert_core.machine import give_back_memory
 from serving.coordination import Alone, Coordination
 from serving.engine import Engine
 from serving.followed import Place, title_of

@@ -22,7 +22,7 @@ from bert_core.features.units import (
 )
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import SpecialTokenIds, special_token_ids
 from serving.schemas.fields import OverflowOrError
 

@@ -13,9 +13,9 @@ from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.label_values import class_warnings
 from bert_core.tasks.tagging import Tagging
-from bert_core.text.sharding.choice import HELDOUT, TRAIN, choose_documents
+from bert_core.text.pieces import HELDOUT, TRAIN, choose_documents
 from bert_core.tokenizer import train_wordpiece
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
 from serving.keys import read_keys
 from serving.new_key import main as new_key
 from serving.settings import parse_arguments as parse_server
@@ -30,9 +30,8 @@ from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction_request import request_of
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch, packing_note
-from workflows.reproduce import refuse_other_inputs
-from workflows.reproduction.differences import NOT_RECORDED, Finding
-from workflows.reproduction.settings import ReproduceSettings
+from workflows.reproduce import ReproduceSettings, refuse_other_inputs
+from workflows.reproduction.comparison import NOT_RECORDED, Finding
 from workflows.run_folder import open_run
 from workflows.settings import parse_command_line
 from workflows.sweeps.search import drawn_points, grid

@@ -96,7 +96,7 @@ def conclude(ablation: Ablation, lines: list[str], tracking: TrackingSummary) ->
 
     Raises `UserError` where no pre-training has come to its end.
     """
-    from workflows.versions.registration import open_command
+    from workflows.versions.finished_run import open_command
 
     failures = ablation.failures()
     if not any(each.is_finished for each in ablation.variants):

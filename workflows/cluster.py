@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,6 +29,7 @@ from bert_core.errors import UserError
 from workflows.background_call import InThread, stop_on_signal
 from workflows.cluster_capacity import Waiting, WorkerStatus
 from workflows.cluster_settings import ClusterSettings
+from workflows.messages import Outcome, RunProgress
 from workflows.ray_tasks import beside_the_driver
 from workflows.regrouping import NodeWatch, within_room
 
@@ -57,15 +58,15 @@ class Worker:
         if self.rank == 0:
             self._channel.begin_job.remote(number)
 
-    def publish(self, news: dict[str, Any]) -> None:
-        """Shows something to the driver; never waits."""
-        self._channel.publish.remote(news)
+    def publish(self, progress: RunProgress) -> None:
+        """Sends the progress to the driver; never waits."""
+        self._channel.publish.remote(progress)
 
     def report(self, figures: dict[str, float]) -> None:
         """What an evaluation found, its checkpoint saved; a sweep may end the trial here."""
 
-    def end_job(self, outcome: dict[str, Any]) -> None:
-        """Says what became of the job."""
+    def end_job(self, outcome: Outcome) -> None:
+        """Sends the outcome of the job."""
         if self.rank == 0:
             self._channel.end_job.remote(outcome)
 
@@ -85,19 +86,19 @@ class _Channel:
         self._failure: UserError | None = None
 
     def begin(self, group: str | None) -> None:
-        # The news of a lost worker are no news now; a job that it finished stays finished.
+        # The progress of a lost worker is void; a job that it finished stays finished.
         self._leaving = False
         self._status = WorkerStatus(group=group, outcomes=self._status.outcomes)
 
     def begin_job(self, number: int) -> None:
         self._job = number
-        self._status.news[number] = {}
+        self._status.progress[number] = RunProgress()
 
-    def publish(self, news: dict[str, Any]) -> None:
-        self._status.news[self._job] = news
+    def publish(self, progress: RunProgress) -> None:
+        self._status.progress[self._job] = progress
 
-    def end_job(self, outcome: dict[str, Any]) -> None:
-        if self._stop or not (self._leaving and outcome["stopped"]):
+    def end_job(self, outcome: Outcome) -> None:
+        if self._stop or not (self._leaving and outcome.stopped):
             self._status.outcomes[self._job] = outcome
 
     def end(self) -> None:
@@ -167,7 +168,7 @@ def _fit_in_groups(payload: dict[str, Any], settings: ClusterSettings, folder: P
     while True:
         result = _trainer(payload, within_room(settings), folder).fit()
         outcomes = result.return_value or []
-        finished = len(outcomes) == num_jobs and not outcomes[-1]["stopped"]
+        finished = len(outcomes) == num_jobs and not outcomes[-1].stopped
         if finished or not ray.get(channel.begin_again.remote()):
             return result
 
@@ -228,21 +229,21 @@ class WorkersAtJobs:
         self._reason_to_leave = reason_to_leave
         self._waiting = Waiting(settings)
 
-    def news(self, job: int) -> Iterator[dict[str, Any]]:
-        """Yields rank 0's news of a job as they come, until the next begins or the workers go.
+    def progress(self, job: int) -> Iterator[RunProgress]:
+        """Yields rank 0's progress in a job now and then, until the next begins or workers end.
 
-        As `waiting` they say what is waited for while workers are missing or about to move.
+        `waiting` says what the driver waits for while workers are missing or about to move.
         """
         over = False
         while not over:
             running = self._fit.running(POLL_SECONDS)
             status: WorkerStatus = _answer(self._channel.status)
-            over = not running or any(number > job for number in status.news)
+            over = not running or any(number > job for number in status.progress)
             waiting = (self._waiting.text(status) or self._reason_to_leave()) if running else ""
-            yield status.news.get(job, {}) | {"waiting": waiting}
+            yield replace(status.progress.get(job, RunProgress()), waiting=waiting)
 
-    def outcome(self, job: int) -> dict[str, Any] | None:
-        """What became of a job after its news; None when all were stopped before it.
+    def outcome(self, job: int) -> Outcome | None:
+        """The outcome of a job that has ended; None when all were stopped before it.
 
         Raises what ended it, a `UserError` where it is a user's to mend.
         """
@@ -253,7 +254,7 @@ class WorkersAtJobs:
         if failure is not None:
             raise failure
         try:
-            outcomes: list[dict[str, Any]] = self._fit.result().return_value
+            outcomes: list[Outcome] = self._fit.result().return_value
         except WorkerGroupError as error:
             if _lost_workers(error):
                 raise UserError(
@@ -282,7 +283,7 @@ def _answer(method: Any) -> Any:  # noqa: ANN401
         return ray.get(method.remote())
     except (RayActorError, OutOfMemoryError) as error:
         raise UserError(
-            "the cluster has lost what leads the workers",
+            "the cluster lost the coordinator actor",
             "killed, out of memory, or its machine went away",
             "the same command goes on",
         ) from error

@@ -10,6 +10,7 @@ from ray.util import placement_group_table
 
 from bert_core.errors import UserError
 from workflows.cluster_settings import ClusterSettings
+from workflows.messages import Outcome, RunProgress
 from workflows.progress import duration
 from workflows.ray_tasks import connect
 from workflows.tpu_capacity import refuse_missing_packages, refuse_missing_slices
@@ -24,14 +25,14 @@ LOOK_SECONDS = 2.0
 class WorkerStatus:
     """What a driver knows of its workers.
 
-    `news` are the last of rank 0 on each job, by its number, and `outcomes` what became of those
+    `progress` is the last of rank 0 in each job, by its number, and `outcomes` those of the jobs
     that have ended. `group` names the resources that it works with, None before it begins; when
     workers are lost, those in their place get another group. `ended` says that the training
     function has returned.
     """
 
-    news: dict[int, dict[str, Any]] = field(default_factory=dict)
-    outcomes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    progress: dict[int, RunProgress] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
     group: str | None = None
     ended: bool = False
 
@@ -73,9 +74,9 @@ class Waiting:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
-        self._news: dict[int, dict[str, Any]] = {}
-        self._news_time = time.monotonic()
-        self._next_look = self._news_time + QUIET_SECONDS
+        self._progress: dict[int, RunProgress] = {}
+        self._progress_time = time.monotonic()
+        self._next_look = self._progress_time + QUIET_SECONDS
         self._text = ""
         self.at_work = False
         """Whether there are workers that could be asked to stop."""
@@ -83,15 +84,15 @@ class Waiting:
     def text(self, status: WorkerStatus) -> str:
         """What the run waits for, and how long already; empty while workers are at work."""
         now = time.monotonic()
-        if status.ended or status.news != self._news:
-            self._news, self._news_time = status.news, now
+        if status.ended or status.progress != self._progress:
+            self._progress, self._progress_time = status.progress, now
             self._next_look = now + QUIET_SECONDS
             self.at_work, self._text = True, ""
         elif now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
             missing = self._missing(status)
             self.at_work = not missing
-            self._text = f"{missing}  {duration(now - self._news_time)}" if missing else ""
+            self._text = f"{missing}  {duration(now - self._progress_time)}" if missing else ""
         return self._text
 
     def _missing(self, status: WorkerStatus) -> str:

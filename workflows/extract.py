@@ -14,7 +14,7 @@ from typing import Any
 from bert_core.features.extractor import check_choice
 from bert_core.features.output import join_parts
 from bert_core.strict_json import read_json_object
-from bert_core.text.shard_index import INDEX_NAME, write_bytes
+from bert_core.text.shards import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.finetuning.data import open_encoder
 from workflows.inference.extract_settings import ExtractSettings

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from bert_core.features.strategies import find_strategy
+from bert_core.model.strategies import find_strategy
 from workflows.command import run_command
 from workflows.finetuning.data import (
     EncoderFolder,

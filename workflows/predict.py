@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.strict_json import read_json_object
-from bert_core.text.shard_index import INDEX_NAME, write_bytes
+from bert_core.text.shards import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.text_input import (

@@ -17,27 +17,29 @@ import ray
 from numpy.typing import NDArray
 
 from bert_core.disk import written_whole
-from bert_core.text.reading.sources import CorpusError, CorpusPart
-from bert_core.text.shard_index import (
+from bert_core.text import pieces
+from bert_core.text.encoding import SentenceEncoder
+from bert_core.text.pieces import (
+    Corpus,
+    EncodeRecord,
+    Piece,
+    SampleTexts,
+    ScanRecord,
+    describe_sources,
+    group_parts,
+    take_inventory,
+)
+from bert_core.text.shards import (
     TOKEN_COUNTS_NAME,
     TOKENIZER_NAME,
     ShardEntry,
     ShardIndex,
     describe_file,
+    token_dtype,
     write_array,
     write_index,
 )
-from bert_core.text.sharding import pieces
-from bert_core.text.sharding.encoding import SentenceEncoder
-from bert_core.text.sharding.inventory import (
-    Corpus,
-    SampleTexts,
-    describe_sources,
-    group_parts,
-    take_inventory,
-)
-from bert_core.text.sharding.pieces import EncodeRecord, Piece, ScanRecord
-from bert_core.text.shards import token_dtype
+from bert_core.text.sources import CorpusError, CorpusPart
 from bert_core.tokenizer import (
     load_tokenizer,
     num_embeddings,

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import Field
 
-from bert_core.text.reading.sources import CorpusPart, find_parts
-from bert_core.text.shard_index import ShardIndex, read_index
+from bert_core.text.shards import ShardIndex, read_index
+from bert_core.text.sources import CorpusPart, find_parts
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.command import run_command
 from workflows.output_folder import (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from bert_core.errors import UserError, nearest
 from workflows.command import run_command
-from workflows.promotion.settings import HistorySettings, PromoteSettings, RollbackSettings
+from workflows.promotion.decision import HistorySettings, PromoteSettings, RollbackSettings
 from workflows.settings import parse_command_line
 
 ACTIONS = ("promote", "rollback", "history")

@@ -32,8 +32,7 @@ def quantize(settings: QuantizeSettings) -> bool:
         raise UserError("the output is there already", str(output), "give a new folder")
     check_folder(output, "--output")
     from workflows.model_location import locate_model
-    from workflows.quantization.folder import write_quantized
-    from workflows.quantization.loss import measured_loss
+    from workflows.quantization.loss import measured_loss, write_quantized
     from workflows.tracking.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()

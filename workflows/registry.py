@@ -1,212 +1,37 @@
-"""Model folders as versions in MLflow's registry, with their card, lineage and aliases.
+"""The registry command: `python workflows/registry.py lineage NAME@ALIAS`."""
 
-In: a model folder and the run that made it. Out: a version number, of which `serving.registry`
-makes a folder again. No pickle: MLflow keeps the folder, `bert_core` and `model_pyfunc.py` as they
-are, and by these a version does its task there (`mlflow models serve`). As a command, `python
-workflows/registry.py lineage NAME@ALIAS`: the way back to the text.
-"""
-
-import hashlib
 import json
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import yaml
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
 
-import bert_core
 from bert_core.errors import UserError, nearest
-from serving.registry import (
-    FOLDER_NAME,
-    METRIC_TAG,
-    QUICKLY,
-    as_user_error,
-    check_location,
-    filter_value,
-    mlflow_environment,
-)
 from workflows.command import run_command
-from workflows.settings import parse_command_line
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import default_tracking_uri, without_machine_paths
-from workflows.versions.lineage_settings import LineageSettings
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
-
-CONTENT_TAG = "bertline.content_sha256"
-RUN_TAG = "bertline.run"
-"""On a registered model, the run that was begun last to make a version of it."""
-PARENT_TAG = "encoder.version"
-"""The version of the encoder that a model was made of; it is found by the two below."""
-PARENT_CONTENT_TAG, PARENT_RUN_ID_TAG = "encoder.content_sha256", "encoder.run_id"
-IDENTITY_NAMES = ("config.json", "model.safetensors", "tokenizer.json")
-PYFUNC = "model_pyfunc"
-"""The module of `workflows.versions` that MLflow keeps with a version and calls."""
-REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
+from workflows.settings import CommandLineSettings, default_storage, parse_command_line
+from workflows.tracking.tracker import default_tracking_uri
 
 
-def register_model_folder(
-    folder: Path,
-    *,
-    name: str,
-    run_id: str,
-    tracking_uri: str,
-    card: str,
-    tags: Mapping[str, str],
-    metrics: Mapping[str, float],
-    aliases: Sequence[str] = ("latest-trained",),
-) -> int:
-    """Registers a model folder as a version of `name` and points the aliases at it.
+class LineageSettings(CommandLineSettings):
+    """Prints where a registered model comes from: run, code, settings, data, encoder, down to text.
 
-    The card becomes the version's description; metrics become its tags `metric.NAME`. Where `tags`
-    tell the content of an encoder, that version of it is told too which has this content. The same
-    content of the same run is registered once, however often this is called. Raises `UserError`
-    when MLflow does not answer or refuses.
+    A paragraph for each model on the way, the version that is asked for first.
     """
-    content = content_hash(folder)
-    entries = {CONTENT_TAG: content, "run_id": run_id} | dict(tags)
-    entries |= {f"{METRIC_TAG}{key}": f"{value:.6g}" for key, value in metrics.items()}
-    remedy = "repeat the command when MLflow answers; nothing is registered twice"
-    problem = as_user_error(f"model {name} not registered", remedy)
-    with mlflow_environment(tracking_uri), problem:
-        client = open_client(tracking_uri)
-        version = _registered_version(client, name, run_id, content)
-        if version is None:
-            model_id = _log_model(client, folder, name, run_id, content)
-            entries = parent_version(client, entries) | entries
-            _create_registered_model(client, name)
-            created = client.create_model_version(
-                name,
-                source=f"models:/{model_id}",
-                run_id=run_id,
-                tags={key: without_machine_paths(value) for key, value in entries.items()},
-                description=without_machine_paths(card),
-                model_id=model_id,
-            )
-            version = int(created.version)
-        for alias in aliases:
-            client.set_registered_model_alias(name, alias, str(version))
-    return version
 
-
-def refuse_unregistrable(name: str, run: str, tracking_uri: str) -> None:
-    """Makes sure before a training that MLflow will take a version of `name` from it.
-
-    The model is created there if it is not, without a version, and a tag says which run is to make
-    one: that asks for the permission to write. Raises `UserError` where MLflow does not answer or
-    refuses.
-    """
-    remedy = "see to MLflow first, or leave the registration out"
-    problem = as_user_error(f"no version of {name} can be registered", remedy)
-    with mlflow_environment(tracking_uri, QUICKLY), problem:
-        client = open_client(tracking_uri)
-        _create_registered_model(client, name)
-        client.set_registered_model_tag(name, RUN_TAG, run)
-
-
-def content_hash(folder: Path) -> str:
-    """What makes a model itself: sha256 over architecture, weights and tokenizer.
-
-    Raises `UserError` for a folder that lacks one of them.
-    """
-    total = hashlib.sha256()
-    for name in IDENTITY_NAMES:
-        path = folder / name
-        if not path.is_file():
-            raise UserError("not a model folder", str(path), "name a folder that was exported")
-        with path.open("rb") as file:
-            total.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return total.hexdigest()
-
-
-def parent_version(client: "MlflowClient", tags: Mapping[str, str]) -> dict[str, str]:
-    """The tag that names the encoder's version, where its content is that of one; else none."""
-    content = tags.get(PARENT_CONTENT_TAG)
-    found = content and version_of_content(client, content, tags.get(PARENT_RUN_ID_TAG))
-    return {PARENT_TAG: f"models:/{found.name}/{found.version}"} if found else {}
-
-
-def version_of_content(
-    client: "MlflowClient", content: str, run_id: str | None
-) -> "ModelVersion | None":
-    """The first version that has this content, one of this run before all others."""
-    found = client.search_model_versions(f"tags.`{CONTENT_TAG}` = '{content}'")
-    found = sorted(found, key=lambda each: (each.run_id != run_id, each.creation_timestamp))
-    return found[0] if found else None
-
-
-def _registered_version(client: "MlflowClient", name: str, run_id: str, content: str) -> int | None:
-    condition = f"name = {filter_value(name)} and tags.`{CONTENT_TAG}` = '{content}'"
-    versions = client.search_model_versions(condition)
-    return next((int(each.version) for each in versions if each.run_id == run_id), None)
-
-
-def _create_registered_model(client: "MlflowClient", name: str) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-
-
-def _log_model(client: "MlflowClient", folder: Path, name: str, run_id: str, content: str) -> str:
-    """Logs the folder as a model of the run and returns its id; a whole one is used again."""
-    experiment_id = client.get_run(run_id).info.experiment_id
-    condition = f"tags.`{CONTENT_TAG}` = '{content}'"
-    for found in client.search_logged_models([experiment_id], filter_string=condition):
-        if found.source_run_id == run_id:
-            if found.status == "READY":
-                return found.model_id
-            client.delete_logged_model(found.model_id)
-    model = client.create_logged_model(
-        experiment_id, name=name, source_run_id=run_id, tags={CONTENT_TAG: content}
+    model: CliPositionalArg[str] = Field(
+        description="NAME@ALIAS or NAME/3, with models:/ before it or without"
     )
-    check_location(str(model.artifact_location), client.tracking_uri)
-    with tempfile.TemporaryDirectory() as temporary:
-        client.log_model_artifacts(model.model_id, str(_save(folder, Path(temporary))))
-    return client.finalize_logged_model(model.model_id, "READY").model_id
-
-
-def _save(folder: Path, temporary: Path) -> Path:
-    """Writes MLflow's layout of a model; returns its folder, free of this machine's paths."""
-    import mlflow.pyfunc
-
-    from workflows.versions.registry_signature import signature_and_example
-
-    own_code = temporary / "bert_core"
-    package = Path(bert_core.__path__[0])
-    shutil.copytree(package, own_code, ignore=shutil.ignore_patterns("__pycache__"))
-    saved = temporary / "saved"
-    signature, input_example = signature_and_example(folder)
-    mlflow.pyfunc.save_model(
-        saved,
-        loader_module=PYFUNC,
-        code_paths=[str(own_code), str(Path(__file__).with_name("versions") / f"{PYFUNC}.py")],
-        pip_requirements=[f"{name}=={_public_version(name)}" for name in REQUIREMENTS],
-        signature=signature,
-        input_example=input_example,
+    json_: bool = Field(default=False, alias="json", description="print everything as JSON")
+    storage: str = Field(
+        default_factory=default_storage,
+        description="folder of the MLflow store; by default ~/.bertline",
     )
-    shutil.copytree(folder, saved / "artifacts" / FOLDER_NAME)
-    described = yaml.safe_load((saved / "MLmodel").read_text())
-    described["flavors"]["python_function"]["data"] = f"artifacts/{FOLDER_NAME}"
-    described["model_size_bytes"] = sum(
-        each.stat().st_size for each in saved.rglob("*") if each.is_file()
+    tracking_uri: str | None = Field(
+        default=None, description="MLflow tracking URI; by default the store under the storage"
     )
-    (saved / "MLmodel").write_text(yaml.safe_dump(described, sort_keys=False))
-    return saved
-
-
-def _public_version(package: str) -> str:
-    return metadata.version(package).partition("+")[0]  # 2.13.0+cpu is not on every index
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -229,8 +54,7 @@ def _lineage(arguments: Sequence[str]) -> bool:
     """Prints the way from a version back to the text; True when it is done."""
     settings = parse_command_line(LineageSettings, arguments)
     # Not at the top: they load torch, and --help is answered before.
-    from workflows.versions.lineage_text import chain_lines
-    from workflows.versions.registry_lineage import trace
+    from workflows.versions.lineage import chain_lines, trace
 
     storage = Path(settings.storage).expanduser()
     stations = trace(settings.model, settings.tracking_uri or default_tracking_uri(storage))

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.strict_json import is_plain_path
-from bert_core.training import sealed_folder
-from bert_core.training.checkpoint_names import (
+from bert_core.training import checkpoint_folder
+from bert_core.training.checkpoint_folder import (
+    MANIFEST,
     NEEDED,
     checkpoint_name,
     checkpoint_step,
     committed_checkpoints,
     is_checkpoint_name,
 )
-from bert_core.training.sealed_folder import MANIFEST
 from workflows.run_folder import (
     WRITER_LOCK_NAME,
     RunFolder,
@@ -112,7 +112,7 @@ class RemoteRun:
                 messages.append(f"checkpoint {path} is damaged and passed over: {fault}")
             for path in committed_checkpoints(folder.checkpoints):
                 if checkpoint_step(path) > found or checkpoint_step(path) not in steps:
-                    sealed_folder.remove(path)
+                    checkpoint_folder.remove(path)
         return found, messages
 
     def push_checkpoint(self, path: Path, keep: int) -> None:
@@ -202,19 +202,19 @@ class RemoteRun:
             # Whole is not enough: what a lost upload left here may differ from it in the last bit.
             manifest = self._remote.read(f"{source}/{MANIFEST}")
             if (
-                sealed_folder.damage(final, NEEDED) is None
+                checkpoint_folder.damage(final, NEEDED) is None
                 and (final / MANIFEST).read_bytes() == manifest
             ):
                 return None
-            sealed_folder.remove(final)
-        temporary = sealed_folder.temporary_folder(final)
+            checkpoint_folder.remove(final)
+        temporary = checkpoint_folder.temporary_folder(final)
         try:
             for file in self._remote.names(source):
                 name = file.removeprefix(f"{source}/")
                 if not is_plain_path(name):
                     return f"it has a file named {name[:60]!r}"
                 self._remote.download(file, temporary / name)
-            fault = sealed_folder.damage(temporary, NEEDED)
+            fault = checkpoint_folder.damage(temporary, NEEDED)
             if fault is None:
                 temporary.rename(final)
             return fault

@@ -20,6 +20,7 @@ from bert_core.strict_json import read_json, read_json_object
 from workflows.settings import differences
 
 if TYPE_CHECKING:
+    from bert_core.training.checkpoint import CheckpointInfo
     from workflows.remote_run import RemoteRun
 
 WRITER_LOCK_NAME = "worker.lock"
@@ -89,6 +90,15 @@ class RunFolder:
 
         path, _ = newest_checkpoint(self.checkpoints)
         return path is not None and is_of_last_step(path)
+
+    def last_checkpoint(self) -> "CheckpointInfo":
+        """The newest whole checkpoint; raises `UserError` where there is none."""
+        from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+
+        path, _ = newest_checkpoint(self.checkpoints)
+        if path is None:
+            raise UserError("no whole checkpoint", str(self.checkpoints), "give --fresh")
+        return read_checkpoint(path)
 
     @property
     def ray(self) -> Path:

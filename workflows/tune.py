@@ -42,7 +42,7 @@ def tune(settings: TuneSettings) -> bool:
             return True
         name = settings.tracking.asked_name
         if name is not None and not sweep.folder.begun:
-            from workflows.registry import refuse_unregistrable
+            from workflows.versions.registration import refuse_unregistrable
 
             refuse_unregistrable(name, sweep.folder.name, sweep.tracking_uri)
         return train(sweep)

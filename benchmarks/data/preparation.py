@@ -21,10 +21,10 @@ import ray
 from tokenizers import Tokenizer
 
 from benchmarks.cluster_memory import watched_memory
-from bert_core.text.reading.corpus import read_documents
-from bert_core.text.reading.sentences import split_sentences
-from bert_core.text.reading.sources import find_parts
+from bert_core.text.corpus import read_documents
+from bert_core.text.encoding import split_sentences
 from bert_core.text.shards import open_shards
+from bert_core.text.sources import find_parts
 from workflows.prepare import PrepareSettings, prepare
 
 TRAINED = "trained"

@@ -22,13 +22,12 @@ from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.tasks.pretraining import compute_loss
-from bert_core.text.rows.masking import Vocabulary
+from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
-from bert_core.training.compilation import compiled
 from bert_core.training.evaluation import evaluate_pretraining
-from bert_core.training.loop import StepResult, TrainingState, train
+from bert_core.training.loop import StepResult, TrainingState, compiled, train
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from bert_core.training.settings import OptimizerSettings
 

@@ -39,8 +39,8 @@ from bert_core.features.units import cut_texts
 from bert_core.flops import forward_flops
 from bert_core.tasks.glue import GLUE
 from bert_core.tasks.sequences import token_ids
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.reading.texts import divide, read_texts
+from bert_core.text.sources import find_parts
+from bert_core.text.texts import divide, read_texts
 
 DEFAULTS: dict[str, dict[str, int | None]] = {
     "cpu": {"texts": 512, "max_tokens": None, "peer_batch": 32},

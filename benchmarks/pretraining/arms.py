@@ -22,8 +22,9 @@ from benchmarks.pretraining.rows import (
 from bert_core.config import ModelConfig
 from bert_core.hugging_face import to_hugging_face
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import PretrainingBatch, compute_loss
-from bert_core.training.compilation import compiled
+from bert_core.tasks.pretraining import compute_loss
+from bert_core.text.collation import PretrainingBatch
+from bert_core.training.loop import compiled
 
 MAX_AUTOTUNE = "max-autotune-no-cudagraphs"
 """Without graphs, which keep the memory of every arm that has used one."""

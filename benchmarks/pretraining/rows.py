@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.tasks.pretraining import PretrainingBatch
-from bert_core.text.rows import collation
-from bert_core.text.rows.counter_hash import IntArray
-from bert_core.text.rows.masking import MaskedRows
-from bert_core.text.rows.packing import pack
+from bert_core.text import collation
+from bert_core.text.collation import PretrainingBatch
+from bert_core.text.masking import MaskedRows
+from bert_core.text.packing import pack
+from bert_core.text.rng import IntArray
 
 MASKED_SHARE = 0.15
 SHORTEST = 8

@@ -15,16 +15,15 @@ import numpy.typing as npt
 
 from bert_core.evaluation.outcomes import Outcome, outcomes, spans
 from bert_core.tasks.classification import Classification
-from bert_core.tasks.conll import TaggedSentence
-from bert_core.tasks.metrics import FloatArray, metric_parts
+from bert_core.tasks.metrics import FloatArray, answer_scores, metric_parts, never_answering
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
-from bert_core.tasks.squad_metrics import answer_scores, never_answering
 from bert_core.tasks.tag_schemes import split_tag
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

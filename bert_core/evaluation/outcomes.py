@@ -16,13 +16,13 @@ import numpy.typing as npt
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.tasks.classification import Text
-from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.metrics import answer_scores
 from bert_core.tasks.multiple_choice import Choices
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
-from bert_core.tasks.squad_metrics import answer_scores
 from bert_core.tasks.tables import read_table
 from bert_core.tasks.tag_schemes import Tags
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 

@@ -16,8 +16,6 @@ from torch.nn import functional as F
 from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.features.states import states_at_places
-from bert_core.features.strategies import STRATEGIES, Strategy
-from bert_core.features.tagger import FeatureTagger
 from bert_core.features.units import (
     POOLINGS,
     Pooling,
@@ -30,11 +28,13 @@ from bert_core.features.units import (
 )
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
+from bert_core.model.strategies import STRATEGIES, Strategy
+from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import PREDICTION_TOKENS
 from bert_core.quantization import for_inference, read_precision
 from bert_core.tasks.task import FloatArray
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 _SHORTEST = 8
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from bert_core.disk import disk_full_named, flush_to_disk
 from bert_core.features.extractor import Extractor
-from bert_core.features.store import Precision
+from bert_core.features.states import Precision
 from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_words, words_of
 from bert_core.tasks.task import FloatArray
-from bert_core.text.reading.texts import NamedText
+from bert_core.text.texts import NamedText
 
 if TYPE_CHECKING:
     import pyarrow as pa

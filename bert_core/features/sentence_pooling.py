@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from bert_core.errors import UserError
 from bert_core.features.units import Pooling
+from bert_core.hugging_face import read_weights_header
 from bert_core.strict_json import RESTORE, is_plain_name, read_json, read_json_object
 from bert_core.tasks.task import FloatArray
 from bert_core.tokenizer_settings import (
@@ -27,7 +28,6 @@ from bert_core.tokenizer_settings import (
     read_transformer_settings,
     rewriting,
 )
-from bert_core.weights_header import read_weights_header
 
 _SETTINGS = "config_sentence_transformers.json"
 _PACKAGE = "sentence_transformers."

@@ -1,19 +1,27 @@
-"""Rows of an encoder -> the hidden states of layers at their places, a micro-batch at a time.
+"""Hidden states at the places of rows: computed batch by batch, and stored once on disk.
 
-Shapes: P places of a micro-batch, H hidden size.
+A store has one file for each layer; epochs, seeds and layer strategies read it.
+Shapes: P places, H hidden size, K layers.
 """
 
-from collections.abc import Iterator, Sequence
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from bert_core.disk import written_whole
+from bert_core.errors import UserError
 from bert_core.model.encoder import Encoder
-from bert_core.predictor import layout_for
-from bert_core.tasks.batches import evaluation_batches
-from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.predictor import PREDICTION_TOKENS, layout_for
+from bert_core.tasks.encoded_rows import EncodedRows, States, TaskBatch, evaluation_batches
 from bert_core.tasks.task import hidden_states
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 from bert_core.training.loop import autocast
 
 
@@ -42,3 +50,107 @@ def states_at_places(
             yield items, batch, [each.float() for each in states]
     finally:
         encoder.train(was_training)
+
+
+Precision = Literal["float16", "float32"]
+
+
+def kept_states(
+    encoder: Encoder,
+    rows: EncodedRows,
+    folder: Path,
+    layers: Sequence[int],
+    *,
+    device: torch.device,
+    max_tokens: int = PREDICTION_TOKENS,
+    autocast_dtype: torch.dtype | None = None,
+    dtype: Precision = "float16",
+    progress: Callable[[float], None] | None = None,
+) -> list[States]:
+    """The states of `layers` at all places, each [P, H], mapped from `folder`.
+
+    Layers that are not there yet are computed, stopping at the highest; a file appears whole or
+    not at all, and one process at a time writes. The folder is for one encoder and these rows
+    alone: name it by their hashes. `progress` is told the share that is done.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {layer: folder / f"layer-{layer:02d}-{dtype}.npy" for layer in layers}
+    with _alone(folder):
+        missing = [layer for layer, path in paths.items() if not path.is_file()]
+        if missing:
+            for left in folder.glob(".*.written"):  # a killed process's
+                left.unlink(missing_ok=True)
+            _compute(
+                encoder,
+                rows,
+                {layer: paths[layer] for layer in missing},
+                device=device,
+                max_tokens=max_tokens,
+                autocast_dtype=autocast_dtype,
+                dtype=dtype,
+                progress=progress,
+            )
+    shape = (len(rows.places), encoder.config.hidden_size)
+    return [_open(paths[layer], shape) for layer in layers]
+
+
+def _compute(
+    encoder: Encoder,
+    rows: EncodedRows,
+    paths: dict[int, Path],
+    *,
+    device: torch.device,
+    max_tokens: int,
+    autocast_dtype: torch.dtype | None,
+    dtype: Precision,
+    progress: Callable[[float], None] | None,
+) -> None:
+    shape = (len(rows.places), encoder.config.hidden_size)
+    with ExitStack() as files:
+        beside = {layer: files.enter_context(written_whole(path)) for layer, path in paths.items()}
+        written = {layer: _mapped(path, dtype, shape) for layer, path in beside.items()}
+        num_tokens, done = max(int(rows.lengths.sum()), 1), 0
+        computed = states_at_places(
+            encoder,
+            rows,
+            list(paths),
+            device=device,
+            max_tokens=max_tokens,
+            autocast_dtype=autocast_dtype,
+        )
+        for items, batch, states in computed:
+            places = rows.places_of(items)
+            for layer, state in zip(paths, states, strict=True):
+                written[layer][places] = state.cpu().numpy()
+            done += batch.num_real_tokens
+            if progress is not None:
+                progress(done / num_tokens)
+        for array in written.values():
+            array.flush()
+
+
+def _mapped(path: Path, dtype: Precision, shape: tuple[int, int]) -> np.memmap:
+    """A new array on disk, whose room is taken at once: a full disk would end the process later."""
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
+
+
+def _open(path: Path, shape: tuple[int, int]) -> States:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError("damaged features", str(path), "delete the file") from error
+    if array.shape != shape:
+        raise UserError(f"features of shape {array.shape}, not {shape}", str(path), "delete it")
+    return array
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until no other process of this machine writes into the folder."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

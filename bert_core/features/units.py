@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from bert_core.tasks.alignment import align
 from bert_core.tasks.encoded_rows import EncodedRows, concatenated
-from bert_core.tasks.sequences import token_ids, word_pieces
-from bert_core.tasks.windows import Side, cut, max_context, slide
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.tasks.sequences import Side, align, cut, max_context, slide, token_ids, word_pieces
+from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
 Unit = Literal["token", "word", "text"]

@@ -1,19 +1,22 @@
-"""What is asked of fine-tuned models about new texts, and what comes back, over HTTP and offline.
+"""Requests to fine-tuned models and the fields of their answers, over HTTP and offline.
 
-Options become a codec; a prediction as its `decode` has it becomes the fields of an answer, ready
-for JSON, whose names are those of the HTTP routes.
+Options become a codec, which encodes examples and decodes outputs. The names of an answer's fields
+are those of the HTTP routes.
+Shapes: N examples, L labels.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from tokenizers import Tokenizer
 
+from bert_core.tasks.classification import Classification, ScoreFunction, Text, outputs_of_examples
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.sequences import Overflow
 from bert_core.tasks.task import FloatArray
-from bert_core.tasks.windows import Overflow
 
 _OF_AN_ENTITY = ("type", "text", "start", "end", "start_word", "end_word", "score")
 
@@ -97,3 +100,39 @@ def answered(found: Mapping[str, Any], top_k: int = 1) -> dict[str, Any]:
     """The `top_k` best `answers`, best first, none where the context holds none; `null_score`."""
     candidates = [each for each in found["n_best"] if each["text"]] if found["text"] else []
     return {"answers": candidates[:top_k], "null_score": found["null_score"]}
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """Asks a model of classification for the scores of all its labels.
+
+    Without a `function` they are what its task has them: shares of one for single labels,
+    probabilities of their own for several, the number itself for a regression.
+    """
+
+    task: Classification
+    function: ScoreFunction | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels, in the order of the outputs; that of a number has the usual name."""
+        return self.task.labels or ("LABEL_0",)
+
+    def encode(self, examples: Sequence[Text], tokenizer: Tokenizer) -> EncodedRows:
+        """The rows of the task."""
+        return self.task.encode(examples, tokenizer)
+
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[Text]
+    ) -> list[dict[str, Any]]:
+        """`scores` of each example: of each label its own, in the order of the labels."""
+        logits = outputs_of_examples(outputs, rows, len(examples)).astype(np.float64)
+        match self.function or self.task.score_function:
+            case "softmax":
+                shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+                scores = shifted / shifted.sum(axis=1, keepdims=True)
+            case "sigmoid":
+                scores = 1 / (1 + np.exp(-logits))
+            case _:
+                scores = logits
+        return [{"scores": dict(zip(self.labels, row, strict=True))} for row in scores.tolist()]

@@ -6,12 +6,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from bert_core.errors import UserError
-from bert_core.features.tagger import FEATURE_TAGGER
 from bert_core.model.bert import Bert
+from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.tasks.classification import Classification
-from bert_core.tasks.documentation.answers import AnswersInDocstring
-from bert_core.tasks.documentation.library import LibraryOfPassage
-from bert_core.tasks.documentation.parameters import ParametersInDocstring
+from bert_core.tasks.docstring_tasks import (
+    AnswersInDocstring,
+    LibraryOfPassage,
+    ParametersInDocstring,
+)
 from bert_core.tasks.glue import GLUE
 from bert_core.tasks.multiple_choice import SWAG, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering

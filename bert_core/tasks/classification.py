@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.tasks.data_splits import read_split
 from bert_core.tasks.delimited import MAX_SKIPPED
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.label_values import (
@@ -33,17 +32,17 @@ from bert_core.tasks.label_values import (
     stripped,
 )
 from bert_core.tasks.metrics import correlation_metrics, label_metrics, multi_label_metrics
-from bert_core.tasks.sequences import encode_sequences
+from bert_core.tasks.sequences import Overflow, encode_sequences
 from bert_core.tasks.tables import (
     Record,
     TaskDataError,
     column,
+    read_split,
     text_of,
     value_of,
     written_value,
 )
 from bert_core.tasks.task import FloatArray, HeadShape, Task
-from bert_core.tasks.windows import Overflow
 
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
 """What becomes of the head's outputs; the names are those of Hugging Face."""

@@ -3,9 +3,6 @@
 Shapes: T tokens, N rows (sequences), P places for predictions, some of them unused.
 """
 
-from dataclasses import dataclass
-from typing import Self
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -13,8 +10,8 @@ from torch.nn import functional as F
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
 from bert_core.model.heads import MaskedTokenHead
-from bert_core.model.layout import Layout, pinned, to_device
 from bert_core.model.vocabulary import vocabulary_cross_entropy
+from bert_core.text.collation import PretrainingBatch
 
 SUM_NAMES = (
     "masked_token_loss",
@@ -28,37 +25,6 @@ SUM_NAMES = (
 
 Of a decoder the first three are of next tokens.
 """
-
-
-@dataclass(frozen=True)
-class PretrainingBatch:
-    """One micro-batch. Ids are int64.
-
-    `masked_positions` are indices into the flat tokens, `masked_ids` the words that stood there;
-    both are [P], and an unused place has any position and the id IGNORE_INDEX. Left to right
-    nothing is masked: there they are every position but a row's last, and the word after it.
-    `next_sentence` is [N]: 0 IsNext, 1 NotNext, IGNORE_INDEX without the task or for a row that
-    only fills the batch.
-    `num_real_tokens` of the `num_slots` places are not padding.
-    """
-
-    input_ids: Tensor
-    token_type_ids: Tensor
-    position_ids: Tensor
-    layout: Layout
-    masked_positions: Tensor
-    masked_ids: Tensor
-    next_sentence: Tensor
-    num_real_tokens: int
-    num_slots: int
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """The same batch on another device."""
-        return to_device(self, device, non_blocking)
-
-    def pinned(self) -> Self:
-        """The same batch in memory from which CUDA copies without the host."""
-        return pinned(self)
 
 
 def compute_loss(

@@ -1,12 +1,17 @@
-"""Question answering: where in a context the answer starts and ends, or that it holds none.
+"""Question answering: the span of a context that answers a question, or none (SQuAD 1.1 and 2.0).
 
-The paper's figure 4 (c), sections 4.2 and 4.3.
-Shapes: I questions, R rows (windows), W the longest row, P places (all tokens of all rows).
+Devlin et al. 2018, sections 4.2 and 4.3: rows are `[CLS] question [SEP] window [SEP]`, and each
+token has a logit as start and one as end of the answer.
+Shapes: I questions, R rows (windows), C tokens of all contexts end to end, T tokens of all rows,
+P places, W width of the padded rows, n tokens of a window, m maximum tokens of an answer.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,24 +23,51 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.layout import Packed
-from bert_core.tasks.data_splits import is_on_hub, read_split
-from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
-from bert_core.tasks.question_rows import encode_questions
-from bert_core.tasks.spans import (
-    Limits,
-    Span,
-    add_probabilities,
-    candidate_spans,
-    distinct_answers,
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
+from bert_core.tasks.metrics import squad_metrics, squad_v2_metrics, tuned_threshold
+from bert_core.tasks.sequences import (
+    AlignedTokens,
+    Overflow,
+    Windows,
+    align,
+    cut,
+    max_context,
+    slide,
+    token_ids,
 )
-from bert_core.tasks.squad import Question, read_squad, read_squad_table
-from bert_core.tasks.squad_metrics import squad_metrics, squad_v2_metrics, tuned_threshold
-from bert_core.tasks.tables import TaskDataError, split_file
+from bert_core.tasks.squad import Answer, Question, read_squad, read_squad_table
+from bert_core.tasks.tables import TaskDataError, is_on_hub, read_split, split_file
 from bert_core.tasks.task import FloatArray, HeadShape, Task
-from bert_core.tasks.windows import Overflow
+from bert_core.text.rng import IntArray, ragged_arange
+from bert_core.tokenizer import special_token_ids
 
 _ENDINGS = (".json", ".json.xz", ".json.gz")
 _TABLES, _OTHER_TABLES = (".jsonl", ".parquet"), (".csv", ".tsv")
+_WORD = re.compile(r"[^\W_]+")
+_NUM_SPECIAL = 3  # [CLS] and two [SEP]
+_NOWHERE = Answer("", -1)
+_NEARBY = 10  # characters
+
+MISALIGNED = "answers that do not stand at their answer_start"
+UNTOKENIZED = "answers that no token holds"
+"""Why a question may teach nothing."""
+MOVED = "answers that stand beside their answer_start"
+REPEATED = "questions with the id of another"
+
+
+class Span(NamedTuple):
+    """Characters from `start` up to `end` of a context, and how good an answer they are."""
+
+    score: float
+    start: int
+    end: int
+
+
+class Limits(NamedTuple):
+    """How many tokens an answer may have, and how many answers are wanted."""
+
+    max_tokens: int
+    n_best: int
 
 
 class QuestionAnswering(Task):
@@ -118,15 +150,72 @@ class QuestionAnswering(Task):
     def encode(
         self, examples: Sequence[Question], tokenizer: Tokenizer, max_tokens: int | None = None
     ) -> EncodedRows:
-        """One row, and one item, for each window; see `encode_questions`."""
-        return encode_questions(
-            tokenizer,
-            examples,
-            max_length=self.max_length,
-            stride=self.stride,
-            max_query_length=self.max_query_length,
-            overflow=self.overflow,
-            max_tokens=max_tokens,
+        """One row, and one item, for each window of a context; a context is tokenized once.
+
+        Or one row for each question, its context cut on the side that `overflow` says.
+
+        All tokens of a row are places. Labels are start and end [R, 2], counted within the row;
+        [CLS] (0) where the window lacks a part of the answer, or there is none. A question whose
+        answer is not known, or was lost, carries no loss. Notes:
+
+        - `offsets` [C, 2], first character of each context token, and the one after its last
+        - `first_token` [R], index in `offsets` of the first token of a window
+        - `window_start` [R], the same token, counted within its context
+
+        `lost` has the ids of questions whose answer is not at its `answer_start` or near it, and
+        of those whose answer shares no character with any token. Raises `TooManyTokensError`,
+        before any window is made, where rows have more than `max_tokens` in all.
+        """
+        numbers: dict[str, int] = {}
+        context = concatenated(
+            [[numbers.setdefault(each.context, len(numbers)) for each in examples]]
+        )
+        contexts = align(tokenizer, list(numbers))
+        query_ids = token_ids(tokenizer, [each.question for each in examples])
+        query_lengths = concatenated([[len(each) for each in query_ids]])
+        # However short the rows, half of one is left to the context.
+        kept = np.minimum(
+            query_lengths, min(self.max_query_length, (self.max_length - _NUM_SPECIAL) // 2)
+        )
+        context_lengths, rooms = contexts.lengths[context], self.max_length - _NUM_SPECIAL - kept
+        if self.overflow == "window":
+            beside = kept + _NUM_SPECIAL
+            windows = slide(
+                context_lengths, rooms, self.stride, beside=beside, max_tokens=max_tokens
+            )
+            truncated = kept < query_lengths
+        else:
+            windows = cut(context_lengths, rooms, self.overflow)
+            truncated = (kept < query_lengths) | (windows.lengths < context_lengths)
+        first_token = contexts.first_tokens[context[windows.text]] + windows.starts
+        row_queries = kept[windows.text]
+        golds = [_gold(each) for each in examples]
+        labels, lost = _labels(examples, golds, context, contexts, windows, row_queries)
+        lengths = row_queries + windows.lengths + _NUM_SPECIAL
+        ones = np.ones_like(lengths)
+        return EncodedRows(
+            input_ids=_assemble(tokenizer, query_ids, row_queries, windows, contexts, first_token),
+            lengths=lengths,
+            first_lengths=row_queries + 2,
+            places=ragged_arange(np.zeros_like(lengths), lengths),
+            place_counts=lengths,
+            labels=labels,
+            labels_per_item=ones,
+            rows_per_item=ones,
+            example=windows.text,
+            num_tokens=query_lengths + context_lengths + _NUM_SPECIAL,
+            truncated=truncated,
+            notes={
+                "offsets": contexts.offsets,
+                "first_token": first_token,
+                "window_start": windows.starts,
+            },
+            lost={
+                reason: tuple(examples[index].id for index in indices.tolist())
+                for reason, indices in lost.items()
+                if len(indices)
+            },
+            counts=_counts(examples, golds),
         )
 
     def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
@@ -213,3 +302,197 @@ def _by_row(outputs: Tensor, batch: TaskBatch) -> Tensor:
     padded = outputs.new_full((len(counts), width, 2), -torch.inf)
     padded[row, within] = outputs
     return padded.permute(2, 0, 1)
+
+
+def _counts(questions: Sequence[Question], golds: Sequence[Answer]) -> dict[str, int]:
+    """Answers that were found beside their place, and ids that occur again, where there are any."""
+    pairs = zip(questions, golds, strict=True)
+    names = [each.id for each in questions if each.id]
+    counts = {
+        MOVED: sum(
+            gold is not _NOWHERE and gold not in (each.answers or ()) for each, gold in pairs
+        ),
+        REPEATED: len(names) - len(set(names)),
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _labels(
+    questions: Sequence[Question],
+    golds: Sequence[Answer],
+    context: IntArray,
+    contexts: AlignedTokens,
+    windows: Windows,
+    row_queries: IntArray,
+) -> tuple[IntArray, dict[str, IntArray]]:
+    """Start and end within each row, [R, 2], and the indices of questions that lost their answer.
+
+    `golds` are the answers that count, one for each question.
+    """
+    begins = concatenated([[gold.start for gold in golds]])
+    ends = begins + concatenated([[len(gold.text) for gold in golds]])
+    first, last = contexts.token_spans(context, begins, ends)  # [I] each
+    has_answer = np.array([bool(each.answers) for each in questions], dtype=bool)
+    lost = {
+        MISALIGNED: np.flatnonzero(has_answer & (begins < 0)),
+        UNTOKENIZED: np.flatnonzero(has_answer & (begins >= 0) & (first > last)),
+    }
+    unknown = np.array([each.answers is None for each in questions], dtype=bool)
+    unknown[np.concatenate([*lost.values()])] = True
+    row = windows.text
+    inside = has_answer[row] & (first[row] >= windows.starts)
+    inside &= last[row] < windows.starts + windows.lengths
+    labels = np.stack([first, last], axis=1)[row] - windows.starts[:, None]
+    labels = np.where(inside[:, None], labels + row_queries[:, None] + 2, 0)
+    labels[unknown[row]] = IGNORE_INDEX
+    return labels, lost
+
+
+def _gold(question: Question) -> Answer:
+    """The first answer that stands where it is said to, or else the first that stands nearby."""
+    answers, context = question.answers or (), question.context
+    for each in answers:
+        if each.start >= 0 and context.startswith(each.text, each.start):
+            return each
+    return next(filter(None, (_nearby(each, context) for each in answers)), _NOWHERE)
+
+
+def _nearby(answer: Answer, context: str) -> Answer | None:
+    """The answer where its text, without space around it, stands nearest, if it is at all likely.
+
+    That is a few characters off, fewer for a short text, or the only place where it stands.
+    """
+    text = answer.text.strip()
+    said = max(answer.start, 0) + len(answer.text) - len(answer.text.lstrip())
+    places = (context.find(text, said), context.rfind(text, 0, said + len(text)))
+    found = [place for place in places if place >= 0]
+    if not text or not found:
+        return None
+    nearest = min(found, key=lambda place: abs(place - said))
+    is_near = answer.start >= 0 and abs(nearest - said) <= min(_NEARBY, max(2, len(text)))
+    return Answer(text, nearest) if is_near or context.count(text) == 1 else None
+
+
+def _assemble(
+    tokenizer: Tokenizer,
+    query_ids: list[list[int]],
+    row_queries: IntArray,
+    windows: Windows,
+    contexts: AlignedTokens,
+    first_token: IntArray,
+) -> IntArray:
+    """The ids of all rows, end to end, [T]."""
+    special = special_token_ids(tokenizer)
+    queries = np.fromiter(chain.from_iterable(query_ids), np.int64)
+    query_lengths = concatenated([[len(each) for each in query_ids]])
+    first_of_query = (np.cumsum(query_lengths) - query_lengths)[windows.text]
+    lengths = row_queries + windows.lengths + _NUM_SPECIAL
+    first = np.cumsum(lengths) - lengths
+    input_ids = np.full(int(lengths.sum()), special.sep, dtype=np.int64)
+    input_ids[first] = special.cls
+    within_queries = ragged_arange(first_of_query, row_queries)
+    input_ids[ragged_arange(first + 1, row_queries)] = queries[within_queries]
+    within_contexts = ragged_arange(first_token, windows.lengths)
+    places = ragged_arange(first + 2 + row_queries, windows.lengths)
+    input_ids[places] = contexts.input_ids[within_contexts]
+    return input_ids
+
+
+def candidate_spans(
+    outputs: npt.NDArray[np.floating], rows: EncodedRows, num_questions: int, *, limits: Limits
+) -> tuple[list[list[Span]], npt.NDArray[np.float64]]:
+    """The best spans of each question over all its windows, best first, and null's score, [I].
+
+    `outputs` are start and end logits, [P, 2], at every token of `rows`. An answer may start only
+    in the window that shows most context around its first token, so none is found twice. Null's
+    score is that of [CLS], the least of the windows'.
+    """
+    lengths = rows.lengths - rows.first_lengths - 1
+    sees_best = max_context(Windows(rows.example, rows.notes["window_start"], lengths))
+    first_places = np.cumsum(rows.place_counts) - rows.place_counts
+    null_scores = np.full(num_questions, np.inf)
+    of_windows = outputs[first_places].astype(np.float64).sum(1)
+    np.minimum.at(null_scores, rows.example, of_windows)
+    found: list[list[Span]] = [[] for _ in range(num_questions)]
+    offsets = rows.notes["offsets"]
+    begins = np.cumsum(lengths) - lengths
+    places = first_places + rows.first_lengths
+    table = np.stack([rows.example, lengths, begins, places, rows.notes["first_token"]], axis=1)
+    for question, length, begin, place, token in table.tolist():
+        logits = outputs[place : place + length].astype(np.float64)  # [n, 2]
+        starts = np.where(sees_best[begin : begin + length], logits[:, 0], -np.inf)
+        first, last, scores = best_spans(starts, logits[:, 1], limits)
+        starts, ends = offsets[token + first, 0], offsets[token + last, 1]
+        found[question] += map(Span, scores.tolist(), starts.tolist(), ends.tolist())
+    for spans in found:
+        spans.sort(key=lambda span: -span.score)
+    return found, null_scores
+
+
+def best_spans(
+    starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64], limits: Limits
+) -> tuple[IntArray, IntArray, npt.NDArray[np.float64]]:
+    """First tokens, last tokens and scores, each [k], of the best spans of a window, best first.
+
+    A span's score is that of its start plus that of its end (section 4.2 of the paper). All spans
+    within the limits compete; `starts` and `ends` are [n], minus infinity where nothing may start
+    or end. Of equal scores the earlier start comes first, then the shorter span.
+    """
+    if not len(starts):
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+    num_tokens, most = len(starts), limits.max_tokens
+    of_ends = np.full(num_tokens + most - 1, -np.inf)
+    of_ends[:num_tokens] = ends
+    lasts = np.arange(num_tokens)[:, None] + np.arange(most)  # [n, m]
+    scores = (starts[:, None] + of_ends[lasts]).ravel()
+    place = -min(limits.n_best, len(scores))
+    top = np.flatnonzero(scores >= np.partition(scores, place)[place])
+    top = top[np.argsort(-scores[top], kind="stable")][: limits.n_best]
+    top = top[np.isfinite(scores[top])]
+    first, further = np.divmod(top, most)
+    return first, first + further, scores[top]
+
+
+def distinct_answers(
+    context: str, spans: Iterable[Span], n_best: int, *, whole_words: bool = False
+) -> list[dict[str, Any]]:
+    """The first `n_best` different texts of spans, which come best first.
+
+    `text` is `context[start:end]`. With `whole_words` a span that begins or ends within a word is
+    stretched to have all of it.
+    """
+    answers: dict[str, dict[str, Any]] = {}
+    words = [found.span() for found in _WORD.finditer(context)] if whole_words else []
+    seen: set[tuple[int, int]] = set()
+    for score, start, end in spans:
+        if whole_words:
+            start, end = stretched(words, start, end)  # noqa: PLW2901 - the same span, longer
+        if (start, end) in seen:
+            continue
+        seen.add((start, end))
+        text = context[start:end]
+        if text not in answers:
+            answers[text] = {"text": text, "start": start, "end": end, "score": score}
+            if len(answers) == n_best:
+                break
+    return list(answers.values())
+
+
+def stretched(words: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+    """The characters from `start` up to before `end`, and the words whole that they are part of."""
+    if start >= end:
+        return start, end
+    # The first word that ends behind the first character, the last that begins before the end.
+    first = bisect_right(words, start, key=lambda word: word[1])
+    last = bisect_left(words, end, key=lambda word: word[0]) - 1
+    if first <= last:
+        start, end = min(start, words[first][0]), max(end, words[last][1])
+    return start, end
+
+
+def add_probabilities(answers: list[dict[str, Any]]) -> None:
+    """Gives each answer its share among these: `probability`, the softmax of their scores."""
+    scores = np.array([answer["score"] for answer in answers])
+    shares = np.exp(scores - scores.max())
+    for answer, probability in zip(answers, (shares / shares.sum()).tolist(), strict=True):
+        answer["probability"] = probability

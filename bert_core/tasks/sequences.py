@@ -1,20 +1,188 @@
-"""Texts -> rows of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of at most a length.
+"""Texts to rows of tokens: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, truncated or in windows.
 
-Shapes: N texts or pairs, R rows.
+Windows overlap, and the prediction for a token comes from the window that shows most context
+around it, as in the paper's published code (run_squad.py). `align` also gives the characters that
+each token came from.
+Shapes: N texts or pairs, R rows or windows, W tokens of all windows, C tokens of all texts end to
+end, S spans.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
+from unicodedata import category
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from bert_core.errors import UserError
 from bert_core.tasks.encoded_rows import concatenated
-from bert_core.tasks.windows import Overflow, slide
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
+
+Side = Literal["left", "right"]
+
+
+class TooManyTokensError(UserError):
+    """More tokens are to be read than may be."""
+
+
+Overflow = Literal["left", "right", "window"]
+"""What becomes of a text that is too long for a row: cut on a side, or read in windows."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Parts of texts: `text` [R] is its number, `starts` [R] its first token, `lengths` [R].
+
+    The windows of a text follow one another; the first starts at token 0.
+    """
+
+    text: IntArray
+    starts: IntArray
+    lengths: IntArray
+
+
+def slide(
+    lengths: IntArray,
+    rooms: IntArray,
+    stride: int | IntArray,
+    *,
+    beside: IntArray | int = 0,
+    max_tokens: int | None = None,
+) -> Windows:
+    """Windows over texts of these lengths, [N], of at most `rooms` [N] tokens each, at least 1.
+
+    Each starts `stride` tokens, for all texts or [N], after the one before, or where that one ends
+    if it is shorter; the last holds the text's end. A text without tokens has one window.
+
+    Raises `TooManyTokensError`, before any window is made, where they have more than `max_tokens`
+    in all with the tokens, one number or [N], that each has `beside` those of its text.
+    """
+    steps = np.minimum(rooms, stride)
+    counts = 1 + np.maximum(-(-(lengths - rooms) // steps), 0)
+    if max_tokens is not None:
+        # All windows but a text's last are full, and that one ends where the text does.
+        of_texts = (counts - 1) * rooms + lengths - (counts - 1) * steps + counts * beside
+        if (num_tokens := int(of_texts.sum())) > max_tokens:
+            raise TooManyTokensError(
+                f"{num_tokens} tokens to be read, in windows that overlap",
+                f"at most {max_tokens}",
+                "ask for fewer or shorter texts at once, or for windows that overlap less",
+            )
+    text = np.repeat(np.arange(len(lengths)), counts)
+    starts = ragged_arange(np.zeros_like(counts), counts) * steps[text]
+    return Windows(text, starts, np.minimum(rooms[text], lengths[text] - starts))
+
+
+def cut(lengths: IntArray, rooms: IntArray, side: Side) -> Windows:
+    """One window for each text of these lengths, [N]: what is left when it is cut on a side."""
+    kept = np.minimum(lengths, rooms)
+    starts = lengths - kept if side == "left" else np.zeros_like(kept)
+    return Windows(np.arange(len(lengths)), starts, kept)
+
+
+def max_context(windows: Windows) -> npt.NDArray[np.bool_]:
+    """Whether a window is the one that sees a token with most context on both sides, [W].
+
+    Each token of a text has exactly one such window: that with the largest minimum of tokens to
+    its left and right, plus a hundredth of the window's length, and of equals the first.
+    """
+    starts, lengths = windows.starts, windows.lengths
+    within = ragged_arange(np.zeros_like(lengths), lengths)
+    window = np.repeat(np.arange(len(lengths)), lengths)
+    of_window = lengths[window]
+    # In floating point, as published, so that ties fall the same way.
+    score = np.minimum(within, of_window - 1 - within) + 0.01 * of_window
+    sizes = np.zeros(int(windows.text.max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(sizes, windows.text, starts + lengths)
+    token = (np.cumsum(sizes) - sizes)[windows.text[window]] + starts[window] + within
+    best = np.full(int(sizes.sum()), -1.0)
+    np.maximum.at(best, token, score)
+    first = np.full(len(best), len(lengths))
+    is_best = score == best[token]
+    np.minimum.at(first, token[is_best], window[is_best])
+    return first[token] == window
+
+
+@dataclass(frozen=True)
+class AlignedTokens:
+    """Texts as tokens, end to end, without special tokens.
+
+    - `input_ids` [C]; `lengths` [K], the tokens of each text
+    - `offsets` [C, 2], the first character of each token, and the one after its last, in its text
+    """
+
+    input_ids: IntArray
+    offsets: IntArray
+    lengths: IntArray
+
+    @property
+    def first_tokens(self) -> IntArray:
+        """Index of each text's first token, [K]."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def token_spans(
+        self, texts: IntArray, begins: IntArray, ends: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """First and last token, counted within the text, that share a character with each span.
+
+        A span is the text's number, its first character and the one after its last, each [S].
+        Where no token has a part in it, the last token stands before the first.
+        """
+        # Texts follow one another on one line of characters, so one binary search serves all.
+        stride = 1 + max(int(self.offsets.max(initial=0)), int(ends.max(initial=0)))
+        bases = np.repeat(np.arange(len(self.lengths)), self.lengths) * stride
+        first = np.searchsorted(bases + self.offsets[:, 1], texts * stride + begins, side="right")
+        after = np.searchsorted(bases + self.offsets[:, 0], texts * stride + ends, side="left")
+        starts = self.first_tokens[texts]
+        return first - starts, after - 1 - starts
+
+
+def align(tokenizer: Tokenizer, texts: Sequence[str]) -> AlignedTokens:
+    """Tokenizes texts; `tokenizers` keeps track of characters through its normalisation.
+
+    An accent that stands as a character of its own, and was stripped, belongs to its letter's
+    token.
+    """
+    ids, offsets, lengths = [], [], []
+    for begin in range(0, len(texts), _TEXTS_AT_ONCE):
+        some = list(texts[begin : begin + _TEXTS_AT_ONCE])
+        encodings = tokenizer.encode_batch(some, add_special_tokens=False)
+        lengths.append([len(each) for each in encodings])
+        ids.append(np.fromiter(chain.from_iterable(each.ids for each in encodings), np.int64))
+        pairs = chain.from_iterable(each.offsets for each in encodings)
+        offsets.append(np.fromiter(chain.from_iterable(pairs), np.int64))
+    tokens = AlignedTokens(
+        input_ids=concatenated(ids),
+        offsets=concatenated(offsets).reshape(-1, 2),
+        lengths=concatenated(lengths),
+    )
+    for text, first, length in zip(texts, tokens.first_tokens, tokens.lengths, strict=True):
+        if not text.isascii():
+            _take_in_marks(text, tokens.offsets[first : first + length])
+    return tokens
+
+
+def _take_in_marks(text: str, offsets: IntArray) -> None:
+    """Moves the ends of tokens [n, 2] behind combining marks that are no token's."""
+    marks = [
+        place for place, char in enumerate(text) if char >= "\u0300" and category(char) == "Mn"
+    ]
+    if not marks:
+        return
+    begins, ends = offsets.T.tolist()
+    after = 0
+    for place in marks:
+        while after < len(ends) and ends[after] <= place:
+            after += 1
+        is_free = after == len(ends) or begins[after] > place
+        if is_free and after and ends[after - 1] == place:
+            ends[after - 1] += 1
+    offsets[:, 1] = ends
+
 
 _TEXTS_AT_ONCE = 4096
 

@@ -14,7 +14,7 @@ from typing import Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 Scheme = Literal["iob1", "iob2", "bioes"]
 

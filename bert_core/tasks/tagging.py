@@ -17,18 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.tasks.conll import (
-    CONLL_SUFFIXES,
-    TaggedSentence,
-    WordColumns,
-    in_iob2,
-    read_conll,
-)
-from bert_core.tasks.data_splits import is_on_hub, read_split
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
-from bert_core.tasks.entity_metrics import entity_metrics
 from bert_core.tasks.label_values import likeness_warnings
-from bert_core.tasks.tables import TaskDataError, split_file
+from bert_core.tasks.metrics import entity_metrics
+from bert_core.tasks.sequences import Overflow
+from bert_core.tasks.tables import TaskDataError, is_on_hub, read_split, split_file
 from bert_core.tasks.tag_schemes import (
     OUTSIDE,
     Scheme,
@@ -37,11 +30,19 @@ from bert_core.tasks.tag_schemes import (
     look_like_a_scheme,
     split_tag,
 )
+from bert_core.tasks.tagged_sentences import (
+    CONLL_SUFFIXES,
+    LIST_SUFFIXES,
+    OTHER_LIST_SUFFIXES,
+    TaggedSentence,
+    WordColumns,
+    in_iob2,
+    read_conll,
+    read_word_lists,
+)
 from bert_core.tasks.task import FloatArray, HeadShape, Task
-from bert_core.tasks.windows import Overflow
-from bert_core.tasks.word_lists import LIST_SUFFIXES, OTHER_LIST_SUFFIXES, read_word_lists
 from bert_core.tasks.word_rows import encode_words
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
 
 
 class Tagging(Task):

@@ -18,11 +18,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bert_core.errors import UserError
-from bert_core.features.rows import FeatureBatch
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
-from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.tasks.encoded_rows import EncodedRows, FeatureBatch, TaskBatch
 
 SUM_NAMES = ("loss", "correct", "count")
 """What the sums of `loss` are, in order; `correct` is 0 where nothing is right or wrong."""

@@ -16,9 +16,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bert_core.tasks.encoded_rows import concatenated
-from bert_core.tasks.sequences import word_pieces
-from bert_core.tasks.windows import Overflow, Side
-from bert_core.text.rows.counter_hash import IntArray, ragged_arange
+from bert_core.tasks.sequences import Overflow, Side, word_pieces
+from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
 

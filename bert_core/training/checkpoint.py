@@ -1,4 +1,4 @@
-"""A `TrainingState` goes in and a verified folder comes out, and back, bit for bit.
+"""Writes a `TrainingState` as a verified folder and reads it back, bit for bit.
 
 Layout of `<checkpoints>/step-00001234/`: model.safetensors, optimizer.safetensors, state.json,
 files/ (the caller's), manifest.json. Nothing is pickled.
@@ -7,6 +7,7 @@ files/ (the caller's), manifest.json. Nothing is pickled.
 import json
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from bert_core.disk import DiskFullError, is_disk_full
 from bert_core.errors import UserError
 from bert_core.strict_json import first_fault, read_json_object
-from bert_core.training import sealed_folder
-from bert_core.training.checkpoint_names import (
+from bert_core.training import checkpoint_folder
+from bert_core.training.checkpoint_folder import (
     FILES,
     MODEL,
     NEEDED,
@@ -31,18 +33,86 @@ from bert_core.training.checkpoint_names import (
     checkpoint_step,
     committed_checkpoints,
 )
-from bert_core.training.loop import TrainingState
+from bert_core.training.loop import LOWER_THE_LEARNING_RATE, TrainingState
 from bert_core.training.ranks import world_size
-from bert_core.training.readings import LOWER_THE_LEARNING_RATE
-from bert_core.training.state_tensors import (
-    MOMENTS_PER_WEIGHT,
-    first_difference,
-    load_moments,
-    moments_by_name,
-    num_bytes,
-    unwrap_model,
-    weights_by_name,
-)
+
+MOMENTS_PER_WEIGHT = {"adamw": 2, "lamb": 2}
+"""Tensors of a weight's size that each optimizer keeps for it."""
+
+
+def unwrap_model(model: nn.Module) -> nn.Module:
+    """The module itself, out of any order of data-parallel and compiled wrappers."""
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def weights_by_name(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, the live tensors, a tied one once (its first name)."""
+    weights: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in unwrap_model(model).state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            weights[name] = tensor
+    return weights
+
+
+def moments_by_name(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's live tensors as `<parameter name>.<key>`, such as `….exp_avg`."""
+    return {
+        f"{name}.{key}": value
+        for name, parameter in unwrap_model(model).named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def first_difference(saved: dict[str, Tensor], wanted: dict[str, Tensor]) -> str | None:
+    """The first name whose presence, shape or dtype differs, in words, or None."""
+    for name in [*wanted, *saved]:
+        if name not in saved:
+            return f"{name} is missing"
+        if name not in wanted:
+            return f"{name} is unknown to this model"
+        if saved[name].shape != wanted[name].shape or saved[name].dtype != wanted[name].dtype:
+            return f"{name} is {_kind(saved[name])}, this model's is {_kind(wanted[name])}"
+    return None
+
+
+def load_moments(
+    model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
+) -> None:
+    """Replaces the optimizer's tensors; its hyperparameters stay.
+
+    A parameter that is not named has none, as before its first gradient. Raises `KeyError` for
+    the name of no trained parameter and `ValueError` for a shape that is not its parameter's.
+    """
+    names = {parameter: name for name, parameter in unwrap_model(model).named_parameters()}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    position = {names[parameter]: index for index, parameter in enumerate(parameters)}
+    state: dict[int, dict[str, Tensor]] = {}
+    for full_name, value in moments.items():
+        name, _, key = full_name.rpartition(".")
+        index = position[name]
+        if value.ndim and value.shape != parameters[index].shape:
+            raise ValueError(f"{full_name} is {_kind(value)}")
+        state.setdefault(index, {})[key] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def num_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of all elements together."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
 
 _SMALL_FILES_BYTES = 1 << 20  # state, manifest and journal in the estimate of a checkpoint's size
 
@@ -102,30 +172,30 @@ def save_checkpoint(
         raise ValueError(f"keep must be at least 1, not {keep}")
     final = folder / checkpoint_name(state.step)
     folder.mkdir(parents=True, exist_ok=True)
-    sealed_folder.remove_leftovers(folder)
+    checkpoint_folder.remove_leftovers(folder)
     if final.exists():
-        if sealed_folder.damage(final, NEEDED) is None:
+        if checkpoint_folder.damage(final, NEEDED) is None:
             return final
-        sealed_folder.remove(final)
+        checkpoint_folder.remove(final)
     _refuse_weights_that_are_not_finite(state)
-    temporary = sealed_folder.temporary_folder(final)
+    temporary = checkpoint_folder.temporary_folder(final)
     try:
         _write(temporary, state, extra, files)
-        sealed_folder.seal(temporary, final)
+        checkpoint_folder.seal(temporary, final)
     except OSError as error:
         if is_disk_full(error):
             raise _disk_full(folder, state) from error
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    if fault := sealed_folder.damage(final, NEEDED):
+    if fault := checkpoint_folder.damage(final, NEEDED):
         raise UserError(
             f"the checkpoint just written is damaged, {fault}", str(final), "check the disk"
         )
     # A damaged one of a later step, which this run has passed over, takes no whole one's place.
     mine = [path for path in committed_checkpoints(folder) if checkpoint_step(path) <= state.step]
     for path in mine[keep:]:
-        sealed_folder.remove(path)
+        checkpoint_folder.remove(path)
     return final
 
 
@@ -168,13 +238,13 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
 
 def _read(path: Path) -> tuple[CheckpointInfo, str]:
     """What a checkpoint says, and the name of its optimizer."""
-    if fault := sealed_folder.damage(path, NEEDED):
+    if fault := checkpoint_folder.damage(path, NEEDED):
         raise _damaged(path, fault)
     try:
         state = _State.model_validate(read_json_object(path / STATE, allow_nan=True), strict=True)
     except ValidationError as error:
         raise _damaged(path, f"{STATE}: {first_fault(error)}") from error
-    names = sorted(sealed_folder.sealed_files(path))
+    names = sorted(checkpoint_folder.sealed_files(path))
     files = {Path(name).name: path / name for name in names if name.startswith(f"{FILES}/")}
     described = state.model_dump(exclude={"optimizer"})
     return CheckpointInfo(path=path, files=files, **described), state.optimizer
@@ -187,11 +257,11 @@ def _damaged(path: Path, fault: str) -> UserError:
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint whose every byte is right, and a message for each one passed over.
 
-    Deletes nothing; `sealed_folder.remove_leftovers` does, and `save_checkpoint` calls it.
+    Deletes nothing; `checkpoint_folder.remove_leftovers` does, and `save_checkpoint` calls it.
     """
     messages = []
     for path in committed_checkpoints(folder):
-        fault = sealed_folder.damage(path, NEEDED)
+        fault = checkpoint_folder.damage(path, NEEDED)
         if fault is None:
             return path, messages
         messages.append(f"checkpoint {path} is damaged and passed over: {fault}")

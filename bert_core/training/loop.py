@@ -1,6 +1,6 @@
-"""Global batches go in; optimizer steps happen; one `StepResult` a step comes out.
+"""Trains on global batches and yields one `StepResult` per step.
 
-`train` is a generator: what follows from a step stands in the caller's `for`, in plain sight.
+`train` is a generator: logging, evaluation and checkpoints stand in the caller's `for`, in order.
 """
 
 import hashlib
@@ -15,17 +15,78 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bert_core.errors import UserError
+from bert_core.training.optimization import RowGradients
 from bert_core.training.ranks import data_parallel, rank, world_size
-from bert_core.training.readings import (
-    FIRST_SUM,
-    LOSS,
-    REAL_TOKENS,
-    SLOTS,
-    STOP,
-    NonFiniteLossError,
-    Readings,
+
+LOSS, FIRST_SUM, REAL_TOKENS, SLOTS, STOP = 0, 1, -3, -2, -1
+"""Places in a step's totals: the loss, the loss function's sums, two counts, the stop flag."""
+
+LOWER_THE_LEARNING_RATE = (
+    "train again under another --name with a lower --optimizer.peak_learning_rate or a longer"
+    " warm-up"
 )
-from bert_core.training.row_gradients import RowGradients
+"""A run continues under the same settings alone, so that it needs another name."""
+
+
+class NonFiniteLossError(UserError):
+    """The loss or the gradient norm of `step` was infinite or not a number."""
+
+    def __init__(self, step: int, loss: float, gradient_norm: float) -> None:
+        super().__init__(
+            "training stopped on a number that is not finite",
+            f"step {step}: loss {loss}, gradient norm {gradient_norm}",
+            f"{LOWER_THE_LEARNING_RATE}; the last checkpoint is intact",
+        )
+        self.step, self.loss, self.gradient_norm = step, loss, gradient_norm
+
+    def __reduce__(self) -> tuple[type["NonFiniteLossError"], tuple[int, float, float]]:  # pyright: ignore[reportIncompatibleMethodOverride] - rebuilt from its own three parts
+        """Lets the error cross process borders."""
+        return type(self), (self.step, self.loss, self.gradient_norm)
+
+
+class Readings:
+    """Brings each step's totals and gradient norm to the host, at once or one step late."""
+
+    def __init__(self, *, late: bool) -> None:
+        self._late = late
+        self._pending: tuple[int, Tensor, torch.cuda.Event | None] | None = None
+
+    def take(self, step: int, totals: Tensor, gradient_norm: Tensor, *, last: bool) -> bool:
+        """Whether to stop after this step. Raises `NonFiniteLossError` for what has been read.
+
+        Late, the answer is the previous step's: every rank reads the same reduced values at the
+        same step, so all stop together.
+        """
+        values = torch.cat([totals, gradient_norm.detach().to(totals).reshape(1)])
+        stop = self._read()
+        self._pending = step, *_copy_to_host(values)
+        if last or not self._late:
+            stop = self._read() or stop
+        return stop
+
+    def _read(self) -> bool:
+        if self._pending is None:
+            return False
+        step, values, copied = self._pending
+        self._pending = None
+        if copied is not None:
+            copied.synchronize()
+        if not bool(values.isfinite().all()):
+            raise NonFiniteLossError(step, float(values[LOSS]), float(values[-1]))
+        return bool(values[:-1][STOP] > 0)
+
+
+def _copy_to_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """A host copy, and on CUDA the event after which it may be read."""
+    if values.device.type != "cuda":
+        return values.cpu(), None
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+    return host, copied
+
 
 __all__ = ["NonFiniteLossError", "StepResult", "TrainingState", "train"]
 
@@ -219,7 +280,7 @@ def _accumulate_gradients(
     autocast_dtype: torch.dtype | None,
     seed: int,
 ) -> Tensor:
-    """This rank's gradients into `.grad`; its totals, see `readings`, float64."""
+    """This rank's gradients into `.grad`; its totals, float64 (places: `LOSS`, `FIRST_SUM`, …)."""
     totals = torch.zeros((), dtype=torch.float64, device=device)
     last = len(batches.micro_batches) - 1
     for index, micro_batch in enumerate(batches.micro_batches):
@@ -251,3 +312,23 @@ def _gradient_sync(
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
     """Runs matrix products in `dtype`; None leaves everything in float32."""
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
+
+
+def compiled(compute_loss: ComputeLoss, *, backend: str | Callable[..., Any] = "inductor") -> Any:  # noqa: ANN401 - called as `compute_loss` is
+    """`compute_loss` as one program, forward and backward, for each shape of a micro-batch.
+
+    What cannot be in one program is an error, and so is a shape too many. The counts of the global
+    batch change from step to step, and each number would be a program of its own: they come as 0-d
+    int64 tensors instead, filled on the device, so that nobody waits for a copy.
+    """
+    program = torch.compile(compute_loss, fullgraph=True, dynamic=False, backend=backend)
+
+    def with_counts(model: nn.Module, *batch: Any, **counts: int) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        device = next(model.parameters()).device
+        filled = {
+            name: torch.full((), count, dtype=torch.int64, device=device)
+            for name, count in counts.items()
+        }
+        return program(model, *batch, **filled)
+
+    return with_counts

@@ -1,15 +1,193 @@
-"""A model and `OptimizerSettings` go in; an AdamW or LAMB optimizer comes out.
+"""Optimizers (AdamW, LAMB), the learning rate as a function of the step, clipping of gradients."""
 
-The learning rate is a pure function of the step, `linear_schedule`; the loop sets it.
-"""
-
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from bert_core.training.lamb import Lamb
 from bert_core.training.settings import OptimizerSettings
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB (You et al. 2019, arXiv 1904.00962, algorithm 2), with phi the identity.
+
+    Groups without weight decay (biases, layer norms) take the plain Adam update with no trust
+    ratio, as in the authors' released code and NVIDIA's; the paper's algorithm makes no such
+    exception. The global gradient norm is clipped by the loop, as NVIDIA's version does inside.
+    All arithmetic stays on the device: a step never waits for it. On an accelerator an operation
+    is one kernel for all tensors of a group, but for the last, in which each weight has a ratio of
+    its own.
+    """
+
+    def __init__(
+        self,
+        params: Any,  # noqa: ANN401 - torch's ParamsT: parameters or group dictionaries
+        *,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Makes one update of every parameter that has a gradient."""
+        loss = closure() if closure is not None else None
+        with torch.no_grad():
+            for group in self.param_groups:
+                trained = [each for each in group["params"] if each.grad is not None]
+                for parameters in updated_at_once(trained):
+                    self._update(parameters, group)
+        return loss
+
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        states = [self._state_of(each) for each in parameters]
+        means = [state["exp_avg"] for state in states]
+        squares = [state["exp_avg_sq"] for state in states]
+        for state in states:
+            state["step"] += 1
+        steps = [int(state["step"]) for state in states]
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+        roots = torch._foreach_div(squares, [1 - beta2**step for step in steps])
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, group["eps"])
+        updates = torch._foreach_div(means, [1 - beta1**step for step in steps])
+        torch._foreach_div_(updates, roots)
+        if not group["weight_decay"]:
+            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+            return
+        torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+        ratios = _trust_ratios(parameters, updates)
+        torch._foreach_addcmul_(parameters, updates, ratios, value=-group["lr"])
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state = self.state[parameter]
+        if not state:  # the names torch.optim.AdamW uses, so that one checkpoint format serves both
+            state["step"] = torch.tensor(0.0)  # on the host: reading it waits for no device
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        return state
+
+
+def updated_at_once(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The parameters in the lists in which they are updated.
+
+    On a CPU each stands alone: nothing is saved by fewer calls, and a tensor that has just been
+    written is still in the cache for the next operation.
+    """
+    on_cpu = [[each] for each in parameters if each.device.type == "cpu"]
+    others = [each for each in parameters if each.device.type != "cpu"]
+    return [*on_cpu, others] if others else on_cpu
+
+
+def _trust_ratios(parameters: list[Tensor], updates: Sequence[Tensor]) -> list[Tensor]:
+    """Norm of each weight over the norm of its update, 0-d; 1 where either norm is 0."""
+    weights = torch.stack(list(torch._foreach_norm(parameters)))
+    changes = torch.stack(list(torch._foreach_norm(tuple(updates))))
+    known = (weights > 0) & (changes > 0)
+    return list(torch.where(known, weights / changes, torch.ones_like(weights)).unbind())
+
+
+LARGE_TABLE = 4_096
+"""Rows from which on a table is worth it."""
+
+
+@dataclass
+class _Table:
+    """A table's parameter, its gradient as the optimizer sees it, and the rows that are not 0."""
+
+    weight: Tensor
+    gradient: Tensor | None = None
+    rows: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+
+class RowGradients:
+    """The gradients of a model, some of them in rows until they are `spread`.
+
+    Where a table has a second use, as in pre-training, its gradient touches every row; it then
+    comes as usual.
+    """
+
+    def __init__(self, model: nn.Module, *, wanted: bool) -> None:
+        self._parameters = [each for each in model.parameters() if each.requires_grad]
+        self._large = _large_tables(model) if wanted else []
+        self._tables = [_Table(each.weight) for each in self._large]
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Within this context backward passes leave gradients in rows, where they are wanted."""
+        for table in self._large:
+            table.sparse = True
+        try:
+            yield
+        finally:
+            for table in self._large:
+                table.sparse = False
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scales all gradients so that their norm is at most this; returns what it was, 0-d."""
+        if not any(_is_in_rows(table.weight) for table in self._tables):
+            return nn.utils.clip_grad_norm_(self._parameters, max_norm)
+        gradients = [_values(each) for each in self._parameters if each.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        # As `clip_grad_norm_` of torch has it, which does not know gradients in rows.
+        scale = max_norm / (norm + 1e-6)
+        if scale < 1:
+            for gradient in gradients:
+                gradient.mul_(scale)
+        return norm
+
+    def spread(self) -> None:
+        """Gives the optimizer whole tables."""
+        for table in self._tables:
+            if not _is_in_rows(table.weight):
+                continue
+            if table.gradient is None:
+                table.gradient = torch.zeros_like(table.weight)
+            else:
+                table.gradient.index_fill_(0, table.rows, 0)
+            values = _values(table.weight)
+            table.rows = _gradient(table.weight).indices()[0]
+            table.weight.grad = table.gradient.index_copy_(0, table.rows, values)
+
+
+def _is_in_rows(parameter: Tensor) -> bool:
+    return parameter.grad is not None and parameter.grad.is_sparse
+
+
+def _values(parameter: Tensor) -> Tensor:
+    """The gradient's entries: each touched row once, where it is in rows."""
+    gradient = _gradient(parameter)
+    if gradient.is_sparse:
+        parameter.grad = gradient.coalesce()
+        return _gradient(parameter).values()
+    return gradient
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _large_tables(model: nn.Module) -> list[nn.Embedding]:
+    return [
+        each
+        for each in model.modules()
+        if isinstance(each, nn.Embedding) and each.num_embeddings >= LARGE_TABLE
+    ]
 
 
 def linear_schedule(step: int, *, total_steps: int, warmup_steps: int) -> float:

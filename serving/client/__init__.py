@@ -1,4 +1,4 @@
-"""A typed client of our own routes: texts in, what models say of them out, sync and async."""
+"""A typed client of our own routes, blocking and asynchronous."""
 
 from serving.client.asynchronous import AsyncClient
 from serving.client.blocking import Client
@@ -9,7 +9,7 @@ from serving.client.errors import (
     RefusalError,
     UnreachableError,
 )
-from serving.client.results import (
+from serving.client.routes import (
     Answered,
     Classified,
     Decoded,

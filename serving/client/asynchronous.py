@@ -1,59 +1,142 @@
-"""The client of programs that do other things meanwhile: as `Client`, with `await`."""
+"""The asynchronous client: requests to a server, with retries, for lists of any length."""
 
 import asyncio
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 import httpx2
 
-from serving.client import routes
-from serving.client.answers import info_of, is_well, limits_of
-from serving.client.exchange import Attempts, Lost, Reply, Request, lost_by, reply_of
-from serving.client.inquiry import Inquiry, Part
-from serving.client.results import (
-    Answered,
-    Classified,
-    Decoded,
-    Explained,
-    Features,
-    Filled,
-    Info,
-    Judged,
-    NextSentence,
-    Similarity,
-    Tagged,
-    Tokens,
+from bert_core.errors import UserError
+from serving.client.exchange import (
+    Attempts,
+    Failure,
+    Reply,
+    Request,
+    failure_of,
+    info_of,
+    is_healthy,
+    limits_of,
+    reply_of,
 )
+from serving.client.inquiry import Inquiry, Part
 from serving.client.routes import (
+    CLASSIFY,
+    DECODE,
+    EXPLAIN,
+    FEATURES,
+    FILL_MASK,
+    NER,
+    NEXT_SENTENCE,
+    PSEUDO_PERPLEXITY,
+    QA,
+    SIMILARITY,
+    TOKENIZE,
+    Answered,
     AnyPair,
     AnyQuestion,
     AnyText,
+    Classified,
     ClassifyOptions,
+    Decoded,
     DecodeOptions,
+    Explained,
     ExplainOptions,
+    Features,
     FeaturesOptions,
+    Filled,
     FillMaskOptions,
+    Info,
+    Judged,
     NerOptions,
+    NextSentence,
     PseudoPerplexityOptions,
     QaOptions,
     QuestionAndContext,
     R,
     Route,
+    Similarity,
     SimilarityOptions,
+    Tagged,
     TextOptions,
     TextOrPair,
     TokenizeOptions,
+    Tokens,
 )
-from serving.client.settings import ClientSettings
 from serving.limits import Limits
 from serving.schemas.fields import TextPair
 
+_KEY = re.compile(r"[!-~]+")
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """The address of a server, the key to send, and how requests are made.
+
+    - `timeout_seconds`: limit of each step of a request (connect, send, receive)
+    - `retry_seconds`: total time in which a request that failed temporarily is retried
+    - `concurrency`: number of simultaneous requests for a list
+
+    Raises `UserError` for an invalid address or key, or a number that is too small.
+    """
+
+    address: str = field(repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    timeout_seconds: float = 60.0
+    retry_seconds: float = 60.0
+    concurrency: int = 4
+
+    def __post_init__(self) -> None:
+        url = self._url()
+        is_server = url.scheme in ("http", "https") and url.host and (url.port or 0) < 1 << 16
+        if not is_server or url.query or url.fragment:
+            raise UserError(
+                "invalid server address", repr(self.shown_address), "write it as http://HOST:PORT"
+            )
+        if self.api_key is not None and not _KEY.fullmatch(self.api_key):
+            raise UserError(
+                "invalid key",
+                "api_key is empty or contains characters that keys do not have",
+                "copy it as `python -m serving.new_key` printed it",
+            )
+        if self.api_key is not None and url.userinfo:
+            raise UserError("two credentials", "api_key, and a user in the address", "remove one")
+        for name, is_enough in (
+            ("timeout_seconds", self.timeout_seconds > 0),
+            ("retry_seconds", self.retry_seconds >= 0),
+            ("concurrency", self.concurrency >= 1),
+        ):
+            if not is_enough:
+                raise UserError("number too small", name, "pass a larger one")
+
+    @property
+    def shown_address(self) -> str:
+        """The address without user and password."""
+        return re.sub(r"(?<=//).*@", "", self.address, flags=re.DOTALL).rstrip("/")
+
+    @property
+    def for_httpx(self) -> dict[str, Any]:
+        """Arguments of `httpx2.AsyncClient`."""
+        shown = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+        return {"base_url": self._url(), "headers": shown | {"Accept": "application/json"}}
+
+    def attempts(self) -> Attempts:
+        """Starts the retry schedule of one request."""
+        return Attempts(self.shown_address, self.timeout_seconds, self.retry_seconds)
+
+    def _url(self) -> httpx2.URL:
+        try:
+            return httpx2.URL(self.address)
+        except (httpx2.InvalidURL, TypeError):
+            return httpx2.URL()
+
 
 class AsyncClient:
-    """Asks a server, from one event loop of `asyncio`; see `Client` for what is asked and raised.
+    """Sends requests to a server from one `asyncio` event loop; `Client` describes the behaviour.
 
-    A task that is cancelled has none of its requests go on.
+    Cancelling a task cancels its requests.
     """
 
     def __init__(
@@ -100,8 +183,8 @@ class AsyncClient:
     async def classify(
         self, inputs: TextOrPair | list[AnyText], **options: Unpack[ClassifyOptions]
     ) -> Classified | list[Classified]:
-        """Decides about texts or pairs: one label, several, or a number."""
-        return await self._ask(routes.CLASSIFY, inputs, options)
+        """Classifies texts or pairs: one label, several labels, or a number."""
+        return await self._ask(CLASSIFY, inputs, options)
 
     @overload
     async def ner(self, inputs: str, **options: Unpack[NerOptions]) -> Tagged: ...
@@ -111,7 +194,7 @@ class AsyncClient:
         self, inputs: str | list[str], **options: Unpack[NerOptions]
     ) -> Tagged | list[Tagged]:
         """Finds the entities of texts."""
-        return await self._ask(routes.NER, inputs, options)
+        return await self._ask(NER, inputs, options)
 
     @overload
     async def qa(self, inputs: QuestionAndContext, **options: Unpack[QaOptions]) -> Answered: ...
@@ -123,7 +206,7 @@ class AsyncClient:
         self, inputs: QuestionAndContext | list[AnyQuestion], **options: Unpack[QaOptions]
     ) -> Answered | list[Answered]:
         """Finds the passages of contexts that answer questions."""
-        return await self._ask(routes.QA, inputs, options)
+        return await self._ask(QA, inputs, options)
 
     @overload
     async def features(self, inputs: str, **options: Unpack[FeaturesOptions]) -> Features: ...
@@ -134,8 +217,8 @@ class AsyncClient:
     async def features(
         self, inputs: str | list[str], **options: Unpack[FeaturesOptions]
     ) -> Features | list[Features]:
-        """Reads vectors of texts, or of their words or tokens, off an encoder's layers."""
-        return await self._ask(routes.FEATURES, inputs, options)
+        """Extracts vectors of texts, or of their words or tokens, from an encoder's layers."""
+        return await self._ask(FEATURES, inputs, options)
 
     @overload
     async def similarity(
@@ -149,7 +232,7 @@ class AsyncClient:
         self, source: str, inputs: str | list[str], **options: Unpack[SimilarityOptions]
     ) -> Similarity | list[Similarity]:
         """Compares texts with a source: the cosine of their vectors."""
-        return await self._ask(routes.SIMILARITY, inputs, options, {"source": source})
+        return await self._ask(SIMILARITY, inputs, options, {"source": source})
 
     @overload
     async def fill_mask(self, inputs: str, **options: Unpack[FillMaskOptions]) -> Filled: ...
@@ -161,7 +244,7 @@ class AsyncClient:
         self, inputs: str | list[str], **options: Unpack[FillMaskOptions]
     ) -> Filled | list[Filled]:
         """Finds likely words for each [MASK]."""
-        return await self._ask(routes.FILL_MASK, inputs, options)
+        return await self._ask(FILL_MASK, inputs, options)
 
     @overload
     async def next_sentence(
@@ -174,8 +257,8 @@ class AsyncClient:
     async def next_sentence(
         self, inputs: TextPair | Mapping[str, str] | list[AnyPair], **options: Unpack[TextOptions]
     ) -> NextSentence | list[NextSentence]:
-        """Judges whether the second text of a pair follows the first."""
-        return await self._ask(routes.NEXT_SENTENCE, inputs, options)
+        """Predicts whether the second text of a pair follows the first."""
+        return await self._ask(NEXT_SENTENCE, inputs, options)
 
     @overload
     async def pseudo_perplexity(
@@ -188,8 +271,8 @@ class AsyncClient:
     async def pseudo_perplexity(
         self, inputs: str | list[str], **options: Unpack[PseudoPerplexityOptions]
     ) -> Judged | list[Judged]:
-        """Judges how likely texts are, token by token."""
-        return await self._ask(routes.PSEUDO_PERPLEXITY, inputs, options)
+        """Computes the pseudo-perplexity of texts, with a probability for each token."""
+        return await self._ask(PSEUDO_PERPLEXITY, inputs, options)
 
     @overload
     async def explain(self, inputs: TextOrPair, **options: Unpack[ExplainOptions]) -> Explained: ...
@@ -200,8 +283,8 @@ class AsyncClient:
     async def explain(
         self, inputs: TextOrPair | list[AnyText], **options: Unpack[ExplainOptions]
     ) -> Explained | list[Explained]:
-        """Shows the attention of each head, and what a label hangs on; a request for each text."""
-        return await self._ask(routes.EXPLAIN, inputs, options)
+        """Returns attention and the attributions of a label; sends one request per text."""
+        return await self._ask(EXPLAIN, inputs, options)
 
     @overload
     async def tokenize(self, inputs: str, **options: Unpack[TokenizeOptions]) -> Tokens: ...
@@ -212,8 +295,8 @@ class AsyncClient:
     async def tokenize(
         self, inputs: str | list[str], **options: Unpack[TokenizeOptions]
     ) -> Tokens | list[Tokens]:
-        """Cuts texts into the tokens that a model reads."""
-        return await self._ask(routes.TOKENIZE, inputs, options)
+        """Tokenizes texts as a model does."""
+        return await self._ask(TOKENIZE, inputs, options)
 
     @overload
     async def decode(self, ids: list[int], **options: Unpack[DecodeOptions]) -> Decoded: ...
@@ -224,20 +307,20 @@ class AsyncClient:
     async def decode(
         self, ids: list[int] | list[list[int]], **options: Unpack[DecodeOptions]
     ) -> Decoded | list[Decoded]:
-        """Makes texts of tokens' ids: of a list of ids, or of several."""
-        return await self._ask(routes.DECODE, ids, options)
+        """Decodes token ids: one list of ids, or several."""
+        return await self._ask(DECODE, ids, options)
 
     async def info(self) -> Info:
-        """What the server has loaded, and within which limits it may be asked."""
+        """Returns the loaded models and the server's limits."""
         return info_of(await self._exchange(Request("GET", "/info")), self._settings.shown_address)
 
     async def health(self) -> bool:
-        """Whether the server's process is alive; asked once."""
-        return is_well(await self._try(Request("GET", "/health"), self._settings.attempts()))
+        """Returns whether the server's process is alive; not retried."""
+        return is_healthy(await self._try(Request("GET", "/health"), self._settings.attempts()))
 
     async def ready(self) -> bool:
-        """Whether the server's models are loaded, so that it answers; asked once."""
-        return is_well(await self._try(Request("GET", "/ready"), self._settings.attempts()))
+        """Returns whether the server's models are loaded; not retried."""
+        return is_healthy(await self._try(Request("GET", "/ready"), self._settings.attempts()))
 
     async def _ask(
         self,
@@ -250,31 +333,31 @@ class AsyncClient:
         if inquiry.is_large:
             inquiry.keep_within(await self._known_limits())
         if inquiry.is_list:
-            await self._ask_at_once(inquiry)
+            await self._ask_concurrently(inquiry)
         while (part := inquiry.take()) is not None:
             inquiry.put(part, await self._exchange(inquiry.request(part)))
         return inquiry.results
 
-    async def _ask_at_once(self, inquiry: Inquiry[R]) -> None:
-        """Asks about all parts, a few at once; after an error no more is asked."""
+    async def _ask_concurrently(self, inquiry: Inquiry[R]) -> None:
+        """Sends the requests of all parts, a few at a time; the first error cancels the others."""
         running: dict[asyncio.Task[Reply], Part] = {}
         try:
             while True:
                 while len(running) < self._settings.concurrency and (part := inquiry.take()):
-                    request = inquiry.request(part)
-                    running[asyncio.create_task(self._exchange(request))] = part
+                    sending = self._exchange(inquiry.request(part))
+                    running[asyncio.create_task(sending)] = part
                 if not running:
                     return
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for each in done:
-                    inquiry.put(running.pop(each), each.result())
+                for request in done:
+                    inquiry.put(running.pop(request), request.result())
         finally:
-            for each in running:
-                each.cancel()
+            for request in running:
+                request.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _exchange(self, request: Request) -> Reply:
-        """Makes a request until it is answered."""
+        """Sends a request and retries it."""
         attempts = self._settings.attempts()
         while True:
             step = attempts.after(await self._try(request, attempts))
@@ -282,12 +365,12 @@ class AsyncClient:
                 return step
             await asyncio.sleep(step)
 
-    async def _try(self, request: Request, attempts: Attempts) -> Reply | Lost:
-        """Makes a request once."""
+    async def _try(self, request: Request, attempts: Attempts) -> Reply | Failure:
+        """Sends a request once."""
         try:
             response = await self._http.request(**request.for_httpx, timeout=attempts.timeout)
         except httpx2.RequestError as error:
-            return lost_by(error)
+            return failure_of(error)
         return reply_of(response)
 
     async def _known_limits(self) -> Limits:

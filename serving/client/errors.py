@@ -1,19 +1,19 @@
-"""What can go wrong with what a client asks, each said in one line, and never with its key."""
+"""Errors of the client: one line each, never with the key."""
 
 from serving.schemas.fields import Problem
 
 
 class ClientError(Exception):
-    """Something was asked of a server, and there is no answer; all others are of this kind."""
+    """The base class of the client's errors."""
 
 
 class RefusalError(ClientError):
-    """A server's refusal, with the fields of its problem document.
+    """The server refused the request; has the fields of its problem document.
 
-    - `field` is where the mistake is, such as `inputs[3].text`: of a list that was divided among
-      several requests, counted in the whole list
-    - `attempts` and `seconds` say how often and for how long it was asked
-    - `request_id` is what the server's log has of the last time
+    - `field` is where the mistake is, such as `inputs[3].text`, counted in the whole list even if
+      it was sent in several requests
+    - `attempts` and `seconds` are those of the request, with retries
+    - `request_id` identifies the last attempt in the server's log
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class RefusalError(ClientError):
 
 
 class UnreachableError(ClientError):
-    """Nobody answers at an address: why, and how often and for how long it was tried."""
+    """There is no server at the address, or the connection fails."""
 
-    _WHAT = "no server answers"
-    _REMEDY = "see that it runs, and where"
+    _WHAT = "server unreachable"
+    _REMEDY = "check that it runs, and the address"
 
     def __init__(self, address: str, reason: str, attempts: int, seconds: float) -> None:
         super().__init__(address, reason, attempts, seconds)
@@ -54,20 +54,20 @@ class UnreachableError(ClientError):
         self.seconds = seconds
 
     def __str__(self) -> str:
-        often = "once" if self.attempts == 1 else f"{self.attempts} times"
-        tried = f"tried {often} in {self.seconds:.1f} s"
+        times = "once" if self.attempts == 1 else f"{self.attempts} times"
+        tried = f"tried {times} in {self.seconds:.1f} s"
         return _one_line(f"{self._WHAT}: {self.address}: {self.reason}, {tried} ({self._REMEDY})")
 
 
 class NoAnswerError(UnreachableError):
-    """A server that was asked took longer than a client waits."""
+    """The server did not respond in time."""
 
-    _WHAT = "no answer in time"
-    _REMEDY = "ask for less at once, or give timeout_seconds or retry_seconds more"
+    _WHAT = "no response in time"
+    _REMEDY = "send fewer items, or raise timeout_seconds or retry_seconds"
 
 
 class AnswerError(ClientError):
-    """An answer that is none of ours: something else stands at the address."""
+    """The response is not one of our routes': the address belongs to another server."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)
@@ -76,8 +76,8 @@ class AnswerError(ClientError):
 
     def __str__(self) -> str:
         return _one_line(
-            f"no answer of such a server: {self.address}: {self.reason}"
-            " (see that the address is that of a server of the client's version)"
+            f"unexpected response: {self.address}: {self.reason}"
+            " (check that the address is that of a server of the client's version)"
         )
 
 

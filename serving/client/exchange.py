@@ -1,6 +1,6 @@
-"""One request, until it is answered: what became of it each time -> ask again, when, or not.
+"""One request: when it is retried, and how its reply or failure is read.
 
-Nothing here sends or waits: both halves of the client do, and ask here what is next.
+Nothing here sends or waits; the client does.
 """
 
 import os
@@ -12,25 +12,30 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any
 
 import httpx2
+from pydantic import ValidationError
 
-from serving.client.errors import NoAnswerError, UnreachableError
+from serving.client.errors import AnswerError, NoAnswerError, RefusalError, UnreachableError
+from serving.client.routes import Info
+from serving.limits import Limits
+from serving.schemas.fields import Problem
 
 _AGAIN = {429, 502, 503, 504}
 _OWN_HEADER = "X-Request-Id"
-"""Our server's answers have it, whatever they say."""
+"""Every response of our server has it."""
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _LEAST_SECONDS = 0.05
-"""Of the time for asking again, what an attempt has at least; with less left there is none."""
+"""With less time left, a request is not retried."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request that is to be made."""
+    """A request to send."""
 
     method: str
     path: str
@@ -38,7 +43,7 @@ class Request:
 
     @property
     def for_httpx(self) -> dict[str, Any]:
-        """What both kinds of client of httpx2 are asked with."""
+        """Arguments of `httpx2.AsyncClient.request`."""
         sent: dict[str, Any] = {"method": self.method, "url": self.path}
         if self.body is None:
             return sent
@@ -47,7 +52,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, or a refusal; how often was asked for it, and for how long."""
+    """A response, with the number of attempts and the seconds it took."""
 
     status: int
     headers: Mapping[str, str]
@@ -56,28 +61,28 @@ class Reply:
     seconds: float = 0.0
 
     @property
-    def passes(self) -> bool:
-        """Whether there is too much to do, or no server behind a gateway, for a while.
+    def is_temporary(self) -> bool:
+        """Whether the server is overloaded or unreachable behind a gateway, so a retry may work.
 
-        Ray Serve's HAProxy says 500 where others say 502 or 503. Our routes compute, and change
-        nothing, so that to ask a second time is safe.
+        Ray Serve's HAProxy answers 500 where others answer 502 or 503. Our routes change nothing,
+        so a retry is safe.
         """
         return self.status in _AGAIN or (self.status == 500 and _OWN_HEADER not in self.headers)
 
 
 @dataclass(frozen=True)
-class Lost:
-    """A request without an answer: why, whether it may be made again, whether it took too long."""
+class Failure:
+    """A request without a response: why, whether a retry may work, whether it timed out."""
 
     reason: str
-    again: bool
-    late: bool = False
+    retryable: bool
+    timed_out: bool = False
 
 
 class Attempts:
-    """What to do after each attempt at one request, within the seconds that there are for it.
+    """Decides after each attempt at one request whether and when it is retried.
 
-    `clock` gives seconds; `draw` a number between two.
+    `clock` returns seconds, `draw` a number between two.
     """
 
     def __init__(
@@ -95,19 +100,19 @@ class Attempts:
         self._draw = draw
         self._begin = clock()
         self._count = 0
-        self._before: Reply | Lost | None = None
+        self._before: Reply | Failure | None = None
 
     @property
     def timeout(self) -> httpx2.Timeout:
-        """How long the next attempt may take; a further one no longer than there is time for."""
+        """The timeout of the next attempt; that of a retry is no longer than the time left."""
         left = self._retry_seconds - self._seconds()
         seconds = self._longest if self._count == 0 else min(self._longest, max(left, 0.001))
         return httpx2.Timeout(seconds, pool=None)
 
-    def after(self, outcome: Reply | Lost) -> Reply | float:
-        """The answer, where it is the last; else the seconds until it is to be tried again.
+    def after(self, outcome: Reply | Failure) -> Reply | float:
+        """Returns the final reply, or the seconds to wait before the next attempt.
 
-        Raises `UnreachableError` or `NoAnswerError` where there was none, and will be none.
+        Raises `UnreachableError` or `NoAnswerError` for a failure that is not retried.
         """
         self._count += 1
         pause = self._pause(outcome)
@@ -115,37 +120,37 @@ class Attempts:
             self._before = outcome
             return pause
         is_over = self._seconds() > self._retry_seconds - _LEAST_SECONDS
-        if self._before and is_over and isinstance(outcome, Lost) and outcome.late:
-            outcome = self._before  # the last attempt was cut short: this is what keeps failing
+        if self._before and is_over and isinstance(outcome, Failure) and outcome.timed_out:
+            outcome = self._before  # the last attempt was cut short; report what kept failing
         if isinstance(outcome, Reply):
             return replace(outcome, attempts=self._count, seconds=self._seconds())
-        kind = NoAnswerError if outcome.late else UnreachableError
+        kind = NoAnswerError if outcome.timed_out else UnreachableError
         raise kind(self._address, outcome.reason, self._count, self._seconds())
 
-    def _pause(self, outcome: Reply | Lost) -> float | None:
-        """Exponential back-off with full jitter, after what the server wants waited."""
-        asked, again = 0.0, False
-        if isinstance(outcome, Lost):
-            again = outcome.again
-        elif outcome.passes:
-            asked, again = retry_after(outcome.headers), True
-        left = self._retry_seconds - self._seconds() - asked - _LEAST_SECONDS
-        if not again or left < _LEAST_SECONDS:
+    def _pause(self, outcome: Reply | Failure) -> float | None:
+        """Exponential back-off with full jitter, on top of `Retry-After`."""
+        requested, retryable = 0.0, False
+        if isinstance(outcome, Failure):
+            retryable = outcome.retryable
+        elif outcome.is_temporary:
+            requested, retryable = retry_after(outcome.headers), True
+        left = self._retry_seconds - self._seconds() - requested - _LEAST_SECONDS
+        if not retryable or left < _LEAST_SECONDS:
             return None
         doubled = _FIRST_PAUSE_SECONDS * 2.0 ** min(self._count - 1, 16)
-        return asked + self._draw(0.0, min(doubled, _LONGEST_PAUSE_SECONDS, left))
+        return requested + self._draw(0.0, min(doubled, _LONGEST_PAUSE_SECONDS, left))
 
     def _seconds(self) -> float:
         return self._clock() - self._begin
 
 
 def reply_of(response: httpx2.Response) -> Reply:
-    """An answer that has been read."""
+    """Converts a response whose body has been read."""
     return Reply(response.status_code, response.headers, response.content)
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """The seconds that a server wants waited: a number, or the time until a date; 0 of neither."""
+    """Returns the seconds of `Retry-After`, a number or a date; 0 without either."""
     wanted = headers.get("Retry-After", "").strip()
     if wanted.isascii() and wanted.isdecimal():
         return float(wanted)
@@ -157,39 +162,101 @@ def retry_after(headers: Mapping[str, str]) -> float:
     return max(0.0, (date - datetime.now(UTC)).total_seconds())
 
 
-def lost_by(error: httpx2.RequestError) -> Lost:
-    """What a request was lost by: httpx2 has a kind of error for each step, not for each reason."""
+def failure_of(error: httpx2.RequestError) -> Failure:
+    """Finds the cause of an error: httpx2 has an error type for each step, not for each cause."""
     if isinstance(error, httpx2.TimeoutException):
-        return Lost("waited in vain", again=False, late=True)
+        return Failure("timed out", retryable=False, timed_out=True)
     causes = list(_causes(error))
     reason = next(filter(None, map(_reason, reversed(causes))), str(error) or type(error).__name__)
     if isinstance(error, httpx2.RemoteProtocolError):
-        # Closed before an answer or within it; else what answers does not speak HTTP.
+        # Closed before or within the response; anything else means that the peer speaks no HTTP.
         is_closed = "disconnected" in reason or "closed" in reason
-        return Lost("closed without an answer" if is_closed else reason, again=is_closed)
-    is_over = isinstance(error, httpx2.NetworkError) and not any(map(_is_for_good, causes))
-    return Lost(reason, again=is_over)
+        return Failure(
+            "connection closed without a response" if is_closed else reason, retryable=is_closed
+        )
+    is_over = isinstance(error, httpx2.NetworkError) and not any(map(_is_permanent, causes))
+    return Failure(reason, retryable=is_over)
 
 
 def _reason(cause: BaseException) -> str | None:
-    """What the system calls it, if it was the system."""
+    """The operating system's message, if it is an error of the operating system."""
     if isinstance(cause, ConnectionError) and cause.errno:
         return os.strerror(cause.errno).lower()  # asyncio has other words
     return cause.strerror if isinstance(cause, OSError) else None
 
 
-def _is_for_good(cause: BaseException) -> bool:
-    """A name that nobody has, or a certificate that nobody trusts, will be no other in a minute."""
+def _is_permanent(cause: BaseException) -> bool:
+    """Whether a retry is useless: the host name is unknown, or the certificate is not trusted."""
     if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return False
     return isinstance(cause, socket.gaierror | ssl.SSLError)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and what it comes from, the first cause last."""
+    """Yields the error and its causes, the first cause last."""
     while error is not None:
         yield error
         if isinstance(error, BaseExceptionGroup):
-            for each in error.exceptions:
-                yield from _causes(each)
+            for part in error.exceptions:
+                yield from _causes(part)
         error = error.__cause__ or error.__context__
+
+
+def is_answer(reply: Reply) -> bool:
+    """Returns whether the status is 2xx."""
+    return 200 <= reply.status < 300
+
+
+def refusal_of(reply: Reply) -> RefusalError:
+    """Converts a refusal to an error."""
+    return refused(problem_in(reply), reply)
+
+
+def refused(problem: Problem, reply: Reply) -> RefusalError:
+    """Converts a problem document to an error, with the facts about its request."""
+    request_id = reply.headers.get("X-Request-Id")
+    return RefusalError(problem, reply.attempts, reply.seconds, request_id)
+
+
+def problem_in(reply: Reply) -> Problem:
+    """Returns the problem document of a refusal, or one built from its status alone."""
+    try:
+        return Problem.model_validate_json(reply.body)
+    except ValidationError:
+        known = reply.status in list(HTTPStatus)
+        return Problem(
+            title=HTTPStatus(reply.status).phrase if known else "Refused",
+            status=reply.status,
+            detail="no problem document, so this does not come from the server itself",
+            remedy="check the proxy in front of the server, and the address",
+        )
+
+
+def info_of(reply: Reply, address: str) -> Info:
+    """Parses `/info`; raises `RefusalError`, or `AnswerError` for an unexpected body."""
+    if not is_answer(reply):
+        raise refusal_of(reply)
+    try:
+        return Info.model_validate_json(reply.body)
+    except ValidationError as error:
+        raise AnswerError(address, wrong_field(error)) from None
+
+
+def limits_of(reply: Reply, address: str) -> Limits:
+    """Returns the server's limits, or the default limits of a server that hides them."""
+    return info_of(reply, address).limits if is_answer(reply) else Limits()
+
+
+def is_healthy(outcome: Reply | Failure) -> bool:
+    """Returns whether a health check succeeds; raises `RefusalError` for an unexpected status."""
+    if isinstance(outcome, Failure) or outcome.is_temporary:
+        return False
+    if not is_answer(outcome):
+        raise refusal_of(outcome)
+    return True
+
+
+def wrong_field(error: ValidationError) -> str:
+    """Returns the first validation error, without the value."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'answer'}: {first['msg']}"

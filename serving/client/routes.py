@@ -1,26 +1,159 @@
-"""The routes that a client asks: the options of each, and how its answers are read."""
+"""Our routes as a client sees them: options, requests, and a typed result for each item.
 
+Shapes: U units (words or tokens), F features of a vector.
+"""
+
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, TypedDict, TypeVar
 
-from serving.client.results import (
-    Answered,
-    Classified,
-    Decoded,
-    Explained,
-    Features,
-    Filled,
-    Judged,
-    NextSentence,
-    Result,
-    Similarity,
-    Tagged,
-    Tokens,
-)
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+
+from serving.limits import Limits
 from serving.schemas.choices import Aggregation, Masking, Pooling, Unit
-from serving.schemas.fields import OverflowOrError, TextPair
+from serving.schemas.explain import ExplainAnswer
+from serving.schemas.fields import Answer, ModelAnswer, OverflowOrError, TextPair
+from serving.schemas.pretrained import Filled as FilledText
+from serving.schemas.pretrained import Judged as JudgedText
+from serving.schemas.pretrained import NextSentence as JudgedPair
+from serving.schemas.tasks import Answered as AnsweredQuestion
+from serving.schemas.tasks import Classified as ClassifiedText
 from serving.schemas.tasks import QuestionInContext
+from serving.schemas.tasks import Tagged as TaggedText
+from serving.schemas.texts import Similarity as ComparedText
+from serving.schemas.texts import Tokens as TextTokens
+
+
+def _array_of(encoded: str) -> npt.NDArray[np.float32]:
+    """Decodes base64 of little-endian float32."""
+    return np.frombuffer(base64.b64decode(encoded, validate=True), "<f4").astype(np.float32)
+
+
+Vector = Annotated[npt.NDArray[np.float32], PlainValidator(_array_of)]
+"""float32 [F]."""
+
+
+_SHARED_FIELDS = ("n_tokens", "truncated", "model", "version")
+
+
+class Result(ModelAnswer):
+    """The result for one item; `version` is None for a model folder without checksums."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    def __repr_args__(self) -> Any:  # noqa: ANN401 - pydantic's own type is not public
+        """Specific fields first, without those that are None."""
+        shown = [(name, value) for name, value in super().__repr_args__() if value is not None]
+        return sorted(shown, key=lambda field: field[0] in _SHARED_FIELDS)
+
+
+class Classified(Result, ClassifiedText):
+    """The prediction for a text: a `label`, the `labels` that apply, or a `value`."""
+
+
+class Tagged(Result, TaggedText):
+    """The entities of a text, from left to right."""
+
+
+class Answered(Result, AnsweredQuestion):
+    """The answers to a question, best first; empty if the context has none."""
+
+
+class UnitFeatures(BaseModel):
+    """A word or token, its characters, and its vector."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    text: str
+    start: int
+    end: int
+    vector: Vector
+
+
+class Features(Result, Answer):
+    """The `vector` of a text, or its `units`, each with a vector."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    vector: Vector | None = None
+    units: list[UnitFeatures] | None = None
+    dimensions: int = Field(description="F")
+
+    @property
+    def vectors(self) -> npt.NDArray[np.float32]:
+        """All vectors, float32 [U, F]; the whole text is one unit by default."""
+        rows = [self.vector] if self.units is None else [unit.vector for unit in self.units]
+        return np.array(rows, np.float32).reshape(-1, self.dimensions)
+
+
+class Similarity(Result, ComparedText):
+    """The cosine of the angle between a text's vector and that of the `source`."""
+
+    source: Answer
+
+
+class Filled(Result, FilledText):
+    """The `[MASK]`s of a text, from left to right."""
+
+
+class NextSentence(Result, JudgedPair):
+    """The probability that the second text follows the first."""
+
+
+class Judged(Result, JudgedText):
+    """The pseudo-perplexity of a text, and its tokens with their probabilities."""
+
+
+class Explained(Result, ExplainAnswer):
+    """The attention of each head of each layer, and the attribution of each token."""
+
+
+class Tokens(Result, TextTokens):
+    """The tokens of a text."""
+
+
+class Decoded(Result):
+    """The text of token ids."""
+
+    text: str
+
+
+class _Open(BaseModel):
+    """Facts about a server; later servers may add fields."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+
+class ModelInfo(_Open):
+    """A loaded model."""
+
+    task: str | None
+    labels: list[str]
+    heads: list[str]
+    sha256: str | None
+    version: str | None = None
+    num_hidden_layers: int
+    hidden_size: int
+    vocab_size: int
+    max_input_length: int
+
+
+class KnownLimits(Limits):
+    """The limits of a server's requests."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Info(_Open):
+    """The loaded models by name, and the server's limits."""
+
+    version: str
+    models: dict[str, ModelInfo]
+    limits: KnownLimits
+
 
 R = TypeVar("R", bound=Result)
 
@@ -35,37 +168,37 @@ AnyPair = TypeVar("AnyPair", bound=TextPair | Mapping[str, str])
 AnyQuestion = TypeVar("AnyQuestion", bound=QuestionAndContext)
 
 Content = Mapping[str, Any]
-"""An answer as JSON has it."""
+"""A decoded JSON object."""
 
 
 class ModelOptions(TypedDict, total=False):
-    """`model` is one of the loaded models, and may be left out where one alone can do it."""
+    """`model` names a loaded model; optional if only one supports the task."""
 
     model: str | None
 
 
 class TextOptions(ModelOptions, total=False):
-    """`overflow` says what becomes of a text that is longer than the model reads at once."""
+    """`overflow` says how a text is treated that is longer than the model's input."""
 
     overflow: OverflowOrError
 
 
 class ClassifyOptions(TextOptions, total=False):
-    """`top_k` is how many labels have their scores, best first; by default all."""
+    """`top_k` is the number of labels with scores, best first; all by default."""
 
     top_k: int | None
 
 
 class NerOptions(TextOptions, total=False):
-    """`aggregation` is how what is said of sub-words becomes entities; by default `first`."""
+    """`aggregation` is how the tags of sub-words become entities; `first` by default."""
 
     aggregation: Aggregation
 
 
 class QaOptions(TextOptions, total=False):
-    """`top_k` different answers of at most `max_answer_length` tokens; the model has defaults.
+    """`top_k` distinct answers of at most `max_answer_length` tokens; the model has defaults.
 
-    A null score above `null_threshold` means that there is no answer.
+    A null score above `null_threshold` means no answer.
     """
 
     top_k: int
@@ -75,7 +208,7 @@ class QaOptions(TextOptions, total=False):
 
 
 class FeaturesOptions(TextOptions, total=False):
-    """`strategy` names layers, `unit` and `pooling` what has a vector; `normalize`: of length 1."""
+    """`strategy` names layers, `unit` and `pooling` what has a vector; `normalize` to length 1."""
 
     strategy: str
     unit: Unit
@@ -91,22 +224,22 @@ class SimilarityOptions(TextOptions, total=False):
 
 
 class FillMaskOptions(TextOptions, total=False):
-    """`top_k` words for each [MASK]; among `targets`, where they are given."""
+    """`top_k` words for each [MASK], chosen among `targets` if given."""
 
     top_k: int
     targets: list[str] | None
 
 
 class PseudoPerplexityOptions(TextOptions, total=False):
-    """`masking` is what is masked when a token is judged: it, or the rest of its word too."""
+    """`masking` is what is masked to score a token: the token, or the rest of its word too."""
 
     masking: Masking
 
 
 class ExplainOptions(ModelOptions, total=False):
-    """`label` is whose output is explained, `layers`, from 1 on, those whose attention is wanted.
+    """`label` is the explained output, `layers` (from 1) those whose attention is returned.
 
-    By default the label that the model gives, and all layers.
+    By default the predicted label, and all layers.
     """
 
     label: str | None
@@ -114,26 +247,26 @@ class ExplainOptions(ModelOptions, total=False):
 
 
 class TokenizeOptions(ModelOptions, total=False):
-    """`add_special_tokens`: [CLS] before, [SEP] behind; the default."""
+    """`add_special_tokens` adds [CLS] and [SEP]; the default."""
 
     add_special_tokens: bool
 
 
 class DecodeOptions(ModelOptions, total=False):
-    """`skip_special_tokens` leaves out [CLS] and its like; the default."""
+    """`skip_special_tokens` omits [CLS] and the like; the default."""
 
     skip_special_tokens: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Route(Generic[R]):
-    """An address, what may be asked there, and how its answer becomes a result for each item.
+    """A path, its options, and how a response becomes a result for each item.
 
-    - `fixed` is sent beside the options
-    - `field` is that of the items
-    - `takes` says whether one item goes as itself, and several as a list (`any`), always as a list
-      (`list`), or one by one (`one`)
-    - `beside` counts the texts that come with the items of each request
+    - `fixed` is sent with the options
+    - `field` is the name of the items
+    - `takes`: `any` sends one item as itself and several as a list, `list` always sends a list,
+      `one` sends one request per item
+    - `extra_texts`: number of texts that are sent with the items of each request
     """
 
     path: str
@@ -142,22 +275,22 @@ class Route(Generic[R]):
     fixed: Content
     field: str = "inputs"
     takes: str = "any"
-    beside: int = 0
+    extra_texts: int = 0
 
 
 def _results(kind: type[R], *shared: str) -> Callable[[Content], list[R]]:
-    """Reads results of a kind, each with the model, its version, and what else all share."""
+    """Reads results of a kind, each with the model, its version and other shared fields."""
 
     def read(content: Content) -> list[R]:
         same = {name: content.get(name) for name in ("model", "version", *shared)}
-        return [kind.model_validate({**each, **same}) for each in content["results"]]
+        return [kind.model_validate({**result, **same}) for result in content["results"]]
 
     return read
 
 
 def _decoded(content: Content) -> list[Decoded]:
     same = {name: content.get(name) for name in ("model", "version")}
-    return [Decoded.model_validate({"text": each, **same}) for each in content["results"]]
+    return [Decoded.model_validate({"text": text, **same}) for text in content["results"]]
 
 
 def _explained(content: Content) -> list[Explained]:
@@ -176,7 +309,7 @@ SIMILARITY = Route(
     _results(Similarity, "source"),
     {},
     takes="list",
-    beside=1,
+    extra_texts=1,
 )
 FILL_MASK = Route("/v1/fill-mask", FillMaskOptions, _results(Filled), {})
 NEXT_SENTENCE = Route("/v1/next-sentence", TextOptions, _results(NextSentence), {})

@@ -8,8 +8,8 @@ import numpy as np
 from fastapi import APIRouter, Depends, Response
 
 from bert_core.features.extractor import FeatureChoice
+from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
-from bert_core.tasks.label_scores import LabelScores
 from serving.engine import Engine, check_pairs, cutting
 from serving.inputs import Inputs
 from serving.long_answers import answered

@@ -7,8 +7,7 @@ import torch
 from fastapi import APIRouter, Response
 from tokenizers import Encoding
 
-from bert_core.features.attention_maps import attention_maps
-from bert_core.features.attributions import gradient_times_input
+from bert_core.features.inspection import attention_maps, gradient_times_input
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification, Text
 from serving.engine import Engine, check_pairs

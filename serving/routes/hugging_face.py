@@ -10,10 +10,9 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
-from bert_core.pretrained.fill_mask import FillMask, target_ids
-from bert_core.tasks.answers import BoundedQuestions
+from bert_core.masked_language_model import FillMask, target_ids
+from bert_core.tasks.answers import BoundedQuestions, LabelScores
 from bert_core.tasks.classification import Classification
-from bert_core.tasks.label_scores import LabelScores
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tag_schemes import OUTSIDE

@@ -4,8 +4,7 @@ from functools import partial
 
 from fastapi import APIRouter, Response
 
-from bert_core.pretrained.fill_mask import MASK, FillMask, target_ids
-from bert_core.pretrained.pseudo_perplexity import PseudoPerplexity
+from bert_core.masked_language_model import MASK, FillMask, PseudoPerplexity, target_ids
 from bert_core.tasks.classification import Classification
 from serving.engine import Engine, cutting
 from serving.inputs import Inputs

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from bert_core.features.extractor import FeatureChoice
-from bert_core.features.strategies import find_strategy
+from bert_core.model.strategies import find_strategy
 from bert_core.tasks import answers
 from bert_core.tasks.answers import BoundedQuestions, answering, classified, tagged
 from bert_core.tasks.classification import Classification, Text

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from tokenizers import Encoding
 
 from bert_core.features.extractor import FeatureChoice
-from bert_core.features.strategies import find_strategy
+from bert_core.model.strategies import find_strategy
 from serving.engine import Engine
 from serving.inputs import Inputs
 from serving.long_answers import answered

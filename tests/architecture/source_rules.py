@@ -16,8 +16,8 @@ OF_SERVING_IN_WORKFLOWS = "serving.registry"
 NEAR_MLFLOW_IN_SERVING = {"serving.watch", "serving.registry"}
 RAY_TRAIN_MODULES = {"workflows.cluster"}
 MLFLOW_MODULES = re.compile(
-    r"workflows\.(registry|report_run|tracking\.\w+|promotion\.aliases"
-    r"|versions\.registry_\w+)|serving\.registry"
+    r"workflows\.(report_run|tracking\.\w+|promotion\.champion|reproduction\.recorded_run"
+    r"|versions\.(registration|lineage|model_pyfunc))|serving\.registry"
 )
 
 UNWANTED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_core.text.shard_index import ShardIndex, write_index
-from bert_core.text.shards import write_shard
+from bert_core.text.shards import ShardIndex, write_index, write_shard
 from bert_core.tokenizer import SPECIAL_TOKENS, save_tokenizer, wordpiece_tokenizer
 
 VOCABULARY = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(95))]

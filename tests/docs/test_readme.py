@@ -21,7 +21,7 @@ from bert_core.tokenizer import train_wordpiece
 REPOSITORY = Path(__file__).parents[2]
 PAGES = {
     name: (REPOSITORY / name).read_text(encoding="utf-8")
-    for name in ("README.md", "infra/README.md")
+    for name in ("README.md", "infra/README.md", "docs/benchmarks.md")
 }
 README = PAGES["README.md"]
 

@@ -47,7 +47,7 @@ class Registry:
 
     def register(self, folder, name, *aliases):
         """The number of the folder's new version."""
-        from workflows.registry import register_model_folder
+        from workflows.versions.registration import register_model_folder
 
         return register_model_folder(
             folder,

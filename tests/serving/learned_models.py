@@ -6,16 +6,15 @@ import torch
 from torch.nn import functional
 
 from bert_core.config import ModelConfig
+from bert_core.masked_language_model import FillMask, masked_token_answers
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.pretrained.fill_mask import FillMask
-from bert_core.pretrained.heads import masked_token_answers
-from bert_core.tasks.batches import evaluation_batches
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification, Text
-from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.encoded_rows import evaluation_batches
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head, compute_outputs, hidden_states
 from bert_core.tokenizer import train_wordpiece

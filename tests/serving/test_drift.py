@@ -12,9 +12,9 @@ from running import SMALL_TASKS
 
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Text
-from bert_core.tasks.label_scores import LabelScores
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.text_tagging import TextTagging

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from running import start
 
-from bert_core.memory import give_back_memory
+from bert_core.machine import give_back_memory
 from serving.engine import Engine
 from serving.limits import Limits
 from serving.models import close_models, load_models

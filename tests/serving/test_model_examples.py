@@ -5,13 +5,12 @@ from functools import partial
 import pytest
 
 from bert_core.example import ModelExample, check_example
-from bert_core.example_choice import example_of_task
-from bert_core.example_question import answered_by, question_of
+from bert_core.example_answers import answered_by, example_of_task, question_of
 from bert_core.features.extractor import FeatureChoice
 from bert_core.predictor import load_predictor
 from bert_core.tasks.classification import Text
-from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.squad import Question
+from bert_core.tasks.tagged_sentences import TaggedSentence
 
 SENTENCE = "the cat sat on a mat"
 EXAMPLES = {

@@ -7,9 +7,9 @@ from small_tasks import write_data, write_encoder
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
-from bert_core.features.strategies import STRATEGIES
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.model.bert import Bert
+from bert_core.model.strategies import STRATEGIES
 from bert_core.model_folder import CHECKSUMS, load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import TASKS, task_config

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bert_core.errors import UserError
-from bert_core.example_choice import example_of_task
+from bert_core.example_answers import example_of_task
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import task_config, task_of
 from bert_core.tasks.classification import Text

@@ -90,9 +90,9 @@ def finetuning_job(tmp_path_factory):
     write_encoder(storage / "encoder")
     run, _, _ = finetune_here(storage)
     (run.folder.path / "artifacts").mkdir()
-    encoder = open_encoder(run.settings.model, storage, "sqlite://")
-    data = read_task_data(run.settings, encoder.tokenizer)
-    return FinetuningJob(run.settings, open_storage(str(storage)), run.folder, encoder, data)
+    encoder = open_encoder(run.parts.settings.model, storage, "sqlite://")
+    data = read_task_data(run.parts.settings, encoder.tokenizer)
+    return FinetuningJob(run.parts.settings, open_storage(str(storage)), run.folder, encoder, data)
 
 
 @pytest.fixture(scope="session")

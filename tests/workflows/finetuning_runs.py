@@ -20,11 +20,10 @@ from bert_core.model_folder import save_model_folder
 from bert_core.tokenizer import train_wordpiece
 from workflows.command import run_command
 from workflows.finetune import opened_job, parse
-from workflows.finetuning.feature_worker import FeatureRun
-from workflows.finetuning.settings import FeatureSettings
-from workflows.finetuning.worker import FinetuningRun
+from workflows.finetuning.worker import finetuning_parts
 from workflows.storage import open_storage
 from workflows.training.job import train_and_register
+from workflows.training.run import TrainingRun
 
 WORDS = ["ba", "keli", "monu", "rashi", "to", "vuza", "bali", "shito", "noka", "rume"]
 VOCABULARY = 120
@@ -94,7 +93,7 @@ def arguments(storage: Path, **changed: object) -> list[str]:
 
 
 def finetune_here(storage: Path, stop_after: int = -1, **changed: object):
-    """One start of a run's worker, in this process without Ray: the run, its outcome, its news."""
+    """One start of a worker, in this process without Ray: the run, its outcome, its progress."""
     settings = parse(arguments(storage, **changed))
     worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
     worker.steps_left = stop_after
@@ -104,14 +103,13 @@ def finetune_here(storage: Path, stop_after: int = -1, **changed: object):
     torch.set_num_threads(1)
     try:
         encoder = Path(settings.model)
-        if isinstance(settings, FeatureSettings):
-            run = FeatureRun(settings, worker, folder, encoder, storage / "features")
-        else:
-            run = FinetuningRun(settings, worker, folder, encoder)
+        features = storage / "features"
+        parts = finetuning_parts(settings, encoder, worker, folder, features=features)
+        run = TrainingRun(parts, worker, folder)
         outcome = run.train()
     finally:
         torch.set_num_threads(num_threads)
-    return run, outcome, worker._channel.news
+    return run, outcome, worker._channel.progress
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""workflows/promote.py as a process that is killed, or waits, where the alias is moved.
+"""workflows/promote.py as a process that is killed where the alias is moved, or waits before.
 
 `python interrupted_promotion.py before --name …`: see `start`.
 """
@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 def start(where, *arguments):
     """The command as a process, to which SIGKILL comes `before` or `after` the alias is moved.
 
-    Or it `waits` before that for a line on its standard input.
+    Or it `waits` after the gate for a line on its standard input.
     """
     return subprocess.Popen(
         [sys.executable, __file__, where, *map(str, arguments)],
@@ -28,22 +28,29 @@ def start(where, *arguments):
 
 
 def interfere(where):
-    """Puts SIGKILL, or a wait, around the one call that moves an alias."""
+    """Puts SIGKILL around the one call that moves an alias, or a wait behind the gate."""
     from mlflow import MlflowClient
 
-    move = MlflowClient.set_registered_model_alias
+    from workflows.promotion import gate_checks
 
-    def interfered(*arguments):
+    move, judge = MlflowClient.set_registered_model_alias, gate_checks.judge
+
+    def interrupted(*arguments):
         if where == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        if where == "waits":
-            print("ready to move", flush=True)
-            sys.stdin.readline()
         move(*arguments)
         if where == "after":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    MlflowClient.set_registered_model_alias = interfered
+    def judged(*arguments):
+        lines = judge(*arguments)
+        if where == "waits":
+            print("judged", flush=True)
+            sys.stdin.readline()
+        return lines
+
+    MlflowClient.set_registered_model_alias = interrupted
+    gate_checks.judge = judged
 
 
 def main():

@@ -11,21 +11,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import psutil
 import torch
 
-from bert_core.text.shard_index import TOKEN_COUNTS_NAME, ShardIndex, write_array, write_index
-from bert_core.text.shards import write_shard
+from bert_core.text.shards import (
+    TOKEN_COUNTS_NAME,
+    ShardIndex,
+    write_array,
+    write_index,
+    write_shard,
+)
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
 from workflows.cluster import Worker
+from workflows.messages import Outcome, RunProgress
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.worker import PretrainingRun
+from workflows.pretraining.worker import pretraining_parts
 from workflows.remote_run import RemoteRun
 from workflows.settings import parse_command_line
 from workflows.tracking.journal import read_records
+from workflows.training.run import TrainingRun
 
 REPOSITORY = Path(__file__).parents[2]
 PRETRAIN = REPOSITORY / "workflows" / "pretrain.py"
@@ -263,10 +270,10 @@ class Channel:
     """Keeps what rank 0 says to the driver, called as one calls an actor of Ray."""
 
     def __init__(self) -> None:
-        self.news: list[dict[str, Any]] = []
-        self.jobs: list[int | dict[str, Any]] = []
-        """The numbers of jobs as they began, and what became of each."""
-        self.publish = SimpleNamespace(remote=lambda news: self.news.append(dict(news)))
+        self.progress: list[RunProgress] = []
+        self.jobs: list[int | Outcome] = []
+        """The numbers of jobs as they began, and the outcome of each."""
+        self.publish = SimpleNamespace(remote=self.progress.append)
         self.begin_job = SimpleNamespace(remote=self.jobs.append)
         self.end_job = SimpleNamespace(remote=self.jobs.append)
 
@@ -283,8 +290,8 @@ class StoppingWorker(Worker):
 
 def train_here(
     run: Run, stop_after: int = -1, remote: RemoteRun | None = None
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """One start of a run's worker, in this process without Ray: its outcome and its news."""
+) -> tuple[Outcome, list[RunProgress]]:
+    """One start of a run's worker, in this process without Ray: its outcome and its progress."""
     settings = parse_command_line(PretrainSettings, run.arguments())
     worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
     worker.steps_left = stop_after
@@ -292,7 +299,8 @@ def train_here(
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        outcome = PretrainingRun(settings, worker, run.folder, run.shards, remote).train()
+        parts = pretraining_parts(settings, run.shards, worker, run.folder)
+        outcome = TrainingRun(parts, worker, run.folder, remote).train()
     finally:
         torch.set_num_threads(num_threads)
-    return outcome, worker._channel.news
+    return outcome, worker._channel.progress

@@ -6,7 +6,7 @@ from pathlib import Path
 from finetuning_runs import arguments, finetune_here
 from pretraining_runs import Run, train_here
 
-from bert_core.text.shard_index import read_index, write_index
+from bert_core.text.shards import read_index, write_index
 from workflows import finetune, pretrain
 from workflows.reproduction.code_files import note_code
 from workflows.reproduction.run_origin import CODE

@@ -9,12 +9,12 @@ import torch
 from finetuning_runs import write_encoder, write_task
 
 from bert_core.model_folder import load_model_folder, save_model_folder
-from bert_core.tasks.batches import evaluation_batches
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification
+from bert_core.tasks.encoded_rows import evaluation_batches
 from bert_core.tasks.task import add_task_head, compute_outputs
-from workflows.registry import register_model_folder
 from workflows.tracking.mlflow_run import artifact_location, create_store, open_client
+from workflows.versions.registration import register_model_folder
 
 NAME = "sentiment"
 CARD = "# A model of the tests"

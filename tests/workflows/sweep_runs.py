@@ -9,6 +9,7 @@ from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker
 
 from workflows.sweeps.planned_trial import PlannedTrial
 from workflows.sweeps.settings import TuneSettings
+from workflows.training.run import TrainingRun
 from workflows.tune import parse
 
 AXES = ("batch_size=8,16", "optimizer.peak_learning_rate=3e-3,1e-3")
@@ -37,12 +38,12 @@ def train_here(trial: PlannedTrial, stop_after: int = -1) -> None:
     """Trains a trial in this process, to its end or for so many steps; writes nothing down."""
     worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
     worker.steps_left = stop_after
-    open_run, config = trial.job.run()
+    job = trial.job.worker_job()
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        shared = {"task_data": trial.job.data}
-        open_run(config | shared, worker, trial.job.folder.path, None).train()
+        parts = job.open_parts(worker, job.run_folder, task_data=trial.job.data)
+        TrainingRun(parts, worker, job.run_folder).train()
     finally:
         torch.set_num_threads(num_threads)
 

@@ -16,6 +16,7 @@ from bert_core.errors import UserError
 from workflows import cluster
 from workflows.cluster_capacity import WorkerStatus
 from workflows.cluster_settings import ClusterSettings
+from workflows.messages import Outcome, RunProgress
 
 
 def test_cores_are_shared_out_among_the_fewest_workers():
@@ -29,13 +30,13 @@ def test_cores_are_shared_out_among_the_fewest_workers():
 def test_a_leader_that_is_lost_is_said_in_one_line(ray_cluster):
     channel = ray.remote(num_cpus=0)(cluster._Channel).remote()
     workers = cluster.WorkersAtJobs(channel, cluster.InThread(lambda: None), ClusterSettings())
-    assert len(list(workers.news(0))) == 1
+    assert len(list(workers.progress(0))) == 1
     ray.kill(channel)
     with pytest.raises(RayActorError):  # it still answers until the order has reached it
         while True:
             ray.get(channel.status.remote())
-    for ask in (lambda: list(workers.news(0)), lambda: workers.outcome(0)):
-        with pytest.raises(UserError, match=r"the cluster has lost .*the same command goes on"):
+    for ask in (lambda: list(workers.progress(0)), lambda: workers.outcome(0)):
+        with pytest.raises(UserError, match=r"the cluster lost .*the same command goes on"):
             ask()
 
 
@@ -83,8 +84,8 @@ def test_a_mistake_in_a_worker_is_told_once_and_not_tried_again(monkeypatch):
 def test_workers_in_the_place_of_lost_ones_begin_without_news():
     channel = cluster._Channel()
     channel.begin("first")
-    channel.publish({"step": 7})
-    assert channel.status() == WorkerStatus({0: {"step": 7}}, group="first")
+    channel.publish(RunProgress(step=7))
+    assert channel.status() == WorkerStatus({0: RunProgress(step=7)}, group="first")
     channel.begin("second")
     assert channel.status() == WorkerStatus(group="second")
     channel.end()
@@ -102,45 +103,43 @@ def test_a_job_is_followed_until_the_next_begins_and_the_last_until_the_workers_
     rank_zero = cluster.Worker(0, 1, torch.device("cpu"), remote)
 
     rank_zero.begin_job(0)
-    first = workers.news(0)
-    assert next(first) == {"waiting": ""}
-    rank_zero.publish({"step": 1})
-    assert next(first) == {"step": 1, "waiting": ""}
+    first = workers.progress(0)
+    assert next(first) == RunProgress()
+    rank_zero.publish(RunProgress(step=1))
+    assert next(first) == RunProgress(step=1)
     rank_zero.end_job(FINISHED.return_value[0])
-    assert next(first)["step"] == 1, "the next may not have begun"
+    assert next(first).step == 1, "the next may not have begun"
     rank_zero.begin_job(1)
-    rank_zero.publish({"step": 7})
-    assert [each["step"] for each in first] == [1], "its last news are seen, and no other's"
-    assert workers.outcome(0) == {"step": 1, "stopped": False}
+    rank_zero.publish(RunProgress(step=7))
+    assert [each.step for each in first] == [1], "its last news are seen, and no other's"
+    assert workers.outcome(0) == Outcome(1, stopped=False)
 
     channel.begin("another group")  # the workers were lost
     rank_zero.begin_job(0)
-    second = workers.news(1)
-    assert next(second) == {"waiting": ""}
+    second = workers.progress(1)
+    assert next(second) == RunProgress()
     rank_zero.end_job(FINISHED.return_value[0])
     rank_zero.begin_job(1)
-    rank_zero.publish({"step": 9})
-    assert next(second) == {"step": 9, "waiting": ""}
+    rank_zero.publish(RunProgress(step=9))
+    assert next(second) == RunProgress(step=9)
     workers.request_stop()
     assert channel.stop_requested()
     go.set()
-    assert [each["step"] for each in second][-1] == 9
-    assert workers.outcome(1) == {"step": 9, "stopped": True}, "Ray says what was not heard"
+    assert [each.step for each in second][-1] == 9
+    assert workers.outcome(1) == Outcome(9, stopped=True), "Ray says what was not heard"
     assert workers.outcome(2) is None, "it was not begun"
     with pytest.raises(KeyboardInterrupt):
         workers.request_stop()
 
 
-FINISHED = SimpleNamespace(
-    return_value=[{"step": 1, "stopped": False}, {"step": 9, "stopped": True}]
-)
+FINISHED = SimpleNamespace(return_value=[Outcome(1, stopped=False), Outcome(9, stopped=True)])
 
 
 def test_other_ranks_say_nothing_of_jobs():
     channel = LocalChannel()
     worker = cluster.Worker(1, 2, torch.device("cpu"), channel)
     worker.begin_job(3)
-    worker.end_job({"step": 1, "stopped": False})
+    worker.end_job(Outcome(1, stopped=False))
     assert channel.channel.status() == WorkerStatus()
 
 
@@ -195,7 +194,7 @@ def test_hosts_of_a_tpu_agree_over_a_group_of_their_own(monkeypatch):
     assert left == again == "left", "one alone has nobody to agree with, and torch has its own"
 
 
-STOPPED = {"step": 4, "stopped": True}
+STOPPED = Outcome(4, stopped=True)
 
 
 def test_workers_that_leave_for_others_are_no_end_of_a_job():
@@ -215,8 +214,8 @@ def test_workers_that_leave_for_others_are_no_end_of_a_job():
     channel.begin("in the place of lost ones")
     assert not channel.stop_requested(), "they need not leave once more"
     channel.leave("in the place of lost ones")
-    channel.end_job({"step": 9, "stopped": False})
-    assert channel.status().outcomes == {0: {"step": 9, "stopped": False}}
+    channel.end_job(Outcome(9, stopped=False))
+    assert channel.status().outcomes == {0: Outcome(9, stopped=False)}
 
 
 def test_a_request_to_stop_or_a_mistake_is_an_end_for_workers_that_leave_too():
@@ -248,7 +247,7 @@ def test_groups_follow_each_other_until_the_last_job_is_done(monkeypatch, tmp_pa
         return SimpleNamespace(return_value=returned.pop(0))
 
     monkeypatch.setattr(cluster, "_trainer", lambda *_: SimpleNamespace(fit=fit))
-    done = {"step": 9, "stopped": False}
+    done = Outcome(9, stopped=False)
     returned += [[STOPPED], [done], [done, STOPPED], [done, done], "one too many"]
     assert cluster._fit_in_groups(payload, settings, tmp_path).return_value == [done, done]
     assert returned == ["one too many"], "left before, in and between the jobs, and none after"
@@ -266,7 +265,7 @@ def test_the_driver_says_why_workers_leave_while_nothing_else_is_waited_for(monk
     go = threading.Event()
     fit = cluster.InThread(lambda: go.wait(30))
     workers = cluster.WorkersAtJobs(LocalChannel(), fit, ClusterSettings(), lambda: "a node goes")
-    news = workers.news(0)
-    assert next(news) == {"waiting": "a node goes"}
+    progress = workers.progress(0)
+    assert next(progress).waiting == "a node goes"
     go.set()
-    assert list(news)[-1] == {"waiting": ""}
+    assert list(progress)[-1].waiting == ""

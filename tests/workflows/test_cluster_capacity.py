@@ -8,6 +8,7 @@ from bert_core.errors import UserError
 from workflows import cluster_capacity
 from workflows.cluster_capacity import Waiting, WorkerStatus, join_cluster_with_room
 from workflows.cluster_settings import ClusterSettings
+from workflows.messages import RunProgress
 
 pytestmark = pytest.mark.ray
 
@@ -99,5 +100,5 @@ def test_workers_that_start_are_waited_for_until_they_have_begun(reserve):
 def test_news_end_the_wait():
     waiting = Waiting(ClusterSettings())
     seen(waiting, WorkerStatus(), "starting Ray Train")
-    assert waiting.text(WorkerStatus({0: {"step": 1}})) == "" and waiting.at_work
-    assert waiting.text(WorkerStatus({0: {"step": 1}})) == "", "not at once"
+    assert waiting.text(WorkerStatus({0: RunProgress(step=1)})) == "" and waiting.at_work
+    assert waiting.text(WorkerStatus({0: RunProgress(step=1)})) == "", "not at once"

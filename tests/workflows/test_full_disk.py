@@ -3,30 +3,27 @@
 import errno
 import os
 import shutil
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from bert_core.config import ModelConfig
 from bert_core.disk import DiskFullError, written_whole
 from bert_core.errors import UserError
 from bert_core.evaluation.outcomes import write_for_scorers, write_predictions
 from bert_core.features.output import join_parts, write_features
-from bert_core.features.store import kept_states
+from bert_core.features.states import kept_states
 from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.squad import Question
-from bert_core.text.shard_index import write_array, write_bytes
-from bert_core.text.shards import write_shard
+from bert_core.text.shards import write_array, write_bytes, write_shard
 from bert_core.tokenizer import SPECIAL_TOKENS, save_tokenizer, wordpiece_tokenizer
 from serving.keys import add_key
 from serving.model_cache import add_folder
 from serving.pointers import Pointer, WatchStatus, switch_pointer, write_status
-from workflows.finetuning.worker import _replace
+from workflows.finetuning.worker import write_weights
 from workflows.inference.prediction_files import prediction_file
 from workflows.output_folder import WorkKeptError, work_folder
 from workflows.reporting.figures import new_figure, save_picture
@@ -84,9 +81,7 @@ WRITERS = {
     "picture.png": lambda path: save_picture(picture(), path),
     "text.json": lambda path: write_atomically(path, "x" * BYTES),
     "tracking.json": lambda path: write_json(path, {"a": "x" * BYTES}),
-    "best.safetensors": lambda path: _replace(
-        path, partial(save_file, {"a": torch.zeros(BYTES // 4)})
-    ),
+    "best.safetensors": lambda path: write_weights(path, WEIGHTS),
     "answers.jsonl": lambda path: predictions(path, "jsonl"),
     "answers.parquet": lambda path: predictions(path, "parquet"),
     "questions.json": lambda path: write_for_scorers(
@@ -263,8 +258,8 @@ def test_another_error_is_no_full_disk(tmp_path):
 
 def test_texts_and_their_features(small_disk, model):
     from bert_core.features.extractor import Extractor, FeatureChoice
-    from bert_core.features.strategies import find_strategy
-    from bert_core.text.reading.texts import NamedText
+    from bert_core.model.strategies import find_strategy
+    from bert_core.text.texts import NamedText
 
     bert, tokenizer = model
     choice = FeatureChoice(find_strategy("last"), unit="token")

@@ -3,8 +3,8 @@ from finetuning_runs import write_encoder
 
 from bert_core.errors import UserError
 from workflows.model_location import locate_model, located_model
-from workflows.registry import register_model_folder
 from workflows.tracking.mlflow_run import create_store, open_client
+from workflows.versions.registration import register_model_folder
 
 
 def test_a_model_is_a_folder_the_name_of_a_run_or_a_version(tmp_path):

@@ -16,9 +16,9 @@ from running import start
 
 from bert_core.predictor import load_predictor
 from bert_core.tasks.classification import Text
-from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.squad import Question
-from bert_core.tasks.text_words import word_spans
+from bert_core.tasks.tagged_sentences import TaggedSentence
+from bert_core.tasks.text_tagging import word_spans
 from serving.engine import Engine
 from serving.models import close_models, load_models
 from workflows import predict

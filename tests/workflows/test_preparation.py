@@ -1,8 +1,7 @@
 import pytest
 
-from bert_core.text.reading.sources import CorpusPart
-from bert_core.text.shard_index import PARTS, FileEntry, ShardEntry
-from bert_core.text.shards import open_shards
+from bert_core.text.shards import PARTS, FileEntry, ShardEntry, open_shards
+from bert_core.text.sources import CorpusPart
 from workflows.preparation import Preparation, _groups, run
 
 

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_core.text.shard_index import read_index
-from bert_core.text.shards import open_shards, verify_shards
+from bert_core.text.shards import open_shards, read_index, verify_shards
 from bert_core.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_hash
 from workflows import prepare
 

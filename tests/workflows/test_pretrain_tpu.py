@@ -82,8 +82,8 @@ def story(by_torch, slice_environment):
     assert path is not None and not damaged
     checkpoint = read_checkpoint(path)
     back = Run(storage, "moved", reference.shards, STEPS, SETTINGS)
-    _, news = train_here(back)
-    return driver, checkpoint, back, news
+    _, progress = train_here(back)
+    return driver, checkpoint, back, progress
 
 
 def losses(run):
@@ -95,7 +95,7 @@ def losses(run):
 @pytest.mark.timeout(1200)
 def test_through_xla_and_back_the_losses_are_those_of_torch(by_torch, story):
     reference, _ = by_torch
-    driver, checkpoint, run, news = story
+    driver, checkpoint, run, progress = story
     ours, theirs = losses(run), losses(reference)
     assert ours.keys() == theirs.keys() == set(range(1, STEPS + 1))
     differences = {step: abs(ours[step] - theirs[step]) for step in ours}
@@ -104,7 +104,7 @@ def test_through_xla_and_back_the_losses_are_those_of_torch(by_torch, story):
     assert max(near) < 5e-5, near
     assert max(differences.values()) < 1e-4, "the same rows and masks to the end"
     assert checkpoint.step >= 170
-    assert f"going on from step {checkpoint.step}" in news[-1]["messages"]
+    assert f"going on from step {checkpoint.step}" in progress[-1].messages
     heldout = [
         {name: value for name, value in each.items() if name.startswith("heldout/")}
         for run in (run, reference)

@@ -17,8 +17,9 @@ from pretraining_runs import (
 from storage_addresses import CREDENTIALS, folder_address, s3_server
 
 from bert_core.errors import UserError
-from bert_core.training import sealed_folder
-from bert_core.training.checkpoint_names import NEEDED, checkpoint_name
+from bert_core.training import checkpoint_folder
+from bert_core.training.checkpoint_folder import NEEDED, checkpoint_name
+from workflows.messages import Outcome
 from workflows.remote_run import RemoteRun
 from workflows.run_folder import RunFolder, open_run, write_atomically
 from workflows.storage import RemoteFolder, working_copy
@@ -60,14 +61,14 @@ class Machine:
     def seal(self, step, text=b"weights"):
         """A sealed checkpoint of a step, here alone."""
         final = self.folder.checkpoints / checkpoint_name(step)
-        temporary = sealed_folder.temporary_folder(final)
+        temporary = checkpoint_folder.temporary_folder(final)
         for name in NEEDED:
             (temporary / name).write_bytes(text * 1000)
         journal = Journal(temporary / "files" / JOURNAL)
         for number in range(1, step + 1):
             journal.append(number, {"train/loss": 1 / number})
         journal.close()
-        sealed_folder.seal(temporary, final)
+        checkpoint_folder.seal(temporary, final)
         return final
 
     @property
@@ -98,7 +99,7 @@ def test_what_one_machine_saved_another_goes_on_from(uri, machine):
     second.start()
     assert second.steps == [30]
     copied = second.folder.checkpoints / "step-00000030"
-    assert sealed_folder.damage(copied) is None
+    assert checkpoint_folder.damage(copied) is None
     assert (second.folder.path / JOURNAL).read_bytes() == (copied / "files" / JOURNAL).read_bytes()
     assert second.folder.run_key.read_text() == "one"
     second.save(40, keep=2)
@@ -163,7 +164,7 @@ def test_the_manifest_is_uploaded_last(folder_uri, machine, tmp_path):
     assert not (there / "manifest.json").exists()
     (there / "model.safetensors").rmdir()
     first.remote.push_checkpoint(path, 3)
-    assert sealed_folder.damage(there) is None
+    assert checkpoint_folder.damage(there) is None
     before = (there / "manifest.json").stat().st_mtime_ns
     first.remote.push_checkpoint(path, 3)
     assert (there / "manifest.json").stat().st_mtime_ns == before, "it was there already"
@@ -329,31 +330,31 @@ def test_a_worker_goes_on_on_another_machine_with_the_same_bits(train, tmp_path,
     whole = Run(tmp_path / "whole", "run", corpus, steps=25, settings=SETTINGS)
     train_here(whole)
     train("first", stop_after=14)
-    _, outcome, news = train("second", stop_after=5)
-    assert outcome == {"step": 19, "stopped": True}
-    assert "going on from step 14" in news[-1]["messages"]
+    _, outcome, progress = train("second", stop_after=5)
+    assert outcome == Outcome(19, stopped=True)
+    assert "going on from step 14" in progress[-1].messages
     (tmp_path / "second").rename(tmp_path / "lost")
     shutil.rmtree(tmp_path / "there/runs/run/checkpoints/step-00000019")
-    run, _, news = train("first")
-    assert "going on from step 18" in news[-1]["messages"]
+    run, _, progress = train("first")
+    assert "going on from step 18" in progress[-1].messages
     assert run.records() == whole.records()
     there = Run(tmp_path / "there", "run", corpus, steps=25)
     assert committed_checkpoints(there) == ["step-00000024", "step-00000025"]
     for name in committed_checkpoints(there):
-        assert sealed_folder.damage(there.checkpoints / name) is None
+        assert checkpoint_folder.damage(there.checkpoints / name) is None
 
 
 def test_an_upload_that_fails_is_said_and_tried_again_with_the_next_checkpoint(train, tmp_path):
     there = tmp_path / "there" / "runs" / "run" / "checkpoints"
     there.mkdir(parents=True)
     (there / "step-00000012").write_text("in the way of a folder")
-    run, outcome, news = train("first")
-    assert outcome == {"step": 25, "stopped": False}
-    (message,) = news[-1]["messages"]
+    run, outcome, progress = train("first")
+    assert outcome == Outcome(25, stopped=False)
+    (message,) = progress[-1].messages
     assert message.startswith("step-00000012 is on this machine alone, cannot ")
     assert str(there / "step-00000012") in message
     for name in committed_checkpoints(run):
-        assert sealed_folder.damage(there / name) is None
+        assert checkpoint_folder.damage(there / name) is None
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 from workflows.cluster import current_worker, workers_at
 from workflows.cluster_capacity import join_cluster_with_room
 from workflows.cluster_settings import ClusterSettings
+from workflows.messages import Outcome
 
 NAMES = ("TPU_NAME", "TPU_WORKER_ID", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID")
 
@@ -23,7 +24,7 @@ def look(config):
         known = {name: os.environ.get(name) for name in NAMES}
         known |= {"process": jax.process_index(), "devices": jax.device_count()}
         Path(config["folder"], f"{worker.rank}.json").write_text(json.dumps(known))
-        outcome = {"stopped": False}
+        outcome = Outcome(0, stopped=False)
         worker.begin_job(0)
         worker.end_job(outcome)
     return [outcome]

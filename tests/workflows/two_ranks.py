@@ -15,8 +15,9 @@ from pretraining_runs import Channel, Run
 
 from workflows.cluster import Worker
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.worker import PretrainingRun
+from workflows.pretraining.worker import pretraining_parts
 from workflows.settings import parse_command_line
+from workflows.training.run import TrainingRun
 
 
 def train_by_two_ranks(run: Run) -> None:
@@ -50,7 +51,8 @@ def main(rank: int, meeting: str, arguments: list[str]) -> None:
     settings = parse_command_line(PretrainSettings, arguments)
     worker = Worker(rank, 2, torch.device("cpu"), Channel())
     folder = Path(settings.storage) / "runs" / str(settings.name)
-    PretrainingRun(settings, worker, folder, Path(str(settings.shards)), None).train()
+    parts = pretraining_parts(settings, Path(str(settings.shards)), worker, folder)
+    TrainingRun(parts, worker, folder).train()
     dist.destroy_process_group()
 
 

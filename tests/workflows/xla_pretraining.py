@@ -6,10 +6,11 @@ JAX is loaded within functions: the tests import this module too.
 import torch
 from pretraining_runs import Channel, StoppingWorker
 
-from bert_core.training.xla.compilation import Programs
+from bert_core.training.xla.program import Programs
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.worker import open_pretraining
+from workflows.pretraining.worker import pretraining_parts
 from workflows.settings import parse_command_line
+from workflows.training.run import TrainingRun
 
 
 def open_run(run, stop_after=-1):
@@ -17,15 +18,15 @@ def open_run(run, stop_after=-1):
     settings = parse_command_line(PretrainSettings, run.arguments())
     worker = StoppingWorker(0, 1, torch.device("cpu"), Channel(), through_xla=True)
     worker.steps_left = stop_after
-    config = {"settings": settings.model_dump(mode="json"), "shards": str(run.shards)}
     run.folder.mkdir(parents=True, exist_ok=True)
-    return open_pretraining(config, worker, run.folder, None)
+    parts = pretraining_parts(settings, run.shards, worker, run.folder)
+    return TrainingRun(parts, worker, run.folder)
 
 
 def train(run, stop_after=-1):
     """What training says of its end, what the run has said, and the settings it had."""
     here = open_run(run, stop_after)
-    return here.train(), here.messages, here.settings
+    return here.train(), here.messages, here.parts.settings
 
 
 def train_with_little_room(run, shape):

@@ -26,7 +26,7 @@ from workflows.finetuning.data import read_task_data
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import prepared_text
-from workflows.reproduction.data_description import data_name
+from workflows.reproduction.run_origin import data_name
 from workflows.run_folder import RunFolder, open_run, read_seconds, write_atomically
 from workflows.settings import settings_hash
 from workflows.storage import Storage

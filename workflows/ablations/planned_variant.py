@@ -85,7 +85,7 @@ class PlannedVariant:
     def finish(self) -> None:
         """Writes the model folder and what lies beside it."""
         self.job.write_results()
-        write_outcome(self.job)
+        write_outcome(self.job.folder, self.job.last_checkpoint())
 
     @property
     def outcome(self) -> VariantOutcome:
@@ -104,7 +104,7 @@ class PlannedVariant:
         return self._with_figures(planned) if self.is_finished else planned
 
     def _with_figures(self, planned: VariantOutcome) -> VariantOutcome:
-        from workflows.versions.registration import Usage
+        from workflows.versions.finished_run import Usage
 
         loss = f"heldout/{metric_name(self.job.settings.rows.objective, 'masked_token_loss')}"
         figures: dict[str, float] = {}
@@ -114,7 +114,7 @@ class PlannedVariant:
             figures |= of_heldout
             if loss in of_heldout:
                 curve.append((record.step, of_heldout[loss]))
-        checkpoint = self.job.last_checkpoint()
+        checkpoint = self.job.folder.last_checkpoint()
         usage = Usage.of(checkpoint)
         return replace(
             planned,
@@ -150,7 +150,7 @@ def variant_row(planned: PlannedVariant) -> TableRow:
     told = ""
     if planned.is_finished:
         state = "trained"
-        seconds = planned.job.last_checkpoint().extra["used_seconds"]
+        seconds = planned.job.folder.last_checkpoint().extra["used_seconds"]
         told = f"pre-trained, {duration(seconds)}"
     if figure is not None:
         loss = f"{figure:.3f}"

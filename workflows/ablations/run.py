@@ -112,7 +112,7 @@ class AblationRun:
             return
         self._settled.add(planned.name)
         if job.remote is not None:
-            job.remote.settle(job.folder, planned.news["step"], job.run_settings.checkpoint.keep)
+            job.remote.settle(job.folder, planned.news["step"], job.settings.checkpoint.keep)
         planned.finish()
         planned.failure = None
         self.tracker.end(job.folder.path, "FINISHED")

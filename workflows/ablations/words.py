@@ -13,7 +13,7 @@ from workflows.progress import duration
 from workflows.sweeps.outcome import TrialOutcome
 from workflows.sweeps.words import number_of
 from workflows.tracking.tracker import without_machine_paths
-from workflows.versions.registration import Usage
+from workflows.versions.finished_run import Usage
 
 MISSING = "missing"
 """Why a run has no figures that has not failed."""

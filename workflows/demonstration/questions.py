@@ -16,8 +16,8 @@ from workflows.run_folder import write_atomically
 
 if TYPE_CHECKING:
     from bert_core.tasks.classification import Text
-    from bert_core.tasks.conll import TaggedSentence
     from bert_core.tasks.squad import Question
+    from bert_core.tasks.tagged_sentences import TaggedSentence
     from workflows.finetuning.job import FinetuningJob
 
 FILE = "questions.json"
@@ -126,7 +126,7 @@ def passages_of_libraries(examples: Sequence["Text"]) -> dict[str, str]:
 
 def two_sentences(examples: Sequence["Text"]) -> tuple[str, str]:
     """Sentences that follow each other; two halves of one where no passage has two."""
-    from bert_core.text.reading.sentences import split_sentences
+    from bert_core.text.encoding import split_sentences
 
     divided = (split_sentences(each.first) for each in examples)
     pairs = [(each[0], each[1]) for each in divided if len(each) == 2]
@@ -172,8 +172,7 @@ def original_text(example: "TaggedSentence", data: str) -> str:
 
     Its words where it stands there no more.
     """
-    from bert_core.tasks.documentation.definitions import modules_of, packages_of
-    from bert_core.tasks.documentation.passages import passages
+    from bert_core.tasks.docstrings import modules_of, packages_of, passages
 
     wanted = "".join(example.words)
     found = (

@@ -52,7 +52,9 @@ def compared(untrained: FinetuningJob, pretrained: FinetuningJob) -> Compared:
     """Measures what the best epochs of two finished runs predicted for the same dev examples."""
     data, task = pretrained.data, pretrained.data.task
     examples, groups = data.dev.examples, documents(data.dev.examples)
-    first, second = (best_predictions(job.last_checkpoint()) for job in (untrained, pretrained))
+    first, second = (
+        best_predictions(job.folder.last_checkpoint()) for job in (untrained, pretrained)
+    )
     measured = [
         bootstrap_intervals(task, each, examples, groups=groups)[task.criterion]
         for each in (first, second)

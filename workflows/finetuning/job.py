@@ -1,67 +1,59 @@
-"""Fine-tuning seen from its driver: the workers' config, and what follows from the last step.
+"""The driver's half of fine-tuning: the workers' job, and the results of the last step.
 
 In: a run folder with its last checkpoint and journal. Out: `model/` and `artifacts/`.
 """
 
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_core.errors import one_line
 from workflows.finetuning.data import EncoderFolder, TaskData, located
-from workflows.finetuning.settings import FeatureSettings, TaskRunSettings
+from workflows.finetuning.settings import TaskRunSettings
 from workflows.remote_run import RemoteRun
-from workflows.reproduction.data_description import describe_task_data
-from workflows.reproduction.run_origin import encoder_tags
+from workflows.reproduction.run_origin import describe_task_data, encoder_tags
 from workflows.run_folder import RunFolder, write_atomically
 from workflows.storage import Storage
 from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
-from workflows.training.job import JobResults, TrainingJob
+from workflows.training.job import JobResults
 
 if TYPE_CHECKING:
-    from workflows.training.turns import OpenRun
+    from workflows.training.worker_main import WorkerJob
 
 
-class FinetuningJob(TrainingJob):
-    """One fine-tuning run."""
+@dataclass
+class FinetuningJob:
+    """One fine-tuning run (a `TrainingJob`)."""
 
-    kind = "finetuning"
-    settings_comment = "the settings of a run of workflows/finetune.py"
+    kind: ClassVar[str] = "finetuning"
+    settings_comment: ClassVar[str] = "the settings of a run of workflows/finetune.py"
 
-    def __init__(
-        self,
-        settings: TaskRunSettings,
-        storage: Storage,
-        folder: RunFolder,
-        encoder: EncoderFolder,
-        data: TaskData,
-        remote: RemoteRun | None = None,
-    ) -> None:
-        super().__init__(settings, storage, folder, remote)
-        self.settings = settings
-        self.encoder = encoder
-        self.data = data
+    settings: TaskRunSettings
+    storage: Storage
+    folder: RunFolder
+    encoder: EncoderFolder
+    data: TaskData
+    remote: RemoteRun | None = None
+    title: str = ""
 
     def checkpoint_bytes(self) -> int:
         """Weights and moments, and the best epoch's weights beside them."""
         from bert_core.model_folder import weight_files
-        from bert_core.training.state_tensors import MOMENTS_PER_WEIGHT
+        from bert_core.training.checkpoint import MOMENTS_PER_WEIGHT
 
         copies = 2 + MOMENTS_PER_WEIGHT[self.settings.optimizer.name]
         return copies * sum(file.stat().st_size for file in weight_files(self.encoder.path))
 
-    def run(self) -> tuple["OpenRun", dict[str, Any]]:
-        """See `workflows.finetuning.worker.open_finetuning` and `feature_worker.open_features`."""
-        from workflows.finetuning.feature_worker import open_features
+    def worker_job(self) -> "WorkerJob":
+        """See `workflows.finetuning.worker.open_finetuning`."""
         from workflows.finetuning.worker import open_finetuning
+        from workflows.training.worker_main import WorkerJob
 
-        is_features = isinstance(self.settings, FeatureSettings)
-        return open_features if is_features else open_finetuning, {
-            "settings": self.settings.model_dump(mode="json") | self._sources(),
-            "run_folder": str(self.folder.path),
-            "encoder": str(self.encoder.path.absolute()),
-            "data_sha256": self.data.sha256,
-            "features": str(self.features),
-        }
+        settings = self.settings.model_dump(mode="json") | self._sources()
+        encoder = self.encoder.path.absolute()
+        opened = partial(open_finetuning, settings, encoder, self.data.sha256, self.features)
+        return WorkerJob(opened, self.folder.path, self.settings.storage)
 
     def _sources(self) -> dict[str, str | None]:
         """Where workers find the data, wherever they run; of test they need to know nothing."""
@@ -99,7 +91,7 @@ class FinetuningJob(TrainingJob):
         from workflows.training.loss_plot import FINETUNING, plot_losses
 
         folder = self.folder
-        checkpoint = self.last_checkpoint()
+        checkpoint = folder.last_checkpoint()
         artifacts = folder.path / ARTIFACTS_NAME
         plot = artifacts / "loss.png"
         plot_losses(folder.path / JOURNAL_NAME, plot, title=folder.name, curves=FINETUNING)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 
 from bert_core.errors import one_line
-from bert_core.example_choice import example_of_task
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.example_answers import example_of_task
 from bert_core.model.bert import Bert
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.strict_json import parse_json
@@ -21,9 +21,8 @@ from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
-from workflows.versions.lineage import lineage_of
+from workflows.versions.finished_run import Usage, lineage_of
 from workflows.versions.model_card import finetuned_model_card
-from workflows.versions.registration import Usage
 
 if TYPE_CHECKING:
     from workflows.finetuning.job import FinetuningJob
@@ -154,7 +153,9 @@ def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
         tokenizer,
         card,
         extra_config=task_config(job.settings.task, task) | {"architectures": [_architecture(job)]},
-        lineage=lineage_of(job, checkpoint.extra["notes"]["best"]["figures"]),
+        lineage=lineage_of(
+            job.folder, job.described()[1], checkpoint.extra["notes"]["best"]["figures"]
+        ),
         example=example_of_task(model, tokenizer, task, dev.examples),
         statistics=statistics_of_examples(task, train.examples, train.rows, tokenizer),
     )

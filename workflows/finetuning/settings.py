@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from bert_core.errors import UserError, nearest
-from bert_core.features.strategies import STRATEGIES
+from bert_core.model.strategies import STRATEGIES
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task

@@ -1,8 +1,13 @@
-"""The fine-tuning run as it goes on every worker: a task's rows, its loss, its dev metrics."""
+"""Fine-tuning in a worker: a task's rows, its loss and its evaluation on dev.
+
+With `FeatureSettings` the encoder stays as it is and a tagger is trained on its hidden states,
+which are kept in a folder of their own for other runs on the same data and encoder.
+"""
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,170 +15,271 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from bert_core.config import ModelConfig
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
-from bert_core.features.tagger import FeatureTagger
+from bert_core.features.states import kept_states
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
+from bert_core.model.strategies import find_strategy
+from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs, layout_for
-from bert_core.tasks.batches import TaskBatchSource
-from bert_core.tasks.encoded_rows import EncodedRows
-from bert_core.tasks.task import add_task_head, task_loss
-from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
+from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource
+from bert_core.tasks.task import Task, add_task_head, task_loss
+from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.cluster import Worker
-from workflows.finetuning.data import TaskData, read_task_data
-from workflows.finetuning.settings import TaskRunSettings, read_settings
-from workflows.remote_run import RemoteRun
-from workflows.training.run import TrainingRun
+from workflows.finetuning.data import Split, TaskData, read_task_data
+from workflows.finetuning.settings import FeatureSettings, TaskRunSettings, read_settings
+from workflows.messages import RunProgress
+from workflows.progress import duration
+from workflows.training.backend import Backend, autocast_dtype, backend_of
+from workflows.training.run import RunParts
 
 BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
-"""What the best epoch so far leaves in the run folder, and in each checkpoint."""
+"""Weights and dev predictions of the best epoch, in the run folder and in each checkpoint."""
+_PUBLISH_SECONDS = 1.0
 
 
 def open_finetuning(
-    config: dict[str, Any], worker: Worker, folder: Path, remote: RemoteRun | None
-) -> "FinetuningRun":
-    """The run of a job (`OpenRun`).
+    settings: dict[str, Any],
+    encoder: Path,
+    data_sha256: str,
+    features: Path,
+    worker: Worker,
+    folder: Path,
+    *,
+    task_data: TaskData | None = None,
+) -> RunParts:
+    """The parts of a run from the settings that its driver sent as JSON.
 
-    `config` holds `settings` and `encoder`, with paths as found by the driver, and `data_sha256`;
-    and `task_data` where the data have been read for several runs together.
+    `task_data` holds data that were read for several runs together. Raises `UserError` where this
+    worker reads other data than the driver did.
     """
-    settings = read_settings(config["settings"])
-    encoder, data = Path(config["encoder"]), config.get("task_data")
-    run = FinetuningRun(settings, worker, folder, encoder, remote, data)
-    refuse_other_data(run, config)
-    return run
+    read = read_settings(settings)
+    parts = finetuning_parts(read, encoder, worker, folder, features=features, data=task_data)
+    if parts.data_hash != data_sha256:
+        raise UserError("the data changed while the run was starting", read.data_name, "repeat")
+    return parts
 
 
-def refuse_other_data(run: "FinetuningRun", config: dict[str, Any]) -> None:
-    """Raises `UserError` where a worker has read other data than the driver."""
-    if run.data_hash != config["data_sha256"]:
-        raise UserError(
-            "the data changed while the run was starting", run.settings.data_name, "repeat"
+def finetuning_parts(
+    settings: TaskRunSettings,
+    encoder: Path,
+    worker: Worker,
+    folder: Path,
+    *,
+    features: Path | None = None,
+    data: TaskData | None = None,
+) -> RunParts:
+    """Reads the encoder and, where no `data` are given, the data; draws what is new from the seed.
+
+    `features` is the folder of kept hidden states, needed for `FeatureSettings` alone.
+    """
+    backend = backend_of(worker, settings)
+    torch.manual_seed(settings.seed)  # before the head is drawn
+    config, model, tokenizer = load_model_folder(encoder, changes=settings.encoder_changes())
+    data = data or read_task_data(settings, tokenizer)
+    task = data.task
+    train_rows, dev_rows = data.train.rows, data.dev.rows
+    trained: Bert | FeatureTagger
+    if isinstance(settings, FeatureSettings):
+        assert features is not None
+        states = FeatureStates(settings, model, features, worker)
+        dev_rows = states.rows("dev", dev_rows)
+        train_rows = states.rows("train", train_rows)
+        trained = new_tagger(settings, config, task)
+        step_flops: Callable[[StepResult], float] = partial(tagger_flops, settings, config)
+    else:
+        add_task_head(model, task)
+        trained = model
+        step_flops = partial(encoder_flops, config, task)
+    trained = trained.to(worker.device)
+    dtype = autocast_dtype(settings)
+    source = TaskBatchSource(
+        train_rows,
+        batch_size=settings.batch_size,
+        max_tokens=settings.max_tokens,
+        seed=settings.seed,
+        layout=layout_for(config, worker.device, dtype, training=True),
+    )
+    total_steps = settings.epochs * source.steps_per_epoch
+    evaluation = DevEvaluation(settings, task, data.dev, dev_rows, trained, worker, backend, folder)
+    evaluation.steps_per_epoch = source.steps_per_epoch
+    return RunParts(
+        settings=settings,
+        backend=backend,
+        state=TrainingState(trained, create_optimizer(trained, settings.optimizer)),
+        batches=lambda step: source.steps(step, *backend.share()),
+        compute_loss=partial(task_loss, task),
+        learning_rate=lambda step: learning_rate(settings, total_steps, step),
+        step_metrics=partial(step_metrics, task),
+        step_flops=step_flops,
+        evaluation=evaluation,
+        total_steps=total_steps,
+        data_hash=data.sha256,
+        out_of_memory_remedy=(
+            f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
+        ),
+        kept_files=(BEST_WEIGHTS, BEST_PREDICTIONS),
+    )
+
+
+def learning_rate(settings: TaskRunSettings, total_steps: int, step: int) -> float:
+    """The learning rate of the step after `step` finished ones: linear warm-up, linear decay."""
+    optimizer = settings.optimizer
+    return optimizer.peak_learning_rate * linear_schedule(
+        step, total_steps=total_steps, warmup_steps=round(optimizer.warmup_share * total_steps)
+    )
+
+
+def step_metrics(task: Task, result: StepResult) -> dict[str, float]:
+    """Loss, accuracy over labels, learning rate and gradient norm of one step."""
+    _, correct, count = result.sums.tolist()
+    metrics = {
+        "train/loss": float(result.loss),
+        "train/learning_rate": result.learning_rate,
+        "train/gradient_norm": float(result.gradient_norm),
+    }
+    if task.problem_type != "regression":
+        metrics["train/accuracy"] = correct / max(count, 1)
+    return metrics
+
+
+def encoder_flops(config: ModelConfig, task: Task, result: StepResult) -> float:
+    """FLOPs of encoder and pooler, forward and backward; the head is too small to count.
+
+    A head that scores spans is taken to read all tokens: it reads those of the passage.
+    """
+    num_tokens, num_labels = int(result.num_real_tokens), int(result.sums[2])
+    return training_flops(
+        config,
+        num_tokens=num_tokens,
+        sum_of_squared_lengths=result.sum_of_squared_lengths,
+        num_predictions=0,
+        num_rows=num_labels if task.head.pooled else 0,
+        num_read=num_tokens if task.head.name == "span" else num_labels,
+    )
+
+
+def tagger_flops(settings: FeatureSettings, config: ModelConfig, result: StepResult) -> float:
+    """FLOPs of the LSTM, both directions, forward and backward, at all words."""
+    size, layers = settings.tagger.lstm_size, settings.tagger.lstm_layers
+    strategy = find_strategy(settings.strategy)
+    inputs = strategy.feature_size(config.num_hidden_layers, config.hidden_size)
+    weights = 2 * 4 * size * (inputs + size + (layers - 1) * 3 * size)
+    return 3 * 2.0 * weights * int(result.sums[2])
+
+
+def new_tagger(settings: FeatureSettings, config: ModelConfig, task: Task) -> FeatureTagger:
+    """A tagger over hidden states, drawn from the seed."""
+    torch.manual_seed(settings.seed)
+    return FeatureTagger(
+        find_strategy(settings.strategy),
+        config,
+        num_outputs=task.head.num_outputs,
+        lstm_size=settings.tagger.lstm_size,
+        lstm_layers=settings.tagger.lstm_layers,
+        dropout_prob=settings.tagger.dropout,
+    )
+
+
+class FeatureStates:
+    """Hidden states of the layers that a strategy reads, computed once and kept in a folder."""
+
+    def __init__(
+        self, settings: FeatureSettings, model: Bert, folder: Path, worker: Worker
+    ) -> None:
+        self._settings = settings
+        self._encoder = model.encoder.to(worker.device)
+        self._layers = find_strategy(settings.strategy).layers_of(
+            model.encoder.config.num_hidden_layers
         )
+        self._folder = folder
+        self._worker = worker
+
+    def rows(self, split: str, rows: EncodedRows) -> FeatureRows:
+        """The rows of a split with their states."""
+        begin = published = time.monotonic()
+
+        def progress(share: float) -> None:
+            nonlocal published
+            now = time.monotonic()
+            if now - published > _PUBLISH_SECONDS:
+                published = now
+                left = duration((now - begin) * (1 - share) / share)
+                text = f"computing the features of {split}, {share:.0%}, {left} left"
+                self._worker.publish(RunProgress(activity=text))
+
+        states = kept_states(
+            self._encoder,
+            rows,
+            self._folder / split,
+            self._layers,
+            device=self._worker.device,
+            max_tokens=self._settings.max_tokens,
+            autocast_dtype=autocast_dtype(self._settings),
+            progress=progress,
+        )
+        return FeatureRows.of(rows, states)
 
 
-class FinetuningRun(TrainingRun):
-    """What one worker holds while it fine-tunes."""
+class DevEvaluation:
+    """Measures the model on dev after each epoch and keeps weights and predictions of the best."""
 
-    kept_files = (BEST_WEIGHTS, BEST_PREDICTIONS)
+    steps_per_epoch: int
 
     def __init__(
         self,
         settings: TaskRunSettings,
+        task: Task,
+        dev: Split,
+        rows: EncodedRows,
+        model: Bert | FeatureTagger,
         worker: Worker,
+        backend: Backend,
         folder: Path,
-        encoder: Path,
-        remote: RemoteRun | None = None,
-        data: TaskData | None = None,
     ) -> None:
-        """Reads the encoder and, where no `data` are given, the data."""
-        self.settings, self.worker = settings, worker
-        self.out_of_memory_remedy = (
-            f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
-        )
-        torch.manual_seed(settings.seed)  # before the head is drawn
-        self.config, self.model, tokenizer = load_model_folder(
-            encoder, changes=settings.encoder_changes()
-        )
-        data = data or read_task_data(settings, tokenizer)
-        self.task, self.dev, self.data_hash = data.task, data.dev, data.sha256
-        self.dev_rows = self.rows_of("dev", data.dev.rows)
-        self.source = TaskBatchSource(
-            self.rows_of("train", data.train.rows),
-            batch_size=settings.batch_size,
-            max_tokens=settings.max_tokens,
-            seed=settings.seed,
-            layout=layout_for(
-                self.config,
-                worker.device,
-                None if settings.precision == "float32" else torch.bfloat16,
-                training=True,
-            ),
-        )
-        self.total_steps = settings.epochs * self.source.steps_per_epoch
-        super().__init__(settings, worker, folder, remote)
+        self.notes: dict[str, Any] = {}
+        self._settings = settings
+        self._task = task
+        self._dev = dev
+        self._rows = rows
+        self._model = model
+        self._worker = worker
+        self._dtype = backend.autocast_dtype
+        self._folder = folder
 
-    def rows_of(self, split: str, rows: EncodedRows) -> EncodedRows:
-        """The rows whose batches the model reads."""
-        del split
-        return rows
+    @property
+    def summary(self) -> str:
+        """The task's criterion in the best epoch so far."""
+        best = self.notes.get("best")
+        return "" if best is None else f"dev {self._task.criterion} {best['score']:.3f}"
 
-    def fresh_state(self) -> TrainingState:
-        """The encoder of the folder, and a head drawn from the seed unless the folder has one."""
-        add_task_head(self.model, self.task)
-        model = self.model.to(self.worker.device)
-        return TrainingState(model, create_optimizer(model, self.settings.optimizer))
-
-    def batches(self, step: int) -> Iterator[StepBatches]:
-        """The global batches from this step on, epoch after epoch."""
-        return self.source.steps(step, self.worker.rank, self.worker.world_size)
-
-    def compute_loss(self) -> ComputeLoss:
-        """The task's loss."""
-        return partial(task_loss, self.task)
-
-    def learning_rate(self, step: int) -> float:
-        """Linear warm-up over a share of the run, then linear decay."""
-        optimizer = self.settings.optimizer
-        return optimizer.peak_learning_rate * linear_schedule(
-            step,
-            total_steps=self.total_steps,
-            warmup_steps=round(optimizer.warmup_share * self.total_steps),
-        )
-
-    def step_metrics(self, result: StepResult) -> dict[str, float]:
-        """Loss, the share of labels that were right, learning rate, gradient norm."""
-        _, correct, count = result.sums.tolist()
-        metrics = {
-            "train/loss": float(result.loss),
-            "train/learning_rate": result.learning_rate,
-            "train/gradient_norm": float(result.gradient_norm),
-        }
-        if self.task.problem_type != "regression":
-            metrics["train/accuracy"] = correct / max(count, 1)
-        return metrics
-
-    def step_flops(self, result: StepResult) -> float:
-        """Encoder and pooler, forward and backward; the head is too small to count.
-
-        A head that scores spans is taken to read all tokens: it reads those of the passage.
-        """
-        num_tokens, num_labels = int(result.num_real_tokens), int(result.sums[2])
-        return training_flops(
-            self.config,
-            num_tokens=num_tokens,
-            sum_of_squared_lengths=result.sum_of_squared_lengths,
-            num_predictions=0,
-            num_rows=num_labels if self.task.head.pooled else 0,
-            num_read=num_tokens if self.task.head.name == "span" else num_labels,
-        )
-
-    def evaluation_is_due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """At the end of each epoch."""
-        return step % self.source.steps_per_epoch == 0
+        return step % self.steps_per_epoch == 0
 
     def evaluate(self, step: int) -> Mapping[str, float]:
-        """The task's metrics on dev; the best epoch's weights and predictions are kept."""
-        assert isinstance(self.state.model, Bert | FeatureTagger)
+        """The task's metrics on dev; {} on other ranks than 0."""
         outputs, loss = compute_all_outputs(
-            self.task,
-            self.state.model,
-            self.dev_rows,
-            device=self.worker.device,
-            max_tokens=self.settings.max_tokens,
-            autocast_dtype=self.dtype,
+            self._task,
+            self._model,
+            self._rows,
+            device=self._worker.device,
+            max_tokens=self._settings.max_tokens,
+            autocast_dtype=self._dtype,
         )
-        if self.worker.rank:
+        if self._worker.rank:
             return {}
-        predictions = self.task.decode(outputs, self.dev.rows, self.dev.examples)
-        metrics = self.task.metrics(predictions, self.dev.examples)
-        epoch = step // self.source.steps_per_epoch
-        figures = {"dev/loss": loss / max(int(self.dev.rows.label_counts.sum()), 1)}
+        task, dev = self._task, self._dev
+        predictions = task.decode(outputs, dev.rows, dev.examples)
+        metrics = task.metrics(predictions, dev.examples)
+        epoch = step // self.steps_per_epoch
+        figures = {"dev/loss": loss / max(int(dev.rows.label_counts.sum()), 1)}
         figures |= {f"dev/{name}": value for name, value in metrics.items()}
-        self._keep_the_best(epoch, metrics[self.task.criterion], figures, predictions)
+        self._keep_the_best(epoch, metrics[task.criterion], figures, predictions)
         return figures | {"dev/epoch": float(epoch)}
 
     def _keep_the_best(
@@ -186,17 +292,13 @@ class FinetuningRun(TrainingRun):
         best = self.notes.get("best")
         if best is None or score > best["score"] or math.isnan(best["score"]):
             self.notes["best"] = {"epoch": epoch, "score": score, "figures": figures}
-            weights = {
-                name: each.detach().cpu() for name, each in self.state.model.state_dict().items()
-            }
-            _replace(self.folder.path / BEST_WEIGHTS, partial(save_file, weights))
-            lines = "".join(json.dumps(each) + "\n" for each in predictions)
-            _replace(self.folder.path / BEST_PREDICTIONS, lambda path: path.write_text(lines))
-        best = self.notes["best"]
-        self._publish({"best_epoch": f"dev {self.task.criterion} {best['score']:.3f}"})
+            write_weights(self._folder / BEST_WEIGHTS, self._model.state_dict())
+            lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
+            with written_whole(self._folder / BEST_PREDICTIONS) as beside:
+                beside.write_text(lines)
 
 
-def _replace(path: Path, write: Any) -> None:  # noqa: ANN401 - a function of the path
-    """Writes a file beside its name and renames it."""
+def write_weights(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
+    """Writes weights beside the file's name and renames it."""
     with written_whole(path) as beside:
-        write(beside)
+        save_file({name: weight.detach().cpu() for name, weight in weights.items()}, beside)

@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
 from bert_core.features.output import OutputFormat
-from bert_core.features.store import Precision
-from bert_core.features.strategies import STRATEGIES, Strategy, find_strategy
+from bert_core.features.states import Precision
 from bert_core.features.units import POOLINGS, Pooling, Unit, default_pooling
+from bert_core.model.strategies import STRATEGIES, Strategy, find_strategy
 from workflows.inference.text_parts_settings import TextPartsSettings
 
 DEFAULT_STRATEGY = "last"

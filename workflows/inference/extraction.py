@@ -10,8 +10,8 @@ import torch
 
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.output import OutputFormat, write_features
-from bert_core.features.store import Precision
-from bert_core.text.reading.texts import TextPart, read_texts
+from bert_core.features.states import Precision
+from bert_core.text.texts import TextPart, read_texts
 from workflows.inference.text_parts import TextJob, worker_device
 
 FEATURES = "features"

@@ -13,7 +13,7 @@ import torch
 from bert_core.errors import UserError
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.tasks.encoded_rows import EncodedRows
-from bert_core.text.reading.texts import NamedTexts, TextPart, read_records
+from bert_core.text.texts import NamedTexts, TextPart, read_records
 from workflows.inference.predict_settings import PredictionFormat
 from workflows.inference.prediction_files import prediction_file
 from workflows.inference.prediction_request import Kind, PredictionRequest

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_core.errors import UserError
-from bert_core.features.tagger import FEATURE_TAGGER
+from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.predictor import Predictor
 from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
 from bert_core.tasks.classification import Classification, Text
@@ -14,7 +14,7 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.tasks.text_tagging import TextTagging
-from bert_core.text.reading.texts import NamedTexts
+from bert_core.text.texts import NamedTexts
 from workflows.inference.predict_settings import Aggregation, OverflowOrError, PredictSettings
 
 Kind = Literal["label", "labels", "value", "entities", "answers"]

@@ -10,13 +10,8 @@ from itertools import islice
 from typing import Any
 
 from bert_core.errors import UserError
-from bert_core.text.reading.sources import (
-    CorpusError,
-    CorpusPart,
-    UnreadableFileError,
-    find_parts,
-)
-from bert_core.text.reading.texts import TextPart, divide, read_records
+from bert_core.text.sources import CorpusError, CorpusPart, UnreadableFileError, find_parts
+from bert_core.text.texts import TextPart, divide, read_records
 from workflows.inference.text_parts_settings import TextPartsSettings
 from workflows.output_folder import WorkKeptError
 

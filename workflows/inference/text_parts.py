@@ -19,11 +19,11 @@ import torch
 
 from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
-from bert_core.memory import give_back_memory
+from bert_core.machine import give_back_memory
 from bert_core.strict_json import read_json_object
-from bert_core.text.reading.sources import UnreadableFileError
-from bert_core.text.reading.texts import TextPart
-from bert_core.text.shard_index import write_bytes
+from bert_core.text.shards import write_bytes
+from bert_core.text.sources import UnreadableFileError
+from bert_core.text.texts import TextPart
 from workflows.inference.text_input import OR_SKIP
 from workflows.output_folder import WorkKeptError
 from workflows.progress import ProgressLine

@@ -9,9 +9,8 @@ from html import escape
 from statistics import fmean, mean, stdev
 from typing import Any
 
-from bert_core.evaluation.table_text import markdown_line
 from workflows.paper.published import Published, published
-from workflows.reporting.render import Cell, Row, Table
+from workflows.reporting.render import Cell, Row, Table, markdown_line
 
 DASH = "–"
 _TITLES = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}

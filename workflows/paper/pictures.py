@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_core.errors import UserError, nearest
-from bert_core.features.attention_maps import AttentionMaps, attention_maps
-from bert_core.features.contexts import (
+from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
+from bert_core.features.inspection import (
+    AttentionMaps,
     WordsInContext,
     ambiguous_words,
+    attention_maps,
     different_contexts,
     evenly_drawn,
     nearest_words,
     read_words,
 )
-from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
-from bert_core.features.strategies import Strategy
 from bert_core.features.units import Unit
+from bert_core.model.strategies import Strategy
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.tag_schemes import OUTSIDE, split_tag

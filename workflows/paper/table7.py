@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 
 from bert_core.errors import UserError
-from bert_core.features.strategies import STRATEGIES, find_strategy, single_layer
+from bert_core.model.strategies import STRATEGIES, find_strategy, single_layer
 from bert_core.predictor import load_predictor
 from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import TASKS
@@ -241,7 +241,7 @@ def result_of(settings: Table7Settings, job: FinetuningJob) -> dict[str, Any]:
     path = job.folder.path / RESULT
     if path.is_file():
         return read_json_object(path, "delete it, to have it computed anew", allow_nan=True)
-    checkpoint = job.last_checkpoint()
+    checkpoint = job.folder.last_checkpoint()
     best = checkpoint.extra["notes"]["best"]
     result: dict[str, Any] = {"dev": 100 * best["score"], "epoch": best["epoch"]}
     test = examples_of(settings, "test") if job.settings.approach == FINETUNING else None

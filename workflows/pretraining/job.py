@@ -1,10 +1,12 @@
-"""Pre-training seen from its driver: the workers' config, and what follows from the last step.
+"""The driver's half of pre-training: the workers' job, and the results of the last step.
 
 In: a run folder with its last checkpoint and journal. Out: `model/` and `artifacts/`.
 """
 
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_core.text.shards import TokenShards
 from bert_core.tokenizer import load_tokenizer
@@ -14,31 +16,27 @@ from workflows.run_folder import RunFolder, write_atomically
 from workflows.storage import Storage
 from workflows.tracking.journal import read_records
 from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
-from workflows.training.job import JobResults, TrainingJob
+from workflows.training.job import JobResults
 
 if TYPE_CHECKING:
-    from workflows.training.turns import OpenRun
+    from workflows.training.worker_main import WorkerJob
 
 
-class PretrainingJob(TrainingJob):
-    """One pre-training run."""
+@dataclass
+class PretrainingJob:
+    """One pre-training run (a `TrainingJob`)."""
 
-    kind = "pretraining"
-    settings_comment = (
+    kind: ClassVar[str] = "pretraining"
+    settings_comment: ClassVar[str] = (
         "python workflows/pretrain.py --preset THIS_FILE --shards FOLDER_OF_THE_SAME_SHARDS"
     )
 
-    def __init__(
-        self,
-        settings: PretrainSettings,
-        storage: Storage,
-        folder: RunFolder,
-        shards: TokenShards,
-        remote: RemoteRun | None = None,
-    ) -> None:
-        super().__init__(settings, storage, folder, remote)
-        self.settings = settings
-        self.shards = shards
+    settings: PretrainSettings
+    storage: Storage
+    folder: RunFolder
+    shards: TokenShards
+    remote: RemoteRun | None = None
+    title: str = ""
 
     @property
     def source(self) -> str:
@@ -57,15 +55,14 @@ class PretrainingJob(TrainingJob):
             config = self.settings.architecture(self.shards.vocab_size, pad_token_id=0)
             return checkpoint_bytes(Bert.for_pretraining(config), self.settings.optimizer.name)
 
-    def run(self) -> tuple["OpenRun", dict[str, Any]]:
+    def worker_job(self) -> "WorkerJob":
         """See `workflows.pretraining.worker.open_pretraining`."""
         from workflows.pretraining.worker import open_pretraining
+        from workflows.training.worker_main import WorkerJob
 
-        return open_pretraining, {
-            "settings": self.settings.model_dump(mode="json"),
-            "run_folder": str(self.folder.path),
-            "shards": str(self.shards.folder.absolute()),
-        }
+        settings, shards = self.settings.model_dump(mode="json"), self.shards.folder.absolute()
+        opened = partial(open_pretraining, settings, shards)
+        return WorkerJob(opened, self.folder.path, self.settings.storage)
 
     def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
         """Preset and profile, the hashes of shards and tokenizer, the shards."""
@@ -76,7 +73,7 @@ class PretrainingJob(TrainingJob):
 
     def data_description(self) -> dict[str, Any]:
         """Counts and hashes of shards, tokenizer and text."""
-        from workflows.reproduction.data_description import describe_shards
+        from workflows.reproduction.run_origin import describe_shards
 
         return describe_shards(self.shards.folder)
 
@@ -84,10 +81,10 @@ class PretrainingJob(TrainingJob):
         """Writes plot, card and model folder from the last checkpoint and the journal."""
         from workflows.pretraining.report import export, pretraining_card, summary_lines
         from workflows.training.loss_plot import NEXT_TOKENS, PRETRAINING, plot_losses
-        from workflows.versions.lineage import lineage_of
+        from workflows.versions.finished_run import lineage_of
 
         folder = self.folder
-        checkpoint = self.last_checkpoint()
+        checkpoint = folder.last_checkpoint()
         journal = folder.path / JOURNAL_NAME
         figures: dict[str, float] = {}
         for record in read_records(journal):
@@ -99,7 +96,8 @@ class PretrainingJob(TrainingJob):
         plot_losses(journal, plot, title=folder.name, curves=curves, unigram_loss=unigram_loss)
         card = pretraining_card(self, checkpoint, figures)
         write_atomically(artifacts / "model_card.md", card)
-        tokenizer, lineage = load_tokenizer(self.shards.folder), lineage_of(self, figures)
+        tokenizer = load_tokenizer(self.shards.folder)
+        lineage = lineage_of(self.folder, self.described()[1], figures)
         export(self, tokenizer, checkpoint.path, card, lineage)
         lines = summary_lines(self, checkpoint, figures, plot)
         return JobResults(lines, card, figures)

@@ -7,13 +7,12 @@ import numpy as np
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from bert_core.example_choice import example_of_encoder
+from bert_core.example_answers import example_of_encoder
 from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.text.rows.masking import Vocabulary
-from bert_core.text.shard_index import TOKEN_COUNTS_NAME
-from bert_core.text.shards import TokenShards, open_shards
+from bert_core.text.masking import Vocabulary
+from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import special_token_ids
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
@@ -24,8 +23,8 @@ from workflows.pretraining.metrics import (
     predicted,
 )
 from workflows.pretraining.settings import PretrainSettings
+from workflows.versions.finished_run import Usage
 from workflows.versions.model_card import model_card
-from workflows.versions.registration import Usage
 
 if TYPE_CHECKING:
     from workflows.pretraining.job import PretrainingJob

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bert_core.config import SIZES, ModelConfig
-from bert_core.text.rows.settings import BINS_VERSION, BatchSettings, RowSettings
+from bert_core.text.settings import BINS_VERSION, BatchSettings, RowSettings
 from bert_core.training.settings import PretrainingOptimizerSettings
 from workflows.training.run_settings import RunSettings
 

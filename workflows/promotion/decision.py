@@ -1,59 +1,140 @@
-"""A version becomes champion, or does not: what happens, in which order, and what is kept of it.
+"""Promotion, rollback and history of a registered model: settings and actions.
 
-The order is what makes a kill at any moment harmless: all that is kept of the decision is written
-first, then the alias is moved, by one transaction of MLflow's, and nothing depends on what comes
-after. What a killed promotion left open, the next one settles.
+The order of the steps makes a kill at any moment harmless: the record of the decision is written
+first, then the alias is moved in one transaction, and nothing depends on what follows.
 """
 
 import json
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
 
 from bert_core.errors import UserError
 from serving.registry import fetch_model
 from workflows.command import RefusedError
-from workflows.promotion.aliases import ModelRegistry, ModelState, Version, open_registry
-from workflows.promotion.gate import Gate, default_gate, read_gate, require_data
-from workflows.promotion.history import (
+from workflows.promotion.champion import (
     Entry,
+    ModelRegistry,
+    Version,
     history_table,
+    move_champion,
+    named,
     next_key,
+    open_registry,
+    promotion_lock,
     read_entries,
     tag_of,
     user_and_host,
     utc_now,
     version_before,
 )
-from workflows.promotion.lock import Held, promotion_lock
-from workflows.promotion.settings import HistorySettings, PromoteSettings, RollbackSettings
+from workflows.promotion.gate import (
+    Gate,
+    GateLine,
+    default_gate,
+    read_gate,
+    record,
+    require_data,
+    summary,
+    table,
+)
 from workflows.reporting.render import aligned_table
+from workflows.settings import CommandLineSettings, default_storage
 from workflows.tracking.tracker import default_tracking_uri, without_machine_paths
-
-if TYPE_CHECKING:
-    from workflows.promotion.gate_lines import GateLine
 
 # Imports within functions load torch, which takes seconds, and only a promotion needs it.
 
 GATE_TAG = "gate."
-"""What the tags of a version begin with that say what a gate found."""
+"""Prefix of the version's tags with the gate's measurements."""
 REPORT_TAG = f"{GATE_TAG}report"
 MOST_TAG = 5000
-"""Characters of a tag, in the oldest MLflow that may be at the other end."""
+"""Characters of a tag in the oldest MLflow server."""
+MOST_REASON = 1000
+"""Characters of a reason: an entry of the history has to fit into a tag."""
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+Reason = Annotated[
+    str,
+    Field(max_length=MOST_REASON, description="why, for the history"),
+    AfterValidator(_one_line),
+]
+
+
+class HistorySettings(CommandLineSettings):
+    """Shows who moved the alias champion of a registered model, when and why.
+
+    Includes refused promotions, and those that were killed before the move.
+    """
+
+    name: str = Field(description="name of the registered model")
+    storage: str = Field(
+        default_factory=default_storage,
+        description="folder of the MLflow store and of fetched models; by default ~/.bertline",
+    )
+    tracking_uri: str | None = Field(
+        default=None, description="MLflow tracking URI; by default the store under the storage"
+    )
+
+
+class RollbackSettings(HistorySettings):
+    """Moves the alias champion back to the previous champion of the history, without a gate.
+
+    Repeated, it goes one version further back.
+    """
+
+    reason: Reason = ""
+
+
+class PromoteSettings(HistorySettings):
+    """Moves the alias champion of a registered model to a version that passes a gate.
+
+    Both versions are measured on the same data, latency and memory on this machine; a table shows
+    requirements and measurements. A drop is judged by the 95 % interval of the paired difference:
+    all of it has to lie above the allowed drop, so too few examples lead to a refusal. Without data
+    the metrics recorded in training are compared, if both versions have the same data.
+
+    Without --gate: with --data, no drop of the task's criterion beyond 0.02;
+    without, no drop of the recorded metric. The first champion has no requirements then.
+
+    Exit codes: 0 the version is champion, 2 the input is wrong or another promotion of this model
+    is under way, 3 the gate refused. Also: promote.py rollback --name NAME restores the previous
+    champion, promote.py history --name NAME shows who moved the alias, when and why.
+    """
+
+    version: str = Field(description="number or alias (such as challenger) of the version")
+    gate: Path | None = Field(
+        default=None, description="YAML file of the requirements, see docs/promotion.md"
+    )
+    data: str | None = Field(
+        default=None,
+        description="held-out data instead of the gate's: file of examples, folder with the files"
+        " of the splits, or hf://OWNER/NAME[:CONFIG]",
+    )
+    reason: Reason = ""
+    num_resamples: int = Field(
+        default=1000, ge=100, description="bootstrap samples behind the 95 % interval of a drop"
+    )
+    seed: int = Field(default=0, ge=0, description="decides the bootstrap samples and the checks")
+    max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
 
 
 def promote(settings: PromoteSettings) -> bool:
-    """Moves the alias if the gate passes; True when the version is champion.
+    """Moves the alias if the gate passes; returns True.
 
-    Raises `RefusedError` where the gate does not pass, `UserError` for what cannot be judged and
-    where another promotion is under way.
+    Raises `RefusedError` if the gate fails, `UserError` if the version cannot be judged or another
+    promotion is under way.
     """
     gate = _gate_of(settings)
     uri = _tracking_uri(settings)
-    with open_registry(settings.name, uri) as registry, promotion_lock(registry) as held:
-        state = settled(registry)
+    with open_registry(settings.name, uri) as registry, promotion_lock(registry) as is_locked:
+        state = registry.state()
         version = registry.version(settings.version)
         champion = state.champion
         if champion == version.number:
@@ -72,23 +153,24 @@ def promote(settings: PromoteSettings) -> bool:
             why=settings.reason,
             gate=_keep(registry, version, gate, lines),
         )
-        if not all(each.passed for each in lines):
+        if not all(line.passed for line in lines):
             entry = entry.model_copy(update={"state": "refused"})
-            registry.set_tag(next_key(registry.state().tags, held.token), tag_of(entry))
+            registry.set_tag(next_key(registry.state().tags), tag_of(entry))
             raise RefusedError(f"version {version.number} of {settings.name}, {entry.gate}")
-        _move(registry, held, entry)
+        _move(registry, entry, is_locked=is_locked)
     return True
 
 
 def roll_back(settings: RollbackSettings) -> bool:
-    """Moves the alias to the version before, by the history; True when it is done.
+    """Moves the alias to the previous champion of the history; returns True.
 
-    Raises `UserError` where there is none.
+    Raises `UserError` if there is none.
     """
     uri = _tracking_uri(settings)
-    with open_registry(settings.name, uri) as registry, promotion_lock(registry) as held:
-        state = settled(registry)
-        entries = list(read_entries(state.tags).values())
+    with open_registry(settings.name, uri) as registry, promotion_lock(registry) as is_locked:
+        state = registry.state()
+        known = read_entries(state.tags).values()
+        entries = [entry.settled(state.champion) for entry in known]
         before = version_before(entries, state.champion, registry.versions())
         if before is None:
             where = "there is no champion" if state.champion is None else f"of {state.champion}"
@@ -103,15 +185,15 @@ def roll_back(settings: RollbackSettings) -> bool:
             when=utc_now(),
             why=settings.reason,
         )
-        _move(registry, held, entry)
+        _move(registry, entry, is_locked=is_locked)
     return True
 
 
 def show_history(settings: HistorySettings) -> bool:
-    """Prints the entries, oldest first, and who is champion; True when it is done."""
+    """Prints the entries, oldest first, and the champion; returns True."""
     with open_registry(settings.name, _tracking_uri(settings)) as registry:
         state = registry.state()
-    entries = [each.settled(state.champion) for each in read_entries(state.tags).values()]
+    entries = [entry.settled(state.champion) for entry in read_entries(state.tags).values()]
     if entries:
         print(aligned_table(history_table(entries), ()).rstrip())
     champion = "none" if state.champion is None else f"version {state.champion}"
@@ -119,33 +201,9 @@ def show_history(settings: HistorySettings) -> bool:
     return True
 
 
-def settled(registry: ModelRegistry) -> ModelState:
-    """The model's state, with what a killed promotion left open settled; needs the lock."""
-    state = registry.state()
-    changes = {
-        key: tag_of(entry.settled(state.champion))
-        for key, entry in read_entries(state.tags).items()
-        if entry.state == "moving"
-    }
-    for key, value in changes.items():
-        registry.set_tag(key, value)
-    return ModelState({**state.tags, **changes}, state.aliases)
-
-
-def _move(registry: ModelRegistry, held: Held, entry: Entry) -> None:
-    """Writes the entry, moves the alias, and says so in the entry."""
-    held.check()
-    state = registry.state()
-    if state.champion != entry.before:
-        what = f"the champion of {registry.name} was moved by another program"
-        where = f"from {_named(entry.before)} to {_named(state.champion)} meanwhile"
-        raise UserError(what, where, "repeat the command: it is another one to compare with")
-    key = next_key(state.tags, held.token)
-    registry.set_tag(key, tag_of(entry))
-    registry.move_champion(entry.after)
-    with suppress(UserError):  # it is champion, whatever the entry says: the next one settles it
-        registry.set_tag(key, tag_of(entry.model_copy(update={"state": "done"})))
-    before = f"before it {_named(entry.before)}"
+def _move(registry: ModelRegistry, entry: Entry, *, is_locked: bool) -> None:
+    move_champion(registry, entry, is_locked=is_locked)
+    before = f"before it {named(entry.before)}"
     print(f"champion version {entry.after} of {registry.name}, {before}", flush=True)
 
 
@@ -155,15 +213,14 @@ def _judged(
     registry: ModelRegistry,
     version: Version,
     champion: int | None,
-) -> list["GateLine"]:
+) -> list[GateLine]:
     """Fetches both versions, measures, and prints the table."""
     from workflows.promotion.gate_checks import Contender, Sampling, judge
-    from workflows.promotion.gate_lines import table
 
-    def contender(each: Version) -> Contender:
+    def contender(candidate: Version) -> Contender:
         cache = Path(settings.storage).expanduser() / "models"
-        uri = f"models:/{registry.name}/{each.number}"
-        return Contender(each, fetch_model(uri, registry.tracking_uri, cache).folder)
+        uri = f"models:/{registry.name}/{candidate.number}"
+        return Contender(candidate, fetch_model(uri, registry.tracking_uri, cache).folder)
 
     other = None if champion is None else contender(registry.version(str(champion)))
     sampling = Sampling(settings.num_resamples, settings.seed, settings.max_tokens)
@@ -172,18 +229,16 @@ def _judged(
     return lines
 
 
-def _keep(
-    registry: ModelRegistry, version: Version, gate: Gate, lines: Sequence["GateLine"]
-) -> str:
-    """Writes what was found into the version's tags and its run's artifacts; one line of it."""
-    from workflows.promotion.gate_lines import record, summary
+def _keep(registry: ModelRegistry, version: Version, gate: Gate, lines: Sequence[GateLine]) -> str:
+    """Writes the measurements to the version's tags and its run's artifacts; returns a summary."""
+    from workflows.promotion.gate_measurements import machine
 
     when = utc_now()
-    text = json.dumps({"when": when} | record(lines, gate), ensure_ascii=False)
+    text = json.dumps({"when": when} | record(lines, gate, machine()), ensure_ascii=False)
     report: dict[str, Any] = json.loads(without_machine_paths(text))
     figures: dict[str, float] = {}
-    for name, value in (pair for each in lines for pair in each.values.items()):
-        figures[name] = min(value, figures.get(name, value))  # of several checks the worst
+    for name, value in (pair for line in lines for pair in line.values.items()):
+        figures[name] = min(value, figures.get(name, value))  # the worst of several checks
     tags = {f"{GATE_TAG}{_key(name)}": f"{value:.6g}" for name, value in figures.items()}
     tags |= {f"{GATE_TAG}verdict": summary(lines)[:MOST_TAG], f"{GATE_TAG}when": when}
     shortest = json.dumps(report, ensure_ascii=False, separators=(",", ":"))
@@ -211,10 +266,6 @@ def _tracking_uri(settings: HistorySettings) -> str:
     return settings.tracking_uri or default_tracking_uri(Path(settings.storage).expanduser())
 
 
-def _named(version: int | None) -> str:
-    return "none" if version is None else f"version {version}"
-
-
 def _key(name: str) -> str:
-    """A name as MLflow takes it in the key of a tag."""
+    """Replaces the characters that MLflow refuses in keys of tags."""
     return re.sub(r"[^A-Za-z0-9_./ -]", "_", name)[:200]

@@ -1,9 +1,10 @@
-"""A YAML file of what a version must meet before it becomes champion -> a `Gate`.
+"""The gate: the requirements that a version must meet, and the lines of its verdict.
 
-docs/promotion.md has the format; `workflows.promotion.gate_checks` measures and judges.
+docs/promotion.md has the file format; `workflows.promotion.gate_checks` measures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,12 +16,14 @@ from bert_core.strict_yaml import line_of, read_strict_yaml
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
+    from bert_core.evaluation.intervals import Interval  # loads torch, and --help reads this module
+
 CRITERION = "criterion"
 """In a gate, the metric that decides the task, whatever its name."""
 DROP_ON_DATA = 0.02
-"""What may be lost where no gate is given, at the worst end of the interval on --data."""
+"""Largest drop without a gate file, at the lower end of the interval on --data."""
 LESS_IS_BETTER = ("_error", "_loss", "perplexity")
-"""What the metrics end with of which less is better."""
+"""Suffixes of metrics for which less is better."""
 MEGABYTE = 1_000_000
 
 
@@ -46,7 +49,7 @@ class MeasuredWith(_Strict):
 
 
 class Gate(_Strict):
-    """What a version must meet; what is not given is not asked."""
+    """The requirements of a version; all of them are optional."""
 
     data: str | None = Field(
         default=None,
@@ -89,47 +92,47 @@ class Gate(_Strict):
 
 
 def read_gate(path: Path) -> Gate:
-    """Reads a gate file; its relative paths are then those of files beside it.
+    """Reads a gate file; its relative paths start at its folder.
 
-    Raises `UserError`, with file and line and the nearest name, for what is not understood.
+    Raises `UserError`, with file, line and the nearest name, for anything unknown.
     """
     content, root = read_strict_yaml(path)
     if not isinstance(content, dict):
-        raise UserError("no gate", str(path), "write `metrics: {accuracy: 0.85}`")
+        raise UserError("not a gate", str(path), "write `metrics: {accuracy: 0.85}`")
     try:
         gate = Gate.model_validate(content)
     except ValidationError as error:
         raise _user_error(error, path, root) from error
-    beside = path.parent
+    folder = path.parent
     changes: dict[str, Any] = {
         "checks": [
-            each.model_copy(update={"file": beside / each.file.expanduser()})
-            for each in gate.checks
+            check.model_copy(update={"file": folder / check.file.expanduser()})
+            for check in gate.checks
         ]
     }
     if gate.data is not None and "://" not in gate.data:
-        changes["data"] = str(beside / Path(gate.data).expanduser())
+        changes["data"] = str(folder / Path(gate.data).expanduser())
     return gate.model_copy(update=changes)
 
 
 def default_gate(data: str | None) -> Gate:
-    """The gate where none is given: no worse than the champion in the task's own criterion.
+    """Returns the gate without a gate file: no drop of the task's criterion against the champion.
 
-    On data, an interval that ends 0.02 below is no worse; of the metrics recorded in training,
-    which have none, nothing may be lost.
+    On data the lower end of the interval may be 0.02 below; metrics recorded in training, which
+    have no interval, may not drop at all.
     """
     return Gate(data=data, largest_drop={CRITERION: 0.0 if data is None else DROP_ON_DATA})
 
 
 def require_data(gate: Gate, where: str) -> None:
-    """Raises `UserError` where a gate asks for requests and has no texts to make them of."""
+    """Raises `UserError` for a gate with latency or memory but no data to measure them on."""
     wanted = [name for name in ("p95_latency_ms", "memory_mb") if getattr(gate, name) is not None]
     if wanted and gate.data is None:
         raise UserError(f"{wanted[0]} without texts to measure it on", where, "give data")
 
 
 def less_is_better(metric: str) -> bool:
-    """Whether a metric is an error or a loss."""
+    """Returns whether a metric is an error or a loss."""
     return metric.endswith(LESS_IS_BETTER)
 
 
@@ -150,3 +153,103 @@ def _user_error(error: ValidationError, path: Path, root: "Node") -> UserError:
 def _fields_at(place: Sequence[str | int]) -> list[str]:
     within = {"checks": CheckFile, "measured_with": MeasuredWith}
     return list(within.get(str(place[0]), Gate).model_fields if place else Gate.model_fields)
+
+
+@dataclass(frozen=True)
+class GateLine:
+    """One requirement and its verdict; `values` are its figures by names, for the record."""
+
+    check: str
+    measured: str
+    required: str
+    passed: bool
+    values: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return "passes" if self.passed else f"FAILS{self.reason and ': ' + self.reason}"
+
+
+def least(name: str, value: float, required: float) -> GateLine:
+    """Judges a metric against its minimum; an error or a loss against its maximum."""
+    if less_is_better(name):
+        return at_most(name, name, value, required, "")
+    passed = value >= required
+    return GateLine(name, f"{value:.4f}", f">= {required:g}", passed, {name: value})
+
+
+def at_most(check: str, name: str, value: float, required: float, unit: str) -> GateLine:
+    """Judges a figure, in its unit, against a maximum."""
+    written = f"{value:.1f} {unit}" if unit else f"{value:.4f}"
+    passed = value <= required
+    return GateLine(check, written, f"<= {required:g} {unit}".strip(), passed, {name: value})
+
+
+def drop(name: str, theirs: float, difference: "Interval", most: float, of: str) -> GateLine:
+    """Judges the difference of a metric to the champion's, which may drop by `most`.
+
+    The lower end of the interval has to be good enough. Refusing only what is shown to be worse
+    would accept everything that is measured on few examples.
+    """
+    gain = gain_interval(name, difference)
+    measured = f"{gain.value:+.4f}"
+    if gain.low != gain.high:
+        measured += f" ({gain.low:+.4f} to {gain.high:+.4f})"
+    passed = gain.low >= -most - 1e-12
+    could_be = not passed and gain.value >= -most
+    reason = "too few examples to tell" if could_be else ""
+    return GateLine(
+        f"drop of {name}",
+        f"{measured}, champion {theirs:.4f}, {of}",
+        f">= {-most:g}" if most else ">= 0",
+        passed,
+        {f"gain.{name}": gain.value, f"gain.{name}.low": gain.low},
+        reason,
+    )
+
+
+def no_champion(name: str) -> GateLine:
+    """Passes a comparison with a champion if there is none yet."""
+    return GateLine(f"drop of {name}", "no champion yet", "", passed=True)
+
+
+def gain_interval(name: str, difference: "Interval") -> "Interval":
+    """Converts a difference to a gain: above 0 is better for every metric."""
+    if less_is_better(name):
+        return type(difference)(-difference.value, -difference.high, -difference.low)
+    return difference
+
+
+def record(lines: Sequence[GateLine], gate: Gate, machine: str) -> dict[str, Any]:
+    """Builds the report that is kept: the gate, the measurements, and the machine."""
+    return {
+        "passed": all(each.passed for each in lines),
+        "machine": machine,
+        "gate": gate.model_dump(mode="json", exclude_none=True),
+        "checks": [
+            {
+                "check": each.check,
+                "measured": each.measured,
+                "required": each.required,
+                "verdict": each.verdict,
+                "values": dict(each.values),
+            }
+            for each in lines
+        ],
+    }
+
+
+def table(lines: Sequence[GateLine]) -> list[list[str]]:
+    """Builds the rows of `aligned_table`."""
+    titles = ["check", "measured", "required", "verdict"]
+    return [titles, *([each.check, each.measured, each.required, each.verdict] for each in lines)]
+
+
+def summary(lines: Sequence[GateLine]) -> str:
+    """Says in one line how many checks passed, or which failed."""
+    failed = [each.check for each in lines if not each.passed]
+    if not failed:
+        return f"passed {len(lines)} of {len(lines)}" if lines else "no requirements"
+    return f"failed {len(failed)} of {len(lines)}: {', '.join(failed)}"

@@ -1,7 +1,4 @@
-"""Is a version fit to be champion? A gate and two versions go in; a line for each check comes out.
-
-What is not known of a version from its training is measured here.
-"""
+"""Measures a version and the champion, and judges each requirement of a gate."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +21,18 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import tally_text
 from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples
-from workflows.promotion.aliases import Version
-from workflows.promotion.gate import CRITERION, MEGABYTE, CheckFile, Gate
-from workflows.promotion.gate_lines import GateLine, at_most, drop, least, no_champion
+from workflows.promotion.champion import Version
+from workflows.promotion.gate import (
+    CRITERION,
+    MEGABYTE,
+    CheckFile,
+    Gate,
+    GateLine,
+    at_most,
+    drop,
+    least,
+    no_champion,
+)
 from workflows.promotion.gate_measurements import measure_footprint
 from workflows.training.live_line import LiveLine
 

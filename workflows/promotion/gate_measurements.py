@@ -1,6 +1,6 @@
-"""What a model costs on this machine: latency and memory, measured in a fresh process.
+"""Latency and memory of a model on this machine, measured in a new process.
 
-A model folder and examples go in; milliseconds of a request and megabytes come out.
+A module of its own: the measuring process imports it, and nothing else of a promotion.
 """
 
 import multiprocessing

@@ -3,40 +3,88 @@
 Shapes: N texts, H hidden size, P places, L outputs of the head.
 """
 
+import json
+import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bert_core.errors import UserError
-from bert_core.evaluation.comparison import compare
-from bert_core.evaluation.outcomes import documents, outcomes
+from bert_core.evaluation.comparison import Comparison, compare
+from bert_core.evaluation.intervals import Interval
+from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
+from bert_core.example import EXAMPLE, read_example
+from bert_core.example_answers import answered_by
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.sentence_pooling import read_sentence_pooling
-from bert_core.features.tagger import FEATURE_TAGGER
 from bert_core.model.bert import TASK_HEADS, Bert
 from bert_core.model.int8_linear import weight_levels
-from bert_core.model_folder import load_model_folder
+from bert_core.model.tagger import FEATURE_TAGGER
+from bert_core.model_folder import CHECKSUMS, CONFIG, folder_to_publish, load_model_folder
 from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
-from bert_core.quantization import for_inference, read_precision
+from bert_core.quantization import PRECISION_FIELD, for_inference, read_precision
+from bert_core.strict_json import read_json_object
 from bert_core.tasks.encoded_rows import EncodedRows, gather_items, tally_text
 from bert_core.tasks.task import FloatArray
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.reading.texts import divide, read_texts
-from bert_core.text.rows.counter_hash import IntArray
+from bert_core.text.rng import IntArray
+from bert_core.text.sources import find_parts
+from bert_core.text.texts import divide, read_texts
 from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples, located
 from workflows.quantization.settings import QuantizeSettings
-from workflows.quantization.table import QuantizationLoss, Timing, loss_of_encoder, loss_of_task
+from workflows.tracking.tracker import without_machine_paths
+
+CARD = "README.md"
+_TITLE = "## In int8"
+_BEFORE = "## How to load"
+_EXPLANATION = (
+    "Bertline computes the encoder's linear maps of this folder in whole numbers of 8 bits, on the"
+    " CPU. The weights in it are those of float32, and with `transformers` so is what is computed."
+)
 
 _TURNS = 16  # enough that both meet the same weather, and parts still fill micro-batches
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class QuantizationLoss:
+    """What was measured: on what, a row for each figure, and sentences about them."""
+
+    data: str
+    titles: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    notes: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """All of it, in Markdown."""
+        bar = ("---", *("---:" for _ in self.titles[1:]))
+        table = [f"| {' | '.join(cells)} |" for cells in (self.titles, bar, *self.rows)]
+        return "\n\n".join([f"Measured on {self.data}:", "\n".join(table), " ".join(self.notes)])
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The CPU seconds that each of the two took for the same tokens."""
+
+    float32: float
+    int8: float
+    num_tokens: int
+
+    @property
+    def sentence(self) -> str:
+        """How many times as fast int8 is."""
+        return (
+            f"{self.num_tokens:,} tokens took {self.float32:,.1f} s of CPU time in float32 and"
+            f" {self.int8:,.1f} s in int8, {self.float32 / self.int8:.2f} times as fast."
+        )
 
 
 def measured_loss(settings: QuantizeSettings, folder: Path) -> QuantizationLoss:
@@ -176,3 +224,101 @@ def _notes(timing: Timing) -> list[str]:
     bits = weight_levels().bit_length() + 1
     exact = "Weights had 8 bits; on a CPU without VNNI they have 7, and a little more is lost."
     return [timing.sentence, exact if bits == 8 else "Weights had 7 bits; with VNNI they have 8."]
+
+
+def loss_of_task(
+    data: str,
+    comparison: Comparison,
+    criterion: str,
+    told: Sequence[Sequence[Outcome]],
+    notes: Sequence[str],
+) -> QuantizationLoss:
+    """The task's metrics, the one that decides first, and which answers have changed.
+
+    `told` are the answers in float32 and those in int8.
+    """
+    names = sorted(comparison.metrics, key=lambda name: name != criterion)
+    rows = []
+    for name in names:
+        found = comparison.metrics[name]
+        difference = _difference(found.difference)
+        rows.append((name, f"{found.first:.4f}", f"{found.second:.4f}", difference))
+    titles = ("", "float32", "int8", "difference (95 % interval)")
+    return QuantizationLoss(data, titles, rows, [_changes(*told), *notes])
+
+
+def loss_of_encoder(data: str, cosines: FloatArray, notes: Sequence[str]) -> QuantizationLoss:
+    """How far the vectors of texts have turned, given the cosine of each with itself, [N]."""
+    rows = [
+        ("mean", f"{cosines.mean():.5f}"),
+        ("1st percentile", f"{np.quantile(cosines, 0.01):.5f}"),
+        ("smallest", f"{cosines.min():.5f}"),
+    ]
+    titles = ("", "cosine of a text's vectors in float32 and in int8")
+    return QuantizationLoss(data, titles, rows, notes)
+
+
+def _difference(found: Interval) -> str:
+    if found.is_degenerate and found.value == found.low:
+        return f"{found.value:+.4f}"
+    return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+
+
+def _changes(before: Sequence[Outcome], after: Sequence[Outcome]) -> str:
+    """One sentence on the answers that are others; of numbers, on how far they have moved."""
+    pairs = list(zip(before, after, strict=True))
+    if all(isinstance(each.found, float) for each in (*before, *after)):
+        moved = [abs(one.found - other.found) for one, other in pairs]
+        return f"Numbers moved by {np.mean(moved):.4g} on average, by {max(moved):.4g} at most."
+    changed = sum(_answer(one) != _answer(other) for one, other in pairs)
+    return f"{changed:,} of {len(pairs):,} predictions changed ({changed / len(pairs):.2%})."
+
+
+def _answer(outcome: Outcome) -> Any:  # noqa: ANN401 - of any task
+    """What was found, without how sure the model is of it."""
+    found = outcome.found
+    if isinstance(found, list) and found and isinstance(found[0], Mapping):
+        return spans(found)
+    return set(found) if isinstance(found, list) else found
+
+
+def write_quantized(source: Path, output: Path, loss: QuantizationLoss) -> None:
+    """Writes a copy of a model folder that is computed in int8 and says so, whole or not at all.
+
+    The weights stay those of float32, from which int8 is made whenever the folder is opened: so
+    `transformers` reads it too. A model's example is answered anew, in int8. Raises `UserError`
+    where there is something already.
+    """
+    if output.exists():
+        raise UserError("the output is there already", str(output), "give a new folder")
+    with folder_to_publish(output.absolute()) as written:
+        shutil.copytree(source, written, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+        config = read_json_object(source / CONFIG) | {PRECISION_FIELD: "int8"}
+        _replace(written / CONFIG, _json(config))
+        card = source / CARD
+        title = f"# {source.resolve().name}\n"
+        text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else title
+        _replace(written / CARD, with_loss(text, loss))
+        (written / CHECKSUMS).unlink(missing_ok=True)  # those of the source
+        example = read_example(source)
+        if example is not None:
+            found = answered_by(written, example)
+            _replace(written / EXAMPLE, _json(found.model_dump(mode="json")))
+
+
+def with_loss(card: str, loss: QuantizationLoss) -> str:
+    """A model card with what int8 loses in it, before it says how the model is loaded."""
+    section = f"{_TITLE}\n\n{_EXPLANATION}\n\n{without_machine_paths(loss.text)}\n"
+    before, title, after = card.partition(f"\n{_BEFORE}\n")
+    if not title:
+        return f"{card.rstrip()}\n\n{section}"
+    return f"{before.rstrip()}\n\n{section}{title}{after}"
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, sort_keys=True) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)  # a copy may be read-only, as its source is
+    path.write_text(text, encoding="utf-8")

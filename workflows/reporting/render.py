@@ -195,6 +195,11 @@ def markdown_text(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", escape(line, quote=False))
 
 
+def markdown_line(cells: Sequence[str]) -> str:
+    """A line of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
 def _markdown_part(part: Part) -> str:
     if isinstance(part, str):
         return markdown_text(part)

@@ -22,9 +22,8 @@ ROOT = Path(__file__).parents[2]
 """The folder that the packages lie in."""
 PACKAGES = ("bert_core", "workflows")
 WORKERS = (
-    *("workflows.training.turns", "workflows.cluster"),
+    *("workflows.training.worker_main", "workflows.cluster"),
     *("workflows.pretraining.worker", "workflows.finetuning.worker"),
-    "workflows.finetuning.feature_worker",
 )
 """The modules that training begins in: what they import, directly or not, is what it reads."""
 

@@ -7,28 +7,28 @@ and tags with their hashes, which its versions carry too.
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tokenizers import Tokenizer
 
 from bert_core.disk import file_sha256
 from bert_core.lineage import read_lineage
 from bert_core.model_folder import WEIGHTS
+from bert_core.text.shards import read_index
 from bert_core.tokenizer import tokenizer_hash
 from bert_core.training.checkpoint import CheckpointInfo
-from workflows.finetuning.data import EncoderFolder
+from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.model_location import model_name
-from workflows.registry import (
+from workflows.reproduction.code_files import note_code, read_code
+from workflows.run_folder import RunFolder, write_atomically
+from workflows.tracking.tracker import ARTIFACTS_NAME, without_machine_paths
+from workflows.versions.registration import (
     IDENTITY_NAMES,
     PARENT_CONTENT_TAG,
     PARENT_RUN_ID_TAG,
     PARENT_TAG,
     content_hash,
 )
-from workflows.reproduction.code_files import note_code, read_code
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.tracking.tracker import ARTIFACTS_NAME
-
-if TYPE_CHECKING:
-    from workflows.training.job import TrainingJob
 
 SETTINGS, CODE, DATA, OUTCOME = "settings.yaml", "code.json", "data.json", "outcome.json"
 """Artifacts: the settings, and what `note_code`, `describe_…` and `write_outcome` write."""
@@ -36,15 +36,14 @@ SETTINGS_TAG, CODE_TAG, TOKENIZER_TAG = "settings.sha256", "code.sha256", "token
 ENCODER_NAME, ENCODER_SHA256, ENCODER_RUN = "encoder.name", "encoder.sha256", "encoder.run"
 
 
-def write_origin(job: "TrainingJob", *, trains: bool) -> None:
-    """Writes down what the run is made of; the code only where it is about to train."""
-    artifacts = job.folder.path / ARTIFACTS_NAME
+def write_origin(folder: RunFolder, data: dict[str, Any], *, trains: bool) -> None:
+    """Writes the description of the data, and the code's state if the run is about to train."""
+    artifacts = folder.path / ARTIFACTS_NAME
     artifacts.mkdir(exist_ok=True)
     if trains:
         note_code(artifacts / CODE)
-    described = job.data_description()
-    if described:
-        write_atomically(artifacts / DATA, json.dumps(described, indent=1))
+    if data:
+        write_atomically(artifacts / DATA, json.dumps(data, indent=1))
 
 
 def origin_tags(folder: RunFolder) -> dict[str, str]:
@@ -87,10 +86,10 @@ def _content(folder: Path, modified_ns: int) -> str:
     return content_hash(folder)
 
 
-def write_outcome(job: "TrainingJob") -> None:
-    """Writes down what the run came to and what it was computed by: the bits depend on both."""
-    outcome = outcome_of(job.folder, job.last_checkpoint())
-    write_atomically(job.folder.path / ARTIFACTS_NAME / OUTCOME, json.dumps(outcome, indent=1))
+def write_outcome(folder: RunFolder, checkpoint: CheckpointInfo) -> None:
+    """Writes the result of the run and the hardware, on which the last bits depend."""
+    outcome = outcome_of(folder, checkpoint)
+    write_atomically(folder.path / ARTIFACTS_NAME / OUTCOME, json.dumps(outcome, indent=1))
 
 
 def outcome_of(folder: RunFolder, checkpoint: CheckpointInfo) -> dict[str, Any]:
@@ -104,3 +103,51 @@ def outcome_of(folder: RunFolder, checkpoint: CheckpointInfo) -> dict[str, Any]:
         "num_threads": checkpoint.num_threads,
         "world_size": checkpoint.world_size,
     }
+
+
+def describe_shards(folder: Path) -> dict[str, Any]:
+    """Token shards: how they were made, of which text, and what there is of each split."""
+    index = read_index(folder)
+    described = {
+        "kind": "token shards",
+        "sha256": index.data_hash,
+        "tokenizer_sha256": index.tokenizer_sha256,
+        "vocabulary": index.vocab_size,
+        "splits": {
+            split: {
+                "documents": sum(entry.num_documents for entry in entries),
+                "sentences": sum(entry.num_sentences for entry in entries),
+                "tokens": sum(entry.num_tokens for entry in entries),
+                "shards": len(entries),
+            }
+            for split, entries in index.splits.items()
+        },
+        "prepared_with": index.settings,
+        "text": index.sources,
+    }
+    return json.loads(without_machine_paths(json.dumps(described)))
+
+
+def describe_task_data(name: str, source: str, data: TaskData, tokenizer: Tokenizer) -> dict:
+    """The examples of a task: as many, with these labels, encoded by this tokenizer."""
+    return {
+        "kind": "examples",
+        "task": name,
+        "source": data_name(source),
+        "sha256": data.sha256,
+        "tokenizer_sha256": tokenizer_hash(tokenizer),
+        "labels": list(data.task.labels),
+        "splits": {
+            split: {
+                "examples": len(each.examples),
+                "rows": len(each.rows.lengths),
+                "tokens": int(each.rows.lengths.sum()),
+            }
+            for split, each in (("train", data.train), ("dev", data.dev))
+        },
+    }
+
+
+def data_name(source: str) -> str:
+    """What the data are called where nobody knows this machine: an address, or the last part."""
+    return source if "://" in source else Path(source).name

@@ -11,7 +11,7 @@ from workflows.sweeps.findings import PointFound, SweepFindings, points_text, sc
 from workflows.sweeps.outcome import TrialOutcome
 from workflows.sweeps.words import number_of
 from workflows.vector_charts import value_text
-from workflows.versions.registration import Usage
+from workflows.versions.finished_run import Usage
 
 MOST_SEED_COLUMNS = 6
 

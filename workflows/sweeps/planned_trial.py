@@ -62,7 +62,7 @@ class PlannedTrial:
 
     def finish(self, *, stopped_early: bool = False) -> None:
         """Writes down what it came to: from its last checkpoint, or the journal if ended early."""
-        from workflows.versions.registration import Usage
+        from workflows.versions.finished_run import Usage
 
         curve = self.curve()
         if stopped_early:
@@ -78,7 +78,7 @@ class PlannedTrial:
                 "stopped_early": True,
             }
         else:
-            checkpoint = self.job.last_checkpoint()
+            checkpoint = self.job.folder.last_checkpoint()
             found, usage = checkpoint.extra["notes"]["best"], Usage.of(checkpoint)
             outcome = {
                 "score": found["score"],

@@ -4,15 +4,15 @@ In: an open sweep whose trials have come to their ends. Out: `artifacts/`, a ver
 """
 
 from bert_core.errors import UserError
-from workflows.registry import register_model_folder
 from workflows.run_folder import write_atomically
 from workflows.sweeps.planned_trial import PlannedTrial
 from workflows.sweeps.report import summary_lines, write_sweep_report
 from workflows.sweeps.sweep import Sweep
 from workflows.sweeps.tracker import SweepTracker
 from workflows.tracking.tracker import ARTIFACTS_NAME, TrackingSummary
-from workflows.training.job import JobResults, tracked_run
-from workflows.versions.registration import lineage_tags, open_command
+from workflows.training.job import JobResults, tracked_run, tracking_uri
+from workflows.versions.finished_run import lineage_tags, open_command
+from workflows.versions.registration import register_model_folder
 
 ALIASES = ("challenger", "latest-trained")
 """What the registered winner is called: what `promote` measures against the champion."""
@@ -68,7 +68,7 @@ def conclude(
         lines.append(f"MLflow       {tracking.unsent_records:,} records not sent: {problem}")
         lines.append("             the same command sends them and registers the model")
     else:
-        lines.append(f"MLflow       {open_command(best.job.tracking_uri)}")
+        lines.append(f"MLflow       {open_command(tracking_uri(best.job))}")
     text = "\n".join(lines)
     if not problem and not tracking.unsent_records and not failed:
         write_atomically(sweep.folder.summary, text + "\n")
@@ -88,7 +88,7 @@ def _register(
             folder.model,
             name=name,
             run_id=run_id,
-            tracking_uri=best.job.tracking_uri,
+            tracking_uri=tracking_uri(best.job),
             card=results.card,
             tags=lineage_tags(folder),
             metrics=results.figures,

@@ -118,7 +118,7 @@ class SweepRun:
             return
         self._settled.add(trial.name)
         if job.remote is not None and state == TRAINED:
-            job.remote.settle(job.folder, trial.news["step"], job.run_settings.checkpoint.keep)
+            job.remote.settle(job.folder, trial.news["step"], job.settings.checkpoint.keep)
         trial.finish(stopped_early=state == BEHIND)
         trial.failure = None
         self.tracker.end(job.folder.path, "FINISHED")

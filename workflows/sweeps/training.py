@@ -179,7 +179,7 @@ class _Order(Searcher):
             return Searcher.FINISHED
         return {
             "name": trial.job.folder.name,
-            "job": trial.job.run(),
+            "job": trial.job.worker_job(),
             "shared": dict(trial.shared),
             "criterion": trial.criterion,
             "threads": self._threads,

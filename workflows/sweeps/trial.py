@@ -8,7 +8,8 @@ import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -16,11 +17,9 @@ import torch
 from ray import tune
 
 from bert_core.errors import UserError
-from bert_core.training.checkpoint_names import checkpoint_step
 from workflows.cluster import POLL_SECONDS, Worker
-from workflows.run_folder import RunFolder, is_of_last_step
-from workflows.training.run import agreed_checkpoint
-from workflows.training.turns import place_of_run, train_alone
+from workflows.messages import RunProgress
+from workflows.training.worker_main import WorkerJob, train_job
 
 SCORE, EPOCH = "score", "epoch"
 """What Tune is told: the criterion, the higher the better, and after how many epochs."""
@@ -66,9 +65,12 @@ class TrialWorker(Worker):
         super().__init__(rank=0, world_size=1, device=device, _channel=board)
         self._name, self._criterion = name, criterion
 
-    def publish(self, news: dict[str, Any]) -> None:
-        """Shows something to the driver; never waits."""
-        self._channel.note.remote(self._name, news)
+    def publish(self, progress: RunProgress) -> None:
+        """Sends the progress to the driver; never waits."""
+        figures = progress.figures()
+        if progress.checkpoint is not None:
+            figures["checkpoint"] = progress.checkpoint
+        self._channel.note.remote(self._name, figures)
 
     def report(self, figures: dict[str, float]) -> None:
         """Tells Tune; raises `SystemExit` where the scheduler ends the trial."""
@@ -96,7 +98,7 @@ class TrialWorker(Worker):
 def run_trial(config: dict[str, Any], shared: dict[str, Any], board: Any) -> None:  # noqa: ANN401
     """Trains what is left of a trial.
 
-    `config` holds `name`, the `job` (what opens its run, and its config), of what is `shared` by
+    `config` holds `name`, the `job` (a `WorkerJob`), of what is `shared` by
     trials that which is its own, by names, the `criterion` and the `threads`.
     """
     if ray.get(board.stop_requested.remote()):
@@ -106,7 +108,7 @@ def run_trial(config: dict[str, Any], shared: dict[str, Any], board: Any) -> Non
     torch.set_flush_denormal(True)  # products over denormals are several times slower
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     worker = TrialWorker(name, device, board, config["criterion"])
-    worker.publish({"state": "running", "failure": None})
+    board.note.remote(name, {"state": "running", "failure": None})
     try:
         with worker.listening():
             stopped = _train(config, shared, worker)
@@ -124,12 +126,7 @@ def run_trial(config: dict[str, Any], shared: dict[str, Any], board: Any) -> Non
 
 def _train(config: dict[str, Any], shared: dict[str, Any], worker: TrialWorker) -> bool:
     """Whether the run was told to stop before its end."""
-    open_run, of_run = config["job"]
-    of_run = of_run | {key: shared[name] for key, name in config["shared"].items()}
-    folder, remote = place_of_run(of_run["settings"]["storage"], Path(of_run["run_folder"]))
-    path, _ = agreed_checkpoint(worker, RunFolder(folder), remote)
-    if path is not None and is_of_last_step(path):
-        last = checkpoint_step(path)
-        worker.publish({"step": last, "total_steps": last})
-        return False
-    return train_alone(open_run(of_run, worker, folder, remote))["stopped"]
+    job: WorkerJob = config["job"]
+    inputs = {key: shared[name] for key, name in config["shared"].items()}
+    job = replace(job, open_parts=partial(job.open_parts, **inputs))
+    return train_job(job, worker).stopped

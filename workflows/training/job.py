@@ -1,16 +1,15 @@
-"""Trainings seen from their driver: set up, trained by workers, tracked, written out, registered.
+"""The driver of training runs: set up, train by workers, track, export, register.
 
-What pre-training and fine-tuning share; what differs is in the abstract methods of `TrainingJob`.
-Several jobs share one group of workers, whose start costs more than a small training.
+Pre-training and fine-tuning differ in their `TrainingJob`. Several jobs share one group of workers,
+whose start costs more than a small training.
 """
 
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 import yaml
@@ -30,9 +29,8 @@ from workflows.tracking.tracker import (
 from workflows.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from bert_core.training.checkpoint import CheckpointInfo
     from workflows.cluster import WorkersAtJobs
-    from workflows.training.turns import OpenRun
+    from workflows.training.worker_main import WorkerJob
 
 # Imports within functions load torch, Ray and MLflow, which takes seconds: what is wrong with
 # settings, storage or data is answered before.
@@ -47,61 +45,60 @@ class JobResults:
     figures: dict[str, float]
 
 
-class TrainingJob(ABC):
-    """One run: its settings and its place, and what its kind of training does."""
+class TrainingJob(Protocol):
+    """One run: its settings, its folder, and what its kind of training does."""
 
     kind: str
-    """What the run is, in a word, for its metrics."""
+    """The kind of training, for metrics."""
     settings_comment: str
     """The first line of settings.yaml: how to repeat the run with it."""
-    title: str = ""
-    """What the run is called on the screen, where it is one of several."""
-
-    def __init__(
-        self,
-        settings: RunSettings,
-        storage: Storage,
-        folder: RunFolder,
-        remote: RemoteRun | None,
-    ) -> None:
-        self.run_settings = settings
-        self.storage = storage
-        self.folder = folder
-        self.remote = remote
+    title: str
+    """The name of the run on the screen, where it is one of several."""
 
     @property
-    def tracking_uri(self) -> str:
-        """Where MLflow is."""
-        return self.run_settings.tracking.uri or default_tracking_uri(self.storage.folder)
+    def settings(self) -> RunSettings:
+        """The resolved settings."""
+        ...
 
-    def last_checkpoint(self) -> "CheckpointInfo":
-        """What the newest whole checkpoint says; raises `UserError` where there is none."""
-        from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
+    @property
+    def storage(self) -> Storage:
+        """The storage that the run folder lies in."""
+        ...
 
-        path, _ = newest_checkpoint(self.folder.checkpoints)
-        if path is None:
-            raise UserError("no whole checkpoint", str(self.folder.checkpoints), "give --fresh")
-        return read_checkpoint(path)
+    @property
+    def folder(self) -> RunFolder:
+        """The run folder, or the driver's working copy of it."""
+        ...
 
-    @abstractmethod
+    @property
+    def remote(self) -> RemoteRun | None:
+        """The run at the storage's address, if it has one."""
+        ...
+
     def checkpoint_bytes(self) -> int:
-        """About how large one checkpoint is."""
+        """The approximate size of one checkpoint."""
+        ...
 
-    @abstractmethod
-    def run(self) -> tuple["OpenRun", dict[str, Any]]:
-        """What opens the run in a worker, and its `config`."""
+    def worker_job(self) -> "WorkerJob":
+        """The run as workers get it."""
+        ...
 
-    @abstractmethod
     def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
         """Parameters, tags and the data, for MLflow: no path of this machine."""
+        ...
 
     def data_description(self) -> dict[str, Any]:
-        """The data for whoever looks back, no path of this machine; {} where there is no more."""
-        return {}
+        """The data for whoever looks back, no path of this machine."""
+        ...
 
-    @abstractmethod
     def write_results(self) -> JobResults:
-        """Writes pictures, card and model folder from the last checkpoint and the journal."""
+        """Writes figures, card and model folder from the last checkpoint and the journal."""
+        ...
+
+
+def tracking_uri(job: TrainingJob) -> str:
+    """The MLflow tracking URI of a run."""
+    return job.settings.tracking.uri or default_tracking_uri(job.storage.folder)
 
 
 def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
@@ -113,13 +110,13 @@ def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
     refuse_a_full_disk(jobs)
     refuse_unregistrable_jobs(jobs)
     for job in jobs:
-        if job.remote is not None and not job.run_settings.fresh:
+        if job.remote is not None and not job.settings.fresh:
             job.remote.catch_up(job.folder)
     untrained = [job for job in jobs if not job.folder.is_trained()]
     if untrained:
         from workflows.cluster_capacity import join_cluster_with_room
 
-        join_cluster_with_room(untrained[0].run_settings.cluster)
+        join_cluster_with_room(untrained[0].settings.cluster)
         refuse_storage_out_of_reach(untrained[0])
     tracked = [begin(job, trains=job in untrained) for job in jobs]
     with training(untrained) as follow:
@@ -131,7 +128,7 @@ def refuse_storage_out_of_reach(job: TrainingJob) -> None:
     if job.remote is None:
         from workflows.reachable_storage import refuse_folder_out_of_reach
 
-        cluster = job.run_settings.cluster
+        cluster = job.settings.cluster
         needs = {"CPU": cluster.cpus_per_worker, "GPU": int(cluster.use_gpu)}
         needs["TPU"] = int(cluster.tpu is not None)
         refuse_folder_out_of_reach(job.folder.path, needs)
@@ -144,11 +141,11 @@ def begin(job: TrainingJob, *, trains: bool = True) -> TrackedRun:
     """
     from workflows.reproduction.run_origin import write_origin
 
-    write_settings(job.run_settings, job.folder, job.settings_comment)
-    write_origin(job, trains=trains)
+    write_settings(job.settings, job.folder, job.settings_comment)
+    write_origin(job.folder, job.data_description(), trains=trains)
     tracked = tracked_run(job)
     if job.remote is not None:
-        job.remote.begin(job.folder, fresh=job.run_settings.fresh)
+        job.remote.begin(job.folder, fresh=job.settings.fresh)
     return tracked
 
 
@@ -162,11 +159,11 @@ def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], st
         yield lambda job: ""  # noqa: ARG005 - it is trained
         return
     from workflows.cluster import workers_at
-    from workflows.training.turns import train_worker
+    from workflows.training.worker_main import worker_main
 
-    config = {"jobs": [job.run() for job in jobs]}
-    cluster, folder = jobs[0].run_settings.cluster, jobs[0].folder.ray
-    with workers_at(train_worker, config, settings=cluster, folder=folder) as workers:
+    config = {"jobs": [job.worker_job() for job in jobs]}
+    cluster, folder = jobs[0].settings.cluster, jobs[0].folder.ray
+    with workers_at(worker_main, config, settings=cluster, folder=folder) as workers:
         yield lambda job: follow(job, workers, jobs.index(job)) if job in jobs else ""
 
 
@@ -178,24 +175,24 @@ def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
 
     with TrainingMetrics(job.folder.name, job.kind) as metrics:
         with closing(LiveLine(job.title)) as line:
-            for news in workers.news(number):
-                line(news)
-                metrics(news)
-                note_throughput(job.folder.path, news)
+            for progress in workers.progress(number):
+                line(progress)
+                metrics(progress)
+                note_throughput(job.folder.path, progress.figures())
                 if job.remote is not None:
-                    job.remote.follow(job.folder, news.get("checkpoint"))
+                    job.remote.follow(job.folder, progress.checkpoint)
         outcome = workers.outcome(number)
     if outcome is None:
         return "stopped before it began"
     if job.remote is not None:
-        job.remote.settle(job.folder, outcome["step"], job.run_settings.checkpoint.keep)
-    return f"stopped after step {outcome['step']:,}" if outcome["stopped"] else ""
+        job.remote.settle(job.folder, outcome.step, job.settings.checkpoint.keep)
+    return f"stopped after step {outcome['step']:,}" if outcome.stopped else ""
 
 
 def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], str]) -> bool:
     """One run from its training to its registration; False when it was stopped."""
     from workflows.reproduction.run_origin import write_outcome
-    from workflows.versions.registration import register
+    from workflows.versions.finished_run import register
 
     tracker = Tracker(job.folder.path, run)
     status, patience_seconds = "FAILED", 5.0
@@ -206,7 +203,7 @@ def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], 
             status = "KILLED"
         else:
             results = job.write_results()
-            write_outcome(job)
+            write_outcome(job.folder, job.folder.last_checkpoint())
             status, patience_seconds = "FINISHED", 120.0
     except KeyboardInterrupt:
         status = "KILLED"
@@ -216,7 +213,16 @@ def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], 
     if results is None:
         print(f"{stopped}; the same command goes on from there")
         return False
-    register(job, results, tracking)
+    register(
+        job.folder,
+        tracking,
+        name=job.settings.tracking.register_as,
+        tracking_uri=tracking_uri(job),
+        card=results.card,
+        metrics=results.figures,
+        summary=[*results.lines, *([f"address      {job.remote.address}"] if job.remote else [])],
+        title=job.title,
+    )
     if job.remote is not None:
         job.remote.push_results(job.folder)
     return True
@@ -227,23 +233,23 @@ def refuse_unregistrable_jobs(jobs: Sequence[TrainingJob]) -> None:
 
     One that has begun goes on: MLflow may be back by its end.
     """
-    asked = [(job, job.run_settings.tracking.asked_name) for job in jobs if not job.folder.begun]
+    asked = [(job, job.settings.tracking.asked_name) for job in jobs if not job.folder.begun]
     for job, name in asked:
         if name is not None:
-            from workflows.registry import refuse_unregistrable
+            from workflows.versions.registration import refuse_unregistrable
 
-            refuse_unregistrable(name, job.folder.name, job.tracking_uri)
+            refuse_unregistrable(name, job.folder.name, tracking_uri(job))
 
 
 def refuse_a_full_disk(jobs: Sequence[TrainingJob]) -> None:
     """Raises `UserError` where the checkpoints of the runs will not fit."""
     # One more while the newest is written, and the exported model.
-    counts = [job.run_settings.checkpoint.keep + 2 for job in jobs]
+    counts = [job.settings.checkpoint.keep + 2 for job in jobs]
     needed = sum(count * job.checkpoint_bytes() for job, count in zip(jobs, counts, strict=True))
     folder = jobs[0].folder.path
     free = shutil.disk_usage(folder).free
     if free < needed:
-        can_keep_fewer = any(job.run_settings.checkpoint.keep > 1 for job in jobs)
+        can_keep_fewer = any(job.settings.checkpoint.keep > 1 for job in jobs)
         lower = "lower --checkpoint.keep, " if can_keep_fewer else ""
         raise UserError(
             f"{sum(counts)} checkpoints need {needed / 2**30:.1f} GiB",
@@ -265,12 +271,12 @@ def tracked_run(job: TrainingJob) -> TrackedRun:
     """What MLflow is told of the run besides its metrics."""
     from workflows.reproduction.run_origin import origin_tags
 
-    folder, settings = job.folder, job.run_settings
+    folder, settings = job.folder, job.settings
     if not folder.run_key.exists():
         write_atomically(folder.run_key, uuid4().hex)
     params, tags, dataset = job.described()
     return TrackedRun(
-        tracking_uri=job.tracking_uri,
+        tracking_uri=tracking_uri(job),
         experiment=settings.tracking.experiment,
         run_name=folder.name,
         run_key=folder.run_key.read_text(),

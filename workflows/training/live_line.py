@@ -1,10 +1,11 @@
-"""The news of a run -> one line that stays in place, or without a terminal a line now and then."""
+"""The progress of a run as one line that is rewritten, or without a terminal now and then."""
 
 import shutil
 import sys
 import time
-from typing import Any, TextIO
+from typing import TextIO
 
+from workflows.messages import RunProgress
 from workflows.progress import duration
 
 LOG_SECONDS = 15.0
@@ -13,7 +14,7 @@ WAITING_LOG_SECONDS = 30.0
 
 
 class LiveLine:
-    """Shows how a run stands; messages of the workers are printed once, above the line.
+    """Shows the progress of a run; messages of the workers are printed once, above the line.
 
     `title` stands before each line, to tell apart runs that follow each other.
     """
@@ -27,16 +28,16 @@ class LiveLine:
         self._last_time = -WAITING_LOG_SECONDS
         self._waiting = False
 
-    def __call__(self, news: dict[str, Any]) -> None:
-        """Shows the news, or what is waited for (`waiting`), unless nothing is new."""
-        messages = list(news.get("messages", self._shown))
+    def __call__(self, progress: RunProgress) -> None:
+        """Shows the progress, or what the run waits for, unless nothing is new."""
+        messages = list(progress.messages or self._shown)
         if messages[: len(self._shown)] != self._shown:  # a worker in the place of a lost one
             self._shown = []
         for message in messages[len(self._shown) :]:
             self._print(self._title + message)
         self._shown = messages
-        waiting = news.get("waiting", "")
-        text = waiting or describe(news)
+        waiting = progress.waiting
+        text = waiting or progress.activity or describe(progress)
         text = self._title + text if text else ""
         if text == self._last_text:
             return
@@ -45,7 +46,7 @@ class LiveLine:
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(f"\r\x1b[K{text[:width]}")
-        elif text and (self._is_due(waiting) or _is_last(news)):
+        elif text and (self._is_due(waiting) or _is_last(progress)):
             self._stream.write(text + "\n")
             self._last_time = time.monotonic()
         self._stream.flush()
@@ -65,8 +66,8 @@ class LiveLine:
         self._stream.write(f"\r\x1b[K{message}\n" if self._terminal else f"{message}\n")
 
 
-def _is_last(news: dict[str, Any]) -> bool:
-    return "step" in news and news["step"] == news.get("total_steps")
+def _is_last(progress: RunProgress) -> bool:
+    return progress.step is not None and progress.step == progress.total_steps
 
 
 LOSSES = {
@@ -77,23 +78,24 @@ LOSSES = {
     "heldout/next_token_loss": "held-out lm",
     "train/accuracy": "accuracy",
 }
-"""What else is shown where it is in the news, and how it is called there."""
+"""Metrics that are shown besides, and their labels."""
 
 
-def describe(news: dict[str, Any]) -> str:
+def describe(progress: RunProgress) -> str:
     """One line: step, losses, dev metric, learning rate, speed, padding, MFU, memory, time left."""
-    if "train/loss" not in news:
+    metrics, speed = progress.metrics, progress.speed
+    if "train/loss" not in metrics or speed is None:
         return ""
     parts = [
-        f"step {news['step']:,}/{news['total_steps']:,}",
-        f"loss {news['train/loss']:.3f}",
-        *(f"{label} {news[name]:.3f}" for name, label in LOSSES.items() if name in news),
-        *([news["best_epoch"]] if "best_epoch" in news else []),
-        f"lr {news['train/learning_rate']:.1e}",
-        f"{news['tokens_per_second']:,.0f} tokens/s",
-        f"padding {news['padding_share']:.1%}",
-        f"MFU {news['mfu']:.0%}",
-        f"{news['memory_bytes'] / 2**30:.1f} GiB",
-        f"ETA {duration(news['eta_seconds'])}",
+        f"step {progress.step:,}/{progress.total_steps:,}",
+        f"loss {metrics['train/loss']:.3f}",
+        *(f"{label} {metrics[name]:.3f}" for name, label in LOSSES.items() if name in metrics),
+        *([progress.evaluation] if progress.evaluation else []),
+        f"lr {metrics['train/learning_rate']:.1e}",
+        f"{speed.tokens_per_second:,.0f} tokens/s",
+        f"padding {speed.padding_share:.1%}",
+        f"MFU {speed.mfu:.0%}",
+        f"{speed.memory_bytes / 2**30:.1f} GiB",
+        f"ETA {duration(speed.eta_seconds)}",
     ]
     return "  ".join(parts)

@@ -1,17 +1,18 @@
-"""How runs stand, for Prometheus: the news of a run go in, Ray exports them at each node's port.
+"""Metrics of runs for Prometheus: their progress goes in, Ray exports it at each node's port.
 
 Set in the driver, which is there while workers are lost and waited for, and costs them nothing. Ray
 puts `ray_` before the names; infra/monitoring takes it away again.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ray.util.metrics import Counter, Gauge
 
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
+from workflows.messages import RunProgress
 
 TAGS = ("run", "kind")
 """The run's name, and what it is: `pretraining` or `finetuning`."""
@@ -19,7 +20,7 @@ TAGS = ("run", "kind")
 REFRESH_SECONDS = 5.0
 """How often all gauges are set again: Ray forgets one that was not set for two reports (20 s)."""
 
-_OF_NEWS = {
+_OF_PROGRESS = {
     "bertline_training_step": ("step", "Steps that are finished"),
     "bertline_training_planned_steps": ("total_steps", "Steps that the run has in all"),
     "bertline_training_loss": ("train/loss", "Training loss of the last step"),
@@ -41,7 +42,7 @@ _OF_NEWS = {
     "bertline_training_memory_bytes": ("memory_bytes", "Memory in use by rank 0's device"),
     "bertline_training_remaining_seconds": ("eta_seconds", "Time left at the present speed"),
 }
-"""Gauges that take a figure of the news as it is: which, and what it says."""
+"""Gauges by name: the figure of `RunProgress.figures` that each takes, and its description."""
 
 RUNNING = "bertline_training_running"
 WAITING = "bertline_training_waiting"
@@ -59,11 +60,11 @@ NON_FINITE = "bertline_training_non_finite_losses"
 
 def metric_names() -> tuple[str, ...]:
     """The names that Prometheus has, without Ray's prefix."""
-    return (*_OF_NEWS, *_OWN, f"{NON_FINITE}_total")
+    return (*_OF_PROGRESS, *_OWN, f"{NON_FINITE}_total")
 
 
 class TrainingMetrics:
-    """The metrics of one run; called with its news, and left when it ends.
+    """The metrics of one run; called with its progress, and left when it ends.
 
     `clock` gives Unix seconds. Raises nothing where Ray exports no metrics.
     """
@@ -71,10 +72,10 @@ class TrainingMetrics:
     def __init__(self, run: str, kind: str, clock: Callable[[], float] = time.time) -> None:
         self._tags = {"run": run, "kind": kind}
         self._clock = clock
-        descriptions = {name: text for name, (_, text) in _OF_NEWS.items()} | _OWN
+        descriptions = {name: text for name, (_, text) in _OF_PROGRESS.items()} | _OWN
         self._gauges = {name: Gauge(name, text, TAGS) for name, text in descriptions.items()}
         self._non_finite = Counter(NON_FINITE, "Times that a loss was not finite", TAGS)
-        self._seen: Mapping[str, Any] = {}
+        self._seen = RunProgress()
         self._shown: dict[str, float] = {}
         self._refreshed = clock()
 
@@ -86,22 +87,23 @@ class TrainingMetrics:
         self._set(CHECKPOINT, self._clock())
         return self
 
-    def __call__(self, news: Mapping[str, Any]) -> None:
-        """Takes in news, which come all the time; the same again only keep the gauges alive."""
+    def __call__(self, progress: RunProgress) -> None:
+        """Takes in the progress; the same again only keeps the gauges alive."""
         if self._clock() - self._refreshed >= REFRESH_SECONDS:
             self._refreshed = self._clock()
             for name, value in self._shown.items():
                 self._set(name, value)
-        before, self._seen = self._seen, dict(news)
-        if before == self._seen:
+        before, self._seen = self._seen, progress
+        if before == progress:
             return
-        self._set(WAITING, bool(news.get("waiting")))
-        for name, (figure, _) in _OF_NEWS.items():
-            if figure in news and news[figure] != before.get(figure):
-                self._set(name, news[figure])
-        if "step" in news and news["step"] != before.get("step"):
+        self._set(WAITING, bool(progress.waiting))
+        figures, earlier = progress.figures(), before.figures()
+        for name, (figure, _) in _OF_PROGRESS.items():
+            if figure in figures and figures[figure] != earlier.get(figure):
+                self._set(name, figures[figure])
+        if progress.step not in (None, before.step):
             self._set(PROGRESS, self._clock())
-        if "checkpoint" in news and news["checkpoint"] != before.get("checkpoint"):
+        if progress.checkpoint not in (None, before.checkpoint):
             self._set(CHECKPOINT, self._clock())
 
     def __exit__(

@@ -1,138 +1,136 @@
-"""A training run as every worker goes through it: the caller's `for` around `train`.
+"""A training run in a worker: the caller's `for` around the training loop.
 
-What pre-training and fine-tuning share: resume, journal, checkpoints, news. What differs is in the
-abstract methods. Everything is read from the run folder and the data.
+Pre-training and fine-tuning differ in the `RunParts` that they pass; resuming, the journal,
+checkpoints and progress are the same. Everything is read from the run folder and the data.
 """
 
 import shutil
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from bert_core.config import ModelConfig
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
-from bert_core.processor import processor_name
 from bert_core.training.checkpoint import (
     FILES,
     load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
 )
-from bert_core.training.checkpoint_names import checkpoint_name, checkpoint_step
-from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState, train
+from bert_core.training.checkpoint_folder import checkpoint_name, checkpoint_step
+from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.ranks import number_of_rank_zero
 from workflows.cluster import Worker
+from workflows.messages import Outcome, RunProgress, Speed
 from workflows.remote_run import RemoteRun, agree_on_checkpoint
-from workflows.run_folder import RunFolder
+from workflows.run_folder import RunFolder, sole_writer
 from workflows.tracking.journal import Journal
 from workflows.tracking.tracker import JOURNAL_NAME
-from workflows.training import xla_device
+from workflows.training.backend import Backend
 from workflows.training.run_settings import RunSettings
 from workflows.training.throughput import Throughput
 
 READ_EVERY_STEPS = 10
-"""Steps between two looks at an accelerator's results; on CPU they are there at once."""
+"""Steps between two reads of an accelerator's results; on CPU they are there at once."""
+PUBLISH_SECONDS = 0.5
+"""The least time between two messages to the driver."""
 
 
-class TrainingRun(ABC):
-    """What one worker holds while it trains.
+class Evaluation(Protocol):
+    """Measures the model now and then."""
 
-    A subclass opens its data, sets `config`, the shape of the model, `total_steps` and `data_hash`,
-    and then calls this constructor, which builds the fresh state.
-    """
+    notes: dict[str, Any]
+    """What a checkpoint keeps of earlier evaluations, and gives back when the run resumes."""
+    summary: str
+    """The best evaluation so far, in a few words."""
 
-    config: ModelConfig
+    def is_due(self, step: int) -> bool:
+        """Whether to evaluate after this step, unless it is the last, which always is."""
+        ...
+
+    def evaluate(self, step: int) -> Mapping[str, float]:
+        """Metrics by name, computed by all ranks together; those of rank 0 count."""
+        ...
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """What a run is made of."""
+
+    settings: RunSettings
+    backend: Backend
+    state: TrainingState
+    """Model and optimizer before the first step, the same on every rank."""
+    batches: Callable[[int], Iterator[StepBatches]]
+    """The global batches from a step on."""
+    compute_loss: ComputeLoss
+    learning_rate: Callable[[int], float]
+    """The learning rate of the step after so many finished ones."""
+    step_metrics: Callable[[StepResult], dict[str, float]]
+    """The metrics of one step by name: means over the global batch."""
+    step_flops: Callable[[StepResult], float]
+    """FLOPs of one step, all ranks together."""
+    evaluation: Evaluation
     total_steps: int
     data_hash: str
     out_of_memory_remedy: str
     kept_files: tuple[str, ...] = ()
-    """Files of the run folder that belong to a checkpoint, where they are, besides the journal."""
+    """Files of the run folder that belong to a checkpoint, besides the journal."""
+
+
+class TrainingRun:
+    """One run in one worker. `folder` is the run folder, or this machine's copy of `remote`."""
 
     def __init__(
-        self, settings: RunSettings, worker: Worker, folder: Path, remote: RemoteRun | None
+        self, parts: RunParts, worker: Worker, folder: Path, remote: RemoteRun | None = None
     ) -> None:
+        self.parts = parts
         self.worker = worker
         self.folder = RunFolder(folder)
         self.remote = remote
-        self.run_settings = settings
-        self.dtype = None if settings.precision == "float32" else torch.bfloat16
-        self.state = self.fresh_state()
         self.messages: list[str] = []
-        self.throughput = Throughput(worker, self.total_steps)
-        self.notes: dict[str, Any] = {}
-        """What a checkpoint keeps for the subclass, and gives back when the run goes on."""
+        self._throughput = Throughput(parts.backend, worker.world_size, parts.total_steps)
         self._unread: list[StepResult] = []
+        self._progress = RunProgress(total_steps=parts.total_steps)
+        self._published = 0.0
 
-    @abstractmethod
-    def fresh_state(self) -> TrainingState:
-        """Model and optimizer before the first step, the same on every rank."""
+    def train(self) -> Outcome:
+        """Trains the steps that are left.
 
-    @abstractmethod
-    def batches(self, step: int) -> Iterator[StepBatches]:
-        """The global batches from this step on."""
+        Waits until the workers of an earlier start are gone. Raises `UserError` with the run's
+        remedy when the device's memory does not suffice.
+        """
+        parts = self.parts
+        writer = nullcontext() if self.worker.rank else sole_writer(self.folder)
+        with parts.backend.out_of_memory(parts.out_of_memory_remedy), writer:
+            return self._train()
 
-    @abstractmethod
-    def compute_loss(self) -> ComputeLoss:
-        """The loss function, as `train` calls it."""
-
-    @abstractmethod
-    def learning_rate(self, step: int) -> float:
-        """The learning rate of the step after `step` finished ones."""
-
-    @abstractmethod
-    def step_metrics(self, result: StepResult) -> dict[str, float]:
-        """The metrics of one step by name: means over the global batch."""
-
-    @abstractmethod
-    def step_flops(self, result: StepResult) -> float:
-        """The FLOPs of one step, all ranks together."""
-
-    @abstractmethod
-    def evaluation_is_due(self, step: int) -> bool:
-        """Whether the model is to be measured after this step, if it is not the last."""
-
-    @abstractmethod
-    def evaluate(self, step: int) -> Mapping[str, float]:
-        """Measures the model, on all ranks together; the figures count on rank 0."""
-
-    def results(self) -> Iterator[StepResult]:
-        """Trains the steps that are left; each is made when its result is asked for."""
-        settings = self.run_settings
-        return train(
-            self.state,
-            self.batches(self.state.step),
-            self.compute_loss(),
-            total_steps=self.total_steps,
-            schedule=self.learning_rate,
-            max_gradient_norm=settings.optimizer.max_gradient_norm,
-            device=self.worker.device,
-            autocast_dtype=self.dtype,
-            seed=settings.seed,
-            should_stop=self.worker.stop_requested,
-        )
-
-    def current_state(self) -> TrainingState:
-        """The state after the last step, where a checkpoint can be written of it."""
-        return self.state
-
-    def train(self) -> dict[str, Any]:
-        """Goes through the steps that are left; the last step and whether it was told to stop."""
-        earlier_seconds = self._resume()
-        settings, state = self.run_settings, self.state
+    def _train(self) -> Outcome:
+        parts, checkpoints = self.parts, self.parts.settings.checkpoint
+        self._throughput.start(self._resume())
         stopped = False
-        self.throughput.start(earlier_seconds)
-        for result in self.results():
+        results = parts.backend.results(
+            parts.state,
+            parts.batches(parts.state.step),
+            parts.compute_loss,
+            total_steps=parts.total_steps,
+            schedule=parts.learning_rate,
+            settings=parts.settings,
+            should_stop=self.worker.stop_requested,
+            message=self.messages.append,
+        )
+        for result in results:
             self._unread.append(result)
-            finished = result.step == self.total_steps
+            finished = result.step == parts.total_steps
             stopped = result.stopped and not finished
-            evaluate = finished or self.evaluation_is_due(result.step)
-            due = result.step % settings.checkpoint.every_steps == 0
-            checkpoint = finished or stopped or due
-            if evaluate or checkpoint or self._reading_is_due():
+            evaluate = finished or parts.evaluation.is_due(result.step)
+            checkpoint = finished or stopped or result.step % checkpoints.every_steps == 0
+            if evaluate or checkpoint or self._read_is_due():
                 self._read_results()
             figures = self._evaluate(result.step) if evaluate else {}
             if checkpoint:
@@ -140,122 +138,140 @@ class TrainingRun(ABC):
             if figures:
                 self.worker.report(figures)
         if self.worker.rank == 0:
-            self.journal.close()
-        return {"step": state.step, "stopped": stopped}
+            self._journal.close()
+        return Outcome(parts.state.step, stopped)
 
     def _resume(self) -> float:
         """Loads the newest whole checkpoint and cuts the journal back to it.
 
         Returns the worker seconds that led to it.
         """
+        state = self.parts.state
         path, damaged = agreed_checkpoint(self.worker, self.folder, self.remote)
         self.messages += damaged
         copy, used = None, 0.0
         if path is not None:
-            info = load_checkpoint(path, self.state)
+            info = load_checkpoint(path, state)
             copy, used = info.files.get(JOURNAL_NAME), info.extra["used_seconds"]
-            self.notes = info.extra["notes"]
-            self.messages.append(f"going on from step {self.state.step}")
+            self.parts.evaluation.notes = info.extra["notes"]
+            self.messages.append(f"going on from step {state.step}")
             if info.num_threads != torch.get_num_threads():
                 self.messages.append(
                     f"{torch.get_num_threads()} threads where there were {info.num_threads}: "
                     "sums may differ in the last bits"
                 )
         if self.worker.rank == 0:
-            self.journal = Journal(self.folder.path / JOURNAL_NAME)
-            self.journal.cut_back(self.state.step, copy)
-            self._bring_back(path)
-        self._publish({"step": self.state.step, "total_steps": self.total_steps}, at_once=True)
+            self._journal = Journal(self.folder.path / JOURNAL_NAME)
+            self._journal.cut_back(state.step, copy)
+            self._restore_kept_files(path)
+        self._publish(step=state.step, at_once=True)
         return used
 
-    def _bring_back(self, checkpoint: Path | None) -> None:
+    def _restore_kept_files(self, checkpoint: Path | None) -> None:
         """Makes the kept files those of the checkpoint; without one there are none."""
         for left in self.folder.path.glob(".*.written"):  # a killed worker's
             left.unlink(missing_ok=True)
-        for name in self.kept_files:
+        for name in self.parts.kept_files:
             here = self.folder.path / name
             here.unlink(missing_ok=True)
             if checkpoint is not None and (saved := checkpoint / FILES / name).exists():
                 with written_whole(here) as beside:
                     shutil.copyfile(saved, beside)
 
-    def _reading_is_due(self) -> bool:
-        at_once = self.worker.device.type == "cpu" and not self.worker.through_xla
-        return at_once or len(self._unread) >= READ_EVERY_STEPS
+    def _read_is_due(self) -> bool:
+        backend = self.parts.backend
+        return not backend.results_cost_a_wait or len(self._unread) >= READ_EVERY_STEPS
 
     def _read_results(self) -> None:
-        """Brings the results of the last steps to the host: journal, throughput, news."""
+        """Brings the results of the last steps to the host: journal, throughput, progress."""
         for result in self._unread:
-            metrics = self.step_metrics(result)
-            self.throughput.add(result, self.step_flops(result))
+            metrics = self.parts.step_metrics(result)
+            speed = self._throughput.add(result, self.parts.step_flops(result))
             if self.worker.rank == 0:
-                self.journal.append(result.step, metrics)
-                self._publish(metrics | {"step": result.step})
+                self._journal.append(result.step, metrics)
+                self._publish(step=result.step, metrics=metrics, speed=speed)
         self._unread.clear()
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        with self.throughput.paused():
-            figures = dict(self.evaluate(step))
+        with self._throughput.paused():
+            figures = dict(self.parts.evaluation.evaluate(step))
         if self.worker.rank == 0:
-            self.journal.append(step, figures)
-            self._publish(figures, at_once=True)
+            self._journal.append(step, figures)
+            self._publish(metrics=figures, at_once=True)
         return figures
 
     def _save(self) -> None:
         if self.worker.rank:
             return
-        settings = self.run_settings
-        with self.throughput.paused():
+        parts, settings = self.parts, self.parts.settings
+        with self._throughput.paused():
             path = save_checkpoint(
                 self.folder.checkpoints,
-                self.current_state(),
+                parts.backend.current_state(parts.state),
                 extra={
                     "settings": settings.model_dump(mode="json"),
-                    "data_hash": self.data_hash,
-                    "total_steps": self.total_steps,
-                    "used_seconds": self.throughput.usage(),
-                    **self._device(),
-                    "notes": self.notes,
+                    "data_hash": parts.data_hash,
+                    "total_steps": parts.total_steps,
+                    "used_seconds": self._throughput.usage(),
+                    **parts.backend.description(),
+                    "notes": parts.evaluation.notes,
                 },
-                files={JOURNAL_NAME: self.journal.path} | self._kept(),
+                files={JOURNAL_NAME: self._journal.path} | self._kept_files(),
                 keep=settings.checkpoint.keep,
             )
             self._upload(path)
-        self._publish({"checkpoint": path.name}, at_once=True)
+        self._publish(checkpoint=path.name, at_once=True)
 
-    def _device(self) -> dict[str, str]:
-        if self.worker.through_xla:
-            return {"device": xla_device.kind(), "processor": xla_device.name()}
-        device = self.worker.device
-        return {"device": device.type, "processor": processor_name(device)}
-
-    def _kept(self) -> dict[str, Path]:
-        paths = {name: self.folder.path / name for name in self.kept_files}
+    def _kept_files(self) -> dict[str, Path]:
+        paths = {name: self.folder.path / name for name in self.parts.kept_files}
         return {name: path for name, path in paths.items() if path.exists()}
 
     def _upload(self, checkpoint: Path) -> None:
-        """Brings a checkpoint to the URI, where there is one; a failure waits for the next one."""
+        """Uploads a checkpoint of a remote run; the next checkpoint retries what fails."""
         if self.remote is None:
             return
         try:
-            self.remote.push_checkpoint(checkpoint, self.run_settings.checkpoint.keep)
+            self.remote.push_checkpoint(checkpoint, self.parts.settings.checkpoint.keep)
         except UserError as error:
             self.messages.append(
                 f"{checkpoint.name} is on this machine alone, {error.what}: {error.where}; "
                 "the next checkpoint tries again"
             )
 
-    def _publish(self, news: dict[str, Any], *, at_once: bool = False) -> None:
-        if self.worker.rank == 0:
-            self.throughput.publish({"messages": self.messages} | news, at_once=at_once)
+    def _publish(
+        self,
+        *,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        speed: Speed | None = None,
+        checkpoint: str | None = None,
+        at_once: bool = False,
+    ) -> None:
+        """Updates the progress, and sends it to the driver unless it was sent just now."""
+        if self.worker.rank:
+            return
+        before = self._progress
+        self._progress = replace(
+            before,
+            step=before.step if step is None else step,
+            metrics=before.metrics | (metrics or {}),
+            speed=speed or before.speed,
+            checkpoint=checkpoint or before.checkpoint,
+            evaluation=self.parts.evaluation.summary,
+            messages=tuple(self.messages),
+        )
+        if at_once or time.monotonic() - self._published > PUBLISH_SECONDS:
+            self.worker.publish(self._progress)
+            self._published = time.monotonic()
 
 
 def agreed_checkpoint(
     worker: Worker, folder: RunFolder, remote: RemoteRun | None
 ) -> tuple[Path | None, list[str]]:
-    """What all workers go on from, None for the start, and what was passed over; for all at once.
+    """The checkpoint that all workers resume from, None for the start; called by all at once.
 
-    With a `remote` each worker looks at the address, without one rank 0 looks for all.
+    Also returns a message for each damaged checkpoint that was passed over. With a `remote` each
+    worker reads the address, without one rank 0 reads the folder for all.
     """
     step, damaged = 0, []
     if remote is not None:

@@ -1,36 +1,372 @@
-"""What a model folder says of its origin: the tags of its run, its id at MLflow, its figures."""
+"""The lineage of a version, back to the text: each model, its run and its data."""
 
-import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import hashlib
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from bert_core.lineage import Lineage
-from serving.registry import lineage_of_tags
-from workflows.tracking.tracker import STATE_NAME, read_json
-from workflows.versions.registration import lineage_tags
+from bert_core.errors import UserError
+from bert_core.strict_json import parse_json
+from bert_core.strict_yaml import parse_yaml
+from serving.registry import Address, as_user_error, lineage_of_tags, without_password
+from workflows.promotion.champion import open_registry
+from workflows.reproduction.recorded_run import RunAtMlflow, find_run, read_artifact, utc
+from workflows.reproduction.run_origin import (
+    CODE_TAG,
+    DATA,
+    ENCODER_NAME,
+    ENCODER_RUN,
+    ENCODER_SHA256,
+    SETTINGS,
+    SETTINGS_TAG,
+    TOKENIZER_TAG,
+)
+from workflows.tracking.mlflow_run import open_client
+from workflows.tracking.tracker import without_machine_paths
+from workflows.training.job import flattened
+from workflows.versions.registration import (
+    CONTENT_TAG,
+    PARENT_CONTENT_TAG,
+    PARENT_RUN_ID_TAG,
+    PARENT_TAG,
+    version_of_content,
+)
 
 if TYPE_CHECKING:
-    from workflows.training.job import TrainingJob
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
-MEASURED = ("heldout/", "dev/")
-"""How the names of the figures begin that are measured on what was not trained on."""
+SHOWN_PACKAGES = ("torch", "tokenizers")
+MEASURED = ("dev/", "heldout/")
+NOT_OF_THE_RECIPE = ("tracking.", "checkpoint.", "cluster.")
+"""What settings begin with that decide nothing about the weights; --json has them too."""
+_LABEL_WIDTH = 12
+_WIDTH = 100
+PACKAGE_TAG = "version."
+"""What the tags begin with that tell which version of a package was there."""
 
 
-def lineage_of(job: "TrainingJob", figures: Mapping[str, float]) -> Lineage:
-    """The lineage of a run that is about to write its model folder.
+@dataclass(frozen=True)
+class Encoder:
+    """What a run started from: hashes, and its version and run as far as they are known."""
 
-    `run_id` is None where MLflow has not answered by then.
+    name: str
+    sha256: str | None
+    content_sha256: str | None
+    version: str | None
+    run: str | None
+    run_id: str | None
+
+
+@dataclass(frozen=True)
+class Station:
+    """A model on the way back: its version, the run that made it, and what that was made of.
+
+    What is not recorded is None or empty. `settings` are those of settings.yaml, and
+    `settings_sha256` is what its hash was when the run began. `data` is data.json, or the hash
+    alone. `end` says why the way ends here, None where it goes on to `encoder`.
     """
-    _, described, _ = job.described()
-    measured = {
-        name: value
-        for name, value in figures.items()
-        if name.startswith(MEASURED) and math.isfinite(value)
-    }
-    return lineage_of_tags(described | lineage_tags(job.folder)).model_copy(
-        update={
-            "run": job.folder.name,
-            "run_id": read_json(job.folder.path / STATE_NAME).get("run_id"),
-            "metrics": measured,
-        }
+
+    version: str | None
+    aliases: list[str]
+    registered: str | None
+    content_sha256: str | None
+    run: str | None
+    run_id: str | None
+    experiment: str | None
+    status: str | None
+    begun: str | None
+    git_commit: str | None
+    git_dirty: bool | None
+    code_sha256: str | None
+    packages: dict[str, str]
+    settings: dict[str, Any] | None
+    settings_sha256: str | None
+    settings_are_as_recorded: bool | None
+    data: dict[str, Any]
+    tokenizer_sha256: str | None
+    metrics: dict[str, float]
+    encoder: Encoder | None
+    end: str | None = field(default=None)
+
+
+def trace(model: str, tracking_uri: str) -> list[Station]:
+    """The way back from `NAME@ALIAS` or `NAME/3`, the version itself first.
+
+    Raises `UserError` for what MLflow does not have, with the nearest that it has, and where it
+    does not answer.
+    """
+    address = _address(model)
+    with open_registry(address.name, tracking_uri) as registry:
+        number = registry.version(address.alias or str(address.version)).number
+        remedy = f"is MLflow at {without_password(tracking_uri)}?"
+        with as_user_error(f"no lineage of {address}", remedy):
+            client = open_client(tracking_uri)
+            version = client.get_model_version(address.name, str(number))
+            return list(_stations(client, version))
+
+
+def _address(model: str) -> Address:
+    try:
+        return Address.of(model if model.startswith("models:/") else f"models:/{model}")
+    except UserError as error:
+        remedy = "write NAME@ALIAS or NAME/3, with models:/ before it or without"
+        raise UserError("not the version of a model", model, remedy) from error
+
+
+def _version_or_none(client: "MlflowClient", name: str, number: str) -> "ModelVersion | None":
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_model_version(name, number)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
+def _stations(client: "MlflowClient", version: "ModelVersion") -> Iterator[Station]:
+    station: Station | None = _of_version(client, version)
+    seen = set()
+    while station is not None:
+        seen.add(station.version or station.run_id)
+        parent = _parent(client, station.encoder) if station.encoder else None
+        if parent is not None and (parent.version or parent.run_id) in seen:
+            parent = None
+        yield replace(station, end=None if parent else _end(station))
+        station = parent
+
+
+def _of_version(client: "MlflowClient", version: "ModelVersion") -> Station:
+    run = find_run(client, version.run_id) if version.run_id else None
+    station = _station(client, run, dict(version.tags))
+    return replace(
+        station,
+        version=f"models:/{version.name}/{version.version}",
+        aliases=sorted(version.aliases),
+        registered=utc(version.creation_timestamp),
+        run_id=version.run_id or None,
     )
+
+
+def _station(
+    client: "MlflowClient", run: RunAtMlflow | None, version_tags: dict[str, str]
+) -> Station:
+    """What a run and the tags of its version say; the version's tags where the run is no more."""
+    tags = (run.tags if run else {}) | version_tags
+    lineage = lineage_of_tags(tags)
+    text = read_artifact(client, run, SETTINGS) if run else None
+    wanted = tags.get(SETTINGS_TAG)
+    data = read_artifact(client, run, DATA) if run else None
+    return Station(
+        version=None,
+        aliases=[],
+        registered=None,
+        content_sha256=tags.get(CONTENT_TAG),
+        run=run.name if run else tags.get("run"),
+        run_id=run.run_id if run else None,
+        experiment=run.experiment if run else None,
+        status=run.status if run else None,
+        begun=run.begun if run else None,
+        git_commit=lineage.git_commit,
+        git_dirty=lineage.git_dirty,
+        code_sha256=tags.get(CODE_TAG),
+        packages={
+            name.removeprefix(PACKAGE_TAG): value
+            for name, value in tags.items()
+            if name.startswith(PACKAGE_TAG)
+        },
+        settings=None if text is None else parse_yaml(without_machine_paths(text), SETTINGS),
+        settings_sha256=wanted,
+        settings_are_as_recorded=None if None in (text, wanted) else _sha256(text) == wanted,
+        data={"sha256": lineage.data_sha256} if data is None else parse_json(data.encode(), DATA),
+        tokenizer_sha256=tags.get(TOKENIZER_TAG),
+        metrics=lineage.metrics,
+        encoder=_encoder(tags),
+    )
+
+
+def _sha256(text: str | None) -> str:
+    return hashlib.sha256((text or "").encode()).hexdigest()
+
+
+def _encoder(tags: dict[str, str]) -> Encoder | None:
+    """What the tags say of the encoder; None where a run had none."""
+    content, sha256 = tags.get(PARENT_CONTENT_TAG), tags.get(ENCODER_SHA256)
+    if content is None and sha256 is None:
+        return None
+    return Encoder(
+        name=tags.get(ENCODER_NAME, "an encoder without a name"),
+        sha256=sha256,
+        content_sha256=content,
+        version=tags.get(PARENT_TAG),
+        run=tags.get(ENCODER_RUN),
+        run_id=tags.get(PARENT_RUN_ID_TAG),
+    )
+
+
+def _parent(client: "MlflowClient", encoder: Encoder) -> Station | None:
+    """Where the encoder came from: its version, any version of its content, its run alone."""
+    if encoder.version is not None:
+        address = Address.of(encoder.version)
+        version = _version_or_none(client, address.name, str(address.version))
+        # Of another store, or of a model that was deleted and registered anew, it is another one.
+        known = version and encoder.content_sha256 in (None, version.tags.get(CONTENT_TAG))
+        if version is not None and known:
+            return _of_version(client, version)
+    if encoder.content_sha256 is not None:
+        version = version_of_content(client, encoder.content_sha256, encoder.run_id)
+        if version is not None:
+            return _of_version(client, version)
+    run = find_run(client, encoder.run_id) if encoder.run_id else None
+    return _station(client, run, {}) if run else None
+
+
+def _end(station: Station) -> str | None:
+    """Why nothing comes behind this station; None where the text itself was reached."""
+    encoder = station.encoder
+    if encoder is None:
+        if station.data.get("text"):
+            return None
+        if station.data.get("kind") == "token shards":
+            return "the index of the token shards does not say of which text they are"
+        return "neither an encoder nor token shards are recorded"
+    if encoder.run is None and encoder.run_id is None and encoder.version is None:
+        return (
+            f"the folder {encoder.name} does not say which run made it, and no version here has"
+            " its content: it came from elsewhere"
+        )
+    known = {"version": encoder.version, "run": encoder.run, "run id": encoder.run_id}
+    said = ", ".join(f"{name} {value}" for name, value in known.items() if value)
+    return f"the encoder is of {said}, which this MLflow does not have"
+
+
+def chain_lines(stations: Sequence[Station]) -> list[str]:
+    """The lines to print, of hashes the first twelve digits."""
+    lines: list[str] = []
+    for station in stations:
+        lines += [*([""] if lines else []), *_paragraph(station)]
+    return lines
+
+
+def _paragraph(station: Station) -> list[str]:
+    aliases = "".join(f"  @{alias}" for alias in station.aliases)
+    facts = [
+        ("registered", station.registered),
+        ("content", _hash(station.content_sha256)),
+        ("run", _run(station)),
+        ("code", _code(station)),
+        ("settings", _settings(station)),
+        ("data", _data(station.data)),
+        ("tokenizer", _tokenizer(station)),
+        *(("text", _source(each)) for each in station.data.get("text", [])),
+        ("figures", _figures(station.metrics)),
+        ("encoder", _encoder(station)),
+        ("ends here", station.end),
+    ]
+    head = station.version or f"run {station.run}, of which no version is registered"
+    return [head + aliases, *(line for label, text in facts if text for line in _fact(label, text))]
+
+
+def _fact(label: str, text: str) -> list[str]:
+    wrapped = textwrap.wrap(text, _WIDTH - _LABEL_WIDTH - 2, break_long_words=False)
+    labels = [label, *[""] * (len(wrapped) - 1)]
+    return [f"  {each:{_LABEL_WIDTH}}{line}" for each, line in zip(labels, wrapped, strict=True)]
+
+
+def _hash(sha256: str | None) -> str:
+    return f"sha256 {sha256[:12]}" if sha256 else ""
+
+
+def _run(station: Station) -> str:
+    if station.begun is None:
+        known = ", ".join(filter(None, [station.run, station.run_id]))
+        return f"{known}, which MLflow does not have any more" if known else "not recorded"
+    return f"{station.run}, {station.run_id} in {station.experiment}, begun {station.begun}" + (
+        "" if station.status == "FINISHED" else f", {station.status}"
+    )
+
+
+def _code(station: Station) -> str:
+    if station.git_commit is None:
+        commit = "of no git checkout"
+    else:
+        changed = ", and changes that are in no commit" if station.git_dirty else ""
+        commit = f"commit {station.git_commit[:12]}{changed}"
+    packages = [f"{name} {station.packages.get(name)}" for name in SHOWN_PACKAGES]
+    known = [each for each in packages if not each.endswith(" None")]
+    return ", ".join(filter(None, [commit, _hash(station.code_sha256), *known]))
+
+
+def _settings(station: Station) -> str:
+    if station.settings is None:
+        gone = "settings.yaml is not among the run's artifacts"
+        return ", ".join(filter(None, [_hash(station.settings_sha256), gone]))
+    parts = [_hash(station.settings_sha256) or "settings.yaml of the run"]
+    if station.settings_are_as_recorded is False:
+        parts.append("settings.yaml has been changed since")
+    changed = other_than_default(station.settings)
+    return f"{', '.join(parts)}: {', '.join(changed)}" if changed else ", ".join(parts)
+
+
+def other_than_default(settings: dict[str, Any]) -> list[str]:
+    """What a run's settings say that today's defaults do not, `optimizer.name lamb`."""
+    defaults = flattened(_defaults(settings))
+    return [
+        f"{name} {value}"
+        for name, value in flattened(settings).items()
+        if defaults.get(name) != value and not name.startswith(NOT_OF_THE_RECIPE)
+    ]
+
+
+def _defaults(settings: dict[str, Any]) -> dict[str, Any]:
+    """The defaults of the command that the settings are for; none of a task that is no more."""
+    from workflows.finetuning.settings import settings_class
+    from workflows.pretraining.settings import PretrainSettings
+
+    if "task" not in settings:
+        return PretrainSettings().portable()
+    try:
+        chosen = settings_class(settings["task"], settings.get("approach", "finetune"))
+    except UserError:
+        return {}
+    return chosen.model_validate({"data": "", "model": ""}).portable() | {"task": ""}
+
+
+def _data(data: dict[str, Any]) -> str:
+    splits = data.get("splits", {})
+    counted = "documents" if data.get("kind") == "token shards" else "examples"
+    counts = [f"{splits[name][counted]:,} {name}" for name in sorted(splits, reverse=True)]
+    tokens = sum(split["tokens"] for split in splits.values())
+    parts = [data.get("source") or data.get("kind"), _hash(data.get("sha256"))]
+    if counts:
+        parts += [f"{' and '.join(counts)} {counted}", f"{tokens:,} tokens"]
+    return ", ".join(filter(None, parts))
+
+
+def _tokenizer(station: Station) -> str:
+    vocabulary = station.data.get("vocabulary")
+    entries = f"{vocabulary:,} entries" if vocabulary else ""
+    return ", ".join(filter(None, [_hash(station.tokenizer_sha256), entries]))
+
+
+def _source(source: dict[str, Any]) -> str:
+    size = f"{source['num_documents']:,} documents, {source['num_bytes'] / 1e6:,.1f} MB"
+    version = f", version {source['version']}" if source.get("version") else ""
+    return f"{source['text']}: {size}, {_hash(source['sha256'])}{version}"
+
+
+def _figures(metrics: dict[str, float]) -> str:
+    return ", ".join(
+        f"{name} {value:.4g}" for name, value in metrics.items() if name.startswith(MEASURED)
+    )
+
+
+def _encoder(station: Station) -> str:
+    encoder = station.encoder
+    if encoder is None:
+        return ""
+    made = f"of the run {encoder.run}" if encoder.run and not encoder.version else ""
+    named = encoder.version or encoder.name
+    return ", ".join(filter(None, [named, made, _hash(encoder.content_sha256 or encoder.sha256)]))

@@ -1,26 +1,26 @@
-"""The code MLflow keeps with a version: texts in, and out what the model of the folder is for.
+"""The code that MLflow keeps with a version: it answers rows of texts with the folder's model.
 
 `mlflow.pyfunc.load_model` and `mlflow models serve` call `_load_pyfunc`; the weights are read as
-safetensors. Nothing here imports MLflow or workflows.
+safetensors. Each version has a copy of this file, so nothing here imports workflows.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer
 
+from bert_core.example import read_example
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.sentence_pooling import read_sentence_pooling
 from bert_core.features.states import states_at_places
+from bert_core.masked_language_model import FillMask, masked_token_answers
 from bert_core.model.bert import Bert
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.predictor import PREDICTION_TOKENS, Predictor, load_predictor
-from bert_core.pretrained.fill_mask import FillMask
-from bert_core.pretrained.heads import masked_token_answers
 from bert_core.quantization import for_inference, read_precision
 from bert_core.strict_json import read_json_object
 from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
@@ -33,11 +33,20 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.tasks.text_tagging import TextTagging
 
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema
+
 NUM_CANDIDATES = 5
 TEXT, PAIR = ("text",), ("text", "text_pair")
 QUESTION, CHOICE = ("question", "context"), ("context", "choices")
 LISTS = ("choices",)
 """Columns that hold a list of texts."""
+_TEXT = "An example with a [MASK] in it."
+_LABELS = [{"label": "string", "score": "double"}]
+_PLACES = {"text": "string", "start": "long", "end": "long"}
+_WORDS = {"start_word": "long", "end_word": "long"}
+_READ = {"n_tokens": "long", "truncated": "boolean"}
 
 
 @dataclass(frozen=True)
@@ -221,3 +230,62 @@ def _value(value: Any, name: str, number: int) -> str | list[str]:  # noqa: ANN4
 def _is_text(value: Any) -> bool:  # noqa: ANN401 - anything
     """Whether a value is a text that a tokenizer reads: one without halves of surrogate pairs."""
     return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
+
+
+def signature_and_example(folder: Path) -> "tuple[ModelSignature, list[Any]]":
+    """The signature of a folder's pyfunc, and an example of its inputs: the folder's own, if any.
+
+    A single column has no name, so that a list of texts is taken as well as a table.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import Array, ColSpec, DataType, Schema
+
+    known = task_of(read_json_object(folder / CONFIG))
+    task = known[1] if known else None
+    columns, example, text = task_columns(task), read_example(folder), DataType.string
+    own = example.inputs if example else None
+    if len(columns) == 1:
+        schema = Schema([ColSpec(text)])
+        return ModelSignature(schema, _outputs(task)), [own if isinstance(own, str) else _TEXT]
+    schema = Schema([ColSpec(Array(text) if name in LISTS else text, name) for name in columns])
+    row: dict[str, Any] = {name: ["one", "two"] if name in LISTS else "a text" for name in columns}
+    if isinstance(own, dict) and own.keys() == row.keys():
+        row = dict(own)
+    return ModelSignature(schema, _outputs(task)), [row]
+
+
+def _outputs(task: Task | None) -> "Schema | None":
+    """The fields of an answer; None of a model that was not fine-tuned, whose heads decide."""
+    from mlflow.types.schema import ColSpec, Schema
+
+    if task is None:
+        return None
+    fields = _fields(task) | _READ
+    return Schema([ColSpec(_type(kind), name) for name, kind in fields.items()])
+
+
+def _fields(task: Task) -> dict[str, Any]:
+    match task:
+        case Classification(kind="single"):
+            return {"label": "string", "scores": _LABELS}
+        case Classification(kind="multiple"):
+            return {"labels": ["string"], "scores": _LABELS}
+        case Tagging():
+            return {"entities": [{"type": "string", **_PLACES, **_WORDS, "score": "double"}]}
+        case QuestionAnswering():
+            answers = [{**_PLACES, "score": "double", "probability": "double"}]
+            return {"answers": answers, "null_score": "double"}
+        case MultipleChoice():
+            return {"choice": "long", "scores": ["double"]}
+    return {"value": "double"}
+
+
+def _type(kind: Any) -> Any:  # noqa: ANN401 - MLflow's types
+    """MLflow's type of a name, of a list of one kind, of an object."""
+    from mlflow.types.schema import Array, DataType, Object, Property
+
+    if isinstance(kind, list):
+        return Array(_type(kind[0]))
+    if isinstance(kind, dict):
+        return Object([Property(name, _type(each)) for name, each in kind.items()])
+    return DataType[kind]

@@ -1,97 +1,201 @@
-"""The end of a run: its model folder becomes a version, its summary is printed and kept."""
+"""Model folders as versions in MLflow's registry, with card, lineage, aliases and signature.
 
-import shlex
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-
-from bert_core.errors import UserError
-from bert_core.training.checkpoint import CheckpointInfo
-from workflows.registry import register_model_folder
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.tracking.tracker import SPECIFICATION_NAME, TrackingSummary, read_json
-from workflows.training.job import JobResults, TrainingJob
-
-WATTS = {"cpu": 10, "cuda": 700, "tpu": 1000}
-"""The assumption behind the energy estimate: a server core with memory, an H100 under load, a TPU
-host with four v4 chips under load.
+No pickle: MLflow keeps the folder, `bert_core` and `model_pyfunc.py` as files. `mlflow models
+serve` runs the model's task from these, and `serving.registry` restores the folder.
 """
-_COUNTED = {"cpu": "core", "cuda": "GPU", "tpu": "TPU host"}
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+import bert_core
+from bert_core.errors import UserError
+from serving.registry import (
+    FOLDER_NAME,
+    METRIC_TAG,
+    QUICKLY,
+    as_user_error,
+    check_location,
+    filter_value,
+    mlflow_environment,
+)
+from workflows.tracking.mlflow_run import open_client
+from workflows.tracking.tracker import without_machine_paths
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+CONTENT_TAG = "bertline.content_sha256"
+RUN_TAG = "bertline.run"
+"""On a registered model, the run that was begun last to make a version of it."""
+PARENT_TAG = "encoder.version"
+"""The version of the encoder that a model was made of; it is found by the two below."""
+PARENT_CONTENT_TAG, PARENT_RUN_ID_TAG = "encoder.content_sha256", "encoder.run_id"
+IDENTITY_NAMES = ("config.json", "model.safetensors", "tokenizer.json")
+PYFUNC = "model_pyfunc"
+"""The module of `workflows.versions` that MLflow keeps with a version and calls."""
+REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What a run has used: device hours are those of cores on CPU, of GPUs, of hosts of a TPU."""
+def register_model_folder(
+    folder: Path,
+    *,
+    name: str,
+    run_id: str,
+    tracking_uri: str,
+    card: str,
+    tags: Mapping[str, str],
+    metrics: Mapping[str, float],
+    aliases: Sequence[str] = ("latest-trained",),
+) -> int:
+    """Registers a model folder as a version of `name` and points the aliases at it.
 
-    device: str
-    device_hours: float
-
-    @classmethod
-    def of(cls, checkpoint: CheckpointInfo) -> "Usage":
-        """What led to a checkpoint, earlier starts included."""
-        device = checkpoint.extra["device"]
-        cores = checkpoint.num_threads if device == "cpu" else 1
-        return cls(device, checkpoint.extra["used_seconds"] * cores / 3600)
-
-    def __str__(self) -> str:
-        """Hours and energy in words, with the assumption behind the energy."""
-        kind, watts = _COUNTED[self.device], WATTS[self.device]
-        kilowatt_hours = self.device_hours * watts / 1000
-        return (
-            f"{self.device_hours:.2f} {kind}-hours, about {kilowatt_hours:.3g} kWh "
-            f"(assuming {watts} W per {kind})"
-        )
-
-
-def register(job: TrainingJob, results: JobResults, tracking: TrackingSummary) -> None:
-    """Registers the model folder as a version, if asked to, and prints and keeps the summary.
-
-    Of a run among others only the place is printed. When MLflow does not answer the summary says so
-    and is not kept: the same command tries again.
+    The card becomes the version's description; metrics become its tags `metric.NAME`. Where `tags`
+    tell the content of an encoder, that version of it is told too which has this content. The same
+    content of the same run is registered once, however often this is called. Raises `UserError`
+    when MLflow does not answer or refuses.
     """
-    folder, name = job.folder, job.run_settings.tracking.register_as
-    version, problem = None, tracking.error
-    if name and tracking.run_id and not problem:
-        try:
-            version = register_model_folder(
-                folder.model,
-                name=name,
-                run_id=tracking.run_id,
-                tracking_uri=job.tracking_uri,
-                card=results.card,
-                tags=lineage_tags(folder) | {"run": folder.name},
-                metrics=results.figures,
+    content = content_hash(folder)
+    entries = {CONTENT_TAG: content, "run_id": run_id} | dict(tags)
+    entries |= {f"{METRIC_TAG}{key}": f"{value:.6g}" for key, value in metrics.items()}
+    remedy = "repeat the command when MLflow answers; nothing is registered twice"
+    problem = as_user_error(f"model {name} not registered", remedy)
+    with mlflow_environment(tracking_uri), problem:
+        client = open_client(tracking_uri)
+        version = _registered_version(client, name, run_id, content)
+        if version is None:
+            model_id = _log_model(client, folder, name, run_id, content)
+            entries = parent_version(client, entries) | entries
+            _create_registered_model(client, name)
+            created = client.create_model_version(
+                name,
+                source=f"models:/{model_id}",
+                run_id=run_id,
+                tags={key: without_machine_paths(value) for key, value in entries.items()},
+                description=without_machine_paths(card),
+                model_id=model_id,
             )
-        except UserError as error:
-            problem = str(error)
-    lines = list(results.lines)
-    if job.remote is not None:
-        lines.append(f"address      {job.remote.address}")
-    if version is not None:
-        lines.append(f"registered   models:/{name}/{version}")
-    if problem or tracking.unsent_records:
-        lines.append(f"MLflow       {tracking.unsent_records:,} records not sent: {problem}")
-        again = "sends them and registers the model" if name else "sends them"
-        lines.append(f"             the same command {again}")
-    else:
-        lines.append(f"MLflow       {open_command(job.tracking_uri)}")
-    text = "\n".join(lines)
-    if not problem and not tracking.unsent_records:
-        write_atomically(folder.summary, text + "\n")
-        if job.title:
-            text = f"{job.title}  finished: {folder.path}"
-    print(text, flush=True)
+            version = int(created.version)
+        for alias in aliases:
+            client.set_registered_model_alias(name, alias, str(version))
+    return version
 
 
-def open_command(tracking_uri: str) -> str:
-    """What to type, or where to point a browser, to see the run in MLflow."""
-    if tracking_uri.startswith("http"):
-        return tracking_uri
-    beside_python = Path(sys.executable).with_name("mlflow")
-    program = str(beside_python) if beside_python.exists() else "mlflow"
-    return shlex.join([program, "ui", "--backend-store-uri", tracking_uri])
+def refuse_unregistrable(name: str, run: str, tracking_uri: str) -> None:
+    """Makes sure before a training that MLflow will take a version of `name` from it.
+
+    The model is created there if it is not, without a version, and a tag says which run is to make
+    one: that asks for the permission to write. Raises `UserError` where MLflow does not answer or
+    refuses.
+    """
+    remedy = "see to MLflow first, or leave the registration out"
+    problem = as_user_error(f"no version of {name} can be registered", remedy)
+    with mlflow_environment(tracking_uri, QUICKLY), problem:
+        client = open_client(tracking_uri)
+        _create_registered_model(client, name)
+        client.set_registered_model_tag(name, RUN_TAG, run)
 
 
-def lineage_tags(folder: RunFolder) -> dict[str, str]:
-    """What a version says of its origin: the tags of its run."""
-    return read_json(folder.path / SPECIFICATION_NAME).get("tags", {})
+def content_hash(folder: Path) -> str:
+    """What makes a model itself: sha256 over architecture, weights and tokenizer.
+
+    Raises `UserError` for a folder that lacks one of them.
+    """
+    total = hashlib.sha256()
+    for name in IDENTITY_NAMES:
+        path = folder / name
+        if not path.is_file():
+            raise UserError("not a model folder", str(path), "name a folder that was exported")
+        with path.open("rb") as file:
+            total.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def parent_version(client: "MlflowClient", tags: Mapping[str, str]) -> dict[str, str]:
+    """The tag that names the encoder's version, where its content is that of one; else none."""
+    content = tags.get(PARENT_CONTENT_TAG)
+    found = content and version_of_content(client, content, tags.get(PARENT_RUN_ID_TAG))
+    return {PARENT_TAG: f"models:/{found.name}/{found.version}"} if found else {}
+
+
+def version_of_content(
+    client: "MlflowClient", content: str, run_id: str | None
+) -> "ModelVersion | None":
+    """The first version that has this content, one of this run before all others."""
+    found = client.search_model_versions(f"tags.`{CONTENT_TAG}` = '{content}'")
+    found = sorted(found, key=lambda each: (each.run_id != run_id, each.creation_timestamp))
+    return found[0] if found else None
+
+
+def _registered_version(client: "MlflowClient", name: str, run_id: str, content: str) -> int | None:
+    condition = f"name = {filter_value(name)} and tags.`{CONTENT_TAG}` = '{content}'"
+    versions = client.search_model_versions(condition)
+    return next((int(each.version) for each in versions if each.run_id == run_id), None)
+
+
+def _create_registered_model(client: "MlflowClient", name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _log_model(client: "MlflowClient", folder: Path, name: str, run_id: str, content: str) -> str:
+    """Logs the folder as a model of the run and returns its id; a whole one is used again."""
+    experiment_id = client.get_run(run_id).info.experiment_id
+    condition = f"tags.`{CONTENT_TAG}` = '{content}'"
+    for found in client.search_logged_models([experiment_id], filter_string=condition):
+        if found.source_run_id == run_id:
+            if found.status == "READY":
+                return found.model_id
+            client.delete_logged_model(found.model_id)
+    model = client.create_logged_model(
+        experiment_id, name=name, source_run_id=run_id, tags={CONTENT_TAG: content}
+    )
+    check_location(str(model.artifact_location), client.tracking_uri)
+    with tempfile.TemporaryDirectory() as temporary:
+        client.log_model_artifacts(model.model_id, str(_save(folder, Path(temporary))))
+    return client.finalize_logged_model(model.model_id, "READY").model_id
+
+
+def _save(folder: Path, temporary: Path) -> Path:
+    """Writes MLflow's layout of a model; returns its folder, free of this machine's paths."""
+    import mlflow.pyfunc
+
+    from workflows.versions.model_pyfunc import signature_and_example
+
+    own_code = temporary / "bert_core"
+    package = Path(bert_core.__path__[0])
+    shutil.copytree(package, own_code, ignore=shutil.ignore_patterns("__pycache__"))
+    saved = temporary / "saved"
+    signature, input_example = signature_and_example(folder)
+    mlflow.pyfunc.save_model(
+        saved,
+        loader_module=PYFUNC,
+        code_paths=[str(own_code), str(Path(__file__).with_name(f"{PYFUNC}.py"))],
+        pip_requirements=[f"{name}=={_public_version(name)}" for name in REQUIREMENTS],
+        signature=signature,
+        input_example=input_example,
+    )
+    shutil.copytree(folder, saved / "artifacts" / FOLDER_NAME)
+    described = yaml.safe_load((saved / "MLmodel").read_text())
+    described["flavors"]["python_function"]["data"] = f"artifacts/{FOLDER_NAME}"
+    described["model_size_bytes"] = sum(
+        each.stat().st_size for each in saved.rglob("*") if each.is_file()
+    )
+    (saved / "MLmodel").write_text(yaml.safe_dump(described, sort_keys=False))
+    return saved
+
+
+def _public_version(package: str) -> str:
+    return metadata.version(package).partition("+")[0]  # 2.13.0+cpu is not on every index

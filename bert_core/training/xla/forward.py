@@ -1,12 +1,13 @@
-"""A torch model and its loss function go in; the same loss as a JAX function comes out.
+"""Turns a torch model and its loss function into the same loss as a JAX function.
 
 torchax stands behind `loss_in_jax` alone, so that a forward pass in plain JAX over the same weights
-could take its place. It runs the torch code with arrays of JAX in tensors' clothes. A few
-operations are our own: they compute in the types that `torch.autocast` has them in, which torchax's
-own autocast does for few products.
+could take its place. It runs the torch code on arrays of JAX. A few operations are our own: they
+compute in the types that `torch.autocast` uses, which torchax's own autocast does for few products.
+Shapes: N sequences, A heads of size D, n slots.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.layout import Padded
-from bert_core.tasks.pretraining import PretrainingBatch
+from bert_core.text.collation import PretrainingBatch
 from bert_core.training.loop import ComputeLoss
 
 if TYPE_CHECKING:
@@ -26,6 +27,86 @@ if TYPE_CHECKING:
         [Weights, Mapping[str, jax.Array], Mapping[str, jax.Array], jax.Array],
         tuple[jax.Array, jax.Array],
     ]
+
+
+def attention(
+    query: "jax.Array",
+    key: "jax.Array",
+    value: "jax.Array",
+    keys: "jax.Array | None",
+    *,
+    causal: bool,
+    dropout: float,
+    draw: "jax.Array | None",
+) -> "jax.Array":
+    """Scaled dot-product attention of [N, A, n, D]; `keys`, bool [N, 1, 1, n], may be attended to.
+
+    Scores and softmax are float32, as in torch's fused kernels, and both products, forward and
+    backward, in the type of the operands. `draw` is the random key of `dropout`, unused at 0. For
+    the backward pass the operands alone are kept, no [N, A, n, n]: scores, probabilities and what
+    is dropped are computed again, which Korthikanti et al. (2022, section 5) found to cost little.
+    """
+    import jax
+
+    mixed = jax.checkpoint(partial(_mixed, causal=causal, dropout=dropout))
+    return mixed(query, key, value, keys, draw)
+
+
+def _mixed(
+    query: "jax.Array",
+    key: "jax.Array",
+    value: "jax.Array",
+    keys: "jax.Array | None",
+    draw: "jax.Array | None",
+    *,
+    causal: bool,
+    dropout: float,
+) -> "jax.Array":
+    """Forward pass of `attention`."""
+    import jax
+    from jax import numpy as jnp
+
+    scores = _scores(query, key) * query.shape[-1] ** -0.5  # [N, A, n, n]
+    if causal:
+        seen = jnp.tril(jnp.ones(scores.shape[-2:], dtype=bool))
+        keys = seen if keys is None else keys & seen
+    if keys is not None:
+        scores = jnp.where(keys, scores, -jnp.inf)
+    chances = jax.nn.softmax(scores)
+    if dropout > 0:
+        assert draw is not None
+        kept = jax.random.bernoulli(draw, 1 - dropout, chances.shape)
+        chances = jnp.where(kept, chances / (1 - dropout), 0)
+    return jnp.einsum("nahk,nakd->nahd", chances.astype(value.dtype), value)
+
+
+def _scores(query: "jax.Array", key: "jax.Array") -> "jax.Array":
+    """Products of 16-bit numbers, summed and kept in float32.
+
+    JAX's own gradient of such a product multiplies float32 with 16-bit numbers, at a fraction of
+    the speed; here the incoming gradient is rounded first.
+    """
+    import jax
+    from jax import numpy as jnp
+
+    def product(query: "jax.Array", key: "jax.Array") -> "jax.Array":
+        return jnp.einsum("nahd,nakd->nahk", query, key, preferred_element_type=jnp.float32)
+
+    def forward(query: "jax.Array", key: "jax.Array") -> tuple[Any, Any]:
+        return product(query, key), (query, key)
+
+    def backward(saved: Any, gradient: "jax.Array") -> tuple[Any, Any]:  # noqa: ANN401
+        query, key = saved
+        gradient = gradient.astype(query.dtype)
+        return (
+            jnp.einsum("nahk,nakd->nahd", gradient, key),
+            jnp.einsum("nahk,nahd->nakd", gradient, query),
+        )
+
+    multiplied = jax.custom_vjp(product)
+    multiplied.defvjp(forward, backward)
+    return multiplied(query, key)
+
 
 _UNKNOWN = 0
 """How many tokens are real is for the log, which knows it from the host; no loss reads it."""
@@ -113,7 +194,7 @@ def _operations(environment: Any, dtype: Any) -> dict[Callable[..., Any], Callab
     import jax
     from jax import numpy as jnp
 
-    from bert_core.training.xla.products import attention
+    from bert_core.training.xla.forward import attention
 
     def linear(rows: Any, weight: Any, bias: Any = None) -> Any:  # noqa: ANN401
         product = rows.astype(dtype) @ weight.astype(dtype).T

@@ -1,12 +1,21 @@
-"""A loss in JAX and an update go in; the program of a whole step on all devices comes out.
+"""Compiles a loss in JAX and an optimizer's update into the program of a whole step on all devices.
 
+Also compiles programs once per shape, in parts where a device lacks memory: a TPU's compiler knows
+what a program takes before anything runs.
 Legend: M micro-batches; D devices, those of all processes; the axis of the mesh is `data`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from torch import nn
+
 from bert_core.tasks.pretraining import SUM_NAMES
+from bert_core.training.checkpoint import load_moments, moments_by_name
+from bert_core.training.optimization import Lamb
 
 if TYPE_CHECKING:
     import jax
@@ -14,6 +23,161 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding
 
     from bert_core.training.xla.forward import LossInJax
+
+
+def transformation(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> "optax.GradientTransformation":
+    """What makes an update of the gradients, by parameter name, at a learning rate of 1.
+
+    Groups, betas, epsilon and weight decay are those of `optimizer`, AdamW or `Lamb`. Raises
+    `TypeError` for another and `ValueError` for groups that differ in more than weight decay.
+    """
+    import optax
+
+    if not isinstance(optimizer, torch.optim.AdamW | Lamb):
+        raise TypeError(f"no update in optax for {type(optimizer).__name__}")
+    (beta1, beta2), epsilon = _shared(optimizer, "betas"), _shared(optimizer, "eps")
+    decays = {group["weight_decay"] for group in optimizer.param_groups} - {0.0}
+    if len(decays) > 1:
+        raise ValueError(f"several weight decays: {sorted(decays)}")
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    decayed = {
+        names[parameter]: group["weight_decay"] != 0
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    parts = [
+        optax.scale_by_adam(beta1, beta2, epsilon),
+        optax.add_decayed_weights(decays.pop() if decays else 0.0, mask=decayed),
+    ]
+    if isinstance(optimizer, Lamb):
+        parts.append(optax.masked(optax.scale_by_trust_ratio(), decayed))
+    return optax.chain(*parts)
+
+
+def with_moments(fresh: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:  # noqa: ANN401
+    """The fresh state of `transformation`, numbers of the host, with torch's moments in it.
+
+    Raises `ValueError` where parameters have made different numbers of steps.
+    """
+    moments = moments_by_name(model, optimizer)
+    if not moments:
+        return fresh
+    adam = fresh[0]
+    steps = {int(value) for name, value in moments.items() if name.endswith(".step")}
+    if len(moments) != 3 * len(adam.mu) or len(steps) != 1:
+        raise ValueError("parameters have made different numbers of steps")
+    return (
+        adam._replace(
+            count=np.int32(steps.pop()),
+            mu={name: moments[f"{name}.exp_avg"].numpy() for name in adam.mu},
+            nu={name: moments[f"{name}.exp_avg_sq"].numpy() for name in adam.nu},
+        ),
+        *fresh[1:],
+    )
+
+
+def bring_back(
+    weights: Mapping[str, Any],
+    moments: Any,  # noqa: ANN401
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Copies weights and moments, arrays of JAX, into a torch model and its optimizer."""
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, weight in weights.items():
+            parameters[name].copy_(_tensor(weight))
+    adam = moments[0]
+    if count := int(adam.count):
+        found = {f"{name}.step": torch.tensor(float(count)) for name in weights}
+        found |= {f"{name}.exp_avg": _tensor(value) for name, value in adam.mu.items()}
+        found |= {f"{name}.exp_avg_sq": _tensor(value) for name, value in adam.nu.items()}
+        load_moments(model, optimizer, found)
+
+
+def _tensor(array: Any) -> torch.Tensor:  # noqa: ANN401
+    """A copy on the CPU, of what this process holds of the array: all of it."""
+    return torch.from_numpy(np.array(array))
+
+
+def _shared(optimizer: torch.optim.Optimizer, name: str) -> Any:  # noqa: ANN401
+    values = [group[name] for group in optimizer.param_groups]
+    if any(value != values[0] for value in values):
+        raise ValueError(f"groups of different {name}: {values}")
+    return values[0]
+
+
+class Programs:
+    """What has been compiled so far.
+
+    With `in_float32` a TPU is kept from rounding the factors of float32 products to bfloat16.
+    """
+
+    def __init__(self, *, in_float32: bool) -> None:
+        self._in_float32 = in_float32
+        self._compiled: dict[tuple[Any, ...], Any] = {}
+        self._parts: dict[tuple[int, ...], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._compiled)
+
+    def of(self, kind: str, function: Any, *arguments: Any) -> Any:  # noqa: ANN401
+        """The function compiled for arguments of these shapes, once."""
+        import jax
+
+        shapes = kind, *(each.shape for each in jax.tree.leaves(arguments))
+        if shapes not in self._compiled:
+            with _products_in_float32(wanted=self._in_float32):
+                self._compiled[shapes] = function.lower(*arguments).compile()
+        return self._compiled[shapes]
+
+    def with_room(
+        self,
+        kind: str,
+        function: Any,  # noqa: ANN401
+        given: Callable[[int], tuple[Any, ...]],
+        *,
+        shape: tuple[int, ...],
+        rows: int,
+    ) -> tuple[Any, tuple[Any, ...], int]:
+        """A program, its arguments and the number of parts: the fewest that devices have room for.
+
+        `given` makes the arguments of a number of parts, of which each has as many of a device's
+        `rows` in a micro-batch. What was found is kept for the next arguments of this `shape`.
+        Processes with the same devices find the same. Raises JAX's error where one row at a time
+        is too much.
+        """
+        import jax
+
+        while True:
+            parts = self._parts.get(shape, 1)
+            arguments = given(parts)
+            try:
+                return self.of(kind, function, *arguments), arguments, parts
+            except jax.errors.JaxRuntimeError as error:
+                more = more_parts(rows, parts)
+                if more is None or not lacks_memory(error):
+                    raise
+                self._parts[shape] = more
+
+
+def more_parts(rows: int, parts: int) -> int | None:
+    """The next larger number of equal parts of so many rows; None where each has one row."""
+    return next((each for each in range(parts + 1, rows + 1) if rows % each == 0), None)
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether an error of JAX's says that a device has no room."""
+    return "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _products_in_float32(*, wanted: bool) -> AbstractContextManager[object]:
+    import jax
+
+    return jax.default_matmul_precision("float32") if wanted else nullcontext()
+
 
 AXIS = "data"
 

@@ -1,12 +1,13 @@
-"""Global batches go in; steps compiled by XLA happen on all devices; `StepResult`s come out.
+"""Trains through XLA: compiled steps run on all devices of JAX and yield `StepResult`s.
 
-`XlaTraining.train` is to `train` of `bert_core.training.loop` what a TPU is to a GPU: the same
-contract, with the weights on the devices between steps. JAX is the extra `tpu`, loaded within
-functions alone: importing it takes the TPU of its host.
+`XlaTraining.train` has the contract of `train` of `bert_core.training.loop`; the weights stay on
+the devices between steps. JAX is the extra `tpu`, loaded within functions alone: importing it takes
+the TPU of its host. Legend: M micro-batches, N rows of n slots, K places for predictions of a row.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,18 +15,183 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bert_core.tasks.pretraining import PretrainingBatch
-from bert_core.text.rows.batches import StepBatches
-from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
-from bert_core.training.xla.arrays import arrays_of, in_parts, stacked
-from bert_core.training.xla.compilation import Programs
+from bert_core.config import IGNORE_INDEX
+from bert_core.errors import UserError
+from bert_core.model.layout import Padded
+from bert_core.text.batches import StepBatches
+from bert_core.text.collation import PretrainingBatch
+from bert_core.training.loop import ComputeLoss, NonFiniteLossError, StepResult, TrainingState
 from bert_core.training.xla.forward import loss_in_jax
-from bert_core.training.xla.program import evaluation, mesh_of, shardings, training_step
-from bert_core.training.xla.results import LateStepResult, Numbers
-from bert_core.training.xla.updates import bring_back, transformation, with_moments
+from bert_core.training.xla.program import (
+    Programs,
+    bring_back,
+    evaluation,
+    mesh_of,
+    shardings,
+    training_step,
+    transformation,
+    with_moments,
+)
 
 if TYPE_CHECKING:
+    import jax
     from jax.sharding import NamedSharding
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+
+def stacked(micro_batches: Sequence[PretrainingBatch], *, count: int, rows_multiple: int) -> Arrays:
+    """`arrays_of` of each, with a first dimension of `count`; those that lack carry no label.
+
+    Raises `ValueError` where there are more.
+    """
+    made = [arrays_of(each, rows_multiple=rows_multiple) for each in micro_batches]
+    if len(made) > count:
+        raise ValueError(f"{len(made)} micro-batches where {count} were to be expected")
+    empty = {name: np.full_like(each, _FILL.get(name, 0)) for name, each in made[0].items()}
+    made += [empty] * (count - len(made))
+    return {name: np.stack([each[name] for each in made]) for name in empty}
+
+
+def in_parts(arrays: Arrays, parts: int) -> Arrays:
+    """What `stacked` gives, each micro-batch as so many of fewer rows, which must divide its rows.
+
+    [M, N, …] becomes [M * parts, N / parts, …].
+    """
+    return {
+        name: each.reshape(len(each) * parts, each.shape[1] // parts, *each.shape[2:])
+        for name, each in arrays.items()
+    }
+
+
+def arrays_of(batch: PretrainingBatch, *, rows_multiple: int) -> Arrays:
+    """The rows of a micro-batch, filled up to a multiple of so many by rows without tokens.
+
+    `input_ids` and `token_type_ids` are int32 [N, n], `mask` bool [N, n], `next_sentence` int32
+    [N]; `masked_places`, a place within its row, and `masked_ids` are int32 [N, K]: predictions
+    stand with their row, so that no device needs what another one holds. The labels and what is
+    hidden stay as they are.
+
+    Raises `UserError` for packed rows and `ValueError` for shapes that are not static.
+    """
+    if not isinstance(batch.layout, Padded):
+        raise UserError(
+            "XLA trains on rows of one shape",
+            "batch.packed=true",
+            "set --batch.packed false",
+        )
+    num_rows, length = batch.layout.mask.shape
+    places, ids = _by_row(batch, num_rows, length)
+    arrays = {
+        "input_ids": batch.input_ids.numpy().reshape(num_rows, length),
+        "token_type_ids": batch.token_type_ids.numpy().reshape(num_rows, length),
+        "mask": batch.layout.mask.numpy(),
+        "masked_places": places,
+        "masked_ids": ids,
+        "next_sentence": batch.next_sentence.numpy(),
+    }
+    missing = -num_rows % rows_multiple
+    return {name: _filled_up(name, each, missing) for name, each in arrays.items()}
+
+
+def _by_row(
+    batch: PretrainingBatch, num_rows: int, length: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Places within rows and labels, both [N, K], the order within a row as it is."""
+    positions, labels = batch.masked_positions.numpy(), batch.masked_ids.numpy()
+    width, left = divmod(len(positions), num_rows)
+    used = labels != IGNORE_INDEX
+    row, place = np.divmod(positions[used], length)
+    by_row = np.argsort(row, kind="stable")
+    counts = np.bincount(row, minlength=num_rows)
+    if left or counts.max(initial=0) > width:
+        raise ValueError(f"{len(positions)} places for predictions in {num_rows} rows")
+    within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = np.zeros((num_rows, width), dtype=np.int64)
+    ids = np.full((num_rows, width), IGNORE_INDEX, dtype=np.int64)
+    places[row[by_row], within] = place[by_row]
+    ids[row[by_row], within] = labels[used][by_row]
+    return places, ids
+
+
+_FILL = {"masked_ids": IGNORE_INDEX, "next_sentence": IGNORE_INDEX}
+
+
+def _filled_up(name: str, rows: npt.NDArray[np.generic], missing: int) -> npt.NDArray[np.generic]:
+    width = [(0, missing)] + [(0, 0)] * (rows.ndim - 1)
+    filled = np.pad(rows, width, constant_values=_FILL.get(name, 0))
+    return filled if filled.dtype == np.bool_ else filled.astype(np.int32)
+
+
+class Numbers:
+    """What one step found, on its way to the host since its program was started."""
+
+    def __init__(self, step: int, arrays: dict[str, "jax.Array"]) -> None:
+        self.step = step
+        self._arrays = arrays
+        for each in arrays.values():
+            each.copy_to_host_async()
+
+    @cached_property
+    def on_host(self) -> dict[str, Tensor]:
+        """`loss`, `gradient_norm` 0-d and `sums` [S] in float64; `tallies` int64 [3]."""
+        read = {name: torch.from_numpy(np.array(each)) for name, each in self._arrays.items()}
+        self._arrays = {}
+        return {
+            name: each.long() if name == "tallies" else each.double() for name, each in read.items()
+        }
+
+    def check(self) -> None:
+        """Waits for the step; raises `NonFiniteLossError` where a number is not finite."""
+        found = self.on_host
+        if not all(bool(each.isfinite().all()) for each in found.values()):
+            raise NonFiniteLossError(self.step, float(found["loss"]), float(found["gradient_norm"]))
+
+    @property
+    def num_real_tokens(self) -> Tensor:
+        """Of all processes, 0-d."""
+        return self.on_host["tallies"][0]
+
+    @property
+    def num_slots(self) -> Tensor:
+        """Of all processes, 0-d."""
+        return self.on_host["tallies"][1]
+
+    @property
+    def stop(self) -> bool:
+        """Whether some process asked to stop."""
+        return bool(self.on_host["tallies"][2] > 0)
+
+
+class LateStepResult(StepResult):
+    """A `StepResult` whose tensors are on the CPU, and read when they are asked for."""
+
+    def __init__(
+        self,
+        numbers: Numbers,
+        *,
+        learning_rate: float,
+        sum_of_squared_lengths: int,
+        stopped: bool,
+    ) -> None:
+        known = {
+            "_numbers": numbers,
+            "step": numbers.step,
+            "learning_rate": learning_rate,
+            "sum_of_squared_lengths": sum_of_squared_lengths,
+            "stopped": stopped,
+        }
+        for name, value in known.items():
+            object.__setattr__(self, name, value)  # it is frozen
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """The tensors, which `__init__` has not set."""
+        if name in ("loss", "sums", "gradient_norm"):
+            return self._numbers.on_host[name]
+        if name in ("num_real_tokens", "num_slots"):
+            return getattr(self._numbers, name)
+        raise AttributeError(name)
+
 
 _Array = npt.NDArray[np.generic]
 

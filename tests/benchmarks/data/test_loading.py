@@ -7,7 +7,7 @@ from small_shards import write_shards
 from benchmarks.data import loading as data_loading
 from benchmarks.data.loading import LoadingSettings, measure_loading, print_loading
 from bert_core.errors import UserError
-from bert_core.text.rows.batches import BatchSource
+from bert_core.text.batches import BatchSource
 
 SETTINGS = LoadingSettings(
     preset="tiny", sequence_length=32, tokens=256, rounds=3, steps=2, warmup_steps=1

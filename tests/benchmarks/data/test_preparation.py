@@ -3,7 +3,7 @@ import json
 import pytest
 
 from benchmarks.data import preparation
-from bert_core.text.reading.sentences import split_sentences
+from bert_core.text.encoding import split_sentences
 from bert_core.tokenizer import save_tokenizer, train_wordpiece
 
 TEXT = "The cat sat on a mat. Dogs run far away."

@@ -12,7 +12,7 @@ from benchmarks.encoder_run.pretraining import fresh_model
 from bert_core.errors import UserError
 from bert_core.model_folder import save_model_folder
 from bert_core.tasks.metrics import label_metrics
-from bert_core.text.rows.masking import Vocabulary
+from bert_core.text.masking import Vocabulary
 from bert_core.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from bert_core.tasks.classification import Classification, Text
-from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question
 from bert_core.tasks.tag_schemes import Tags
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 

@@ -18,7 +18,7 @@ from bert_core.evaluation.metrics import (
 )
 from bert_core.evaluation.outcomes import outcomes
 from bert_core.tasks.classification import Classification
-from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 
 

@@ -22,9 +22,9 @@ from bert_core.evaluation.outcomes import (
     write_for_scorers,
     write_predictions,
 )
-from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import has_answer
 

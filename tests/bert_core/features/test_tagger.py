@@ -3,15 +3,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
-from bert_core.features.rows import FeatureRows
-from bert_core.features.store import kept_states
-from bert_core.features.strategies import STRATEGIES, Strategy
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.features.states import kept_states
+from bert_core.model.strategies import STRATEGIES, Strategy
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.predictor import compute_all_outputs, load_predictor
 from bert_core.quantization import for_inference
-from bert_core.tasks.batches import TaskBatchSource
 from bert_core.tasks.catalog import task_config
+from bert_core.tasks.encoded_rows import FeatureRows, TaskBatchSource
 from bert_core.tasks.task import compute_outputs, task_loss
 
 CPU = torch.device("cpu")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bert_core.tasks import docstring_tasks
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tokenizer import train_wordpiece
 
@@ -41,3 +42,23 @@ def encoded(tokenizer, some_texts):
         return task.encode(some_texts(["no", "yes"] * (count // 2)), tokenizer)
 
     return make
+
+
+@pytest.fixture
+def write_package(tmp_path, monkeypatch):
+    """Makes packages of modules' sources; examples that were read before are forgotten."""
+
+    def write(name, modules):
+        for module, source in modules.items():
+            path = tmp_path / name / f"{module}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source)
+
+    monkeypatch.syspath_prepend(tmp_path)
+    for function in (
+        docstring_tasks._questions_by_split,
+        docstring_tasks._passages_by_split,
+        docstring_tasks._tagged_by_split,
+    ):
+        function.cache_clear()
+    return write

@@ -2,28 +2,20 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, BertConfig
-from transformers import BertForSequenceClassification as TheirModel
+from parity import random_model
 
-from bert_core.config import ModelConfig
-from bert_core.hugging_face import to_hugging_face
-from bert_core.model.bert import Bert
-from bert_core.model.encoder import Encoder
-from bert_core.model_folder import save_model_folder
-from bert_core.predictor import compute_all_outputs, load_predictor
-from bert_core.tasks.batches import TaskBatchSource
-from bert_core.tasks.catalog import task_config
+from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification
+from bert_core.tasks.glue import GLUE
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
+from bert_core.tasks.task import task_loss
 
 CPU = torch.device("cpu")
-
-
 KINDS = {
     "single": (Classification(labels=("no", "yes", "maybe")), ["no", "yes", "maybe", "yes", "no"]),
     "multiple": (
@@ -37,122 +29,10 @@ KINDS = {
 @pytest.fixture
 def model(small_config, tokenizer):
     def make(task, dtype=torch.float64):
-        torch.manual_seed(0)
-        size = {"vocab_size": 120, "max_position_embeddings": 64}
-        config = ModelConfig.model_validate(small_config.model_dump() | size)
-        bert = Bert(Encoder(config), {})
-        add_task_head(bert, task)
-        for parameter in bert.parameters():
-            parameter.data += torch.randn_like(parameter) * 0.1
-        return bert.to(dtype)
+        sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 64}
+        return random_model(small_config, task, dtype, **sizes)
 
     return make
-
-
-def theirs_of(bert, task):
-    fields = bert.config.model_dump(exclude={"position_embedding"})
-    config = BertConfig(**fields, num_labels=task.head.num_outputs, problem_type=task.problem_type)
-    theirs = TheirModel(config)
-    theirs.load_state_dict(to_hugging_face(bert.state_dict()))
-    return theirs.to(next(bert.parameters()).dtype)
-
-
-def padded_inputs(rows):
-    """The rows as transformers takes them."""
-    longest = int(rows.lengths.max())
-    ids, types, mask = (
-        torch.zeros((len(rows.lengths), longest), dtype=torch.long) for _ in range(3)
-    )
-    begin = 0
-    for row, (length, first) in enumerate(zip(rows.lengths, rows.first_lengths, strict=True)):
-        ids[row, :length] = torch.from_numpy(rows.input_ids[begin : begin + length])
-        types[row, first:length] = 1
-        mask[row, :length] = 1
-        begin += length
-    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_logits_loss_and_gradients_are_theirs(model, tokenizer, kind, layout, some_texts):
-    task, answers = KINDS[kind]
-    rows = task.encode(some_texts(answers, pairs=True), tokenizer)
-    ours = model(task)
-    theirs = theirs_of(ours, task)
-    labels = torch.from_numpy(rows.labels)
-    labels = labels if kind == "single" else labels.double()
-    labels = labels.squeeze(1) if kind == "regression" else labels
-    output = theirs(**padded_inputs(rows), labels=labels)
-    output.loss.backward()
-
-    items = np.array([3, 0, 4, 1, 2])
-    batch = rows.batch(items, layout)
-    logits = compute_outputs(ours, batch)
-    assert (logits - output.logits[items]).norm() / output.logits.norm() < 1e-9
-    loss, sums = task_loss(task, ours, batch, num_labels=5)
-    assert loss.item() == pytest.approx(output.loss.item(), rel=1e-7)  # labels are float32
-    assert sums.tolist()[2] == 5
-    loss.backward()
-    found = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
-    for name, parameter in theirs.named_parameters():
-        if name.endswith("key.bias"):
-            assert parameter.grad.abs().max() < 1e-7
-        else:
-            difference = (found[name] - parameter.grad).norm()
-            assert difference < 1e-7 * parameter.grad.norm(), name
-
-
-def test_twenty_steps_are_those_of_transformers(model, tokenizer, some_texts):
-    task, answers = KINDS["single"]
-    rows = task.encode(some_texts(answers * 8), tokenizer)
-    ours = model(task, torch.float32)
-    theirs = theirs_of(ours, task)
-    source = TaskBatchSource(rows, batch_size=8, max_tokens=64, seed=5, layout="packed")
-    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-3) for each in (ours, theirs)]
-    inputs = padded_inputs(rows)
-    for number in range(20):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        step = source.step(number)
-        losses = [task_loss(task, ours, batch, **step.counts)[0] for batch in step.micro_batches]
-        assert len(losses) > 1, "micro-batches are part of what is tested"
-        loss = torch.stack(losses).sum()
-        loss.backward()
-        items = source.items(number)
-        chosen = {name: each[items] for name, each in inputs.items()}
-        output = theirs(**chosen, labels=torch.from_numpy(rows.labels[items]))
-        output.loss.backward()
-        assert loss.item() == pytest.approx(output.loss.item(), abs=1e-4)
-        for optimizer in optimizers:
-            optimizer.step()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_exported_folder_predicts_the_same_in_both_libraries(
-    model, tokenizer, kind, tmp_path, some_texts
-):
-    task, answers = KINDS[kind]
-    texts = some_texts(answers, pairs=True)
-    config = task_config("classification", task)
-    save_model_folder(
-        tmp_path / "model", model(task, torch.float32), tokenizer, "", extra_config=config
-    )
-    predictor = load_predictor(tmp_path / "model")
-    as_far_as_positions = task.model_copy(update={"max_length": 64})
-    assert (predictor.task_name, predictor.task) == ("classification", as_far_as_positions)
-    predictions, rows = predictor.predict(texts, max_tokens=50)
-    outputs, _ = compute_all_outputs(task, predictor.model, rows, device=CPU)
-    theirs, info = AutoModelForSequenceClassification.from_pretrained(
-        tmp_path / "model", output_loading_info=True
-    )
-    assert not any(info.values()), info
-    with torch.no_grad():
-        logits = theirs(**padded_inputs(rows)).logits.numpy()
-    np.testing.assert_allclose(outputs, logits, atol=1e-5)
-    if kind == "single":
-        found = [theirs.config.id2label[index] for index in logits.argmax(1)]
-        assert found == [each["label"] for each in predictions]
-    assert theirs.config.problem_type == task.problem_type
 
 
 def test_what_has_no_label_teaches_nothing(model, tokenizer, some_texts):
@@ -244,12 +124,6 @@ def test_tables_of_every_form_give_the_same_examples(tmp_path):
         texts = Classification().examples(tmp_path / f"a.{suffix}", "train")
         assert [(each.first, each.answer) for each in texts] == [tuple(r.values()) for r in records]
         assert texts[0].columns == records[0] and f"a.{suffix}" in texts[0].where
-
-
-def test_labels_are_those_of_training_in_a_readable_order(some_texts):
-    texts = some_texts(["10", "9", "2", "9"])
-    assert Classification().with_labels(texts).labels == ("2", "9", "10")
-    assert Classification(labels=("9", "2", "10")).with_labels(texts).labels == ("9", "2", "10")
 
 
 def test_wrong_data_is_refused_with_its_place(tmp_path, tokenizer):
@@ -425,3 +299,134 @@ def test_labels_of_bytes_and_empty_lines_below_a_table(tmp_path):
     assert found.answer == "x"
     (tmp_path / "dev.csv").write_text("text,label\na,x\n,\n,\n")
     assert len(Classification().examples(tmp_path / "dev.csv", "dev")) == 1
+
+
+REAL = Path(__file__).parents[4] / "shared" / "data" / "glue"
+FILES = {
+    "cola": ("gj04\t0\t*\tThey drank the pub.\n", ("They drank the pub.", None, "0")),
+    "sst2": ("sentence\tlabel\na fine film \t1\n", ("a fine film", None, "1")),
+    "mrpc": (
+        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said, "No\tNo, he said\n',
+        ('He said, "No', "No, he said", "1"),
+    ),
+    "stsb": (
+        "index\tgenre\tsentence1\tsentence2\tscore\n0\tnews\tA man.\tA woman.\t2.500\n",
+        ("A man.", "A woman.", 2.5),
+    ),
+    "qqp": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+        "1\t2\t3\tbroken\n" + 99 * "1\t2\t3\tWhy?\tHow?\t0\n",
+        ("Why?", "How?", "0"),
+    ),
+    "mnli": (
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n"
+        "0\tIt rains.\tIt is wet.\tx\tentailment\n",
+        ("It rains.", "It is wet.", "entailment"),
+    ),
+    "qnli": (
+        "index\tquestion\tsentence\tlabel\n0\tWho?\tNobody.\tnot_entailment\n",
+        ("Who?", "Nobody.", "not_entailment"),
+    ),
+    "rte": (
+        "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tentailment\n",
+        ("A.", "B.", "entailment"),
+    ),
+    "wnli": ("index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\t1\n", ("A.", "B.", "1")),
+}
+ON_HUB = {
+    "cola": (("sentence",), ["unacceptable", "acceptable"]),
+    "sst2": (("sentence",), ["negative", "positive"]),
+    "mrpc": (("sentence1", "sentence2"), ["not_equivalent", "equivalent"]),
+    "stsb": (("sentence1", "sentence2"), None),
+    "qqp": (("question1", "question2"), ["not_duplicate", "duplicate"]),
+    "mnli": (("premise", "hypothesis"), ["entailment", "neutral", "contradiction"]),
+    "qnli": (("question", "sentence"), ["entailment", "not_entailment"]),
+    "rte": (("sentence1", "sentence2"), ["entailment", "not_entailment"]),
+    "wnli": (("sentence1", "sentence2"), ["not_entailment", "entailment"]),
+}
+"""Columns and classes of nyu-mll/glue."""
+EXAMPLES = {
+    "cola": ("CoLA", 8551, 1043),
+    "sst2": ("SST-2", 67349, 872),
+    "mrpc": ("MRPC", 3668, 408),
+    "rte": ("RTE", 2490, 277),
+    "wnli": ("WNLI", 635, 71),
+    "qnli": ("QNLI", 0, 5463),
+}
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_the_published_format_is_read(name, tmp_path):
+    text, expected = FILES[name]
+    (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
+    found = {
+        (each.first, each.second, each.answer) for each in GLUE[name].examples(tmp_path, "train")
+    }
+    assert found == {expected}
+    assert GLUE[name].criterion in {"accuracy", "f1", "matthews", "spearman"}
+
+
+def test_mnli_has_two_dev_sets(tmp_path):
+    for split in ("matched", "mismatched"):
+        text = FILES["mnli"][0].replace("rains", split)
+        (tmp_path / f"dev_{split}.tsv").write_text(text)
+    for split, word in (("dev", "matched"), ("dev_mismatched", "mismatched")):
+        (found,) = GLUE["mnli"].examples(tmp_path, split)
+        assert found.first == f"It {word}."
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_the_columns_and_labels_of_the_hub_are_read(name, tmp_path):
+    texts, classes = ON_HUB[name]
+    assert GLUE.keys() == ON_HUB.keys()
+    labels = classes or [2.5, -1.0]
+    lines = [
+        json.dumps({**{text: f"{text} {label}" for text in texts}, "label": label, "idx": 3})
+        for label in labels
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    found = GLUE[name].examples(tmp_path, "train")
+    answers = [each.answer for each in found]
+    assert [each.first for each in found] == [f"{texts[0]} {label}" for label in labels]
+    if len(texts) == 2:
+        assert [each.second for each in found] == [f"{texts[1]} {label}" for label in labels]
+    # The numbers of the published files are those of the classes.
+    assert answers == (labels if classes is None else list(GLUE[name].labels))
+    assert set(found[0].columns) >= {"idx", "label", *texts}
+
+
+def test_glue_comes_from_the_hub_with_its_hidden_test_set(hub_copy):
+    from datasets import ClassLabel, Value
+
+    features = {name: Value("string") for name in ("sentence1", "sentence2")}
+    features["label"] = ClassLabel(names=ON_HUB["mrpc"][1])
+    texts = {"sentence1": ["A.", "C."], "sentence2": ["B.", "D."]}
+    typed = hub_copy(
+        features,
+        train={**texts, "label": [1, 0]},
+        validation={**texts, "label": [0, 0]},
+        test={**texts, "label": [-1, -1]},
+    )
+    answers = [
+        [each.answer for each in GLUE["mrpc"].examples(typed, split)]
+        for split in ("train", "dev", "test")
+    ]
+    assert answers == [["1", "0"], ["0", "0"], [None, None]]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_real_files_have_their_published_sizes(name):
+    folder, num_train, num_dev = EXAMPLES[name]
+    if not REAL.exists():
+        pytest.skip("../shared/data is not beside this checkout")
+    for split, count in (("train", num_train), ("dev", num_dev)):
+        if count:
+            examples = GLUE[name].examples(REAL / folder, split)
+            assert len(examples) == count
+            assert {each.answer for each in examples} == set(GLUE[name].labels)
+
+
+def test_the_error_of_another_table_names_its_columns_alone(tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence1\tlabel\na\t1\n")
+    with pytest.raises(TaskDataError, match=r"no column #2 String.*: sentence1, label \("):
+        GLUE["mrpc"].examples(tmp_path, "dev")

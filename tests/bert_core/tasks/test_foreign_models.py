@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from parity import their_outputs
 from transformers import BertConfig, PreTrainedTokenizerFast
 
 from bert_core.errors import UserError
@@ -13,10 +14,10 @@ from bert_core.model_folder import ModelFolderError
 from bert_core.predictor import compute_all_outputs, load_predictor
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Text
-from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.multiple_choice import Choices
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.tagged_sentences import TaggedSentence
 
 CLASSIFIER, TAGGER, READER, CHOOSER = (
     f"BertFor{name}"
@@ -81,22 +82,6 @@ TASK_OF = {
 }
 
 
-def rows_of(rows):
-    """The rows as transformers takes them, and where the head was asked."""
-    shape = (len(rows.lengths), int(rows.lengths.max()))
-    ids, types, mask = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
-    asked, begin, place = [], 0, 0
-    for row, (length, first, count) in enumerate(
-        zip(rows.lengths, rows.first_lengths, rows.place_counts, strict=True)
-    ):
-        ids[row, :length] = torch.from_numpy(rows.input_ids[begin : begin + length])
-        types[row, first:length] = 1
-        mask[row, :length] = 1
-        asked += [(row, each) for each in rows.places[place : place + count].tolist()]
-        begin, place = begin + length, place + count
-    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}, asked
-
-
 @pytest.mark.parametrize("architecture", EXAMPLES)
 def test_logits_are_those_of_transformers(folder, architecture):
     labels = {CLASSIFIER: ["a", "b", "c"], TAGGER: IOB1}.get(architecture)
@@ -108,20 +93,8 @@ def test_logits_are_those_of_transformers(folder, architecture):
     predictions, rows = predictor.predict(EXAMPLES[architecture])
     assert len(predictions) == len(EXAMPLES[architecture])
     ours, _ = compute_all_outputs(predictor.task, predictor.model, rows, device=predictor.device)
-    inputs, asked = rows_of(rows)
     with torch.no_grad():
-        if architecture == CHOOSER:
-            logits = model(**{name: each[None] for name, each in inputs.items()}).logits.reshape(
-                -1, 1
-            )
-        elif architecture == READER:
-            found = model(**inputs)
-            both = torch.stack([found.start_logits, found.end_logits], dim=-1)
-            logits = torch.stack([both[row, place] for row, place in asked])
-        elif architecture == TAGGER:
-            logits = torch.stack([model(**inputs).logits[row, place] for row, place in asked])
-        else:
-            logits = model(**inputs).logits
+        logits, _ = their_outputs(model, rows, np.arange(rows.num_items))
     np.testing.assert_allclose(ours, logits.numpy(), atol=1e-5)
 
 
@@ -216,9 +189,8 @@ def test_texts_and_pairs_are_read_unless_the_task_says_it(folder):
     both, _ = predictor.predict(texts)
     for each, expected in zip(texts, both, strict=True):
         (alone,), rows = predictor.predict([each])
-        inputs, _ = rows_of(rows)
         with torch.no_grad():
-            theirs = model(**inputs).logits.softmax(-1)[0].tolist()
+            theirs = their_outputs(model, rows, np.arange(1))[0].softmax(-1)[0].tolist()
         assert [*expected["scores"].values()] == pytest.approx(theirs, abs=1e-5)
         assert [*alone["scores"].values()] == pytest.approx(theirs, abs=1e-5)
     for name, expected in {"mrpc": True, "sst2": False}.items():

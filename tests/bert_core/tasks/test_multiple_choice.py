@@ -1,19 +1,24 @@
+"""Which choice a key means: every way to write it, and what may mean two choices."""
+
 import csv
 import json
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMultipleChoice, BertConfig, BertForMultipleChoice
+from parity import random_model
 
-from bert_core.hugging_face import to_hugging_face
-from bert_core.model_folder import load_model_folder, save_model_folder
-from bert_core.predictor import Predictor
-from bert_core.tasks.batches import TaskBatchSource
-from bert_core.tasks.catalog import TASKS, task_config, task_of
-from bert_core.tasks.multiple_choice import Choices, MultipleChoice
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.encoded_rows import TaskBatchSource
+from bert_core.tasks.multiple_choice import (
+    Choices,
+    MultipleChoice,
+    answers_of,
+    key_of,
+    listed_choices,
+)
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
+from bert_core.tasks.task import task_loss
 from bert_core.tokenizer import train_wordpiece
 
 SWAG_HEADER = ["", "sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
@@ -39,6 +44,11 @@ def swag_folder(tmp_path):
 
 
 @pytest.fixture
+def model(small_config):
+    return random_model(small_config, MultipleChoice())
+
+
+@pytest.fixture
 def questions():
     """Seven questions of three choices, one of them without an answer."""
     random = np.random.default_rng(0)
@@ -48,15 +58,6 @@ def questions():
         Choices(texts[4 * i], tuple(texts[4 * i + 1 : 4 * i + 4]), None if i == 3 else i % 3)
         for i in range(7)
     ]
-
-
-@pytest.fixture
-def model(small_model):
-    """A small model with the head of the task, far from its initial weights."""
-    add_task_head(small_model, MultipleChoice())
-    for parameter in small_model.parameters():
-        parameter.data += torch.randn_like(parameter) * 0.1
-    return small_model.double()
 
 
 def test_swag_becomes_four_rows_an_example(swag_folder, tokenizer):
@@ -76,80 +77,8 @@ def test_swag_becomes_four_rows_an_example(swag_folder, tokenizer):
         assert rows.first_lengths[row] == expected.type_ids.index(1)
 
 
-@pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_scores_loss_and_gradients_are_theirs(model, questions, tokenizer, small_config, layout):
-    theirs = BertForMultipleChoice(
-        BertConfig(**small_config.model_dump(exclude={"position_embedding"}))
-    )
-    theirs.load_state_dict(to_hugging_face(model.state_dict()))
-    theirs = theirs.double().train()
-    task = MultipleChoice(max_length=32)
-    some = [each for each in questions if each.answer is not None]
-    rows = task.encode(some, tokenizer)
-    order = np.array([4, 0, 5, 2, 1, 3])
-    batch = rows.batch(order, layout)
-    encoded = tokenizer_rows(tokenizer, [some[i] for i in order], 32)
-    output = theirs(**encoded, labels=torch.tensor([some[i].answer for i in order]))
-
-    outputs = compute_outputs(model, batch)
-    scores = outputs.view(6, 3)
-    assert (scores - output.logits).abs().max() < 1e-9
-    total, correct = task.loss(outputs, batch)
-    assert total.item() / 6 == pytest.approx(output.loss.item(), abs=1e-9)
-    assert (
-        correct == (output.logits.argmax(1) == torch.tensor([some[i].answer for i in order])).sum()
-    )
-    (total / 6).backward()
-    output.loss.backward()
-    gradients = to_hugging_face({name: each.grad for name, each in trained(model)})
-    for name, parameter in theirs.named_parameters():
-        assert (gradients[name] - parameter.grad).abs().max() < 1e-9, name
-
-
 def trained(model):
     return [(name, each) for name, each in model.named_parameters() if each.grad is not None]
-
-
-def tokenizer_rows(tokenizer, examples, max_length):
-    """What transformers' class takes, [examples, choices, tokens], padded by hand."""
-    encodings = [
-        [tokenizer.encode(each.context, choice) for choice in each.choices] for each in examples
-    ]
-    width = max(len(row) for rows in encodings for row in rows)
-    assert width <= max_length
-    tensors = {}
-    for name, part in (
-        ("input_ids", "ids"),
-        ("token_type_ids", "type_ids"),
-        ("attention_mask", "attention_mask"),
-    ):
-        padded = [
-            [getattr(row, part) + [0] * (width - len(row)) for row in rows] for rows in encodings
-        ]
-        tensors[name] = torch.tensor(padded)
-    return tensors
-
-
-def test_a_folder_gives_the_same_scores_in_transformers(tmp_path, model, questions, tokenizer):
-    task = MultipleChoice(max_length=32)
-    model.float().eval()
-    extra = task_config("multiple_choice", task)
-    save_model_folder(tmp_path / "model", model, tokenizer, "card", extra_config=extra)
-    theirs, report = AutoModelForMultipleChoice.from_pretrained(
-        tmp_path / "model", output_loading_info=True
-    )
-    assert type(theirs) is BertForMultipleChoice
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert task_of(config) == ("multiple_choice", task)
-    loaded = load_model_folder(tmp_path / "model")[1].eval()
-    predictor = Predictor("multiple_choice", task, loaded, tokenizer, torch.device("cpu"))
-    predictions, _ = predictor.predict(questions, max_tokens=40)
-    with torch.no_grad():
-        logits = theirs.eval()(**tokenizer_rows(tokenizer, questions, 32)).logits
-    scores = torch.tensor([each["scores"] for each in predictions])
-    assert (scores - logits.softmax(1)).abs().max() < 1e-5
-    assert [each["choice"] for each in predictions] == logits.argmax(1).tolist()
 
 
 def test_shares_of_a_step_add_up_to_the_whole(model, questions, tokenizer):
@@ -356,3 +285,132 @@ def test_a_field_within_a_column_is_named_with_a_point(tmp_path):
     remedy = r"dev.jsonl:1 .name a field of it, question.stem or question.choices"
     with pytest.raises(TaskDataError, match=remedy):
         MultipleChoice(context_column="question", **columns).examples(path, "dev")
+
+
+TEXTS = ("cat", "dog", "fox", "hen")
+NUMBERED = ("1", "2", "3", "4")
+
+
+def read(values, texts=TEXTS, **options):
+    """The answers of a file of these values, each beside the same texts."""
+    given = {"names": (), "names_are_numbers": False, "first_number": None, **options}
+    others = [key_of(value, texts, "other") for value in given.pop("others", ())]
+    keys = [key_of(value, texts, f"line {line}") for line, value in enumerate(values, start=1)]
+    return answers_of(keys, others=lambda: others, **given)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 1, 3], [0, 1, 3]),
+        (["0", "3"], [0, 3]),
+        ([1, 4], [0, 3]),
+        (["1 ", " 4"], [0, 3]),
+        ([4.0, 1.0, 2.0], [3, 0, 1]),
+        (["4.0", "01"], [3, 0]),
+        ([0, None, "", -1, -1.0, float("nan"), "-1", " ", 3], [0, *[None] * 7, 3]),
+        (["A", "d"], [0, 3]),
+        (["B", "1", "4"], [1, 0, 3]),  # ARC has both
+        (["dog", "Hen "], [1, 3]),
+        ([None, None], [None, None]),
+        ([], []),
+    ],
+)
+def test_one_rule_reads_the_keys_of_a_file(values, expected):
+    assert read(values) == expected
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3], [1], ["2", "3"]])
+def test_numbers_that_may_count_from_0_or_1_are_refused_until_it_is_said(values):
+    with pytest.raises(TaskDataError, match=r"may be the choice .*line 1.*first_number 0 or 1"):
+        read(values)
+    numbers = [int(value) for value in values]
+    assert read(values, first_number=0) == numbers
+    assert read(values, first_number=1) == [number - 1 for number in numbers]
+    assert read(values, others=[0]) == numbers, "the other splits say it"
+    assert read(values, others=[4, "A", None]) == [number - 1 for number in numbers]
+
+
+@pytest.mark.parametrize("value", [1, "1", 1.0, " 1"])
+def test_the_name_of_a_column_comes_before_its_number(value):
+    assert read([value, 2, "3", 4], names=NUMBERED) == [0, 1, 2, 3]
+    assert read([value], names=NUMBERED) == [0]
+    assert read([value, 4], names=NUMBERED[::-1]) == [3, 0]
+    assert read([value, 4], names=NUMBERED, first_number=1) == [0, 3]
+    with pytest.raises(TaskDataError, match="name of a column, and the number of another: line 1"):
+        read([value], names=NUMBERED, first_number=0)
+
+
+def test_names_in_another_case_and_order():
+    assert read(["b", "A"], names=("B", "A", "C", "D")) == [0, 1]
+    assert read(["ending1", "Ending0"], names=("ending0", "ending1", "x", "y")) == [1, 0]
+    assert read(["dog"], names=("dog", "cat", "x", "y")) == [0], "before a text too"
+
+
+def test_numbers_of_which_some_are_names_of_other_columns_are_refused():
+    with pytest.raises(TaskDataError, match="first_number"):
+        read([0, 1, 2, 3], names=NUMBERED)
+    assert read([0, 1, 2, 3], names=NUMBERED, first_number=0) == [0, 1, 2, 3]
+
+
+def test_without_a_header_the_numbers_of_columns_are_no_names():
+    options = {"names": NUMBERED, "names_are_numbers": True}
+    assert read([0, 3], **options) == [0, 3]
+    assert read([1, 4], **options) == [0, 3]
+    with pytest.raises(TaskDataError, match="may be the choice"):
+        read([1, 3], **options)
+    assert read([1, 3], **options, first_number=0) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [(["4"], ("3", "4", "5", "6")), (["4", "3"], ("3", "4", "5", "6")), (["A"], ("B", "A"))],
+)
+def test_a_key_that_is_the_text_of_one_choice_and_the_number_of_another_is_refused(values, texts):
+    with pytest.raises(TaskDataError, match="may be the choice"):
+        read(values, texts)
+
+
+def test_a_text_that_no_number_can_be_is_a_text():
+    assert read(["20", "40"], ("10", "20", "30", "40")) == [1, 3]
+    assert read(["4"], ("3", "4", "5", "6"), first_number=1) == [3]
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "match"),
+    [
+        ([0, 1, 4], {}, r"unknown label '4': numbers from 0 to 4.*line 3"),
+        ([0, 3], {"others": [4]}, r"unknown label '0': numbers from 0 to 3.*other splits"),
+        ([0, 4], {"first_number": 0}, "unknown label '4'.*line 2"),
+        ([0, -2], {}, "unknown label '-2'.*line 2"),
+        (["A", "E"], {}, "unknown label 'E': line 2"),
+        (["A", "?"], {}, "unknown label '[?]': line 2"),
+        ([True, "1.5"], {}, "unknown label 'True': line 1"),
+        ([["cat"]], {}, "unknown label .*line 1"),
+        (["e"], {"names": ("a", "b")}, "unknown label 'e': line 1 .one of a, b, a letter"),
+    ],
+)
+def test_what_is_no_choice_is_named(values, options, match):
+    with pytest.raises(TaskDataError, match=match):
+        read(values, **options)
+
+
+def read_labelled(values, labels, **options):
+    """The answers of a file whose records each call their choices so."""
+    given = {"names": (), "names_are_numbers": False, "first_number": None, **options}
+    texts, names = listed_choices({"text": list(TEXTS), "label": list(labels)})
+    others = [key_of(value, texts, "other", names) for value in given.pop("others", ())]
+    keys = [key_of(value, texts, f"line {line}", names) for line, value in enumerate(values)]
+    return answers_of(keys, others=lambda: others, **given)
+
+
+def test_what_a_record_calls_its_choices_counts_where_all_keys_are_such_names():
+    assert read_labelled([3, "1"], NUMBERED) == [2, 0]
+    assert read_labelled([0, 2], NUMBERED) == [0, 2], "0 is none of them, so keys are numbers"
+    assert read_labelled([2], NUMBERED, others=[0]) == [2], "another split says it"
+    assert read_labelled([2], NUMBERED, others=[4]) == [1]
+    assert read_labelled([None, "A"], ("A", "B", "C", "")) == [None, 0]
+    assert read_labelled([1, 0], (1, 0, 0, 0)) == [1, 0], "1 and 0 mark the answer"
+    assert read_labelled([0, 2], ("A", "A", "B", "C")) == [0, 2], "labels that repeat are no names"
+    marked = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
+    assert listed_choices(marked) == (("a", "b"), ())

@@ -10,8 +10,8 @@ from bert_core.config import IGNORE_INDEX, SIZES, ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Packed
 from bert_core.tasks.pretraining import SUM_NAMES, compute_loss
-from bert_core.text.rows.batches import BatchSource
-from bert_core.text.rows.settings import BatchSettings, RowSettings
+from bert_core.text.batches import BatchSource
+from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.text.shards import Shard, TokenShards
 from bert_core.training.loop import TrainingState, train
 from bert_core.training.optimization import create_optimizer, linear_schedule

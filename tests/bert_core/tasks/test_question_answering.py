@@ -7,19 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForQuestionAnswering
+from parity import random_model
 
-from bert_core.config import ModelConfig
-from bert_core.hugging_face import to_hugging_face
-from bert_core.model.bert import Bert
-from bert_core.model.encoder import Encoder
-from bert_core.model_folder import save_model_folder
-from bert_core.tasks.batches import TaskBatchSource
-from bert_core.tasks.catalog import TASKS, task_config, task_of
+from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question, read_squad
 from bert_core.tasks.tables import TaskDataError
-from bert_core.tasks.task import SUM_NAMES, add_task_head, compute_outputs, task_loss
+from bert_core.tasks.task import task_loss
 from bert_core.tokenizer import load_tokenizer, train_wordpiece
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
@@ -51,119 +45,7 @@ def some_questions(count=6):
     return questions
 
 
-@pytest.fixture
-def model(small_config):
-    def make(dtype=torch.float64):
-        torch.manual_seed(0)
-        size = {"vocab_size": 120, "max_position_embeddings": 64}
-        bert = Bert(Encoder(ModelConfig.model_validate(small_config.model_dump() | size)), {})
-        assert add_task_head(bert, SHORT) == ["span"]
-        for parameter in bert.parameters():
-            parameter.data += torch.randn_like(parameter) * 0.1
-        return bert.to(dtype)
-
-    return make
-
-
-def theirs_of(bert):
-    config = BertConfig(**bert.config.model_dump(exclude={"position_embedding"}))
-    theirs = BertForQuestionAnswering(config)
-    theirs.load_state_dict(to_hugging_face(bert.state_dict()))
-    return theirs.to(next(bert.parameters()).dtype)
-
-
-def padded_inputs(rows, items):
-    """The rows as transformers takes them."""
-    longest = int(rows.lengths[items].max())
-    ids, types, mask = (torch.zeros((len(items), longest), dtype=torch.long) for _ in range(3))
-    begins = np.cumsum(rows.lengths) - rows.lengths
-    for row, item in enumerate(items):
-        begin, length = begins[item], rows.lengths[item]
-        ids[row, :length] = torch.from_numpy(rows.input_ids[begin : begin + length])
-        types[row, rows.first_lengths[item] : length] = 1
-        mask[row, :length] = 1
-    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
-
-
-def their_loss(theirs, rows, items):
-    """Loss and logits [items, seq, 2] of transformers.
-
-    It lets padding take part in the softmax, ours has none: so its logits there are cut off, and
-    the loss is computed again as in `BertForQuestionAnswering.forward`.
-    """
-    inputs = padded_inputs(rows, items)
-    labels = torch.from_numpy(rows.labels[items])
-    output = theirs(**inputs)
-    logits = torch.stack([output.start_logits, output.end_logits], dim=-1)
-    masked = logits.masked_fill(inputs["attention_mask"][..., None] == 0, -torch.inf)
-    criterion = torch.nn.CrossEntropyLoss(ignore_index=-100)
-    loss = sum(criterion(masked[..., part], labels[:, part]) for part in (0, 1)) / 2
-    if (inputs["attention_mask"] == 1).all() and (labels >= 0).all():
-        start_positions, end_positions = labels.unbind(1)
-        whole = theirs(**inputs, start_positions=start_positions, end_positions=end_positions)
-        assert loss.item() == pytest.approx(whole.loss.item(), rel=1e-12)
-        return whole.loss, logits
-    return loss, logits
-
-
-def same_gradients(ours, theirs):
-    found = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
-    for name, parameter in theirs.named_parameters():
-        if name.endswith("key.bias"):  # zero in theory
-            assert parameter.grad.abs().max() < 1e-9
-        else:
-            difference = (found[name] - parameter.grad).norm()
-            # Some are zero in theory too: a softmax does not feel what all its inputs have alike.
-            assert difference < 1e-9 * parameter.grad.norm() + 1e-14, name
-
-
-@pytest.mark.parametrize("layout", ["packed", "padded"])
-@pytest.mark.parametrize("equal_lengths", [True, False])
-def test_logits_loss_and_gradients_are_theirs(model, tokenizer, layout, equal_lengths):
-    rows = SHORT.encode(some_questions(), tokenizer)
-    full = np.flatnonzero((rows.lengths == 24) & (rows.labels >= 0).all(1))
-    items = full if equal_lengths else np.random.default_rng(0).permutation(rows.num_items)
-    assert len(items) >= 5
-    ours = model()
-    theirs = theirs_of(ours)
-    loss, logits = their_loss(theirs, rows, items)
-    loss.backward()
-
-    batch = rows.batch(items, layout)
-    outputs = compute_outputs(ours, batch)
-    real = padded_inputs(rows, items)["attention_mask"].bool()
-    assert (outputs - logits[real]).norm() < 1e-9 * logits[real].norm()
-    known = int(rows.label_counts[items].sum())
-    assert known == len(items) or not equal_lengths
-    found, sums = task_loss(SHORT, ours, batch, num_labels=known)
-    assert found.item() == pytest.approx(loss.item(), rel=1e-9)
-    assert sums[SUM_NAMES.index("count")] == known
-    found.backward()
-    same_gradients(ours, theirs)
-
-
-def test_twenty_steps_are_those_of_transformers(model, tokenizer):
-    task = SHORT
-    rows = task.encode(some_questions(24), tokenizer)
-    ours = model(torch.float32)
-    theirs = theirs_of(ours)
-    source = TaskBatchSource(rows, batch_size=8, max_tokens=90, seed=5, layout="packed")
-    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-3) for each in (ours, theirs)]
-    for number in range(20):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        step = source.step(number)
-        losses = [task_loss(task, ours, batch, **step.counts)[0] for batch in step.micro_batches]
-        loss = torch.stack(losses).sum()
-        loss.backward()
-        expected, _ = their_loss(theirs, rows, source.items(number))
-        expected.backward()
-        assert loss.item() == pytest.approx(expected.item(), abs=1e-4)
-        for optimizer in optimizers:
-            optimizer.step()
-
-
-def test_right_is_a_window_with_start_and_end_right(model, tokenizer):
+def test_right_is_a_window_with_start_and_end_right(tokenizer):
     rows = SHORT.encode(some_questions(), tokenizer)
     items = np.arange(rows.num_items)
     batch = rows.batch(items, "packed")
@@ -180,38 +62,15 @@ def test_right_is_a_window_with_start_and_end_right(model, tokenizer):
     assert SHORT.loss(outputs, batch)[1] == len(known) - 1
 
 
-def test_windows_without_labels_cost_nothing(model, tokenizer):
+def test_windows_without_labels_cost_nothing(small_config, tokenizer):
     rows = SHORT.encode(some_questions(), tokenizer)
     items = np.flatnonzero(rows.label_counts == 0)
     assert len(items)
-    ours = model()
+    ours = random_model(small_config, SHORT, vocab_size=120, max_position_embeddings=64)
     loss, sums = task_loss(SHORT, ours, rows.batch(items, "packed"), num_labels=3)
     loss.backward()
     assert loss.item() == 0 and sums.tolist() == [0, 0, 0]
     assert all(each.grad.isfinite().all() for each in ours.parameters())
-
-
-def test_an_exported_folder_loads_in_transformers(model, tokenizer, tmp_path):
-    ours = model(torch.float32).eval()
-    config = task_config("squad_v2", SHORT)
-    save_model_folder(tmp_path / "model", ours, tokenizer, "", extra_config=config)
-    theirs, report = BertForQuestionAnswering.from_pretrained(
-        tmp_path / "model", output_loading_info=True
-    )
-    assert not any(report.values()), report
-    assert theirs.config.architectures == ["BertForQuestionAnswering"]
-    rows = SHORT.encode(some_questions(), tokenizer)
-    items = np.arange(rows.num_items)
-    inputs = padded_inputs(rows, items)
-    with torch.no_grad():
-        found = compute_outputs(ours, rows.batch(items, "packed"))
-        output = theirs.eval()(**inputs)
-    expected = torch.stack([output.start_logits, output.end_logits], dim=-1)
-    torch.testing.assert_close(
-        found, expected[inputs["attention_mask"].bool()], rtol=1e-5, atol=1e-5
-    )
-    written = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert task_of(written) == ("squad_v2", SHORT)
 
 
 CONTEXT = "Ada Lovelace wrote in 1843 notes; Babbage wrote none. Ada died in 1852, Babbage in 1871."

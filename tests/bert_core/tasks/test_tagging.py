@@ -5,21 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForTokenClassification, BertConfig
-from transformers import BertForTokenClassification as TheirModel
+from parity import random_model
 
-from bert_core.config import IGNORE_INDEX, ModelConfig
-from bert_core.hugging_face import to_hugging_face
-from bert_core.model.bert import Bert
-from bert_core.model.encoder import Encoder
-from bert_core.model_folder import save_model_folder
-from bert_core.predictor import compute_all_outputs, load_predictor
-from bert_core.tasks.batches import TaskBatchSource
-from bert_core.tasks.catalog import TASKS, task_config
-from bert_core.tasks.conll import TaggedSentence
+from bert_core.config import IGNORE_INDEX
+from bert_core.predictor import compute_all_outputs
+from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
 from bert_core.tokenizer import train_wordpiece
 
 WORDS = ["the", "cats", "sat", "on", "Anna's", "mat", "dogs", "run", "slowly", "away-from", "Bob"]
@@ -35,14 +28,8 @@ def tokenizer():
 @pytest.fixture
 def model(small_config, tokenizer):
     def make(task, dtype=torch.float64):
-        torch.manual_seed(0)
-        size = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 64}
-        config = ModelConfig.model_validate(small_config.model_dump() | size)
-        bert = Bert(Encoder(config), {})
-        assert add_task_head(bert, task) == ["classifier"] and list(bert.heads) == ["classifier"]
-        for parameter in bert.parameters():
-            parameter.data += torch.randn_like(parameter) * 0.1
-        return bert.to(dtype)
+        sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 64}
+        return random_model(small_config, task, dtype, **sizes)
 
     return make
 
@@ -55,109 +42,6 @@ def some_sentences(lengths, **fields):
         )
         for n in lengths
     ]
-
-
-def padded_inputs(rows):
-    """The rows as transformers takes them, with labels at first sub-words alone."""
-    longest = int(rows.lengths.max())
-    shape = (len(rows.lengths), longest)
-    ids, types, mask = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
-    labels = torch.full(shape, IGNORE_INDEX)
-    begin = place = 0
-    for row, (length, count) in enumerate(zip(rows.lengths, rows.place_counts, strict=True)):
-        ids[row, :length] = torch.from_numpy(rows.input_ids[begin : begin + length])
-        mask[row, :length] = 1
-        some = slice(place, place + count)
-        labels[row, rows.places[some]] = torch.from_numpy(rows.labels[some])
-        begin, place = begin + length, place + count
-    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask, "labels": labels}
-
-
-@pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_logits_loss_and_gradients_are_theirs(model, tokenizer, layout):
-    task = Tagging(labels=LABELS, max_length=60)
-    rows = task.encode(some_sentences([9, 3, 14, 1, 6]), tokenizer)
-    ours = model(task)
-    fields = ours.config.model_dump(exclude={"position_embedding"})
-    theirs = TheirModel(BertConfig(**fields, num_labels=len(LABELS))).double()
-    theirs.load_state_dict(to_hugging_face(ours.state_dict()))
-    inputs = padded_inputs(rows)
-    output = theirs(**inputs)
-    output.loss.backward()
-
-    items = np.array([3, 0, 4, 1, 2])
-    batch = rows.batch(items, layout)
-    logits = compute_outputs(ours, batch)
-    expected = [output.logits[item][inputs["labels"][item] != IGNORE_INDEX] for item in items]
-    assert (logits - torch.cat(expected)).norm() / torch.cat(expected).norm() < 1e-9
-    total, correct = task.loss(logits, batch)
-    assert total.item() / 33 == pytest.approx(output.loss.item(), rel=1e-9)
-    guesses = output.logits.argmax(-1)[inputs["labels"] != IGNORE_INDEX]
-    assert correct == (guesses == inputs["labels"][inputs["labels"] != IGNORE_INDEX]).sum()
-    loss, sums = task_loss(task, ours, batch, num_labels=int(rows.label_counts.sum()))
-    assert sums.tolist()[2] == 33
-    loss.backward()
-    found = to_hugging_face({name: each.grad for name, each in ours.named_parameters()})
-    for name, parameter in theirs.named_parameters():
-        if name.endswith("key.bias"):
-            assert parameter.grad.abs().max() < 1e-7
-        else:  # `task_loss` takes the logits to float32
-            difference = (found[name] - parameter.grad).norm()
-            assert difference < 1e-6 * parameter.grad.norm(), name
-
-
-def test_twenty_steps_are_those_of_transformers(model, tokenizer):
-    task = Tagging(labels=LABELS, max_length=60)
-    rows = task.encode(some_sentences([9, 3, 14, 1, 6, 12, 20, 2] * 3), tokenizer)
-    ours = model(task, torch.float32)
-    fields = ours.config.model_dump(exclude={"position_embedding"})
-    theirs = TheirModel(BertConfig(**fields, num_labels=len(LABELS)))
-    theirs.load_state_dict(to_hugging_face(ours.state_dict()))
-    source = TaskBatchSource(rows, batch_size=8, max_tokens=64, seed=5, layout="packed")
-    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-3) for each in (ours, theirs)]
-    inputs = padded_inputs(rows)
-    for number in range(20):
-        step = source.step(number)
-        losses = [task_loss(task, ours, batch, **step.counts)[0] for batch in step.micro_batches]
-        assert len(losses) > 1, "micro-batches are part of what is tested"
-        output = theirs(**{name: each[source.items(number)] for name, each in inputs.items()})
-        loss = torch.stack(losses).sum()
-        assert loss.item() == pytest.approx(output.loss.item(), abs=1e-4)
-        for each, optimizer in zip((loss, output.loss), optimizers, strict=True):
-            optimizer.zero_grad()
-            each.backward()
-            optimizer.step()
-
-
-@pytest.mark.parametrize("document_context", [False, True])
-def test_an_exported_folder_predicts_the_same_in_both_libraries(
-    model, tokenizer, document_context, tmp_path
-):
-    task = Tagging(labels=LABELS, max_length=60, document_context=document_context)
-    sentences = some_sentences([9, 3, 14, 1, 6, 12, 20], document="d")
-    config = task_config("tagging", task)
-    save_model_folder(
-        tmp_path / "model", model(task, torch.float32), tokenizer, "", extra_config=config
-    )
-    predictor = load_predictor(tmp_path / "model")
-    assert (predictor.task_name, predictor.task) == ("tagging", task)
-    predictions, rows = predictor.predict(sentences, max_tokens=100)
-    outputs, _ = compute_all_outputs(task, predictor.model, rows, device=CPU)
-    theirs, info = AutoModelForTokenClassification.from_pretrained(
-        tmp_path / "model", output_loading_info=True
-    )
-    assert type(theirs) is TheirModel and not any(info.values()), info
-    inputs = padded_inputs(rows)
-    asked = inputs.pop("labels") != IGNORE_INDEX
-    with torch.no_grad():
-        logits = theirs(**inputs).logits[asked].numpy()
-    np.testing.assert_allclose(outputs, logits, atol=1e-5)
-    assert theirs.config.id2label == dict(enumerate(LABELS))
-    tags = np.empty(65, dtype=object)
-    tags[rows.notes["words"]] = [theirs.config.id2label[index] for index in logits.argmax(1)]
-    # Ours begin each entity with B-; the types are as transformers has them.
-    flat = [tag for each in predictions for tag in each["tags"]]
-    assert [tag[2:] for tag in flat] == [tag[2:] for tag in tags]
 
 
 def blind(bert):

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from bert_core.text.reading.corpus import read_documents
-from bert_core.text.reading.sources import find_parts
+from bert_core.text.corpus import read_documents
+from bert_core.text.sources import find_parts
 
 
 @pytest.fixture

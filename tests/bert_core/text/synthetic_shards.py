@@ -4,9 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_core.text.rows.masking import Vocabulary
-from bert_core.text.shard_index import ShardIndex, write_index
-from bert_core.text.shards import Shard, TokenShards, token_dtype, write_shard
+from bert_core.text.masking import Vocabulary
+from bert_core.text.shards import (
+    Shard,
+    ShardIndex,
+    TokenShards,
+    token_dtype,
+    write_index,
+    write_shard,
+)
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 DOCUMENTS = [[[5, 6, 7], [8]], [[9, 10]], [[11], [12], [13, 14]]]

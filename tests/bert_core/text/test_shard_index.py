@@ -3,8 +3,7 @@ import json
 import pytest
 from synthetic_shards import write_two_shards
 
-from bert_core.text.shard_index import ShardsError, read_index
-from bert_core.text.shards import open_shards, verify_shards
+from bert_core.text.shards import ShardsError, open_shards, read_index, verify_shards
 
 
 def test_the_data_hash_follows_the_content(tmp_path):

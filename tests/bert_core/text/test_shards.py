@@ -5,14 +5,16 @@ import numpy as np
 import pytest
 from synthetic_shards import DOCUMENTS, write_two_shards
 
-from bert_core.text.shard_index import (
+from bert_core.text.shards import (
     FileEntry,
     ShardsError,
     describe_file,
+    open_shards,
     read_index,
+    token_dtype,
+    verify_shards,
     write_index,
 )
-from bert_core.text.shards import open_shards, token_dtype, verify_shards
 
 
 def as_documents(shard):

@@ -31,7 +31,7 @@ from bert_core.tasks.classification import Text
 from bert_core.tasks.task import add_task_head
 from bert_core.text.shards import open_shards, verify_shards
 from bert_core.tokenizer import SPECIAL_TOKENS, load_tokenizer, save_tokenizer, wordpiece_tokenizer
-from bert_core.training import sealed_folder
+from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint import load_checkpoint, save_checkpoint
 
 MOST_BYTES, MOST_SECONDS = 1 << 30, 30
@@ -212,12 +212,12 @@ def seal_anew(folder, draw):
         return
     if not (folder / "checksums").is_dir():
         (folder / "checksums").unlink(missing_ok=True)
-    manifest = folder / sealed_folder.MANIFEST
+    manifest = folder / checkpoint_folder.MANIFEST
     if manifest.is_file() and not (manifest.is_symlink() or has_oddities(folder)):
         manifest.unlink()
         again = folder.with_name("again")
         folder.rename(again)
-        sealed_folder.seal(again, folder)
+        checkpoint_folder.seal(again, folder)
 
 
 def has_oddities(folder):

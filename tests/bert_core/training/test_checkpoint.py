@@ -17,14 +17,14 @@ from torch import nn
 from training_processes import save, save_for_ever, save_with_small_files
 
 from bert_core.errors import UserError
-from bert_core.training import sealed_folder
+from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint import (
     checkpoint_bytes,
     load_checkpoint,
     newest_checkpoint,
     read_checkpoint,
+    weights_by_name,
 )
-from bert_core.training.state_tensors import weights_by_name
 
 
 def _save_steps(folder, *steps):
@@ -276,22 +276,22 @@ def test_a_kill_at_any_moment_leaves_the_newest_checkpoint_whole(tmp_path):
         load_checkpoint(path, state)
         assert state.step in (committed.value, committed.value + 1)  # renamed, not yet told
         assert committed.value > start
-        leftovers += any(sealed_folder.TEMPORARY in entry.name for entry in tmp_path.iterdir())
+        leftovers += any(checkpoint_folder.TEMPORARY in entry.name for entry in tmp_path.iterdir())
         committed.value = state.step
     assert leftovers > 5  # else no kill fell into a write and this test said nothing
-    assert sealed_folder.remove_leftovers(tmp_path) or leftovers
+    assert checkpoint_folder.remove_leftovers(tmp_path) or leftovers
     assert all(path.name.startswith("step-") for path in tmp_path.iterdir())
 
 
 def rewritten(path, name, change):
     """The checkpoint with another content of one JSON file, sealed anew."""
-    (path / sealed_folder.MANIFEST).unlink()
+    (path / checkpoint_folder.MANIFEST).unlink()
     content = json.loads((path / name).read_text())
     change(content)
     (path / name).write_text(json.dumps(content))
     again = path.with_name("again")
     path.rename(again)
-    sealed_folder.seal(again, path)
+    checkpoint_folder.seal(again, path)
     return path
 
 
@@ -322,7 +322,7 @@ def test_a_state_of_the_wrong_kind_is_damage(tmp_path, changes):
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 def test_a_manifest_without_a_file_of_it_is_not_whole(tmp_path, name):
     _save_steps(tmp_path, 1)
-    manifest = tmp_path / "step-00000001" / sealed_folder.MANIFEST
+    manifest = tmp_path / "step-00000001" / checkpoint_folder.MANIFEST
     content = json.loads(manifest.read_text())
     for files in ({}, {key: each for key, each in content["files"].items() if key != name}):
         manifest.write_text(json.dumps(content | {"files": files}))

@@ -1,4 +1,4 @@
-from bert_core.training.checkpoint_names import (
+from bert_core.training.checkpoint_folder import (
     checkpoint_name,
     checkpoint_step,
     committed_checkpoints,

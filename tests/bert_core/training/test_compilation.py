@@ -14,7 +14,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
 from bert_core.tasks.pretraining import compute_loss
-from bert_core.training.compilation import compiled
+from bert_core.training.loop import compiled
 
 
 @pytest.fixture(autouse=True)

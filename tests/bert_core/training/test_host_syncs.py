@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert_core.model.bert import Bert
 from bert_core.tasks.pretraining import compute_loss
-from bert_core.training import loop, readings
+from bert_core.training import loop
 from bert_core.training.loop import TrainingState, train
 from bert_core.training.optimization import create_optimizer
 from bert_core.training.settings import OptimizerSettings
@@ -48,7 +48,7 @@ def copies(monkeypatch):
         taken.append(values.device)
         return torch.zeros(values.shape, dtype=values.dtype), None
 
-    monkeypatch.setattr(readings, "_copy_to_host", copy_to_host)
+    monkeypatch.setattr(loop, "_copy_to_host", copy_to_host)
     return taken
 
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from bert_core.training import lamb
-from bert_core.training.lamb import Lamb, updated_at_once
-from bert_core.training.optimization import create_optimizer
+from bert_core.training import optimization
+from bert_core.training.optimization import Lamb, create_optimizer, updated_at_once
 from bert_core.training.settings import OptimizerSettings
 
 
@@ -71,7 +70,9 @@ def test_all_at_once_are_what_each_is_alone(monkeypatch, weight_decay):
     found = []
     for together in (False, True):
         if together:
-            monkeypatch.setattr(lamb, "updated_at_once", lambda parameters: [list(parameters)])
+            monkeypatch.setattr(
+                optimization, "updated_at_once", lambda parameters: [list(parameters)]
+            )
         parameters = several_tensors()
         optimizer = Lamb(parameters, lr=0.1, weight_decay=weight_decay)
         random = torch.Generator().manual_seed(2)

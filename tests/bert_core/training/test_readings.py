@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from bert_core.training.loop import NonFiniteLossError
-from bert_core.training.readings import Readings
+from bert_core.training.loop import NonFiniteLossError, Readings
 
 
 def test_late_readings_come_one_step_late_and_at_once_at_the_end():

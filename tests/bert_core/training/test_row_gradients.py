@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from bert_core.training.row_gradients import LARGE_TABLE, RowGradients
+from bert_core.training.optimization import LARGE_TABLE, RowGradients
 
 
 class Words(nn.Module):

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from bert_core.training.sealed_folder import (
+from bert_core.training.checkpoint_folder import (
     MANIFEST,
     damage,
     remove,

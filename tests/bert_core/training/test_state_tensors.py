@@ -5,7 +5,7 @@ import torch
 from tiny_training import TinyModel, tiny_state, tiny_train
 from torch.nn.parallel import DistributedDataParallel
 
-from bert_core.training.state_tensors import (
+from bert_core.training.checkpoint import (
     first_difference,
     load_moments,
     moments_by_name,

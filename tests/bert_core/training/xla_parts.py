@@ -12,11 +12,16 @@ from bert_core.tasks.pretraining import compute_loss
 from bert_core.training.loop import TrainingState
 from bert_core.training.optimization import create_optimizer
 from bert_core.training.settings import OptimizerSettings
-from bert_core.training.xla.arrays import arrays_of, stacked
-from bert_core.training.xla.forward import loss_in_jax
-from bert_core.training.xla.products import attention
-from bert_core.training.xla.program import mesh_of, shardings, training_step
-from bert_core.training.xla.updates import bring_back, transformation, with_moments
+from bert_core.training.xla.forward import attention, loss_in_jax
+from bert_core.training.xla.program import (
+    bring_back,
+    mesh_of,
+    shardings,
+    training_step,
+    transformation,
+    with_moments,
+)
+from bert_core.training.xla.training import arrays_of, stacked
 
 
 def one_micro_batch(dtype):

@@ -6,7 +6,7 @@ JAX is loaded within functions: the tests import this module too, and know only 
 import numpy as np
 from xla_runs import ROWS, distance, new_state, read, source, torch_steps, xla, xla_steps
 
-from bert_core.training.xla.compilation import Programs
+from bert_core.training.xla.program import Programs
 
 
 class LittleRoom:

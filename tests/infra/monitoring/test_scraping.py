@@ -30,8 +30,8 @@ from running import write_models
 from started import started
 from yaml_files import document
 
-from workflows.registry import register_model_folder
 from workflows.tracking.mlflow_run import create_store, open_client
+from workflows.versions.registration import register_model_folder
 
 HOST = "127.0.0.1"
 SECONDS = 1

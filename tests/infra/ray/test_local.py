@@ -12,7 +12,7 @@ import pytest
 import ray
 from mlflow import MlflowClient
 
-from bert_core.training.checkpoint_names import checkpoint_step, committed_checkpoints
+from bert_core.training.checkpoint_folder import checkpoint_step, committed_checkpoints
 from workflows.tracking.tracker import JOURNAL_NAME
 
 REPOSITORY = Path(__file__).parents[3]

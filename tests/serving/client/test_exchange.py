@@ -1,5 +1,6 @@
-"""What may be asked again is, no longer than there is time for; nothing else is."""
+"""Retries, replies and errors of one request."""
 
+import pickle
 import socket
 import ssl
 import time
@@ -10,8 +11,26 @@ import httpx2
 import pytest
 from scripted_server import CLOSE, GARBAGE, HALF, RESET, SILENCE, scripted
 
-from serving.client import NoAnswerError, RefusalError, UnreachableError
-from serving.client.exchange import Attempts, Lost, Reply, lost_by, retry_after
+from serving.client import (
+    AnswerError,
+    ClientError,
+    NoAnswerError,
+    RefusalError,
+    UnreachableError,
+)
+from serving.client.exchange import (
+    Attempts,
+    Failure,
+    Reply,
+    failure_of,
+    info_of,
+    is_healthy,
+    limits_of,
+    refusal_of,
+    retry_after,
+)
+from serving.limits import Limits
+from serving.schemas.fields import Problem
 
 
 @pytest.mark.parametrize(
@@ -96,7 +115,7 @@ def test_a_further_attempt_takes_no_longer_than_there_is_time_for(open_client):
         open_client(server.address, timeout_seconds=0.3).classify("a")
 
 
-@pytest.mark.parametrize("reply", [Reply(503, {}, b""), Lost("reset", again=True)])
+@pytest.mark.parametrize("reply", [Reply(503, {}, b""), Failure("reset", retryable=True)])
 def test_pauses_double_up_to_a_bound_and_end_with_the_time(reply):
     now = 0.0
     attempts = Attempts("http://a", 60, 30, clock=lambda: now, draw=lambda _, most: most)
@@ -141,5 +160,70 @@ def test_retry_after_is_a_number_or_a_date():
 def test_what_will_be_no_other_in_a_minute_is_not_asked_again(cause, again):
     error = httpx2.ConnectError("All connection attempts failed")
     error.__cause__ = ExceptionGroup("all", [cause])
-    lost = lost_by(error)
-    assert lost.again == again and lost.reason.lower() == cause.strerror.lower()
+    failure = failure_of(error)
+    assert failure.retryable == again and failure.reason.lower() == cause.strerror.lower()
+
+
+def test_a_refusal_has_the_fields_of_its_problem():
+    body = b'{"title":"T","status":422,"detail":"d","field":"f","remedy":"r","more":1}'
+    told = refusal_of(Reply(422, {"X-Request-Id": "abc"}, body, attempts=3, seconds=1.0))
+    fields = (told.title, told.status, told.detail, told.field, told.remedy)
+    assert fields == ("T", 422, "d", "f", "r")
+    assert (told.request_id, told.attempts, told.seconds) == ("abc", 3, 1.0)
+
+
+@pytest.mark.parametrize(("status", "title"), [(502, "Bad Gateway"), (599, "Refused")])
+def test_a_refusal_without_a_problem_is_one_too(status, title):
+    told = refusal_of(Reply(status, {}, b"<html>nginx</html>"))
+    assert (told.status, told.title) == (status, title)
+    assert "nginx" not in str(told)
+
+
+def test_a_server_that_does_not_show_its_limits_has_the_usual_ones():
+    assert limits_of(Reply(404, {}, b""), "") == Limits()
+    with pytest.raises(RefusalError):
+        info_of(Reply(404, {}, b""), "")
+    with pytest.raises(AnswerError, match="version: Field required"):
+        info_of(Reply(200, {}, b"{}"), "http://a")
+
+
+def test_limits_of_later_servers_are_let_through():
+    body = b'{"version":"9","models":{},"limits":{"max_items":3,"max_of_tomorrow":1}}'
+    assert limits_of(Reply(200, {}, body), "").max_items == 3
+
+
+def test_whether_a_server_is_healthy_is_no_error(open_client, dead_address):
+    assert not open_client(dead_address).ready()
+    assert not is_healthy(Failure("closed", retryable=True)) and not is_healthy(Reply(503, {}, b""))
+    assert is_healthy(Reply(200, {}, b"{}"))
+    with scripted(CLOSE) as server, pytest.raises(RefusalError, match="404"):
+        open_client(server.address).health()
+
+
+PROBLEM = Problem(
+    title="Too long", status=422, detail="900\nof 512", field="inputs[3]", remedy="cut"
+)
+ERRORS = {
+    "422: inputs[3]: Too long: 900 of 512 (cut)": RefusalError(PROBLEM),
+    "429: Rate: slow; tried 4 times in 3.2 s": RefusalError(
+        Problem(title="Rate", status=429, detail="slow"), 4, 3.2, "abc"
+    ),
+    "server unreachable: http://a: connection refused, tried 9 times in 60.0 s"
+    " (check that it runs, and the address)": UnreachableError(
+        "http://a", "connection refused", 9, 60.0
+    ),
+    "no response in time: http://a: late, tried once in 60.0 s (send fewer"
+    " items, or raise timeout_seconds or retry_seconds)": NoAnswerError(
+        "http://a", "late", 1, 60.0
+    ),
+    "unexpected response: http://a: no JSON (check that the address is that of a server of the"
+    " client's version)": AnswerError("http://a", "no JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "error"), ERRORS.items())
+def test_an_error_is_one_line_here_and_elsewhere(line, error):
+    assert str(error) == line
+    assert isinstance(error, ClientError)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error) and str(copy) == line and vars(copy) == vars(error)

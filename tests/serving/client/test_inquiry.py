@@ -140,9 +140,9 @@ def test_what_cannot_be_sent_is_a_mistake_of_the_program():
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"<html>", "no JSON with results"),
-        (b"[]", "no JSON with results"),
-        (b'{"model": "m"}', "no JSON with results"),
+        (b"<html>", "not JSON with results"),
+        (b"[]", "not JSON with results"),
+        (b'{"model": "m"}', "not JSON with results"),
         (b'{"model": "m", "results": []}', "0 results for 1 items"),
         (b'{"model": "m", "results": [{"label": "secret"}]}', "n_tokens: Field required"),
     ],

@@ -1,13 +1,15 @@
-"""Every route of ours, asked by the client: what it says is what the server says."""
+"""Each route asked by the client gives what the server answers, as typed results."""
 
+import base64
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
 from asking import assert_alike
+from pydantic import ValidationError
 
 from serving.client import TextPair, routes
-from serving.client.routes import Route
+from serving.client.routes import Classified, Features, Route
 from serving.schemas import explain, pretrained, tasks, texts
 
 TEXT, OTHER = "the cat sat on a mat", "dogs run"
@@ -146,3 +148,21 @@ def test_what_the_server_says_of_itself(server, client):
     assert info.models["entities"].model_dump() == wanted["models"]["entities"]
     assert info.limits.model_dump() == wanted["limits"]
     assert client.health() and client.ready()
+
+
+READ = {"n_tokens": 3, "truncated": False, "model": "m", "version": "7"}
+
+
+def test_a_result_shows_what_was_found_first():
+    found = Classified(label="good", **READ)
+    shown = "label='good' n_tokens=3 truncated=False model='m' version='7'"
+    assert str(found) == shown and repr(found) == f"Classified({shown.replace(' ', ', ')})"
+
+
+def test_vectors_are_little_endian_whatever_the_machine_is():
+    encoded = base64.b64encode(np.array([1.5, -2], "<f4").tobytes()).decode()
+    found = Features(vector=encoded, dimensions=2, **READ)
+    assert found.vector.dtype == np.float32 and found.vector.tolist() == [1.5, -2.0]
+    assert found.vectors.tolist() == [[1.5, -2.0]]
+    with pytest.raises(ValidationError):
+        Features(vector="no base64!", dimensions=2, **READ)

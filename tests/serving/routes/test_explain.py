@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_core.features.attention_maps import attention_maps
-from bert_core.features.attributions import gradient_times_input
+from bert_core.features.inspection import attention_maps, gradient_times_input
 from bert_core.model_folder import load_model_folder
 from bert_core.tasks.classification import Classification, Text
 from serving.engine import Engine

@@ -11,15 +11,15 @@ from running import SMALL_TASKS
 from small_tasks import WORDS
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
-from bert_core.features.strategies import STRATEGIES
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.strategies import STRATEGIES
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Text
-from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.squad import Question
-from bert_core.tasks.text_words import word_spans
+from bert_core.tasks.tagged_sentences import TaggedSentence
+from bert_core.tasks.text_tagging import word_spans
 from serving.engine import Engine
 from serving.models import close_models, load_models
 

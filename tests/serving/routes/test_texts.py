@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
-from bert_core.features.strategies import STRATEGIES
+from bert_core.model.strategies import STRATEGIES
 from serving.routes.texts import tokens_of
 
 TEXTS = ["the cat sat", "dogs run far away", "", "the cat sat on a mat"]

@@ -6,8 +6,8 @@ from finished_demos import QUESTIONS
 from bert_core.errors import UserError
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Text
-from bert_core.tasks.conll import TaggedSentence
 from bert_core.tasks.squad import Answer, Question
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from workflows.demonstration.questions import (
     FILE,
     described_parameters,

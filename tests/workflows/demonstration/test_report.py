@@ -28,15 +28,15 @@ def jobs(tmp_path_factory):
     for name, rate in (("little", 1e-6), ("much", 3e-3)):
         changed = {"name": name, "optimizer.peak_learning_rate": rate}
         run, _, _ = finetune_here(storage, **changed)
-        encoder = open_encoder(run.settings.model, storage, "sqlite://")
-        data = read_task_data(run.settings, encoder.tokenizer)
+        encoder = open_encoder(run.parts.settings.model, storage, "sqlite://")
+        data = read_task_data(run.parts.settings, encoder.tokenizer)
         place = open_storage(str(storage))
-        made.append(FinetuningJob(run.settings, place, run.folder, encoder, data))
+        made.append(FinetuningJob(run.parts.settings, place, run.folder, encoder, data))
     return made
 
 
 def best_score(job):
-    return job.last_checkpoint().extra["notes"]["best"]["score"]
+    return job.folder.last_checkpoint().extra["notes"]["best"]["score"]
 
 
 def test_the_figures_are_those_of_the_best_epochs(jobs):

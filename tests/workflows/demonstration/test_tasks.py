@@ -11,8 +11,8 @@ from workflows.cluster import Worker
 from workflows.demo import DemoSettings
 from workflows.demonstration.tasks import LEARNED, finetune_settings, untrained_encoder
 from workflows.finetune import parse
-from workflows.finetuning.worker import FinetuningRun
-from workflows.pretraining.worker import PretrainingRun
+from workflows.finetuning.worker import finetuning_parts
+from workflows.pretraining.worker import pretraining_parts
 from workflows.settings import parse_command_line
 
 
@@ -21,7 +21,7 @@ def pretrained(finished_pretraining, tmp_path):
     """An encoder that has learned, and the weights that it began with."""
     settings, _, shards = finished_pretraining
     worker = Worker(0, 1, torch.device("cpu"), Channel())
-    model = PretrainingRun(settings, worker, tmp_path, shards.folder).state.model
+    model = pretraining_parts(settings, shards.folder, worker, tmp_path).state.model
     began_with = {name: each.clone() for name, each in model.state_dict().items()}
     with torch.no_grad():
         for each in model.parameters():
@@ -51,8 +51,8 @@ def test_both_begin_with_the_same_head(pretrained, tmp_path):
     for encoder in (path, untrained):
         settings = parse(arguments(tmp_path, model=encoder))
         worker = Worker(0, 1, torch.device("cpu"), Channel())
-        run = FinetuningRun(settings, worker, tmp_path / "run", encoder)
-        heads.append(run.state.model.state_dict())
+        parts = finetuning_parts(settings, encoder, worker, tmp_path / "run")
+        heads.append(parts.state.model.state_dict())
     same = {name for name in heads[0] if torch.equal(heads[0][name], heads[1][name])}
     assert same == {"heads.classifier.linear.weight", "heads.classifier.linear.bias"}
 

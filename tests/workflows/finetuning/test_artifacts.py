@@ -6,7 +6,7 @@ from workflows.finetuning.artifacts import FOLDER, write_dev_report
 
 
 def test_the_report_is_that_of_the_best_epoch(finetuning_job):
-    checkpoint = finetuning_job.last_checkpoint()
+    checkpoint = finetuning_job.folder.last_checkpoint()
     write_dev_report(finetuning_job, checkpoint)
     folder = finetuning_job.folder.path / "artifacts" / FOLDER
     report = json.loads((folder / "report.json").read_text())

@@ -6,13 +6,14 @@ from finetuning_runs import arguments, finetune_here, write_encoder, write_tagge
 from safetensors.torch import load_file
 
 from bert_core.example import check_example, read_example
-from bert_core.example_question import answer_of
-from bert_core.features.tagger import FeatureTagger
+from bert_core.example_answers import answer_of
 from bert_core.model.encoder import Encoder
+from bert_core.model.tagger import FeatureTagger
 from bert_core.predictor import load_predictor
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.finetune import opened_job, parse
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
+from workflows.messages import Outcome
 from workflows.storage import open_storage
 
 SETTINGS = {
@@ -46,11 +47,11 @@ def whole(storage):
 
 
 def test_a_tagger_learns_over_an_encoder_that_stays(whole, storage):
-    run, outcome, news = whole
-    assert outcome == {"step": STEPS, "stopped": False}
-    assert isinstance(run.state.model, FeatureTagger)
-    assert run.notes["best"]["score"] > 0.95
-    assert news[-1]["mfu"] > 0
+    run, outcome, progress = whole
+    assert outcome == Outcome(STEPS, stopped=False)
+    assert isinstance(run.parts.state.model, FeatureTagger)
+    assert run.parts.evaluation.notes["best"]["score"] > 0.95
+    assert progress[-1].speed.mfu > 0
     files = {
         path.relative_to(storage / "features") for path in (storage / "features").rglob("*.npy")
     }
@@ -63,9 +64,9 @@ def test_a_tagger_learns_over_an_encoder_that_stays(whole, storage):
 def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole, stops):
     name = f"parts-{'-'.join(map(str, stops))}"
     for stop_after in stops:
-        assert learn(storage, name, stop_after)[1]["stopped"]
+        assert learn(storage, name, stop_after)[1].stopped
     run, outcome, _ = learn(storage, name)
-    assert outcome == {"step": STEPS, "stopped": False}
+    assert outcome == Outcome(STEPS, stopped=False)
     paths = [newest_checkpoint(each.folder.checkpoints)[0] for each in (run, whole[0])]
     for file in ("model.safetensors", f"files/{BEST_WEIGHTS}", f"files/{BEST_PREDICTIONS}"):
         assert (paths[0] / file).read_bytes() == (paths[1] / file).read_bytes(), file
@@ -74,8 +75,8 @@ def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole, s
 def test_another_seed_reads_the_states_that_are_kept(storage, whole, monkeypatch):
     monkeypatch.setattr(Encoder, "hidden_states", None)  # whoever calls it fails
     run, _, _ = learn(storage, "seed", seed=1)
-    assert run.notes["best"]["score"] > 0.95
-    ours, theirs = (each.state.model.lstm.weight_hh_l0 for each in (run, whole[0]))
+    assert run.parts.evaluation.notes["best"]["score"] > 0.95
+    ours, theirs = (each.parts.state.model.lstm.weight_hh_l0 for each in (run, whole[0]))
     assert not torch.equal(ours, theirs)
 
 

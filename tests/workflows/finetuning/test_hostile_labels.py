@@ -37,11 +37,11 @@ def test_classes_of_any_characters_are_learned_and_reported(tmp_path, kind, caps
     write_classes(tmp_path / "data", kind)
     write_encoder(tmp_path / "encoder")
     run, _, _ = finetune_here(tmp_path, options__kind=kind, epochs=1)
-    encoder = open_encoder(run.settings.model, tmp_path, "sqlite://")
-    data = read_task_data(run.settings, encoder.tokenizer)
+    encoder = open_encoder(run.parts.settings.model, tmp_path, "sqlite://")
+    data = read_task_data(run.parts.settings, encoder.tokenizer)
     read = {stripped for each in CLASSES if (stripped := label_of(each))}
     assert set(data.task.labels) == read
-    job = FinetuningJob(run.settings, open_storage(str(tmp_path)), run.folder, encoder, data)
+    job = FinetuningJob(run.parts.settings, open_storage(str(tmp_path)), run.folder, encoder, data)
     announce(job)
     announced = capsys.readouterr().out
     assert all(each.isprintable() for each in announced.splitlines())

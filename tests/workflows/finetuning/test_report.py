@@ -10,7 +10,7 @@ from finetuning_runs import finetune_here, write_encoder, write_task
 from transformers import BertModel
 
 from bert_core.example import check_example, read_example
-from bert_core.example_question import answer_of
+from bert_core.example_answers import answer_of
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.training_statistics import read_training_statistics
@@ -59,9 +59,9 @@ def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
     save_model_folder(tmp_path / "encoder", model, tokenizer, card="")
     run, _, _ = finetune_here(tmp_path)
     (run.folder.path / "artifacts").mkdir()
-    encoder = open_encoder(run.settings.model, tmp_path, "sqlite://")
-    data = read_task_data(run.settings, encoder.tokenizer)
-    job = FinetuningJob(run.settings, open_storage(str(tmp_path)), run.folder, encoder, data)
+    encoder = open_encoder(run.parts.settings.model, tmp_path, "sqlite://")
+    data = read_task_data(run.parts.settings, encoder.tokenizer)
+    job = FinetuningJob(run.parts.settings, open_storage(str(tmp_path)), run.folder, encoder, data)
     results = job.write_results()
     assert results.figures["dev/accuracy"] > 0.9
     config = json.loads((job.folder.model / "config.json").read_text())
@@ -83,7 +83,7 @@ def test_a_test_file_is_measured_once_in_the_end(finetuning_job):
     if not job.folder.model.exists():
         job.write_results()
     job.data = replace(job.data, test=job.data.dev)
-    checkpoint = job.last_checkpoint()
+    checkpoint = job.folder.last_checkpoint()
     lines = summary_lines(job, checkpoint, Path("plot.png"))
     (line,) = [each for each in lines if each.startswith("test")]
     accuracy = checkpoint.extra["notes"]["best"]["figures"]["dev/accuracy"]

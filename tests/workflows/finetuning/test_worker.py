@@ -8,8 +8,9 @@ from finetuning_runs import finetune_here, write_encoder, write_task
 from safetensors.torch import load_file
 
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
+from workflows.messages import Outcome
 from workflows.tracking.journal import read_records
 
 
@@ -32,7 +33,7 @@ def whole(storage):
 
 def test_it_learns_and_measures_after_each_epoch(whole):
     run, outcome, _ = whole
-    assert outcome == {"step": 36, "stopped": False}
+    assert outcome == Outcome(36, stopped=False)
     measured = [(step, each) for step, each in records(run) if "dev/loss" in each]
     assert [(step, each["dev/epoch"]) for step, each in measured] == [(12, 1), (24, 2), (36, 3)]
     assert measured[-1][1]["dev/accuracy"] > 0.9
@@ -47,7 +48,7 @@ def test_figures_on_dev_are_of_the_rows_with_a_label(storage, tmp_path):
         kept = [line if n % 2 else line.split("\t")[0] + "\t" for n, line in enumerate(lines)]
         (tmp_path / f"{name}.tsv").write_text("\n".join([header, *kept]) + "\n")
     run, _, _ = finetune_here(storage, name="half", data=tmp_path, epochs=6)
-    assert len(run.dev.examples) == 20
+    assert len(run.parts.evaluation._dev.examples) == 20
     figures = [each["dev/accuracy"] for _, each in records(run) if "dev/accuracy" in each]
     assert max(figures) > 0.9, "half of the rows are no mistakes"
 
@@ -57,9 +58,9 @@ def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole, s
     name = f"parts-{'-'.join(map(str, stops))}"
     for stop_after in stops:
         _, outcome, _ = finetune_here(storage, stop_after, name=name, checkpoint__every_steps=5)
-        assert outcome["stopped"]
+        assert outcome.stopped
     run, outcome, _ = finetune_here(storage, name=name, checkpoint__every_steps=5)
-    assert outcome == {"step": 36, "stopped": False}
+    assert outcome == Outcome(36, stopped=False)
     assert records(run) == records(whole[0])
     paths = [newest_checkpoint(each.folder.checkpoints)[0] for each in (run, whole[0])]
     for file in ("model.safetensors", f"files/{BEST_WEIGHTS}", f"files/{BEST_PREDICTIONS}"):
@@ -89,7 +90,7 @@ def test_the_best_epoch_is_kept_not_the_last(storage):
     assert best.keys() == of_first.keys()
     assert all(torch.equal(best[name], of_first[name]) for name in best)
     predictions = [json.loads(line) for line in (run.folder.path / BEST_PREDICTIONS).open()]
-    gold = [each.answer for each in run.dev.examples]
+    gold = [each.answer for each in run.parts.evaluation._dev.examples]
     right = [each["label"] == answer for each, answer in zip(predictions, gold, strict=True)]
     assert sum(right) / len(right) == scores[0]
 

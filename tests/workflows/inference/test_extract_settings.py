@@ -2,7 +2,7 @@ import pytest
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
-from bert_core.features.strategies import STRATEGIES
+from bert_core.model.strategies import STRATEGIES
 from workflows.inference.extract_settings import ExtractSettings
 
 

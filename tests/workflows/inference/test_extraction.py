@@ -9,8 +9,8 @@ import pytest
 from finetuning_runs import write_encoder
 
 from bert_core.features.extractor import FeatureChoice
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.reading.texts import divide
+from bert_core.text.sources import find_parts
+from bert_core.text.texts import divide
 from workflows.inference.extraction import FEATURES, Extraction, part_path
 from workflows.inference.text_parts import write_part
 

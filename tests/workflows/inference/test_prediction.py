@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from bert_core.predictor import load_predictor
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.reading.texts import NamedTexts, divide
+from bert_core.text.sources import find_parts
+from bert_core.text.texts import NamedTexts, divide
 from workflows.inference import prediction
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction import PREDICTIONS, Prediction, Tally

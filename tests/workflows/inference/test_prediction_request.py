@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from bert_core.errors import UserError
-from bert_core.features.strategies import STRATEGIES
-from bert_core.features.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model.strategies import STRATEGIES
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.predictor import load_predictor
 from bert_core.tasks.classification import Text
 from bert_core.tasks.foreign_models import ForeignClassification
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.squad import Question
-from bert_core.text.reading.texts import NamedTexts
+from bert_core.text.texts import NamedTexts
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction_request import request_of
 

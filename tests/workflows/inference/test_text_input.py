@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_core.text.reading.sources import CorpusError
-from bert_core.text.reading.texts import read_records
+from bert_core.text.sources import CorpusError
+from bert_core.text.texts import read_records
 from workflows.inference.text_input import (
     TextInput,
     find_input,

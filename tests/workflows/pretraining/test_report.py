@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_core.example import check_example, read_example
-from bert_core.example_question import answer_of
+from bert_core.example_answers import answer_of
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training_statistics import read_training_statistics

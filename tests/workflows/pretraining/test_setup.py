@@ -4,13 +4,11 @@ import pytest
 from pretraining_runs import write_corpus
 
 from bert_core.errors import UserError
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.rows.settings import RowSettings
-from bert_core.text.shard_index import ShardIndex, write_index
-from bert_core.text.sharding.encoding import SentenceEncoder
-from bert_core.text.sharding.inventory import take_inventory
-from bert_core.text.sharding.pieces import encode_piece, join_pieces, scan_parts
-from bert_core.text.shards import open_shards
+from bert_core.text.encoding import SentenceEncoder
+from bert_core.text.pieces import encode_piece, join_pieces, scan_parts, take_inventory
+from bert_core.text.settings import RowSettings
+from bert_core.text.shards import ShardIndex, open_shards, write_index
+from bert_core.text.sources import find_parts
 from bert_core.tokenizer import (
     num_embeddings,
     save_tokenizer,

@@ -11,12 +11,13 @@ from pretraining_runs import Run, train_here, write_corpus
 from bert_core.flops import training_flops
 from bert_core.tasks.pretraining import compute_loss
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
-from bert_core.training.loop import StepResult
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError, StepResult
 from workflows.cluster import Worker
+from workflows.messages import Outcome
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.worker import PretrainingRun
+from workflows.pretraining.worker import PretrainingRows, _loss, pretraining_parts
 from workflows.settings import parse_command_line
+from workflows.training.backend import backend_of
 
 HELDOUT = (
     "next_token_loss",
@@ -54,20 +55,20 @@ def train(tmp_path, corpus):
 def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(train, objective, perplexity):
     rows = {"rows__objective": objective}
     whole, outcome, _ = train("whole", **rows)
-    assert outcome == {"step": 25, "stopped": False}
+    assert outcome == Outcome(25, stopped=False)
     for stop_after, step in ((3, 3), (11, 14), (4, 18)):
-        run, outcome, news = train("parts", stop_after, **rows)
-        assert outcome == {"step": step, "stopped": True}
-        assert news[-1]["checkpoint"] == f"step-{step:08d}"
-    run, outcome, news = train("parts", **rows)
-    assert outcome == {"step": 25, "stopped": False}
-    assert "going on from step 18" in news[-1]["messages"]
+        run, outcome, progress = train("parts", stop_after, **rows)
+        assert outcome == Outcome(step, stopped=True)
+        assert progress[-1].checkpoint == f"step-{step:08d}"
+    run, outcome, progress = train("parts", **rows)
+    assert outcome == Outcome(25, stopped=False)
+    assert "going on from step 18" in progress[-1].messages
     assert run.records() == whole.records()
     assert [step for step, each in run.records() if perplexity in each] == [10, 20, 25]
 
 
 def test_left_to_right_its_figures_are_those_of_next_tokens(train, corpus):
-    run, _, news = train("run", rows__objective="left_to_right")
+    run, _, progress = train("run", rows__objective="left_to_right")
     figures = {}
     for _, each in run.records():
         figures |= each
@@ -87,9 +88,10 @@ def test_the_unigram_baseline_of_next_tokens_knows_how_often_rows_end(train):
     run, _, _ = train("run", 1)
     arguments = [*run.arguments(), "--rows.objective", "left_to_right"]
     settings = parse_command_line(PretrainSettings, arguments)
-    here = PretrainingRun(settings, Worker(0, 1, torch.device("cpu"), None), run.folder, run.shards)
-    counts, separator = here._token_counts(0), here.vocabulary.sep_id
-    source = here._source(here.shards, 0)
+    backend = backend_of(Worker(0, 1, torch.device("cpu"), None), settings)
+    rows = PretrainingRows(settings, run.shards, backend, run.folder / "cache")
+    counts, separator = rows.token_counts(0), rows.vocabulary.sep_id
+    source = rows._source(rows.shards, 0)
     labels = torch.cat([batch.masked_ids for batch in source.epoch_zero(2048)])
     share = (labels == separator).double().mean().item()
     assert counts[separator] / counts.sum() == pytest.approx(share, rel=1e-3)
@@ -102,14 +104,13 @@ def test_the_unigram_baseline_of_next_tokens_knows_how_often_rows_end(train):
 @pytest.mark.parametrize("compile_it", [False, True])
 def test_the_loss_is_compiled_for_cuda_where_the_settings_say_so(device, compile_it):
     settings = SimpleNamespace(compile=compile_it)
-    here = SimpleNamespace(settings=settings, worker=SimpleNamespace(device=torch.device(device)))
-    plain = PretrainingRun.compute_loss(here) is compute_loss
+    plain = _loss(settings, torch.device(device)) is compute_loss
     assert plain == (device == "cpu" or not compile_it)
 
 
 def test_told_to_stop_in_the_last_step_it_has_finished(train):
     run, outcome, _ = train("run", 25)
-    assert outcome == {"step": 25, "stopped": False}
+    assert outcome == Outcome(25, stopped=False)
     assert "heldout/perplexity" in run.records()[-1][1]
 
 
@@ -119,9 +120,9 @@ def test_what_came_after_the_checkpoint_is_done_again(train):
     records = whole.records()
     for path in sorted(whole.checkpoints.iterdir())[-2:]:
         (path / "model.safetensors").write_bytes(b"damaged")
-    _, _, news = train("whole")
+    _, _, progress = train("whole")
     assert whole.records() == records
-    *damaged, going_on = news[-1]["messages"]
+    *damaged, going_on = progress[-1].messages
     assert going_on == "going on from step 18"
     assert [message.split("/")[-1].split(" ")[0] for message in damaged] == [
         "step-00000025",
@@ -130,7 +131,7 @@ def test_what_came_after_the_checkpoint_is_done_again(train):
 
 
 def test_a_checkpoint_says_what_made_it_and_keeps_the_journal(train, corpus):
-    run, _, news = train("run", checkpoint__keep=2)
+    run, _, progress = train("run", checkpoint__keep=2)
     path, _ = newest_checkpoint(run.checkpoints)
     info = read_checkpoint(path)
     assert sorted(each.name for each in run.checkpoints.iterdir()) == [
@@ -140,7 +141,7 @@ def test_a_checkpoint_says_what_made_it_and_keeps_the_journal(train, corpus):
     assert info.extra["settings"]["phases"][0] == {"sequence_length": 16, "steps": 14}
     assert info.extra["device"] == "cpu" and info.extra["used_seconds"] > 0
     assert info.files["journal.jsonl"].read_bytes() == (run.folder / "journal.jsonl").read_bytes()
-    assert {"tokens_per_second", "padding_share", "mfu", "memory_bytes"} <= news[-1].keys()
+    assert progress[-1].speed.tokens_per_second > 0 and progress[-1].speed.memory_bytes > 0
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_checkpoint(train):
@@ -161,9 +162,10 @@ def test_the_flops_of_a_step_count_each_row_at_its_length(train):
     squares = 10**9  # so unequal are the lengths that attention costs more than all the rest
     result = StepResult(3, loss, sums, norm, 1e-3, tokens, tokens, squares, stopped=False)
     settings = parse_command_line(PretrainSettings, run.arguments())
-    here = PretrainingRun(settings, Worker(0, 1, torch.device("cpu"), None), run.folder, run.shards)
-    assert here.step_flops(result) == training_flops(
-        here.config,
+    worker = Worker(0, 1, torch.device("cpu"), None)
+    parts = pretraining_parts(settings, run.shards, worker, run.folder)
+    assert parts.step_flops(result) == training_flops(
+        parts.state.model.encoder.config,
         num_tokens=900,
         sum_of_squared_lengths=squares,
         num_predictions=100,

@@ -10,11 +10,12 @@ from xla_pretraining import open_run, train, train_with_little_room
 
 from bert_core.errors import UserError
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
-from workflows.pretraining import xla_worker
+from workflows.messages import Outcome
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.worker import PretrainingRun, open_pretraining
-from workflows.pretraining.xla_worker import XlaPretrainingRun
+from workflows.pretraining.worker import pretraining_parts
 from workflows.settings import parse_command_line
+from workflows.training import xla_backend
+from workflows.training.xla_backend import XlaBackend
 
 STEPS = 12
 SETTINGS = {
@@ -57,10 +58,10 @@ def test_from_torch_through_xla_and_back(tmp_path, corpus, in_xla):
     train_here(whole)
 
     outcome, messages, _ = in_xla(train, moved, 5)
-    assert outcome["stopped"] and 9 <= outcome["step"] <= 10, "it hears of a stop a step late"
+    assert outcome.stopped and 9 <= outcome.step <= 10, "it hears of a stop a step late"
     path, _ = newest_checkpoint(moved.checkpoints)
     info = read_checkpoint(path)
-    assert info.step == outcome["step"]
+    assert info.step == outcome.step
     assert info.extra["device"] == "cpu" and info.extra["processor"] == "cpu"
     assert "going on from step 4" in messages
     train_here(moved)
@@ -69,7 +70,7 @@ def test_from_torch_through_xla_and_back(tmp_path, corpus, in_xla):
     assert ours.keys() == theirs.keys() == set(range(1, STEPS + 1))
     differences = {step: abs(ours[step] - theirs[step]) for step in ours}
     assert max(differences.values()) < 5e-5, differences
-    for step in (5, outcome["step"] + 1):
+    for step in (5, outcome.step + 1):
         assert differences[step] < 1e-5, "the first step on the other side"
     ours, theirs = (heldout(run, 8) for run in (moved, whole))
     assert ours == pytest.approx(theirs, rel=2e-5) and "heldout/perplexity" in ours
@@ -82,7 +83,7 @@ def test_the_fast_recipe_on_a_tpus_profile_is_that_of_padded_rows(tmp_path, corp
     on_tpu = Run(tmp_path / "tpu", "run", corpus, 8, FAST | {"profile": "tpu-v6e-16"})
     outcome, messages, settings = in_xla(train_with_little_room, on_tpu, (4, 32))
     assert settings.optimizer.name == "lamb" and settings.compile
-    assert outcome == {"step": 8, "stopped": False}
+    assert outcome == Outcome(8, stopped=False)
     ours, theirs = losses(on_tpu), losses(padded)
     assert ours.keys() == theirs.keys() == set(range(1, 9))
     differences = {step: abs(ours[step] - theirs[step]) for step in ours}
@@ -99,25 +100,22 @@ def heldout(run, at):
     return figures
 
 
-@pytest.mark.parametrize(
-    ("through_xla", "kind"), [(True, XlaPretrainingRun), (False, PretrainingRun)]
-)
-def test_a_worker_of_a_tpu_computes_by_xla_and_no_other(tmp_path, corpus, through_xla, kind):
+@pytest.mark.parametrize("through_xla", [True, False])
+def test_a_tpu_worker_computes_with_xla(tmp_path, corpus, through_xla):
     run = Run(tmp_path, "run", corpus, STEPS, SETTINGS)
     settings = parse_command_line(PretrainSettings, run.arguments())
     worker = StoppingWorker(0, 1, torch.device("cpu"), Channel(), through_xla=through_xla)
-    config = {"settings": settings.model_dump(mode="json"), "shards": str(corpus)}
-    here = open_pretraining(config, worker, run.folder, None)
-    assert type(here) is kind
-    first, second = (next(here.batches(step)).micro_batches[0] for step in (0, 1))
-    assert (first.num_slots == second.num_slots == 8 * 32) is through_xla, "shapes that stay"
+    parts = pretraining_parts(settings, corpus, worker, run.folder)
+    assert isinstance(parts.backend, XlaBackend) is through_xla
+    first, second = (next(parts.batches(step)).micro_batches[0] for step in (0, 1))
+    assert (first.num_slots == second.num_slots == 8 * 32) is through_xla, "static shapes"
 
 
 def test_its_share_is_by_jax_and_not_by_ray(tmp_path, corpus, monkeypatch):
     here = open_run(Run(tmp_path, "run", corpus, STEPS, SETTINGS))
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    step = next(here.batches(0))
+    step = next(here.parts.batches(0))
     assert sum(len(batch.next_sentence) for batch in step.micro_batches) == 4
     assert step.num_rows == 8
 
@@ -129,7 +127,7 @@ def test_a_chip_without_room_is_the_users_to_mend(tmp_path, corpus, monkeypatch,
     def full(*_, **__):
         raise jax.errors.JaxRuntimeError(message)
 
-    monkeypatch.setattr(xla_worker, "XlaTraining", full)
+    monkeypatch.setattr(xla_backend, "XlaTraining", full)
     here = open_run(Run(tmp_path, "run", corpus, STEPS, SETTINGS))
     with pytest.raises(raised or jax.errors.JaxRuntimeError, match="out of memory|INTERNAL"):
         here.train()

@@ -1,17 +1,22 @@
-"""A gate is judged on real models: one that is right, one that is wrong, others of other kinds."""
+"""A version is measured against a gate and the champion; latency and memory in a new process."""
 
 import dataclasses
 import json
 import shutil
 
+import numpy as np
+import psutil
 import pytest
+import torch
 from registered_models import DATA_SHA256, written_models
 
 from bert_core.errors import UserError
 from bert_core.model_folder import CONFIG
-from workflows.promotion.aliases import Version
+from bert_core.predictor import load_predictor
+from workflows.promotion.champion import Version
 from workflows.promotion.gate import CRITERION, CheckFile, Gate, MeasuredWith
 from workflows.promotion.gate_checks import Contender, Sampling, judge
+from workflows.promotion.gate_measurements import machine, measure_footprint, peak_memory_bytes
 
 FEW = Sampling(num_resamples=200)
 CHECKS = """
@@ -187,3 +192,47 @@ def test_a_folder_that_does_not_open_is_no_champion(right, tmp_path):
         file.write(b"!")
     with pytest.raises(UserError, match="model.safetensors"):
         judged(Gate(), dataclasses.replace(right, folder=folder))
+
+
+MEASURED_WITH = MeasuredWith(requests=20, batch_size=2)
+
+
+@pytest.fixture(scope="module")
+def model():
+    folder = written_models()["right"]
+    predictor = load_predictor(folder)
+    return folder, predictor, predictor.task.examples(written_models()["data"], "dev")
+
+
+def test_latency_and_memory_are_those_of_a_process_of_its_own(model):
+    folder, predictor, examples = model
+    mine = torch.ones(100_000_000)  # 400 MB that this process has and the other one has not
+    before = peak_memory_bytes() / 1e6
+    assert before > 400 and mine[0] == 1
+    found = measure_footprint(folder, predictor.task_name, predictor.task, examples, MEASURED_WITH)
+    assert 0.05 < found.p50_ms <= found.p95_ms
+    assert 150 < found.memory_mb < before - 200
+
+
+def test_a_process_that_dies_is_said(tmp_path, model, capfd):
+    _, predictor, examples = model
+    with pytest.raises(UserError, match="the process that measures ended with 1"):
+        measure_footprint(
+            tmp_path / "none", predictor.task_name, predictor.task, examples, MEASURED_WITH
+        )
+    assert "config.json" in capfd.readouterr().err
+
+
+def test_the_peak_is_no_less_than_what_is_resident():
+    block = np.ones(20_000_000)  # 160 MB
+    resident = psutil.Process().memory_info().rss
+    assert block[-1] == 1
+    del block
+    assert resident <= peak_memory_bytes() < 100 * resident
+
+
+def test_the_machine_is_named_without_its_name():
+    import platform
+
+    assert "cores" in machine()
+    assert platform.node() not in machine()

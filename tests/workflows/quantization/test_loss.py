@@ -1,15 +1,38 @@
-"""Measuring: both compute everything, in turns; every kind of task is measured."""
+"""What int8 loses is measured, and written to the folder and its card."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from small_tasks import write_data, write_encoder
+from finetuning_runs import write_encoder
+from small_tasks import write_data
+from small_tasks import write_encoder as write_small_encoder
 
-from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.errors import UserError
+from bert_core.evaluation.comparison import Comparison, MetricDifference
+from bert_core.evaluation.intervals import Interval
+from bert_core.evaluation.outcomes import Outcome
+from bert_core.example import ModelExample, check_example, read_example
+from bert_core.example_answers import answer_of, answered_by
+from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
+from bert_core.quantization import read_precision
 from bert_core.tasks.catalog import TASKS, task_config
 from bert_core.tasks.task import add_task_head
-from workflows.quantization.loss import in_turns, measured_loss
+from bert_core.training_statistics import TrainingStatistics, read_training_statistics
+from workflows.quantization.loss import (
+    QuantizationLoss,
+    Timing,
+    in_turns,
+    loss_of_encoder,
+    loss_of_task,
+    measured_loss,
+    with_loss,
+    write_quantized,
+)
 from workflows.quantization.settings import QuantizeSettings
+from workflows.settings import parse_command_line
 
 
 def test_computations_take_turns_over_all_items():
@@ -34,7 +57,7 @@ def test_computations_take_turns_over_all_items():
 @pytest.mark.parametrize("name", ["sst2", "squad", "conll2003", "mrpc"])
 def test_tasks_of_every_kind_are_measured(name, tmp_path):
     data = write_data(name, tmp_path / "data")
-    _, model, tokenizer = load_model_folder(write_encoder(tmp_path / "encoder"))
+    _, model, tokenizer = load_model_folder(write_small_encoder(tmp_path / "encoder"))
     task = TASKS[name].with_labels(TASKS[name].examples(data, "train"))
     add_task_head(model, task)
     torch.manual_seed(1)
@@ -51,3 +74,143 @@ def test_tasks_of_every_kind_are_measured(name, tmp_path):
     before, after = (float(each) for each in loss.rows[0][1:3])
     assert abs(before - after) < 0.5
     assert "of 12 predictions changed" in loss.notes[0] and "tokens took" in loss.notes[1]
+
+
+def told(*found):
+    return [Outcome("", {}, None, each, None, None, {}) for each in found]
+
+
+def difference(first, second, low, high):
+    return MetricDifference(first, second, Interval(second - first, low, high), 0.5)
+
+
+COMPARISON = Comparison(
+    {"accuracy": difference(0.9, 0.9, 0.0, 0.0), "f1": difference(0.8, 0.79, -0.02, 0.01)}, None
+)
+
+
+def changes(before, after):
+    return loss_of_task("d", COMPARISON, "f1", [told(*before), told(*after)], []).notes[0]
+
+
+def test_the_metric_that_decides_comes_first_with_its_interval():
+    loss = loss_of_task("10 examples", COMPARISON, "f1", [told("a"), told("a")], ["And this."])
+    assert loss.rows[0] == ("f1", "0.8000", "0.7900", "-0.0100 (-0.0200 to +0.0100)")
+    assert loss.rows[1] == ("accuracy", "0.9000", "0.9000", "+0.0000")
+    lines = loss.text.splitlines()
+    assert lines[0] == "Measured on 10 examples:"
+    assert lines[3] == "| --- | ---: | ---: | ---: |"
+    assert lines[-1] == "0 of 1 predictions changed (0.00%). And this."
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [
+        (["a", "b", "a"], ["a", "a", "a"], 1),
+        ([["x", "y"], []], [["y", "x"], ["x"]], 1),
+        ([2, 1], [2, 0], 1),
+    ],
+)
+def test_changed_answers_are_counted(before, after, count):
+    assert changes(before, after).startswith(f"{count} of {len(before)} predictions changed")
+
+
+def test_entities_are_the_same_whatever_their_score():
+    entity = {"type": "PER", "start": 0, "end": 2, "text": "a b", "score": 0.9}
+    same, other = entity | {"score": 0.8}, entity | {"type": "ORG"}
+    assert changes([[entity], [entity]], [[same], [other]]).startswith("1 of 2")
+
+
+def test_numbers_move():
+    assert changes([1.0, 2.0], [1.5, 2.1]) == "Numbers moved by 0.3 on average, by 0.5 at most."
+
+
+def test_vectors_turn():
+    cosines = np.linspace(0.99, 1.0, 101)
+    rows = loss_of_encoder("d", cosines, []).rows
+    assert [value for _, value in rows] == ["0.99500", "0.99010", "0.99000"]
+
+
+def test_speed_is_a_ratio_of_cpu_time():
+    timing = Timing(6.0, 2.0, 1500)
+    assert "1,500 tokens took 6.0 s" in timing.sentence and "3.00 times" in timing.sentence
+    assert "0.50 times" in replace(timing, int8=12.0).sentence
+
+
+LOSS = QuantizationLoss("3 texts, /data/somebody/t.txt", ("", "cosine"), [("mean", "0.99")], ["X."])
+
+
+def test_the_card_keeps_what_it_said():
+    card = with_loss("# A\n\nText.\n\n## How to load\n\nSo.\n", LOSS)
+    assert card.startswith("# A\n\nText.\n\n## In int8\n") and card.endswith("\nSo.\n")
+    assert "| mean | 0.99 |" in card and "somebody" not in card
+    assert with_loss("# A\n", LOSS).startswith("# A\n\n## In int8\n")
+
+
+def test_the_copy_is_whole_and_the_source_as_it_was(tmp_path):
+    source = write_encoder(tmp_path / "encoder")
+    (source / ".cache").mkdir()
+    (source / "extra").mkdir()
+    (source / "extra" / "file").write_text("kept")
+    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    for path in before:
+        path.chmod(0o444)
+    write_quantized(source, tmp_path / "new" / "int8", LOSS)
+    assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
+    copy = tmp_path / "new" / "int8"
+    assert read_precision(copy) == "int8" and read_precision(source) == "float32"
+    assert (copy / "extra" / "file").read_text() == "kept" and not (copy / ".cache").exists()
+    load_model_folder(copy)
+    (copy / "README.md").unlink()
+    with pytest.raises(ModelFolderError, match="damaged"):
+        load_model_folder(copy)
+
+
+def test_the_example_is_answered_anew_and_the_statistics_stay(tmp_path):
+    source = write_encoder(tmp_path / "encoder")
+    asked = ModelExample(
+        kind="features", inputs="ba keli monu", answer={}, precision="float32", tolerance=1e-3
+    )
+    first = answered_by(source, asked)
+    statistics = TrainingStatistics(num_examples=3, unknown_token_share=0.1)
+    _, model, tokenizer = load_model_folder(source)
+    save_model_folder(source, model, tokenizer, "", example=first, statistics=statistics)
+    copy = tmp_path / "int8"
+    write_quantized(source, copy, LOSS)
+    load_model_folder(copy)
+    second = read_example(copy)
+    assert (second.inputs, second.precision) == (first.inputs, "int8")
+    assert second.tolerance > first.tolerance and second.answer != first.answer
+    assert check_example(second, answer_of(copy, second), "int8") is None
+    assert check_example(second, first.answer, "int8") is None, "int8 is not far off"
+    assert read_training_statistics(copy) == statistics
+    assert read_example(source) == first
+
+
+def test_what_is_there_is_not_written_over(tmp_path):
+    source = write_encoder(tmp_path / "encoder")
+    with pytest.raises(UserError, match="there already"):
+        write_quantized(source, source, LOSS)
+    load_model_folder(source)
+
+
+def test_a_copy_that_fails_is_no_folder(tmp_path):
+    source = write_encoder(tmp_path / "encoder")
+    (source / "config.json").write_text("{")
+    with pytest.raises(UserError, match="damaged JSON"):
+        write_quantized(source, tmp_path / "int8", LOSS)
+    assert [path.name for path in tmp_path.iterdir()] == ["encoder"]
+
+
+GIVEN = ["--model", "m", "--data", "d"]
+
+
+def test_every_setting_is_explained():
+    assert all(field.description for field in QuantizeSettings.model_fields.values())
+
+
+def test_the_output_is_needed():
+    found = parse_command_line(QuantizeSettings, [*GIVEN, "--output", "o"])
+    assert found.output == Path("o") and found.split == "dev"
+    with pytest.raises(UserError, match="output"):
+        parse_command_line(QuantizeSettings, GIVEN)

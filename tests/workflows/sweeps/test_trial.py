@@ -7,9 +7,11 @@ import torch
 
 from bert_core.training.checkpoint import save_checkpoint
 from bert_core.training.loop import TrainingState
+from workflows.messages import RunProgress
 from workflows.run_folder import RunFolder
 from workflows.sweeps import trial as sweep_trial
 from workflows.sweeps.trial import Board, TrialWorker
+from workflows.training.worker_main import WorkerJob
 
 
 def test_the_board_keeps_the_last_of_each():
@@ -32,7 +34,7 @@ def worker():
 
 def test_news_go_to_the_board(worker):
     board, trial = worker
-    trial.publish({"step": 3})
+    trial.publish(RunProgress(step=3))
     assert board.news() == {"a": {"step": 3}} and (trial.rank, trial.world_size) == (0, 1)
 
 
@@ -42,8 +44,8 @@ def test_a_trial_that_had_ended_before_a_kill_is_at_its_last_step(worker, tmp_pa
     state = TrainingState(model, torch.optim.AdamW(model.parameters()), step=30)
     folder = RunFolder(tmp_path / "runs" / "a")
     save_checkpoint(folder.checkpoints, state, extra={"total_steps": 30}, files={}, keep=1)
-    of_run = {"settings": {"storage": str(tmp_path)}, "run_folder": str(folder.path)}
-    assert not sweep_trial._train({"job": (None, of_run), "shared": {}}, {}, trial)
+    job = WorkerJob(pytest.fail, folder.path, str(tmp_path))
+    assert not sweep_trial._train({"job": job, "shared": {}}, {}, trial)
     assert board.news() == {"a": {"step": 30, "total_steps": 30}}
 
 

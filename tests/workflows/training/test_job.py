@@ -42,7 +42,7 @@ def test_the_written_settings_repeat_the_run(tmp_path):
 
 def test_what_a_profile_has_said_over_a_preset_is_written_and_tracked(tmp_path, job):
     pretraining = job("--preset", "base-fast", "--profile", "tpu-v6e-16")
-    settings = pretraining.run_settings
+    settings = pretraining.settings
     write_settings(settings, pretraining.folder, PretrainingJob.settings_comment)
     written = yaml.safe_load(pretraining.folder.settings.read_text())
     assert written["batch"]["packed"] is False and written["cluster"]["tpu"] == "v6e"

@@ -1,21 +1,21 @@
 import io
+from dataclasses import replace
 
+from workflows.messages import RunProgress, Speed
 from workflows.training import live_line
 from workflows.training.live_line import LiveLine, describe
 
-NEWS = {
-    "step": 1200,
-    "total_steps": 5000,
-    "train/loss": 4.25,
-    "train/masked_token_loss": 3.6,
-    "train/next_sentence_loss": 0.65,
-    "train/learning_rate": 2e-3,
-    "tokens_per_second": 12345.6,
-    "padding_share": 0.125,
-    "mfu": 0.42,
-    "memory_bytes": 3 << 29,
-    "eta_seconds": 3725,
-}
+PROGRESS = RunProgress(
+    step=1200,
+    total_steps=5000,
+    metrics={
+        "train/loss": 4.25,
+        "train/masked_token_loss": 3.6,
+        "train/next_sentence_loss": 0.65,
+        "train/learning_rate": 2e-3,
+    },
+    speed=Speed(12345.6, padding_share=0.125, mfu=0.42, memory_bytes=3 << 29, eta_seconds=3725),
+)
 
 
 class Terminal(io.StringIO):
@@ -24,25 +24,25 @@ class Terminal(io.StringIO):
 
 
 def test_a_line_says_all_there_is_to_know():
-    assert describe(NEWS) == (
+    assert describe(PROGRESS) == (
         "step 1,200/5,000  loss 4.250  mlm 3.600  nsp 0.650  lr 2.0e-03  12,346 tokens/s  "
         "padding 12.5%  MFU 42%  1.5 GiB  ETA 1 h 02 min"
     )
-    without = {name: value for name, value in NEWS.items() if "next_sentence" not in name}
-    line = describe(without | {"heldout/masked_token_loss": 3.4})
+    metrics = {name: each for name, each in PROGRESS.metrics.items() if "next_sentence" not in name}
+    line = describe(replace(PROGRESS, metrics=metrics | {"heldout/masked_token_loss": 3.4}))
     assert "nsp" not in line and "held-out mlm 3.400" in line
-    renamed = {name.replace("masked", "next"): value for name, value in NEWS.items()}
-    line = describe(renamed | {"heldout/next_token_loss": 3.4})
+    renamed = {name.replace("masked", "next"): value for name, value in PROGRESS.metrics.items()}
+    line = describe(replace(PROGRESS, metrics=renamed | {"heldout/next_token_loss": 3.4}))
     assert " lm 3.600 " in line and "held-out lm 3.400" in line
-    assert describe({"step": 3}) == ""
+    assert describe(RunProgress(step=3)) == ""
 
 
 def test_a_terminal_has_one_line_and_messages_above_it():
     stream = Terminal()
     show = LiveLine(stream=stream)
-    show(NEWS | {"messages": ["going on from step 1,199"]})
-    show(NEWS | {"messages": ["going on from step 1,199"]})  # nothing new
-    show(NEWS | {"step": 1201, "messages": ["going on from step 1,199"]})
+    show(replace(PROGRESS, messages=("going on from step 1,199",)))
+    show(replace(PROGRESS, messages=("going on from step 1,199",)))  # nothing new
+    show(replace(PROGRESS, step=1201, messages=("going on from step 1,199",)))
     show.close()
     first, second, *rest = stream.getvalue().split("\n")
     assert first == "\r\x1b[Kgoing on from step 1,199"
@@ -53,12 +53,12 @@ def test_a_terminal_has_one_line_and_messages_above_it():
 def test_a_title_stands_before_what_is_said_of_one_run_among_others():
     stream = io.StringIO()
     show = LiveLine("2 of 6 docs_library untrained", stream)
-    show({"waiting": "starting 1 worker"})
-    show(NEWS | {"messages": ["going on from step 1,199"]})
+    show(RunProgress(waiting="starting 1 worker"))
+    show(replace(PROGRESS, messages=("going on from step 1,199",)))
     assert stream.getvalue().splitlines() == [
         "2 of 6 docs_library untrained  starting 1 worker",
         "2 of 6 docs_library untrained  going on from step 1,199",
-        f"2 of 6 docs_library untrained  {describe(NEWS)}",
+        f"2 of 6 docs_library untrained  {describe(PROGRESS)}",
     ]
 
 
@@ -66,7 +66,7 @@ def test_a_log_gets_a_line_now_and_then_and_the_last():
     stream = io.StringIO()
     show = LiveLine(stream=stream)
     for step in range(1200, 1301):
-        show(NEWS | {"step": step, "total_steps": 1300})
+        show(replace(PROGRESS, step=step, total_steps=1300))
     show.close()
     lines = stream.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == ["step 1,200/1,300", "step 1,300/1,300"]
@@ -75,10 +75,10 @@ def test_a_log_gets_a_line_now_and_then_and_the_last():
 def test_the_messages_of_a_new_worker_are_shown_too():
     stream = io.StringIO()
     show = LiveLine(stream=stream)
-    show({"messages": ["going on from step 40"]})
-    show({"messages": ["step-60 is damaged", "going on from step 40"]})
-    show({"messages": ["step-60 is damaged", "going on from step 40"]})
-    show({})
+    show(RunProgress(messages=("going on from step 40",)))
+    show(RunProgress(messages=("step-60 is damaged", "going on from step 40")))
+    show(RunProgress(messages=("step-60 is damaged", "going on from step 40")))
+    show(RunProgress())
     assert stream.getvalue().splitlines() == [
         "going on from step 40",
         "step-60 is damaged",
@@ -89,13 +89,13 @@ def test_the_messages_of_a_new_worker_are_shown_too():
 def test_what_is_waited_for_takes_the_place_of_the_line():
     stream = Terminal()
     show = LiveLine(stream=stream)
-    show({"waiting": ""})
+    show(RunProgress(waiting=""))
     assert stream.getvalue() == ""
-    show({"waiting": "waiting for 2 workers  5.0 s"})
-    show({"waiting": ""})  # they have begun, and have no step to show yet
+    show(RunProgress(waiting="waiting for 2 workers  5.0 s"))
+    show(RunProgress(waiting=""))  # they have begun, and have no step to show yet
     assert stream.getvalue() == "\r\x1b[Kwaiting for 2 workers  5.0 s\r\x1b[K"
-    show(NEWS | {"waiting": ""})
-    show(NEWS | {"waiting": "starting 1 worker  6.0 s"})
+    show(replace(PROGRESS, waiting=""))
+    show(replace(PROGRESS, waiting="starting 1 worker  6.0 s"))
     show.close()
     assert stream.getvalue().endswith(" tokens/s\r\x1b[Kstarting 1 worker  6.0 s\n")
 
@@ -107,12 +107,12 @@ def test_a_log_says_rarely_what_is_waited_for(monkeypatch):
     show = LiveLine(stream=stream)
     for second in range(5, 70):
         now[0] = second
-        show({"waiting": f"waiting  {second} s"})
-    show({"waiting": ""})
-    show(NEWS | {"waiting": ""})
+        show(RunProgress(waiting=f"waiting  {second} s"))
+    show(RunProgress(waiting=""))
+    show(replace(PROGRESS, waiting=""))
     assert stream.getvalue().splitlines() == [
         "waiting  5 s",
         "waiting  36 s",
         "waiting  67 s",
-        describe(NEWS),
+        describe(PROGRESS),
     ]

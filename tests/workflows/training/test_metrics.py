@@ -1,8 +1,11 @@
 """What Prometheus is told of a run is what its news say, and when."""
 
+from dataclasses import replace
+
 import pytest
 
-from bert_core.training.readings import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError
+from workflows.messages import RunProgress, Speed
 from workflows.training import metrics
 from workflows.training.metrics import (
     CHECKPOINT,
@@ -14,21 +17,17 @@ from workflows.training.metrics import (
     metric_names,
 )
 
-NEWS = {
-    "messages": [],
-    "waiting": "",
-    "step": 5,
-    "total_steps": 80,
-    "train/loss": 3.5,
-    "heldout/masked_token_loss": 3.25,
-    "train/learning_rate": 1e-4,
-    "train/gradient_norm": 0.5,
-    "tokens_per_second": 1500.0,
-    "padding_share": 0.25,
-    "mfu": 0.4,
-    "memory_bytes": 1 << 30,
-    "eta_seconds": 60.0,
-}
+PROGRESS_SEEN = RunProgress(
+    step=5,
+    total_steps=80,
+    metrics={
+        "train/loss": 3.5,
+        "heldout/masked_token_loss": 3.25,
+        "train/learning_rate": 1e-4,
+        "train/gradient_norm": 0.5,
+    },
+    speed=Speed(1500.0, padding_share=0.25, mfu=0.4, memory_bytes=1 << 30, eta_seconds=60.0),
+)
 
 
 class Clock:
@@ -66,7 +65,7 @@ def shown(monkeypatch):
 def test_a_run_is_shown_as_its_news_say(shown):
     with TrainingMetrics("a", "pretraining", Clock()) as told:
         assert shown[RUNNING] == 1 and "bertline_training_loss" not in shown
-        told(NEWS)
+        told(PROGRESS_SEEN)
         assert shown["bertline_training_step"] == 5
         assert shown["bertline_training_planned_steps"] == 80
         assert shown["bertline_training_loss"] == 3.5
@@ -79,12 +78,12 @@ def test_a_run_is_shown_as_its_news_say(shown):
 def test_progress_is_a_step_and_no_other_news(shown):
     clock = Clock()
     with TrainingMetrics("a", "pretraining", clock) as told:
-        told(NEWS)
+        told(PROGRESS_SEEN)
         clock.now = 1060.0
-        told(NEWS | {"waiting": "starting Ray Train", "checkpoint": "step-5"})
+        told(replace(PROGRESS_SEEN, waiting="starting Ray Train", checkpoint="step-5"))
         assert (shown[PROGRESS], shown[CHECKPOINT], shown[WAITING]) == (1000, 1060, 1)
         clock.now = 1070.0
-        told(NEWS | {"step": 3, "checkpoint": "step-5"})  # workers in the place of lost ones
+        told(replace(PROGRESS_SEEN, step=3, checkpoint="step-5"))  # another worker
         assert (shown[PROGRESS], shown[CHECKPOINT], shown[WAITING]) == (1070, 1060, 0)
 
 
@@ -92,17 +91,17 @@ def test_a_run_that_never_begins_has_a_clock_that_stands(shown):
     clock = Clock()
     with TrainingMetrics("a", "pretraining", clock) as told:
         clock.now = 5000.0
-        told({"waiting": "waiting for 1 worker"})
+        told(RunProgress(waiting="waiting for 1 worker"))
         assert (shown[PROGRESS], shown[WAITING], shown[RUNNING]) == (1000, 1, 1)
 
 
 def test_the_same_news_again_cost_nothing(shown):
     with TrainingMetrics("a", "pretraining", Clock()) as told:
-        told(NEWS)
+        told(PROGRESS_SEEN)
         times = shown["times"]
-        told(dict(NEWS))
+        told(replace(PROGRESS_SEEN))
         assert shown["times"] == times
-        told(NEWS | {"train/loss": 3.4})
+        told(replace(PROGRESS_SEEN, metrics=PROGRESS_SEEN.metrics | {"train/loss": 3.4}))
         assert shown["times"] == times + 2  # the loss, and whether it waits
 
 
@@ -116,13 +115,13 @@ def test_only_a_loss_that_is_not_finite_is_counted_as_one(shown):
 def test_what_stays_as_it_is_is_set_again_or_ray_would_forget_it(shown):
     clock = Clock()
     with TrainingMetrics("a", "pretraining", clock) as told:
-        told(NEWS)
+        told(PROGRESS_SEEN)
         kept = {name: value for name, value in shown.items() if name != "times"}
         shown.clear()
         shown["times"] = 0
         clock.now += 4.0
-        told(dict(NEWS))
+        told(replace(PROGRESS_SEEN))
         assert shown == {"times": 0}
         clock.now += 4.0
-        told(dict(NEWS))
+        told(replace(PROGRESS_SEEN))
         assert {name: value for name, value in shown.items() if name != "times"} == kept

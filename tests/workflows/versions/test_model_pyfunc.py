@@ -25,9 +25,9 @@ from bert_core.tasks.classification import Text
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.squad import Question
 from bert_core.tasks.task import add_task_head
-from workflows.registry import register_model_folder
 from workflows.tracking.mlflow_run import artifact_location, open_client
-from workflows.versions.model_pyfunc import QUESTION, TEXT, input_rows
+from workflows.versions.model_pyfunc import QUESTION, TEXT, input_rows, signature_and_example
+from workflows.versions.registration import register_model_folder
 
 TEXTS = ["the cat sat on the mat", "a dog", "Zoë Müller of the Franco-German Bank " * 20]
 PAIRS = [{"text": each, "text_pair": "the mat"} for each in TEXTS]
@@ -281,3 +281,24 @@ def test_a_table_a_list_and_columns_are_the_same_rows():
 def test_what_is_no_row_is_named(given, columns, match):
     with pytest.raises(ValueError, match=match):
         input_rows(given, columns)
+
+
+@pytest.mark.parametrize(
+    ("model", "columns", "outputs"),
+    [
+        ("encoder", None, None),
+        ("sentiment", None, ["label", "scores"]),
+        ("paraphrase", ["text", "text_pair"], ["label", "scores"]),
+        ("topics", None, ["labels", "scores"]),
+        ("grade", None, ["value"]),
+        ("entities", None, ["entities"]),
+        ("answers", ["question", "context"], ["answers", "null_score"]),
+    ],
+)
+def test_a_signature_names_what_goes_in_and_what_comes_out(small_models, model, columns, outputs):
+    signature, example = signature_and_example(small_models[model])
+    named = signature.inputs.input_names() if signature.inputs.has_input_names() else None
+    assert named == columns
+    assert columns is None or list(example[0]) == columns
+    found = signature.outputs and signature.outputs.input_names()
+    assert found == (outputs and [*outputs, "n_tokens", "truncated"])

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_core.errors import UserError
-from bert_core.text.reading.corpus import read_documents
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.reading.texts import divide, read_records
+from bert_core.text.corpus import read_documents
+from bert_core.text.sources import find_parts
+from bert_core.text.texts import divide, read_records
 
 ODD = [
     *(b"\n", b"\n\n", b"\r", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b" ", b"\t"),

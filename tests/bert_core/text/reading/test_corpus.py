@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from bert_core.text.reading import corpus, sources
-from bert_core.text.reading.sources import CorpusError
+from bert_core.text import corpus, sources
+from bert_core.text.sources import CorpusError
 
 PLAIN = "First line.\nSecond line.\n\n\n  Another document.  \n \nThe third.\n"
 TITLED = "= One =\nA b c.\n\n== Part ==\nD e.\n= Two =\n\nF g.\n"

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bert_core.text.reading.documentation import (
+from bert_core.text.documentation import (
     DocumentationError,
     documentation_files,
     documentation_modules,
@@ -86,7 +86,7 @@ def test_the_standard_library_with_its_topics():
 def test_an_installed_package_in_a_bare_process():
     code = (
         "import sys; from collections import Counter;"
-        "from bert_core.text.reading.documentation import *;"
+        "from bert_core.text.documentation import *;"
         "found = list(read_documentation('tokenizers', Counter()));"
         "assert len(found) > 3 and 'tokenizers' not in sys.modules;"
         "print(documentation_version('tokenizers'))"

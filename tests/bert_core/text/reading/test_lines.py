@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from bert_core.text.reading import corpus, sources
-from bert_core.text.reading.sources import CorpusError
+from bert_core.text import corpus, sources
+from bert_core.text.sources import CorpusError
 
 
 def write_file(path, content):

@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from bert_core.text.reading import records, sources
-from bert_core.text.reading.sources import CorpusError
+from bert_core.text import corpus as records
+from bert_core.text import sources
+from bert_core.text.sources import CorpusError
 
 
 def write_file(path, content):

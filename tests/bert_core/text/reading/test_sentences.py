@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from bert_core.text.reading.sentences import split_sentences
+from bert_core.text.encoding import split_sentences
 
 
 def test_abbreviations_and_quotations_do_not_end_a_sentence():

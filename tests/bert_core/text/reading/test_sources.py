@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.text.reading.sources import CorpusError, CorpusPart
+from bert_core.text.sources import CorpusError, CorpusPart
 
 
 def write_file(path, content):

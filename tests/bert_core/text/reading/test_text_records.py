@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_core.text.reading.sources import CorpusError, find_parts
-from bert_core.text.reading.texts import divide, read_records
+from bert_core.text.sources import CorpusError, find_parts
+from bert_core.text.texts import divide, read_records
 
 COLUMNS = {"context_column": "context", "question_column": "question"}
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_core.text.reading.sources import CorpusError, UnreadableFileError, find_parts
-from bert_core.text.reading.texts import divide, read_texts
+from bert_core.text.sources import CorpusError, UnreadableFileError, find_parts
+from bert_core.text.texts import divide, read_texts
 
 
 def read(*paths, text_column="text", id_column=None, part_bytes=None, **options):

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from bert_core.text.reading.wiki_markup import clean_wiki_line, is_doc_tag, is_title
+from bert_core.text.wiki import clean_wiki_line, is_doc_tag, is_title
 
 
 def write_file(path, content):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from synthetic_shards import CLS, SEP, synthetic_shards
 
-from bert_core.text.rows.assembly import assemble
-from bert_core.text.rows.pairs import RowPlanner
-from bert_core.text.rows.settings import RowSettings
+from bert_core.text.pairs import RowPlanner, assemble
+from bert_core.text.settings import RowSettings
 
 LENGTH = 64
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from bert_core.text.rows.counter_hash import CounterHash, permutation, ragged_arange
+from bert_core.text.rng import CounterHash, permutation, ragged_arange
 
 
 def test_the_same_key_and_counters_give_the_same_bits_in_any_order_and_shape():

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from synthetic_shards import CLS, MASK, SEP, vocabulary
 
-from bert_core.text.rows.masking import Masker, max_predictions, prediction_counts
-from bert_core.text.rows.settings import RowSettings
+from bert_core.text.masking import Masker, max_predictions, prediction_counts
+from bert_core.text.settings import RowSettings
 
 NUM_ROWS, LENGTH = 2000, 128
 

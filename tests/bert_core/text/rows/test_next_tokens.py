@@ -1,7 +1,7 @@
 import numpy as np
 from synthetic_shards import CLS, SEP
 
-from bert_core.text.rows.next_tokens import next_tokens
+from bert_core.text.masking import next_tokens
 
 
 def test_every_token_but_a_rows_last_predicts_the_one_after_it():

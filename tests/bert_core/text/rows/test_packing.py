@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_core.text.rows.packing import pack
+from bert_core.text.packing import pack
 
 
 def check(lengths, bins, budget, rows_per_bin):

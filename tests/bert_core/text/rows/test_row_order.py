@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from synthetic_shards import synthetic_shards
 
-from bert_core.text.rows.row_order import RowOrder
-from bert_core.text.rows.settings import RowSettings
+from bert_core.text.batches import RowOrder
+from bert_core.text.settings import RowSettings
 from bert_core.text.shards import Shard, TokenShards
 
 KEY = ("test", 0, 0)

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from bert_core.text.rows.settings import BatchSettings, RowSettings
+from bert_core.text.settings import BatchSettings, RowSettings
 
 
 def test_defaults_are_the_papers():

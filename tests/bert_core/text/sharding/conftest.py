@@ -5,10 +5,9 @@ from collections import Counter
 
 import pytest
 
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.sharding import pieces
-from bert_core.text.sharding.inventory import group_parts
-from bert_core.text.sharding.pieces import scan_parts
+from bert_core.text import pieces
+from bert_core.text.pieces import group_parts, scan_parts
+from bert_core.text.sources import find_parts
 
 
 @pytest.fixture

@@ -1,13 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_core.text.sharding.choice import (
-    DUPLICATE,
-    HELDOUT,
-    TRAIN,
-    choose_documents,
-    choose_sample,
-)
+from bert_core.text.pieces import DUPLICATE, HELDOUT, TRAIN, choose_documents, choose_sample
 
 
 def some_hashes(num, seed=0):

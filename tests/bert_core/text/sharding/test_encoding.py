@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from bert_core.text.sharding.encoding import SentenceEncoder
+from bert_core.text.encoding import SentenceEncoder
 from bert_core.tokenizer import SPECIAL_TOKENS, train_wordpiece, wordpiece_tokenizer
 
 TEXTS = [
@@ -73,7 +73,7 @@ def test_a_full_cache_changes_nothing(tokenizer):
 
 
 def test_batches_are_put_together(tokenizer, monkeypatch):
-    monkeypatch.setattr("bert_core.text.sharding.encoding._BATCH_CHARACTERS", 100)
+    monkeypatch.setattr("bert_core.text.encoding._BATCH_CHARACTERS", 100)
     sentences = TEXTS + random_sentences(100)
     found = split(*SentenceEncoder(tokenizer, "uint16").encode(sentences))
     assert found == plain_encode(tokenizer, sentences)

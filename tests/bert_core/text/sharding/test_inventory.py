@@ -3,13 +3,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bert_core.text.reading.sources import CorpusError, find_parts
-from bert_core.text.sharding.inventory import (
-    SampleTexts,
-    describe_sources,
-    take_inventory,
-)
-from bert_core.text.sharding.pieces import scan_parts
+from bert_core.text.pieces import SampleTexts, describe_sources, scan_parts, take_inventory
+from bert_core.text.sources import CorpusError, find_parts
 
 
 def test_the_sample_and_the_description(documents, scanned):

@@ -2,18 +2,18 @@ from collections import Counter
 
 import numpy as np
 
-from bert_core.text.reading.sources import find_parts
-from bert_core.text.sharding import pieces
-from bert_core.text.sharding.encoding import SentenceEncoder
-from bert_core.text.sharding.inventory import take_inventory
-from bert_core.text.sharding.pieces import (
+from bert_core.text import pieces
+from bert_core.text.encoding import SentenceEncoder
+from bert_core.text.pieces import (
     encode_piece,
     join_pieces,
     read_piece,
     scan_parts,
+    take_inventory,
     written_bytes,
 )
 from bert_core.text.shards import map_shard
+from bert_core.text.sources import find_parts
 from bert_core.tokenizer import train_wordpiece
 
 

@@ -7,7 +7,7 @@ from static_batches import LENGTH, static_source
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
-from bert_core.training.xla.arrays import arrays_of, in_parts, stacked
+from bert_core.training.xla.training import arrays_of, in_parts, stacked
 
 
 def predictions(batch):

@@ -3,7 +3,7 @@
 import pytest
 import xla_room
 
-from bert_core.training.xla.compilation import lacks_memory, more_parts
+from bert_core.training.xla.program import lacks_memory, more_parts
 
 
 @pytest.mark.parametrize(

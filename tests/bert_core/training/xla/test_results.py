@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_core.training.readings import NonFiniteLossError
-from bert_core.training.xla.results import LateStepResult, Numbers
+from bert_core.training.loop import NonFiniteLossError
+from bert_core.training.xla.training import LateStepResult, Numbers
 
 
 class OnDevice:

@@ -1,1 +1,0 @@
-"""README's figures from the committed results: `python -m benchmarks.readme`."""

@@ -1,1 +1,0 @@
-"""What pre-training takes on many devices, reckoned: `python -m benchmarks.scaling`."""

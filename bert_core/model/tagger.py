@@ -1,0 +1,95 @@
+"""The feature-based tagger of section 5.3: frozen features, a BiLSTM over words, a classifier.
+
+Shapes: K layers that are read, P places (first sub-words), R rows, H hidden size, L outputs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+
+from bert_core.config import ModelConfig
+from bert_core.model.dropout import dropout
+from bert_core.model.strategies import LayerMix, Strategy
+
+FEATURE_TAGGER = "feature_tagger"
+"""Its name in `Bert.heads` and in the weights."""
+
+
+class FeatureTagger(nn.Module):
+    """Tags words by what an encoder that is not trained says of them.
+
+    The weights say all there is to know: `layers` [K] are the layers that are read, 0 being the
+    embeddings; a mix stands there where their weights are learned; and one vector or K of them go
+    into the LSTM.
+    """
+
+    layers: Tensor
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        config: ModelConfig,
+        *,
+        num_outputs: int,
+        lstm_size: int = 768,
+        lstm_layers: int = 2,
+        dropout_prob: float = 0.0,
+    ) -> None:
+        super().__init__()
+        num_layers = config.num_hidden_layers
+        layers = strategy.layers_of(num_layers)
+        self.strategy = strategy
+        self.register_buffer("layers", torch.tensor(layers))
+        self.mix = LayerMix(len(layers)) if strategy.is_learned else None
+        self.lstm = nn.LSTM(
+            strategy.feature_size(num_layers, config.hidden_size),
+            lstm_size,
+            lstm_layers,
+            bidirectional=True,
+        )
+        self.linear = nn.Linear(2 * lstm_size, num_outputs)
+        self.dropout = dropout_prob
+
+    def forward(self, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
+        """Logits [P, L] of the states [P, H] of each of `layers`; row by row, [R] counts places."""
+        weights = None if self.mix is None else self.mix.weights
+        features = self.strategy.combine([each.float() for each in states], weights)
+        features = dropout(features, self.dropout, self.training)
+        rows = [row for row in features.split(place_counts.tolist()) if len(row)]
+        if not rows:
+            return self.linear(features.new_zeros(0, self.linear.in_features))
+        read, _ = self.lstm(pack_sequence(rows, enforce_sorted=False))
+        words = torch.cat(unpack_sequence(read))
+        return self.linear(dropout(words, self.dropout, self.training))
+
+    @classmethod
+    def from_weights(cls, weights: Mapping[str, Tensor], config: ModelConfig) -> Self:
+        """A fresh tagger of the shape that this state dict has, over an encoder of `config`.
+
+        Raises `KeyError` and `ValueError` for weights that are not a tagger's.
+        """
+        layers = tuple(int(layer) for layer in weights["layers"].tolist())
+        if not layers or min(layers) < 0 or max(layers) > config.num_hidden_layers:
+            raise ValueError(f"a tagger reads the layers {layers} of {config.num_hidden_layers}")
+        inputs, hidden_size = weights["lstm.weight_ih_l0"].shape[1], config.hidden_size
+        if "mix.logits" in weights:
+            strategy = Strategy("weighted_sum", layers, "weighted_sum")
+        elif inputs == hidden_size:
+            strategy = Strategy("sum", layers, "sum")
+        else:
+            strategy = Strategy("concatenate", layers)
+        if inputs != strategy.feature_size(config.num_hidden_layers, hidden_size):
+            raise ValueError(f"{inputs} inputs of {len(layers)} layers of {hidden_size}")
+        return cls(
+            strategy,
+            config,
+            num_outputs=len(weights["linear.weight"]),
+            lstm_size=weights["lstm.weight_hh_l0"].shape[1],
+            lstm_layers=sum(
+                name.startswith("lstm.weight_ih") and not name.endswith("_reverse")
+                for name in weights
+            ),
+        )

@@ -1,1 +1,0 @@
-"""What a pre-trained encoder can be asked without fine-tuning, through the heads it was taught."""

@@ -1,1 +1,0 @@
-"""Tasks without a download: documentation on this machine, labelled by the code it stands in."""

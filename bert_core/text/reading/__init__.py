@@ -1,1 +1,0 @@
-"""Files, folders, addresses and documentation become documents and sentences."""

@@ -1,0 +1,148 @@
+"""The end of a run: usage, lineage, registration and summary."""
+
+import json
+
+import pytest
+
+from bert_core.config import ModelConfig
+from bert_core.lineage import read_lineage
+from bert_core.model.bert import Bert
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tokenizer import train_wordpiece
+from workflows.run_folder import RunFolder
+from workflows.storage import open_storage
+from workflows.tracking.mlflow_run import open_client
+from workflows.tracking.tracker import DatasetInput, Tracker, TrackingSummary, without_machine_paths
+from workflows.training.job import JobResults, TrainingJob, tracked_run
+from workflows.training.run_settings import RunSettings
+from workflows.versions.finished_run import Usage, lineage_of, open_command, register
+
+CARD = "# bert\n\nA model of the tests."
+
+
+class FinishedJob(TrainingJob):
+    """A run of which there is nothing left to do but to register it."""
+
+    def checkpoint_bytes(self):
+        return 0
+
+    def run(self):
+        raise AssertionError("it is trained")
+
+    def described(self):
+        return {}, {"data.sha256": "ab" * 32}, DatasetInput("train", "ab" * 32, "tests")
+
+    def write_results(self):
+        return JobResults(["finished     8 steps"], CARD, {"heldout/masked_token_loss": 2.5})
+
+
+@pytest.fixture
+def job(tmp_path):
+    folder = RunFolder(tmp_path / "runs" / "run")
+    folder.path.mkdir(parents=True)
+    tokenizer = train_wordpiece(["one two three"] * 3, 60, lowercase=True)
+    config = ModelConfig(
+        vocab_size=60,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+    )
+    save_model_folder(folder.model, Bert.for_pretraining(config), tokenizer, card=CARD)
+    return FinishedJob(RunSettings(), open_storage(str(tmp_path)), folder, None)
+
+
+def finish(job, tracking):
+    results = job.write_results()
+    register(
+        job.folder,
+        tracking,
+        name=job.run_settings.tracking.register_as,
+        tracking_uri=job.tracking_uri,
+        card=results.card,
+        metrics=results.figures,
+        summary=results.lines,
+        title=job.title,
+    )
+
+
+def test_registered_once_and_only_then_the_run_is_done(job, tmp_path, capsys):
+    folder = job.folder
+    down = TrackingSummary("run", "0", 5, "server does not answer", "send")
+    finish(job, down)
+    assert "5 records not sent: server does not answer" in capsys.readouterr().out
+    assert not folder.summary.exists()
+
+    tracking = Tracker(folder.path, tracked_run(job)).finish("FINISHED", 120)
+    assert (tracking.error, tracking.unsent_records) == (None, 0)
+    finish(job, tracking)
+    folder.summary.unlink()  # killed before it was written
+    finish(job, tracking)
+    printed = capsys.readouterr().out
+    assert printed.count("models:/bert/1") == 2 and folder.summary.read_text() in printed
+    job.title = "2 of 3"
+    finish(job, tracking)
+    assert capsys.readouterr().out == f"2 of 3  finished: {folder.path}\n"
+    assert "finished     8 steps" in folder.summary.read_text(), "where one may look"
+    client = open_client(f"sqlite:///{tmp_path}/mlflow/mlflow.db")
+    (version,) = client.search_model_versions("name = 'bert'")
+    assert version.description == CARD
+    assert version.tags["data.sha256"] == "ab" * 32 and version.tags["run"] == "run"
+    assert version.tags["metric.heldout/masked_token_loss"] == "2.5"
+    logged = json.dumps([version.tags, version.description, version.name])
+    assert str(tmp_path) not in logged
+
+
+def test_use_is_said_with_the_assumption_behind_it():
+    assert str(Usage("cpu", 2.0)) == "2.00 core-hours, about 0.02 kWh (assuming 10 W per core)"
+    assert str(Usage("cuda", 10.0)).startswith("10.00 GPU-hours, about 7 kWh")
+    assert str(Usage("tpu", 3.0)).startswith("3.00 TPU host-hours, about 3 kWh")
+
+
+def test_how_mlflow_is_opened():
+    assert open_command("http://mlflow:5000") == "http://mlflow:5000"
+    command = open_command("sqlite:////a b/mlflow.db")
+    assert command.endswith("mlflow ui --backend-store-uri 'sqlite:////a b/mlflow.db'")
+
+
+def test_of_pre_training(pretraining_job, tmp_path):
+    folder = pretraining_job.folder
+    figures = pretraining_job.write_results().figures
+    before = read_lineage(folder.model)
+    assert before.run == "run" and before.data_sha256 == pretraining_job.shards.data_hash
+    assert before.metrics["heldout/masked_token_loss"] == figures["heldout/masked_token_loss"]
+    assert before.run_id is None and before.git_commit is None  # not tracked, nothing is known
+    assert all(name.startswith("heldout/") for name in before.metrics)
+
+    run = tracked_run(pretraining_job)
+    tracking = Tracker(folder.path, run).finish("FINISHED", 120)
+    pretraining_job.write_results()
+    after = read_lineage(folder.model)
+    assert after.run_id == tracking.run_id is not None
+    assert after.git_commit == run.tags.get("mlflow.source.git.commit")
+    assert after.metrics == before.metrics
+
+    first = (folder.model / "lineage.json").read_bytes()
+    pretraining_job.write_results()
+    assert (folder.model / "lineage.json").read_bytes() == first  # no time is in it
+    text = first.decode()
+    assert str(tmp_path) not in text and without_machine_paths(text) == text
+    load_model_folder(folder.model)
+    assert "lineage.json" in (folder.model / "checksums").read_text()
+
+
+def test_of_fine_tuning(finetuning_job):
+    results = finetuning_job.write_results()
+    found = read_lineage(finetuning_job.folder.model)
+    assert found.data_sha256 == finetuning_job.data.sha256
+    assert found.metrics["dev/accuracy"] == results.figures["dev/accuracy"]
+    assert found.metrics.keys() == {each for each in results.figures if each.startswith("dev/")}
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf")])
+def test_what_is_no_number_is_left_out(pretraining_job, figure):
+    figures = {"heldout/a": figure, "heldout/b": 1.0, "train/c": 2.0}
+    found = lineage_of(pretraining_job.folder, {}, figures)
+    assert found.metrics == {"heldout/b": 1.0}
+    json.loads(found.model_dump_json())

@@ -1,0 +1,205 @@
+"""What computes the steps of a run: PyTorch on CPU or CUDA, or XLA on TPU."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import psutil
+import torch
+
+from bert_core.errors import UserError
+from bert_core.machine import processor_name
+from bert_core.model.linear import linear
+from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState, train
+from workflows.cluster import Worker
+from workflows.training.run_settings import RunSettings
+
+
+class Backend(Protocol):
+    """Computes steps and evaluations of one worker."""
+
+    @property
+    def results_cost_a_wait(self) -> bool:
+        """Whether reading a step's result stops the device."""
+        ...
+
+    @property
+    def static_shapes(self) -> bool:
+        """Whether batches of the same shape save time."""
+        ...
+
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """The type of matrix products, None for float32."""
+        ...
+
+    def share(self) -> tuple[int, int]:
+        """Which share of each global batch this worker computes, from 0, and of how many."""
+        ...
+
+    def results(
+        self,
+        state: TrainingState,
+        batches: Iterator[StepBatches],
+        compute_loss: ComputeLoss,
+        *,
+        total_steps: int,
+        schedule: Callable[[int], float],
+        settings: RunSettings,
+        should_stop: Callable[[], bool],
+        message: Callable[[str], None],
+    ) -> Iterator[StepResult]:
+        """Trains the steps that are left, each when its result is asked for."""
+        ...
+
+    def current_state(self, state: TrainingState) -> TrainingState:
+        """The state after the last step, as a checkpoint takes it."""
+        ...
+
+    def evaluation_loss(self, compute_loss: ComputeLoss) -> tuple[ComputeLoss, torch.dtype | None]:
+        """The loss function of an evaluation, and the autocast type to call it with."""
+        ...
+
+    def description(self) -> dict[str, str]:
+        """`device` and `processor`, for the checkpoint."""
+        ...
+
+    def peak_flops(self) -> float:
+        """FLOP/s of a large matrix product on this worker's devices, measured now."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Memory of the device in use: the peak where that is known."""
+        ...
+
+    def out_of_memory(self, remedy: str) -> AbstractContextManager[None]:
+        """Raises `UserError` with `remedy` where the device's memory does not suffice inside."""
+        ...
+
+
+def backend_of(worker: Worker, settings: RunSettings) -> Backend:
+    """The backend of a worker's device."""
+    dtype = autocast_dtype(settings)
+    if worker.through_xla:
+        from workflows.training.xla_backend import XlaBackend  # JAX takes the chips on import
+
+        return XlaBackend(dtype)
+    return TorchBackend(worker, dtype)
+
+
+def autocast_dtype(settings: RunSettings) -> torch.dtype | None:
+    """The type of matrix products, None for float32."""
+    return None if settings.precision == "float32" else torch.bfloat16
+
+
+class TorchBackend:
+    """PyTorch on CPU or CUDA."""
+
+    def __init__(self, worker: Worker, dtype: torch.dtype | None) -> None:
+        self._worker = worker
+        self.device = worker.device
+        self.autocast_dtype = dtype
+
+    @property
+    def results_cost_a_wait(self) -> bool:
+        """On CUDA; on CPU the results are there at once."""
+        return self.device.type != "cpu"
+
+    @property
+    def static_shapes(self) -> bool:
+        """On CUDA, for compiled graphs."""
+        return self.device.type != "cpu"
+
+    def share(self) -> tuple[int, int]:
+        """Rank and world size."""
+        return self._worker.rank, self._worker.world_size
+
+    def results(
+        self,
+        state: TrainingState,
+        batches: Iterator[StepBatches],
+        compute_loss: ComputeLoss,
+        *,
+        total_steps: int,
+        schedule: Callable[[int], float],
+        settings: RunSettings,
+        should_stop: Callable[[], bool],
+        message: Callable[[str], None],
+    ) -> Iterator[StepResult]:
+        """See `bert_core.training.loop.train`."""
+        del message
+        return train(
+            state,
+            batches,
+            compute_loss,
+            total_steps=total_steps,
+            schedule=schedule,
+            max_gradient_norm=settings.optimizer.max_gradient_norm,
+            device=self.device,
+            autocast_dtype=self.autocast_dtype,
+            seed=settings.seed,
+            should_stop=should_stop,
+        )
+
+    def current_state(self, state: TrainingState) -> TrainingState:
+        """The state that was trained in place."""
+        return state
+
+    def evaluation_loss(self, compute_loss: ComputeLoss) -> tuple[ComputeLoss, torch.dtype | None]:
+        """The loss as it is, not compiled."""
+        return compute_loss, self.autocast_dtype
+
+    def description(self) -> dict[str, str]:
+        """`device` and `processor`, for the checkpoint."""
+        return {"device": self.device.type, "processor": processor_name(self.device)}
+
+    def peak_flops(self) -> float:
+        """See `peak_flops`."""
+        return peak_flops(self.device)
+
+    def memory_bytes(self) -> int:
+        """See `memory_bytes`."""
+        return memory_bytes(self.device)
+
+    @contextmanager
+    def out_of_memory(self, remedy: str) -> Iterator[None]:
+        """Raises `UserError` with `remedy` where the device's memory does not suffice inside."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise UserError("the device is out of memory", str(self.device), remedy) from error
+
+
+def best_seconds(call: Callable[[], Any], repeats: int = 8) -> float:
+    """The shortest time of a few calls."""
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def peak_flops(device: torch.device) -> float:
+    """FLOP/s of a large linear map of random numbers, the best of a few: the base of the MFU.
+
+    In float32 on CPU, else in bfloat16.
+    """
+    on_cpu = device.type == "cpu"
+    size, dtype = (1024, torch.float32) if on_cpu else (8192, torch.bfloat16)
+    left, right = torch.randn(2, size, size, device=device).to(dtype)
+
+    def product() -> None:
+        linear(left, right, None)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return 2 * size**3 / best_seconds(product)
+
+
+def memory_bytes(device: torch.device) -> int:
+    """The peak memory of a CUDA device; on CPU the present memory of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return psutil.Process().memory_info().rss
