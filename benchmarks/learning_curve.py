@@ -22,7 +22,7 @@ from benchmarks.results import write_results
 from bert_core.config import IGNORE_INDEX, SIZES
 from bert_core.hugging_face import from_hugging_face
 from bert_core.model.layout import Padded
-from bert_core.pretraining import PretrainingBatch, compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.batches import BatchSource, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary

@@ -22,8 +22,7 @@ from serving.settings import parse_arguments as parse_server
 from workflows.ablations.settings import parse as parse_ablation
 from workflows.clusters import capacity
 from workflows.clusters.settings import ClusterSettings
-from workflows.evaluation.settings import EvaluateSettings
-from workflows.evaluation.task_options import with_options
+from workflows.evaluation.settings import EvaluateSettings, with_options
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import answered_examples
 from workflows.inference.extract_settings import ExtractSettings

@@ -134,7 +134,7 @@ def evaluate(settings: EvaluateSettings) -> bool:
 def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
     """The fine-tuned model, wherever the user says it is, reading data as the user says."""
     from bert_core.predictor import load_predictor
-    from workflows.evaluation.task_options import with_options
+    from workflows.evaluation.settings import with_options
     from workflows.model_location import locate_model
     from workflows.runs.tracker import default_tracking_uri
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from bert_core.evaluation.table_text import markdown_line
+from workflows.reporting.render import markdown_line
 from workflows.vector_charts import COLORS
 from workflows.vector_charts import STYLE as CHART_STYLE
 

@@ -37,7 +37,6 @@ from bert_core.errors import UserError, nearest
 from bert_core.model.bert import Bert
 from bert_core.model.heads import MaskedTokenHead
 from bert_core.model.vocabulary import project
-from bert_core.pretraining import PretrainingBatch
 from bert_core.text.collation import PretrainingBatch
 
 SMALL_STEP_TOKENS = 8192

@@ -21,7 +21,6 @@ from bert_core.evaluation.behaviour_suite import (
     Suite,
     slot_list,
 )
-from bert_core.evaluation.table_text import markdown_text
 from bert_core.tasks.classification import Text
 
 Words = Mapping[str, Sequence[str]]
@@ -250,23 +249,9 @@ def run_suite(
     return results
 
 
-def markdown_results(results: Sequence[CheckResult]) -> str:
-    """A table of all checks, and below it the worst cases of those that failed."""
-    lines = ["| check | kind | cases | failed |", "|---|---|--:|--:|"]
-    for each in results:
-        name = markdown_text(each.name)
-        share = f"{each.num_failures} ({each.failure_rate:.1%})"
-        lines.append(f"| {name} | {each.kind} | {each.num_cases} | {share} |")
-    for each in results:
-        if each.failures:
-            lines += ["", f"**{markdown_text(each.name)}**", ""]
-            for failure in each.failures:
-                shown = _shown(failure.case.after)
-                if failure.case.before is not None:
-                    shown = f"{_shown(failure.case.before)} → {shown}"
-                told = f"{shown}: expected {failure.expected}, found {failure.found}"
-                lines.append(f"- {markdown_text(told)}")
-    return "\n".join(lines) + "\n"
+def shown_text(text: Text) -> str:
+    """A text, or a pair of texts, in quotes."""
+    return f"“{text.first}”" + ("" if text.second is None else f" / “{text.second}”")
 
 
 def _predict_once(
@@ -349,7 +334,3 @@ def _said(prediction: Prediction) -> str:
         return f"{prediction['value']:.3f}"
     names = sorted(_answer(prediction))
     return ", ".join(f"{name} ({prediction['scores'][name]:.3f})" for name in names) or "no label"
-
-
-def _shown(text: Text) -> str:
-    return f"“{text.first}”" + ("" if text.second is None else f" / “{text.second}”")

@@ -12,12 +12,12 @@ import numpy as np
 
 from bert_core.errors import UserError
 from bert_core.evaluation.metrics import WeightedMetrics, measure
+from bert_core.evaluation.sweep import CONFIDENCE
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.task import Task
 from bert_core.text.rng import IntArray
 
 NUM_RESAMPLES = 1000
-CONFIDENCE = 0.95
 _TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 _CELLS_AT_ONCE = 4_000_000  # 32 MB of float64
 _MOST_PARTS = 500  # that are left out; what they correct is the smaller the more examples there are

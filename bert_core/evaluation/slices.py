@@ -24,7 +24,6 @@ from bert_core.evaluation.intervals import (
 )
 from bert_core.evaluation.metrics import ClassCounts, class_counts, f1_of, ratio
 from bert_core.evaluation.outcomes import Outcome, outcomes
-from bert_core.evaluation.table_text import markdown_text
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tables import Record, TaskDataError, column
@@ -264,23 +263,6 @@ def class_metrics(
     ]
 
 
-def markdown_slices(slices: Sequence[Slice], metrics: Sequence[str]) -> str:
-    """A table of some metrics of slices, with a mark on those that are small.
-
-    A figure without interval is one that no sample changes, as where all answers are right.
-    """
-    lines = [
-        f"| by | slice | examples | {' | '.join(metrics)} |",
-        f"|---|---|--:|{'--:|' * len(metrics)}",
-    ]
-    for each in slices:
-        cells = [_cell(each.metrics.get(metric)) for metric in metrics]
-        by, name = markdown_text(each.by), markdown_text(each.name)
-        mark = " (few)" if each.is_small else ""
-        lines.append(f"| {by} | {name} | {each.count}{mark} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
 def _of_classes(classes: ClassCounts, counts: FloatArray) -> dict[str, FloatArray]:
     """Each metric of samples with these counts of each example, [S, C]."""
     hits, gold, found = classes.sums(counts)
@@ -289,11 +271,3 @@ def _of_classes(classes: ClassCounts, counts: FloatArray) -> dict[str, FloatArra
         "recall": ratio(hits, gold),
         "f1": f1_of(hits, gold, found),
     }
-
-
-def _cell(figure: Interval | None) -> str:
-    if figure is None:
-        return "–"
-    if figure.is_degenerate:
-        return f"{figure.value:.3f}"
-    return f"{figure.value:.3f} ({figure.low:.3f}–{figure.high:.3f})"

@@ -12,8 +12,8 @@ from itertools import pairwise
 from numbers import Real
 from typing import Any
 
-from bert_core.evaluation.intervals import CONFIDENCE
-
+CONFIDENCE = 0.95
+"""Of all intervals and comparisons of an evaluation."""
 MOST_VALUES = 8
 """Of numbers that take more values than these on an axis, neighbours are taken together."""
 _BINS, _POINTS_PER_BIN = 4, 5

@@ -19,7 +19,6 @@ import numpy as np
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.prefetch import steps_ahead
-from bert_core.pretraining import PretrainingBatch
 from bert_core.text.collation import (
     PretrainingBatch,
     Rows,

@@ -1,4 +1,4 @@
-"""The evaluation command on a model that was fine-tuned here: figures, files, refusals."""
+"""The evaluation command on a model fine-tuned here: settings, figures, files, refusals."""
 
 import json
 import re
@@ -7,7 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 from finetuning_runs import write_encoder, write_task
 
+from bert_core.errors import UserError
+from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.classification import Classification
 from workflows.evaluate import main
+from workflows.evaluation.settings import OF_ONE_MODEL, EvaluateSettings, with_options
+from workflows.settings import parse_command_line
 
 
 @pytest.fixture
@@ -107,7 +112,8 @@ def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
     )
     code, printed = evaluate(checks=path, report=tmp_path / "report")
     assert code == 0, printed
-    assert "words of the first half go up" in (tmp_path / "report" / "report.md").read_text()
+    for name in ("report.md", "report.html"):
+        assert "words of the first half go up" in (tmp_path / "report" / name).read_text()
 
 
 @pytest.mark.parametrize(
@@ -129,8 +135,6 @@ def test_behaviour_is_checked_from_a_file(evaluate, tmp_path):
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(evaluate, changed, match):
-    import re
-
     code, printed = evaluate(**changed)
     errors = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert code == 2 and len(errors) == 1 and re.search(match, errors[0]), printed
@@ -169,3 +173,63 @@ def test_a_folder_of_transformers_is_evaluated(evaluate, tmp_path):
 def test_an_unknown_suite(capsys, name, match):
     assert main(["--suite", name, "--data", "d"]) == 2
     assert re.search(match, capsys.readouterr().err)
+
+
+SUITE = ["--suite", "glue", "--data", "d", "--model-root", "m"]
+
+
+def test_every_setting_is_explained_and_columns_are_a_list():
+    assert all(field.description for field in EvaluateSettings.model_fields.values())
+    assert set(OF_ONE_MODEL) < set(EvaluateSettings.model_fields)
+    given = ["--model", "m", "--data", "d", "--slice_by", "a", "--slice_by", "b"]
+    assert parse_command_line(EvaluateSettings, given).slice_by == ["a", "b"]
+
+
+@pytest.mark.parametrize("option", ["--model_root", "--model-root"])
+def test_a_suite_has_a_folder_of_models_and_no_model(option):
+    settings = parse_command_line(EvaluateSettings, [*SUITE[:4], option, "m"])
+    assert (settings.suite, str(settings.model_root), settings.model) == ("glue", "m", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (["--data", "d"], "no model: --model .give one, or --suite glue --model_root DIR"),
+        (["--model", "m"], "Field required: --data"),
+        (SUITE[2:], "models without a suite: --model_root .give --suite glue"),
+        (SUITE[:4], "no models: --suite glue .give --model_root"),
+        *(([*SUITE, f"--{name}", "x=y"], f"--{name} is for one model") for name in OF_ONE_MODEL),
+    ],
+)
+def test_wrong_combinations_are_refused(given, match):
+    with pytest.raises(UserError, match=match):
+        parse_command_line(EvaluateSettings, given)
+
+
+def test_options_are_text_that_the_task_reads():
+    task = Classification(labels=("no", "yes"), text_column="text")
+    changed = with_options(task, {"text_column": "title", "header": "false", "max_length": "64"})
+    assert isinstance(changed, Classification)
+    assert (changed.text_column, changed.header, changed.max_length) == ("title", False, 64)
+    assert changed.labels == ("no", "yes")
+    assert with_options(task, {}) == task
+
+
+def test_several_values_have_commas():
+    changed = with_options(TASKS["multiple_choice"], {"choice_columns": "first,second"})
+    assert changed.choice_columns == ("first", "second")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"text_colum": "a"}, "unknown option, did you mean text_column"),
+        ({"max_length": "long"}, "max_length"),
+        ({"max_length": "2"}, "greater than or equal to 8"),
+        ({"kind": "regression"}, "change what the model answers"),
+        ({"labels": "yes,no"}, "change what the model answers"),
+    ],
+)
+def test_wrong_options_of_a_task_are_refused(options, match):
+    with pytest.raises(UserError, match=match):
+        with_options(Classification(labels=("no", "yes")), options)

@@ -1,6 +1,6 @@
-"""What a demo comes to: fine-tuning runs of two encoders go in; a table, a picture, a report out.
+"""The demo's report: fine-tuning runs of an untrained and a pre-trained encoder, compared by task.
 
-Each figure has its 95 % bootstrap interval, over the dev examples.
+Every figure has a 95 % bootstrap interval over the dev examples.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,30 @@ from bert_core.evaluation.intervals import Interval, bootstrap_intervals
 from bert_core.evaluation.outcomes import documents
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.report import best_predictions
-from workflows.reporting.figures import BLUE, GREY, INK, new_figure, save_picture, set_title, tidy
+from workflows.reporting.figures import (
+    BLUE,
+    GREY,
+    INK,
+    Figure,
+    new_figure,
+    saved_figure,
+    set_title,
+    tidy,
+)
+from workflows.reporting.render import Cell, Figures, Page, Row, Section, Table, write_page
 from workflows.runs.folder import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 TABLE, REPORT, PICTURE = "table.txt", "report.md", "comparison.png"
+HEADS = ("task", "metric", "untrained", "pre-trained", "difference (95 % interval)")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A task's metric for both encoders, and what the one is above the other."""
+    """A task's metric for both encoders, and the difference, pre-trained less untrained."""
 
     task: str
     metric: str
@@ -61,20 +73,24 @@ def compared(untrained: FinetuningJob, pretrained: FinetuningJob) -> Compared:
 
 
 def write_report(results: Sequence[Compared], folder: Path) -> None:
-    """Writes picture and report, and last the table, which says that the rest is there."""
-    plot_comparison(results, folder / PICTURE)
-    write_atomically(folder / REPORT, markdown_report(results))
+    """Writes figure and report, and last the table, whose presence says that the rest is there."""
+    figure = saved_figure(
+        lambda title: comparison_drawing(results, title),
+        folder / PICTURE,
+        title="Fine-tuned on three tasks, with and without pre-training",
+        caption="Both encoders on each task, with 95 % bootstrap intervals over the dev examples.",
+    )
+    write_page(report_page(results, figure), folder)
     places = f"\npicture  {folder / PICTURE}\nreport   {folder / REPORT}\n"
     write_atomically(folder / TABLE, text_table(results) + places)
 
 
 def text_table(results: Sequence[Compared]) -> str:
-    """The table for a terminal, and a line on what it says."""
-    rows = [cells(each) for each in results]
-    titles = ("task", "metric", "untrained", "pre-trained", "difference (95 % interval)")
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    """The table for a terminal, and the verdict."""
+    rows = [cells(result) for result in results]
+    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
     lines = []
-    for row in (titles, *rows):
+    for row in (HEADS, *rows):
         words = [f"{text:{width}}" for text, width in zip(row[:2], widths[:2], strict=True)]
         words += [f"{text:>{width}}" for text, width in zip(row[2:], widths[2:], strict=True)]
         lines.append("  ".join(words).rstrip())
@@ -82,7 +98,7 @@ def text_table(results: Sequence[Compared]) -> str:
 
 
 def cells(result: Compared) -> tuple[str, ...]:
-    """A row of the table."""
+    """The texts of a row of the table."""
     difference = result.difference
     return (
         result.task,
@@ -110,47 +126,51 @@ def verdict(results: Sequence[Compared]) -> str:
     return "; ".join(parts)
 
 
-def markdown_report(results: Sequence[Compared]) -> str:
-    """The whole report, to read."""
-    rows = ["| " + " | ".join([*cells(each), counts(each)]) + " |" for each in results]
-    titles = "| task | metric | untrained | pre-trained | difference (95 % interval) | learned |"
-    sections = [
-        "# What pre-training is worth on three tasks",
-        "Tasks made of the documentation on this machine. The encoder that was pre-trained stands "
-        "beside weights that have learned nothing: the same head, the same examples in the same "
-        "order, the same settings.",
-        "\n".join([titles, "|---|---|--:|--:|--:|---|", *rows]),
-        verdict(results) + ".",
-        f"![Both encoders on each task]({PICTURE})",
-        "The figures are those of the best epoch on the dev examples, which also chose it, for "
-        "both encoders alike. The intervals are the bootstrap's over dev examples, that of the "
-        "difference paired; questions about one text are drawn together. What another seed would "
-        "give is not in them.",
-    ]
-    return "\n\n".join(sections) + "\n"
+def report_page(results: Sequence[Compared], figure: Figure) -> Page:
+    """The report as a page."""
+    rows = []
+    for result in results:
+        task, metric, *figures = cells(result)
+        values = result.untrained.value, result.pretrained.value, result.difference.value
+        numbers = [Cell(text, value) for text, value in zip(figures, values, strict=True)]
+        counts = (
+            f"{result.num_train:,} examples, {result.epochs} epochs; "
+            f"{result.num_dev:,} dev examples"
+        )
+        rows.append(Row([task, metric, *numbers, counts]))
+    about = (
+        "The tasks are made of the documentation on this machine. Both encoders have the same head,"
+        " examples, order and settings; the untrained one starts from random weights."
+    )
+    limits = (
+        "Figures are those of the best epoch on the dev examples, which also chose it, for both"
+        " encoders. Differences are paired, and questions about one text are drawn together. The"
+        " variation between seeds is not included."
+    )
+    table = Table("Metrics with 95 % intervals", [*HEADS, "data"], rows)
+    return Page(
+        "What pre-training is worth on three tasks",
+        verdict(results),
+        sections=[Section("Comparison", [about, table, Figures([figure]), limits])],
+    )
 
 
-def counts(result: Compared) -> str:
-    """What was learned from and measured on."""
-    return f"{result.num_train:,} examples, {result.epochs} epochs; {result.num_dev:,} dev examples"
-
-
-def plot_comparison(results: Sequence[Compared], path: Path) -> None:
+def comparison_drawing(results: Sequence[Compared], title: str) -> "Drawing":
     """Draws both encoders on each task, with their intervals."""
-    figure = new_figure(8, 1.6 + 0.9 * len(results))
+    figure = new_figure(5, 1.4 + 0.8 * len(results))
     axes = figure.add_subplot()
-    set_title(axes, "Fine-tuned on three tasks, with and without pre-training")
+    set_title(axes, title)
     for kind, color, shift in (("pretrained", BLUE, -0.14), ("untrained", GREY, 0.14)):
-        draw_intervals(axes, [getattr(each, kind) for each in results], color, shift)
-    names = [f"{each.task}\n{each.metric}" for each in results]
+        draw_intervals(axes, [getattr(result, kind) for result in results], color, shift)
+    names = [f"{result.task}\n{result.metric}" for result in results]
     axes.set_yticks(range(len(results)), names)
     axes.set_ylim(len(results) - 0.5, -0.5)
     axes.set_xlim(0, 1)
-    axes.set_xlabel("on the dev examples, with 95 % bootstrap intervals", color=INK)
+    axes.set_xlabel("metric on the dev examples", color=INK)
     tidy(axes)
     axes.grid(visible=False, axis="y")
     axes.legend(frameon=False, labelcolor=INK, loc="lower right")
-    save_picture(figure, path)
+    return figure
 
 
 def draw_intervals(axes: "Axes", found: Sequence[Interval], color: str, shift: float) -> None:

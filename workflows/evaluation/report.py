@@ -1,47 +1,68 @@
-"""The report of an evaluation: predictions and examples go in; Markdown, JSON and pictures out."""
+"""The report of an evaluation: HTML and Markdown pages, JSON, figures, and the worst mistakes."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import one_line
-from bert_core.evaluation.behaviour import CheckResult, markdown_results
+from bert_core.evaluation.behaviour import CheckResult, shown_text
 from bert_core.evaluation.calibration import Calibration, calibration
 from bert_core.evaluation.comparison import Comparison
 from bert_core.evaluation.confusion import ConfusionMatrix, confusion_matrix, worst_mistakes
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals
-from bert_core.evaluation.outcomes import Outcome, documents, outcomes
+from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
 from bert_core.evaluation.slices import (
+    SMALL,
     Slice,
     by_column,
     class_metrics,
-    markdown_slices,
     slice_metrics,
     usual_slicings,
 )
-from bert_core.evaluation.table_text import markdown_text
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import Task
-from workflows.evaluation.mistakes import markdown_mistakes
-from workflows.evaluation.plots import plot_confusion, plot_numbers, plot_reliability
+from workflows.evaluation.plots import (
+    confusion_drawing,
+    numbers_drawing,
+    reliability_drawing,
+)
+from workflows.reporting.figures import Figure, saved_figure
+from workflows.reporting.render import (
+    Cell,
+    Figures,
+    Page,
+    Part,
+    Row,
+    Section,
+    Table,
+    markdown,
+    write_page,
+)
 from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import without_machine_paths
 
-CONFUSION, RELIABILITY, NUMBERS = "confusion.png", "reliability.png", "numbers.png"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+CONFUSION, RELIABILITY, NUMBERS = "confusion", "reliability", "numbers"
 IN_SHORT, AT_LENGTH = 160, 1000
-"""How many characters of a text the report shows, and the file of mistakes."""
+"""Characters of a text in the report, and in the file of mistakes."""
 MOST_CONFUSED = 5
+DASH = "–"
+_FEW = f"95 % intervals in brackets; (few): less than {SMALL} examples"
+_TITLES = {"first": "text", "second": "second text", "words": "text"}
+_BEHIND_TEXTS = ("right answer", "predicted", "confidence", "where")
 
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What an evaluation found.
+    """The results of an evaluation.
 
-    `numbers` are the right ones and the found ones where answers are numbers. `tally` says how much
-    of the examples the model did not see as it was (see `EncodedRows`).
+    `numbers` are pairs (right, predicted) where answers are numbers. `tally` counts examples that
+    the model did not read as they are (see `EncodedRows`).
     """
 
     title: str
@@ -70,57 +91,43 @@ def evaluation_report(
     seed: int,
     hurried: bool = False,
 ) -> EvaluationReport:
-    """Measures predictions for examples that have answers; `hurried` as in `bootstrap_intervals`.
+    """Measures predictions for labelled examples; `hurried` as in `bootstrap_intervals`.
 
     Raises `UserError` for a column that the data lacks.
     """
-    groups = documents(examples)
-    slicings = usual_slicings(task, predictions, examples)
     results = outcomes(task, predictions, examples)
+    slicings = usual_slicings(task, predictions, examples)
     slicings += [by_column(results, name) for name in slice_by]
+    evaluated = task, predictions, examples
+    drawn: dict[str, Any] = {
+        "num_resamples": num_resamples,
+        "seed": seed,
+        "groups": documents(examples),
+    }
     return EvaluationReport(
         title=title,
         criterion=task.criterion,
         num_examples=len(examples),
-        metrics=bootstrap_intervals(
-            task,
-            predictions,
-            examples,
-            num_resamples=num_resamples,
-            seed=seed,
-            groups=groups,
-            hurried=hurried,
-        ),
-        classes=class_metrics(
-            task, predictions, examples, num_resamples=num_resamples, seed=seed, groups=groups
-        ),
-        slices=slice_metrics(
-            task,
-            predictions,
-            examples,
-            slicings,
-            num_resamples=num_resamples,
-            seed=seed,
-            groups=groups,
-            hurried=hurried,
-        ),
-        calibration=calibration(task, predictions, examples),
-        confusion=confusion_matrix(task, predictions, examples),
+        metrics=bootstrap_intervals(*evaluated, hurried=hurried, **drawn),
+        classes=class_metrics(*evaluated, **drawn),
+        slices=slice_metrics(*evaluated, slicings, hurried=hurried, **drawn),
+        calibration=calibration(*evaluated),
+        confusion=confusion_matrix(*evaluated),
         mistakes=[
-            replace(each, where=without_machine_paths(each.where))
-            for each in worst_mistakes(task, predictions, examples)
+            replace(mistake, where=without_machine_paths(mistake.where))
+            for mistake in worst_mistakes(*evaluated)
         ],
         numbers=[(each.gold, each.found) for each in results if each.is_number],
     )
 
 
 def summary_lines(report: EvaluationReport) -> list[str]:
-    """The metrics with their intervals, a line each, the one that decides first."""
+    """The metrics with their intervals, one per line, the criterion first."""
     names = sorted(report.metrics, key=lambda name: name != report.criterion)
     shown = [one_line(readable_metric(name)) for name in names]
     width = max(map(len, shown))
     lines = [
-        f"{title:{width}}  {_interval(report.metrics[name])}"
+        f"{title:{width}}  {interval_text(report.metrics[name])}"
         for title, name in zip(shown, names, strict=True)
     ]
     if report.calibration is not None:
@@ -131,79 +138,239 @@ def summary_lines(report: EvaluationReport) -> list[str]:
 
 
 def write_report(report: EvaluationReport, folder: Path) -> None:
-    """Writes report.md, report.json, mistakes.md and the pictures into a folder.
+    """Writes report.html, report.md, report.json, mistakes.md and the figures as PNG files.
 
-    Each file is written whole or not at all.
+    Each file is replaced atomically.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if report.confusion is not None:
-        plot_confusion(report.confusion, folder / CONFUSION, title=report.title)
-    if report.calibration is not None:
-        plot_reliability(report.calibration, folder / RELIABILITY, title=report.title)
-    if report.numbers:
-        plot_numbers(report.numbers, folder / NUMBERS, title=report.title)
-    title = markdown_text(report.title)
-    mistakes = markdown_mistakes(report.mistakes, width=AT_LENGTH)
-    write_atomically(folder / "mistakes.md", f"# {title}: worst mistakes\n\n{mistakes}\n")
-    write_atomically(folder / "report.md", markdown_report(report))
+    figures = {figure.name: figure for figure in _write_figures(report, folder)}
+    mistakes = [mistakes_table(report.mistakes, AT_LENGTH)] if report.mistakes else []
+    about = f"{len(report.mistakes)} wrong answers, the most confident first"
+    page = Page(f"{report.title}: worst mistakes", about, sections=[Section("Mistakes", mistakes)])
+    write_atomically(folder / "mistakes.md", markdown(page))
+    write_page(report_page(report, figures), folder)
     text = json.dumps(_as_json(report), indent=1, ensure_ascii=False, default=str)
     write_atomically(folder / "report.json", text + "\n")
 
 
-def markdown_report(report: EvaluationReport) -> str:
-    """The whole report, to read."""
-    rows = [
-        f"| {markdown_text(readable_metric(name))} | {_interval(each)} |"
-        for name, each in report.metrics.items()
+def report_page(report: EvaluationReport, figures: Mapping[str, Figure]) -> Page:
+    """The report as a page; `figures` by name, those that were drawn."""
+
+    def drawn(name: str) -> list[Part]:
+        return [Figures([figures[name]])] if name in figures else []
+
+    metrics = [
+        Row([readable_metric(name), Cell(interval_text(found), found.value)])
+        for name, found in report.metrics.items()
     ]
-    counts = f"{report.num_examples:,} examples", tally_text(report.tally)
-    sections = [
-        f"# {markdown_text(report.title)}",
-        f"{', '.join(filter(None, counts))}. In brackets 95 % bootstrap intervals.",
-        "\n".join(["| metric | value |", "|---|---|", *rows]),
-    ]
+    about = "95 % bootstrap intervals in brackets"
+    sections = [Section("Metrics", [Table(about, ["metric", "value"], metrics)])]
     if report.comparison is not None:
-        sections += ["## Beside the other model", report.comparison.verdict(report.criterion)]
-    shown = [name for name in ("precision", "recall", "f1") if report.classes]
+        sections.append(Section("Comparison", [report.comparison.verdict(report.criterion)]))
     if report.classes:
-        sections += ["## Classes", markdown_slices(report.classes, shown)]
-    sections += ["## Slices", markdown_slices(report.slices, [report.criterion])]
+        table = slices_table(_FEW, report.classes, ["precision", "recall", "f1"])
+        sections.append(Section("Classes", [table]))
+    if report.slices:
+        table = slices_table(_FEW, report.slices, [report.criterion])
+        sections.append(Section("Slices", [table]))
     if report.calibration is not None:
-        found = report.calibration
-        sections += [
-            "## Calibration",
-            f"Expected calibration error {found.expected_error:.4f} (adaptive "
-            f"{found.adaptive_error:.4f}), Brier score {found.brier_score:.4f}; mean confidence "
-            f"{found.mean_confidence:.3f}, accuracy {found.accuracy:.3f}.",
-            f"![Reliability diagram]({RELIABILITY})",
-        ]
+        sections.append(
+            Section("Calibration", [_calibration_text(report.calibration), *drawn(RELIABILITY)])
+        )
     if report.confusion is not None:
-        sections += [
-            "## What is taken for what",
-            _confusions(report.confusion),
-            f"![Confusion matrix]({CONFUSION})",
-        ]
+        table = _confusions_table(report.confusion)
+        sections.append(Section("Confusions", [table, *drawn(CONFUSION)]))
     if report.numbers:
-        sections += ["## What is found for what", f"![Found over right answers]({NUMBERS})"]
+        sections.append(Section("Predicted numbers", drawn(NUMBERS)))
     if report.checks:
-        sections += ["## Behavioural checks", markdown_results(report.checks)]
-    sections += ["## Worst mistakes", markdown_mistakes(report.mistakes, width=IN_SHORT)]
-    return "\n\n".join(sections) + "\n"
+        sections.append(Section("Behavioural checks", checks_parts(report.checks)))
+    worst = mistakes_table(report.mistakes, IN_SHORT) if report.mistakes else "None."
+    sections.append(Section("Worst mistakes", [worst]))
+    best = report.metrics[report.criterion]
+    counts = f"{report.num_examples:,} examples", tally_text(report.tally)
+    return Page(
+        title=report.title,
+        verdict=f"{readable_metric(report.criterion)} {interval_text(best)}",
+        facts=[("Data", ", ".join(filter(None, counts)))],
+        sections=sections,
+    )
 
 
-def _interval(found: Interval) -> str:
+def interval_text(found: Interval) -> str:
+    """A figure with its interval, if the interval says anything."""
     if found.is_degenerate:
         return f"{found.value:.4f}"
     return f"{found.value:.4f} ({found.low:.4f} to {found.high:.4f})"
 
 
-def _confusions(matrix: ConfusionMatrix) -> str:
-    """The mistakes made most often."""
-    lines = [
-        f"| {markdown_text(gold)} | {markdown_text(found)} | {count:,} |"
+def slices_table(caption: str, slices: Sequence[Slice], metrics: Sequence[str]) -> Table:
+    """Some metrics of slices; small slices are marked.
+
+    A figure without an interval is one that no sample changes, as where all answers are right.
+    """
+
+    def cell(found: Interval | None) -> Cell:
+        if found is None:
+            return Cell(DASH)
+        text = f"{found.value:.3f}"
+        if not found.is_degenerate:
+            text += f" ({found.low:.3f}–{found.high:.3f})"
+        return Cell(text, found.value)
+
+    rows = []
+    for part in slices:
+        count = Cell(f"{part.count}{' (few)' if part.is_small else ''}", part.count)
+        rows.append(
+            Row([part.by, part.name, count, *(cell(part.metrics.get(name)) for name in metrics)])
+        )
+    return Table(caption, ["by", "slice", "examples", *metrics], rows)
+
+
+def checks_parts(results: Sequence[CheckResult]) -> list[Part]:
+    """A table of all behavioural checks, and the worst failures of each that failed."""
+    rows = [
+        Row(
+            [
+                result.name,
+                result.kind,
+                Cell(str(result.num_cases), result.num_cases),
+                Cell(f"{result.num_failures} ({result.failure_rate:.1%})", result.num_failures),
+            ]
+        )
+        for result in results
+    ]
+    failures = []
+    for result in results:
+        for failure in result.failures:
+            texts = [failure.case.before, failure.case.after]
+            shown = " → ".join(shown_text(text) for text in texts if text is not None)
+            failures.append(Row([result.name, shown, failure.expected, failure.found]))
+    parts: list[Part] = [Table("Checks", ["check", "kind", "cases", "failed"], rows)]
+    if failures:
+        parts.append(Table("Worst failures", ["check", "text", "expected", "predicted"], failures))
+    return parts
+
+
+def mistakes_table(mistakes: Sequence[Outcome], width: int) -> Table:
+    """Mistakes with texts cut to `width` characters."""
+    rows = mistake_rows(mistakes, width)
+    table = [Row([_confidence_cell(name, text) for name, text in row.items()]) for row in rows]
+    return Table("Wrong answers, the most confident first", list(rows[0]), table)
+
+
+def mistake_rows(mistakes: Sequence[Outcome], width: int) -> list[dict[str, str]]:
+    """For each mistake its texts, right answer, prediction, confidence and place, by column.
+
+    Texts are cut to `width` characters. All rows have the same columns; columns that are empty
+    throughout are left out. Of entities only those are shown that the other side lacks.
+    """
+    rows = [_mistake_row(mistake, width) for mistake in mistakes]
+    used = {name: None for row in rows for name in row if any(other.get(name) for other in rows)}
+    names = sorted(used, key=lambda name: name in _BEHIND_TEXTS)
+    return [{name: row.get(name, "") for name in names} for row in rows]
+
+
+def _write_figures(report: EvaluationReport, folder: Path) -> list[Figure]:
+    """Draws each figure twice: with a title as a PNG file, and without for the page."""
+    drawings: dict[str, tuple[Callable[[str], Drawing], str]] = {}
+    confusion, calibrated, numbers = report.confusion, report.calibration, report.numbers
+    if confusion is not None:
+        caption = "Colors are shares of a row, numbers are counts."
+        drawings[CONFUSION] = lambda title: confusion_drawing(confusion, title), caption
+    if calibrated is not None:
+        caption = (
+            f"Reliability diagram: ECE {calibrated.expected_error:.3f}, "
+            f"{calibrated.num_decisions:,} decisions."
+        )
+        drawings[RELIABILITY] = lambda title: reliability_drawing(calibrated, title), caption
+    if numbers:
+        caption = "Predicted numbers over right ones."
+        drawings[NUMBERS] = lambda title: numbers_drawing(numbers, title), caption
+    return [
+        saved_figure(draw, folder / f"{name}.png", title=report.title, caption=caption)
+        for name, (draw, caption) in drawings.items()
+    ]
+
+
+def _calibration_text(found: Calibration) -> str:
+    return (
+        f"Expected calibration error {found.expected_error:.4f} (adaptive "
+        f"{found.adaptive_error:.4f}), Brier score {found.brier_score:.4f}; mean confidence "
+        f"{found.mean_confidence:.3f}, accuracy {found.accuracy:.3f}."
+    )
+
+
+def _confusions_table(matrix: ConfusionMatrix) -> Table:
+    rows = [
+        Row([gold, found, Cell(f"{count:,}", count)])
         for gold, found, count in matrix.most_confused(MOST_CONFUSED)
     ]
-    return "\n".join(["| right answer | found | times |", "|---|---|--:|", *lines])
+    return Table("Most frequent confusions", ["right answer", "predicted", "times"], rows)
+
+
+def _confidence_cell(column: str, text: str) -> str | Cell:
+    return Cell(text, float(text)) if column == "confidence" and text else text
+
+
+def _mistake_row(mistake: Outcome, width: int) -> dict[str, str]:
+    gold, found, texts = mistake.gold, mistake.found, mistake.texts
+    if "words" in texts:
+        gold, found = _without(gold, found), _without(found, gold)
+    if "choices" in texts:
+        gold, found = (f"({index}) {texts['choices'][index]}" for index in (gold, found))
+    answers = [*gold, found] if "question" in texts else []
+    return {
+        **{
+            _TITLES.get(name, name): _excerpt(_joined(name, text), answers, width)
+            for name, text in texts.items()
+        },
+        "right answer": _answer_text(gold),
+        "predicted": _answer_text(found),
+        "confidence": "" if mistake.confidence is None else f"{mistake.confidence:.3f}",
+        "where": mistake.where,
+    }
+
+
+def _without(entities: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    return [entity for entity in entities if not spans([entity]) & spans(others)]
+
+
+def _joined(name: str, text: Any) -> str:  # noqa: ANN401 - a text, words, choices, or anything
+    if not isinstance(text, list | tuple):
+        return "" if text is None else str(text)
+    if name == "choices":
+        return "  ".join(f"({index}) {choice}" for index, choice in enumerate(text))
+    return " ".join(map(str, text))
+
+
+def _excerpt(text: str, answers: Sequence[str], width: int) -> str:
+    """At most `width` characters of a text, those around the first of the answers in it."""
+    text = " ".join(text.split())
+    if len(text) <= width:
+        return text
+    place = next((text.find(answer) for answer in answers if answer and answer in text), 0)
+    room = width - 1
+    begin = min(place - width // 4, len(text) - room)
+    if begin <= 0:
+        return f"{text[:room]}…"
+    rest = text[begin:]
+    return f"…{rest}" if len(rest) == room else f"…{rest[: room - 1]}…"
+
+
+def _answer_text(answer: Any) -> str:  # noqa: ANN401 - of any task
+    match answer:
+        case str():
+            return answer or "(none)"
+        case float():
+            return f"{answer:.2f}"
+        case {"type": kind, "text": text, **rest}:
+            sure = f", {rest['score']:.2f}" if "score" in rest else ""
+            return f"{text} ({kind}{sure})"
+        case Mapping():
+            return json.dumps(answer, ensure_ascii=False, default=str)
+        case Sequence():
+            return " / ".join(map(_answer_text, answer)) or "(none)"
+    return str(answer)
 
 
 def _as_json(report: EvaluationReport) -> dict[str, Any]:

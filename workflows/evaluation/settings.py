@@ -1,13 +1,17 @@
-"""The settings of an evaluation, each with its unit."""
+"""Settings of an evaluation, each with its unit, and task options given on the command line."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from bert_core.errors import UserError
+from bert_core.errors import UserError, nearest
 from workflows.runs.mlflow_run import ReportFolder
-from workflows.settings import CommandLineSettings, default_storage
+from workflows.settings import CommandLineSettings, default_storage, split_list
+
+if TYPE_CHECKING:
+    from bert_core.tasks.task import Task
 
 OF_ONE_MODEL = (
     *("model", "task", "options", "split", "output", "compare", "slice_by", "checks"),
@@ -59,8 +63,8 @@ class EvaluateSettings(CommandLineSettings):
     )
     report: ReportFolder | None = Field(
         default=None,
-        description="folder for report.md, report.json and the pictures; of a suite, for the table"
-        " as glue.md, glue.html and glue.json",
+        description="folder for report.html, report.md, report.json, mistakes.md and figures; with"
+        " --suite glue for glue.html, glue.md and glue.json",
     )
     compare: str | None = Field(
         default=None, description="a second model, or a file of its predictions (--output of it)"
@@ -101,3 +105,39 @@ class EvaluateSettings(CommandLineSettings):
                     f"--{name} is for one model", f"--suite {self.suite}", "leave it out"
                 )
         return self
+
+
+def with_options(task: "Task", options: Mapping[str, str]) -> "Task":
+    """Returns the task with these options, given as text; commas separate several values.
+
+    Options let a task read a table of other columns. Raises `UserError` for an unknown option, a
+    refused value, and for what would change the answers themselves (labels, kind).
+    """
+    from bert_core.tasks.task import refuse_ignored_options  # loads torch
+
+    known = type(task).model_fields
+    values: dict[str, Any] = task.model_dump()
+    for name, text in options.items():
+        if name not in known:
+            near = nearest(name, known)
+            raise UserError(f"unknown option{near}", f"--options {name}", ", ".join(known))
+        values[name] = split_list(text) if isinstance(values[name], list | tuple) else text
+    try:
+        changed = type(task).model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        raise UserError(message, f"--options {where}", "give another value") from error
+    refuse_ignored_options(changed, options)
+    if (changed.head, changed.labels, changed.problem_type) != (
+        task.head,
+        task.labels,
+        task.problem_type,
+    ):
+        raise UserError(
+            "these options change what the model answers",
+            f"--options {' '.join(options)}",
+            "change only how data is read",
+        )
+    return changed

@@ -14,7 +14,6 @@ from typing import Any
 
 from bert_core.errors import UserError
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals
-from bert_core.evaluation.table_text import aligned_table, markdown_line
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.strict_json import read_json_object
@@ -28,6 +27,7 @@ from workflows.finetuning.data import answered_examples
 from workflows.model_location import model_name
 from workflows.paper.paper_table import DASH
 from workflows.paper.published import COLUMNS, GLUE_TEST, PAPER_AVERAGES, Column
+from workflows.reporting.render import Cell, Page, Row, Section, Table, terminal_table, write_page
 from workflows.runs.folder import is_name_aside, write_atomically
 
 TITLE_WIDTH = 9
@@ -45,7 +45,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Row:
+class GlueRow:
     """Figures by column, in points (0..100), and what they were measured on.
 
     `behind` says by column what is behind a figure, or why there is none.
@@ -63,18 +63,18 @@ class Row:
         return sum(_value(self.figures[name]) for name in columns) / len(columns)
 
 
-PAPER_ROWS = tuple(Row(name, "test", figures) for name, figures in GLUE_TEST.items())
+PAPER_ROWS = tuple(GlueRow(name, "test", figures) for name, figures in GLUE_TEST.items())
 
 
 @dataclass(frozen=True)
 class GlueTable:
     """The rows of the table; `averaged` are the columns that all of them have."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[GlueRow, ...]
     averaged: tuple[str, ...]
 
     @property
-    def ours(self) -> tuple[Row, ...]:
+    def ours(self) -> tuple[GlueRow, ...]:
         """The rows that are not the paper's."""
         return self.rows[len(PAPER_ROWS) :]
 
@@ -84,24 +84,24 @@ class GlueTable:
         paper = " and ".join(f"{value} ({name})" for name, value in PAPER_AVERAGES.items())
         titles = ", ".join(COLUMNS[name].title for name in self.averaged)
         averages = (
-            f"Averages: the plain mean over {len(self.averaged)} of 9 columns ({titles}), in every"
-            " row, so that rows can be compared."
+            f"Averages: the plain mean over {len(self.averaged)} of 9 columns ({titles}) for every"
+            " model, so that averages can be compared."
             if self.averaged
-            else "No averages: no column is in every row."
+            else "No averages: no column has a figure of every model."
         )
         notes = [
-            "Rows of Devlin et al. 2018 (table 1): test sets, scored by the GLUE server. Other"
-            " rows: dev sets, whose figures are usually a little higher than those of the test"
-            " sets, all the more where the best epoch was chosen on them.",
+            "Figures of Devlin et al. 2018 (table 1) are of the test sets, scored by the GLUE"
+            " server. Ours are of the dev sets and usually a little higher than on test sets,"
+            " more so where the best epoch was chosen on them.",
             f"Points, 0{DASH}100. A dash: no data, or no model. WNLI is left out, as in the paper.",
             f"{averages} Over all nine, MNLI-m and MNLI-mm as two, the paper has {paper}.",
-            "In brackets: 95 % bootstrap intervals over the examples of the dev set.",
+            "In brackets: 95 % bootstrap intervals over the dev examples.",
         ]
         measured = [each for row in self.ours for each in row.behind.values()]
         if any(isinstance(each, Measured) and each.num_models > 1 for each in measured):
             notes.append(
-                "Of several models of a task the one that does best on the same dev set (MNLI: the"
-                " matched one) stands here, which flatters its figure."
+                "If a task has several models, the table has the one that does best on the same dev"
+                " set (MNLI: the matched one), which flatters its figure."
             )
         return notes
 
@@ -131,7 +131,7 @@ def evaluate_glue(settings: EvaluateSettings) -> bool:
         if measurable:
             results |= measure_best(task, models[task], measurable, settings)
     table = glue_table({root.resolve().name: results})
-    print(f"\n{text_table(table)}")
+    print(f"\n{terminal_table(report_table(table))}")
     if settings.report is not None:
         write_table(table, settings.report)
         print(f"report   {settings.report / 'glue.html'}, glue.md, glue.json")
@@ -242,7 +242,7 @@ def measure(
             seed=settings.seed,
         )[column.metric]
         outcome = (
-            f"{column.metric_title} {in_words(in_points(figure))}, "
+            f"{column.metric_title} {figure_text(in_points(figure))}, "
             f"{rows.num_truncated:,} truncated, {time.monotonic() - start:.0f} s"
         )
     finally:
@@ -251,12 +251,8 @@ def measure(
 
 
 def write_table(table: GlueTable, folder: Path) -> None:
-    """Writes glue.md, glue.html and glue.json into a folder, each whole or not at all."""
-    from workflows.paper.glue_page import html_page
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "glue.md", markdown_table(table))
-    write_atomically(folder / "glue.html", html_page(table))
+    """Writes glue.md, glue.html and glue.json into a folder, each atomically."""
+    write_page(glue_page(table), folder, "glue")
     write_atomically(folder / "glue.json", json_table(table))
 
 
@@ -320,50 +316,44 @@ def glue_table(ours: Mapping[str, Mapping[str, Measured | str]]) -> GlueTable:
     all of the rows have.
     """
     rows = [
-        Row(name, "dev", {key: in_points(found) for key, found in _figures(behind)}, behind)
+        GlueRow(name, "dev", {key: in_points(found) for key, found in _figures(behind)}, behind)
         for name, behind in ours.items()
     ]
     averaged = tuple(name for name in COLUMNS if all(name in row.figures for row in rows))
     return GlueTable((*PAPER_ROWS, *rows), averaged)
 
 
-def text_table(table: GlueTable) -> str:
-    """The table, a line for each column of the paper's, and its notes; for a terminal."""
-    lines = [
-        ["", "", *(row.name for row in table.rows)],
-        ["", "", *(row.measured_on for row in table.rows)],
-        *(
-            [column.title, column.metric_title, *(cell(row, name) for row in table.rows)]
-            for name, column in COLUMNS.items()
-        ),
-        ["average", f"of {len(table.averaged)}", *(average(table, row) for row in table.rows)],
-    ]
-    return aligned_table(lines, table.notes)
+def report_table(table: GlueTable) -> Table:
+    """The table with a line per column of the paper's and one for averages, and its notes."""
 
-
-def markdown_table(table: GlueTable) -> str:
-    """The table, its notes, and what is behind our figures, in Markdown."""
-    columns = COLUMNS.values()
-    lines = [
-        "# GLUE\n",
-        markdown_line(["", "set", *(column.title for column in columns), "average"]),
-        "|---|---|" + "--:|" * (len(COLUMNS) + 1),
-        markdown_line(
-            ["", "", *(each.metric_title for each in columns), f"of {len(table.averaged)}"]
-        ),
-    ]
-    for row in table.rows:
-        cells = [cell(row, name) for name in COLUMNS]
-        lines.append(markdown_line([row.name, row.measured_on, *cells, average(table, row)]))
-    lines += ["", *(f"- {note}" for note in table.notes)]
-    for row in table.ours:
-        lines += [
-            f"\n## Behind the figures of {row.name}\n",
-            markdown_line(BEHIND),
-            "|---|---|--:|--:|",
+    def line(title: str, metric: str, figures: Sequence[Interval | float | None]) -> list[Cell]:
+        cells = [
+            Cell(figure_text(figure), None if figure is None else _value(figure))
+            for figure in figures
         ]
-        lines += [markdown_line(cells) for cells in behind_cells(row)]
-    return "\n".join(lines) + "\n"
+        return [Cell(title), Cell(metric), *cells]
+
+    rows = [
+        Row(line(column.title, column.metric_title, [row.figures.get(name) for row in table.rows]))
+        for name, column in COLUMNS.items()
+    ]
+    averages = [row.average(table.averaged) for row in table.rows]
+    rows.append(Row(line("average", f"of {len(table.averaged)}", averages), highlighted=True))
+    heads = ["task", "metric", *(f"{row.name}, {row.measured_on}" for row in table.rows)]
+    return Table("Points with 95 % intervals", heads, rows, table.notes)
+
+
+def glue_page(table: GlueTable) -> Page:
+    """The table and the models behind our figures as a page."""
+    averages = [f"{row.name} {figure_text(row.average(table.averaged))}" for row in table.rows]
+    verdict = f"Average of {len(table.averaged)} columns: {', '.join(reversed(averages))}"
+    if not table.averaged:
+        verdict = "No average: no column has a figure of every model"
+    models = [
+        Section(f"Models of {row.name}", [Table("Models", MODEL_HEADS, _model_rows(row))])
+        for row in table.ours
+    ]
+    return Page("GLUE", verdict, sections=[Section("Figures", [report_table(table)]), *models])
 
 
 def json_table(table: GlueTable) -> str:
@@ -392,46 +382,30 @@ def json_table(table: GlueTable) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-BEHIND = ("", "model", "dev examples", "truncated")
-"""The titles over `behind_cells`."""
+MODEL_HEADS = ("task", "model", "dev examples", "truncated")
 
 
-def behind_cells(row: Row) -> list[tuple[str, str, str, str]]:
-    """For each column its title, the model or why there is none, its examples, those truncated."""
-    cells = []
+def _model_rows(row: GlueRow) -> list[Row]:
+    """For each column the model or why there is none, its examples, the truncated ones."""
+    rows = []
     for name, column in COLUMNS.items():
         found = row.behind.get(name, "")
         if isinstance(found, str):
-            cells.append((column.title, f"{DASH} {found}".rstrip(), "", ""))
+            rows.append(Row([column.title, f"{DASH} {found}".rstrip(), "", ""]))
             continue
         best = f" (best of {found.num_models})" if found.num_models > 1 else ""
-        counts = f"{found.num_examples:,}", f"{found.num_truncated:,}"
-        cells.append((column.title, found.model + best, *counts))
-    return cells
+        counts = [Cell(f"{each:,}", each) for each in (found.num_examples, found.num_truncated)]
+        rows.append(Row([column.title, found.model + best, *counts]))
+    return rows
 
 
-def cell(row: Row, column: str) -> str:
-    """A row's figure and its interval, or a dash."""
-    return in_words(row.figures.get(column))
-
-
-def in_words(figure: Interval | float | None) -> str:
-    """A figure in points with its interval, or a dash."""
-    return " ".join(filter(None, figure_text(figure)))
-
-
-def average(table: GlueTable, row: Row) -> str:
-    """The row's average over the columns that all rows have, or a dash."""
-    return figure_text(row.average(table.averaged))[0]
-
-
-def figure_text(figure: Interval | float | None) -> tuple[str, str]:
-    """A figure in points, and its interval, empty where there is none that says anything."""
+def figure_text(figure: Interval | float | None) -> str:
+    """A figure in points and its interval, if that says anything; a dash for none."""
     if figure is None:
-        return DASH, ""
+        return DASH
     if isinstance(figure, Interval) and not figure.is_degenerate:
-        return f"{figure.value:.1f}", f"({figure.low:.1f} to {figure.high:.1f})"
-    return f"{_value(figure):.1f}", ""
+        return f"{figure.value:.1f} ({figure.low:.1f} to {figure.high:.1f})"
+    return f"{_value(figure):.1f}"
 
 
 def _figures(behind: Mapping[str, Measured | str]) -> list[tuple[str, Interval]]:
@@ -450,7 +424,7 @@ def _value(figure: Interval | float) -> float:
     return figure.value if isinstance(figure, Interval) else figure
 
 
-def _json_figure(row: Row, name: str) -> dict[str, Any] | None:
+def _json_figure(row: GlueRow, name: str) -> dict[str, Any] | None:
     figure, behind = row.figures.get(name), row.behind.get(name)
     if figure is None:
         return None

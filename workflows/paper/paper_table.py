@@ -9,8 +9,8 @@ from html import escape
 from statistics import fmean, mean, stdev
 from typing import Any
 
-from bert_core.evaluation.table_text import markdown_line
 from workflows.paper.published import Published, published
+from workflows.reporting.render import Cell, Row, Table, markdown_line
 
 DASH = "–"
 _TITLES = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
@@ -37,7 +37,6 @@ class PaperTable:
 
 OURS, PAPERS = "ours", "paper"
 """The two halves of a column."""
-_OWN = ' class="own"'
 
 
 def halves(table: PaperTable, column: str) -> tuple[str, ...]:
@@ -52,34 +51,40 @@ def halves(table: PaperTable, column: str) -> tuple[str, ...]:
     return (OURS,) if ours else (PAPERS,)
 
 
-def paper_cell(row: PaperRow, column: str, half: str) -> str:
+def paper_cell(row: PaperRow, column: str, half: str) -> Cell:
     """Ours, with a deviation where there are several seeds, or the paper's; a dash for none."""
     if half == OURS:
-        return score_text(row.ours.get(column, ()))
+        scores = row.ours.get(column, ())
+        return Cell(score_text(scores), fmean(scores) if scores else None, strong=True)
     paper = row.paper.get(column)
-    return DASH if paper is None else f"{paper:.1f}"
+    return Cell(DASH if paper is None else f"{paper:.1f}", paper)
 
 
-def _layout(table: PaperTable) -> list[tuple[str, str]]:
-    """The columns with their halves, from left to right."""
-    return [(column, half) for column in table.columns for half in halves(table, column)]
+def report_table(table: PaperTable) -> Table:
+    """The table for a report: the halves of each column side by side."""
+    layout = [(column, half) for column in table.columns for half in halves(table, column)]
+    rows = [Row([row.name, *(paper_cell(row, *place) for place in layout)]) for row in table.rows]
+    return Table(
+        table.title, ["", *(f"{column}, {half}" for column, half in layout)], rows, table.notes
+    )
 
 
 def markdown_paper_table(table: PaperTable) -> str:
     """The table and its notes, without the title."""
     whose = {OURS: "ours", PAPERS: "the paper's"}
-    layout = _layout(table)
+    layout = [(column, half) for column in table.columns for half in halves(table, column)]
     head = [f"{column}, {whose[half]}" for column, half in layout]
     lines = [markdown_line(["", *head]), "|---|" + "--:|" * len(head)]
     for row in table.rows:
-        cells = [paper_cell(row, column, half) for column, half in layout]
+        cells = [paper_cell(row, column, half).text for column, half in layout]
         lines.append(markdown_line([row.name, *cells]))
     return "\n".join([*lines, "", *(f"- {note}" for note in table.notes)]).rstrip()
 
 
 def html_paper_table(table: PaperTable) -> str:
     """The table, in a box that scrolls, and its notes, without the title."""
-    layout = _layout(table)
+    layout = [(column, half) for column in table.columns for half in halves(table, column)]
+    own = ' class="own"'
     over = "".join(
         f'<th scope="colgroup" colspan="{len(halves(table, column))}">{escape(column)}</th>'
         for column in table.columns
@@ -88,7 +93,7 @@ def html_paper_table(table: PaperTable) -> str:
     lines = []
     for row in table.rows:
         cells = "".join(
-            f"<td{_OWN if half == OURS else ''}>{paper_cell(row, column, half)}</td>"
+            f"<td{own if half == OURS else ''}>{paper_cell(row, column, half).text}</td>"
             for column, half in layout
         )
         lines.append(f'<tr><th scope="row">{escape(row.name)}</th>{cells}</tr>')

@@ -4,16 +4,16 @@ Shapes: L layers, A heads, n tokens, P points, K chosen layers, U units, H hidde
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bert_core.errors import UserError, nearest
-from bert_core.evaluation.table_text import markdown_line
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.inspection import (
     AttentionMaps,
@@ -32,19 +32,26 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.tag_schemes import OUTSIDE, split_tag
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
-from workflows.evaluation.task_options import with_options
+from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import EncoderFolder, located, open_encoder
 from workflows.model_location import model_name
 from workflows.paper.suite_settings import PicturesSettings, Projection
-from workflows.reporting.figures import GREY, INK, new_figure, save_picture
+from workflows.reporting.figures import GREY, INK, Figure, inline_figure, new_figure, save_picture
+from workflows.reporting.render import Cell, Figures, Page, Part, Row, Section, Table, write_page
 from workflows.runs.folder import write_atomically
 from workflows.runs.mlflow_run import log_report
 from workflows.runs.tracker import default_tracking_uri
 
-MAP, REPORT, RESULT = "map.png", "pictures.md", "pictures.json"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+MAP, REPORT, PAGE, RESULT = "map.png", "pictures.md", "pictures.html", "pictures.json"
 MOST_TOKENS = 48
 """Of a sentence whose attention is drawn: pictures of more cannot be read."""
 _SHARE_OF_PLAIN_WORDS = 0.8
+_CELL, _PER_TOKEN, _MARGIN = 1.25, 0.105, 1.3  # inches
+_COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#d8a500")
+_NEIGHBOURS = 30  # perplexity of t-SNE
 _OWN_SENTENCES, _OWN_WORDS, _CONTEXTS_OF_A_WORD, _WORDS_AROUND = 3, 5, 3, 6
 
 
@@ -103,18 +110,23 @@ def draw_pictures(settings: PicturesSettings) -> bool:
 
     settings.report.mkdir(parents=True, exist_ok=True)
     name = model_name(encoder.path)
-    pictures = draw_attention(maps, sentences, settings.report, name)
+    attention = draw_attention(maps, sentences, settings.report, name)
     print(f"drawing  {MAP}: {len(chosen):,} points of {len(layers)} layers", flush=True)
-    plot_map(
-        dict(zip(layers, states[:, chosen], strict=True)),
-        [labels[index] for index in chosen],
+    points = {
+        layer: project(vectors, settings.projection)
+        for layer, vectors in zip(layers, states[:, chosen], strict=True)
+    }
+    title = f"{name}: {'texts' if tags is None else 'words'} by label"
+    kind = "t-SNE" if settings.projection == "tsne" else "The first two principal components"
+    map_figure = _saved(
+        map_drawing(points, [labels[index] for index in chosen], title),
         settings.report / MAP,
-        projection=settings.projection,
-        title=f"{name}: {'texts' if tags is None else 'words'} by label",
+        f"{kind} of each layer on its own, with as many points of each label where it has them."
+        " The axes have no unit.",
     )
-    title = f"What {name} has learned"
-    report = markdown_report(title, pictures, found, layers[-1], settings)
-    write_atomically(settings.report / REPORT, report)
+    page = pictures_page(name, map_figure, attention, found, layers[-1])
+    write_page(page, settings.report, "pictures")
+    pictures = [MAP, *(f"{figure.name}{figure.suffix}" for figure in attention)]
     content = {
         "sentences": sentences,
         "layers": layers,
@@ -123,9 +135,9 @@ def draw_pictures(settings: PicturesSettings) -> bool:
         "neighbours": [vars(each) for each in found],
     }
     write_atomically(settings.report / RESULT, json.dumps(content, indent=1, ensure_ascii=False))
-    print(f"report   {settings.report / REPORT}, {len(pictures) + 1} pictures")
+    print(f"report   {settings.report / REPORT}, {len(pictures)} pictures")
     log_report(
-        [settings.report / each for each in (REPORT, RESULT, MAP, *pictures)],
+        [settings.report / each for each in (REPORT, PAGE, RESULT, *pictures)],
         tracking_uri=tracking_uri,
         experiment=settings.experiment,
         run_name=name,
@@ -230,13 +242,22 @@ def short_enough(extractor: Extractor, sentence: str) -> AttentionMaps:
 
 def draw_attention(
     maps: Sequence[AttentionMaps], sentences: Sequence[str], folder: Path, name: str
-) -> list[str]:
-    """Draws a picture of each sentence; returns their names."""
-    pictures = [f"attention-{number}.png" for number in range(1, len(maps) + 1)]
-    for picture, each, sentence in zip(pictures, maps, sentences, strict=True):
-        print(f"drawing  {picture}: {sentence}", flush=True)
-        plot_attention(each, folder / picture, title=f"{name}: {sentence}")
-    return pictures
+) -> list[Figure]:
+    """Draws and saves a figure of each sentence."""
+    figures = []
+    for number, (each, sentence) in enumerate(zip(maps, sentences, strict=True), start=1):
+        path = folder / f"attention-{number}.png"
+        print(f"drawing  {path.name}: {sentence}", flush=True)
+        drawing = attention_drawing(each, f"{name}: {sentence}")
+        caption = f"{sentence}: row tokens attend to column tokens, dark is much."
+        figures.append(_saved(drawing, path, caption))
+    return figures
+
+
+def _saved(drawing: "Drawing", path: Path, caption: str) -> Figure:
+    """Drawn once for file and page, for drawing a square for each head takes long."""
+    save_picture(drawing, path)
+    return inline_figure(drawing, path.stem, caption=caption, alt=caption, suffix=path.suffix)
 
 
 def neighbours(settings: PicturesSettings, words: WordsInContext) -> list[WordNeighbours]:
@@ -272,52 +293,56 @@ def label_of(words: WordsInContext, index: int) -> str | None:
     return None if words.labels is None else words.labels[index]
 
 
-def markdown_report(
-    title: str,
-    pictures: Sequence[str],
+def pictures_page(
+    name: str,
+    map_figure: Figure,
+    attention: Sequence[Figure],
     found: Sequence[WordNeighbours],
     layer: int,
-    settings: PicturesSettings,
-) -> str:
-    """The report: the pictures by their file names, and a table for each word in a text."""
-    kind = "t-SNE" if settings.projection == "tsne" else "the first two principal components"
-    lines = [
-        f"# {title}\n",
-        f"## A map by label\n\n![map]({MAP})\n",
-        f"By {kind}, each layer on its own; of each label as many points as of any other, where it"
-        " has them. The axes mean nothing, only what lies together does.\n",
-        "## Neighbours of words in different texts\n",
-        f"The words of other texts whose states after layer {layer} point most in the same"
-        " direction, with the cosine.\n",
-    ]
-    for each in found:
-        label = "" if each.label is None else f" ({each.label})"
-        lines += [f"### {each.word}{label}\n", f"{each.text}\n"]
-        labels = [] if each.label is None else ["label"]
-        lines += [
-            markdown_line(["cosine", "in its text", *labels]),
-            "|--:|---" + "|---" * len(labels) + "|",
+) -> Page:
+    """The figures, and a table of neighbours for each word in a text, as a page."""
+    tables: list[Part] = []
+    for near in found:
+        labels = [] if near.label is None else ["label"]
+        rows = [
+            Row(
+                [
+                    Cell(f"{cosine:.2f}", cosine),
+                    _bracketed(text),
+                    *([] if label is None else [label]),
+                ]
+            )
+            for cosine, text, label in near.near
         ]
-        lines += [
-            markdown_line([f"{cosine:.2f}", text, *([] if label is None else [label])])
-            for cosine, text, label in each.near
+        label = "" if near.label is None else f" ({near.label})"
+        tables += [
+            f"{near.word}{label}: {_bracketed(near.text)}",
+            Table(f"Neighbours of {near.word}", ["cosine", "in its text", *labels], rows),
         ]
-        lines.append("")
-    lines.append("## Attention by layer and head\n")
-    lines.append("Rows look at columns; dark is much.\n")
-    lines += [f"![{name.removesuffix('.png')}]({name})\n" for name in pictures]
-    return "\n".join(lines)
+    about = (
+        f"The words of other texts whose states after layer {layer} have the highest cosine with"
+        " the word's."
+    )
+    return Page(
+        f"What {name} has learned",
+        f"Words in context: {len(found)}; sentences: {len(attention)}",
+        sections=[
+            Section("Map by label", [Figures([map_figure])]),
+            Section("Neighbours of words in different texts", [about, *tables]),
+            Section("Attention by layer and head", [Figures(attention)]),
+        ],
+    )
 
 
-_CELL, _PER_TOKEN, _MARGIN = 1.25, 0.105, 1.3  # inches
-_COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#d8a500")
-_NEIGHBOURS = 30  # the perplexity of t-SNE
+def _bracketed(text: str) -> str:
+    """A text with its word in brackets instead of Markdown's asterisks."""
+    return re.sub(r"\*\*(.*)\*\*", r"[\1]", text)
 
 
-def plot_attention(maps: AttentionMaps, path: Path, *, title: str) -> None:
-    """Draws a square for each head of each layer: rows look at columns, dark is much.
+def attention_drawing(maps: AttentionMaps, title: str) -> "Drawing":
+    """Draws a square for each head of each layer: row tokens attend to column tokens.
 
-    The tokens stand at the left and at the bottom.
+    Dark is much. Tokens are at the left and at the bottom.
     """
     num_layers, num_heads, num_tokens, _ = maps.probabilities.shape
     cell = max(_CELL, _PER_TOKEN * num_tokens)
@@ -341,36 +366,29 @@ def plot_attention(maps: AttentionMaps, path: Path, *, title: str) -> None:
             if head == 0:
                 axes.set_yticks(range(num_tokens), maps.tokens)
                 axes.set_ylabel(f"layer {layer + 1}", color=INK, fontsize=8)
-    save_picture(figure, path)
+    return figure
 
 
-def plot_map(
-    states: Mapping[int, FloatArray],
-    labels: Sequence[str],
-    path: Path,
-    *,
-    projection: Projection,
-    title: str,
-) -> None:
-    """Draws the states [P, H] of each layer in two dimensions, coloured by their labels [P].
+def map_drawing(points: Mapping[int, FloatArray], labels: Sequence[str], title: str) -> "Drawing":
+    """Draws points [P, 2] of each layer, colored by their labels [P].
 
-    Each layer is projected on its own. The axes have no unit: only what lies together means
-    something. The labels beyond the eight most frequent are grey.
+    The axes have no unit: only distances within a layer mean something. The labels beyond the eight
+    most frequent are grey.
     """
-    figure = new_figure(4.6 * len(states), 5.2)
+    figure = new_figure(3.5 * len(points), 4.1)
     figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize=13, fontweight="bold")
     frequent = [label for label, _ in Counter(labels).most_common(len(_COLORS))]
     colors = dict(zip(sorted(frequent), _COLORS, strict=False))
     names, array = [*colors, "other"], np.array(labels)
-    for number, (layer, vectors) in enumerate(states.items(), start=1):
-        axes = figure.add_subplot(1, len(states), number)
-        points = project(vectors, projection)
+    for number, (layer, places) in enumerate(points.items(), start=1):
+        axes = figure.add_subplot(1, len(points), number)
         for name in names:
             chosen = ~np.isin(array, frequent) if name == "other" else array == name
             if chosen.any():
-                x, y = points[chosen].T
+                x, y = places[chosen].T
                 color = colors.get(name, GREY)
-                axes.scatter(x, y, s=9, color=color, alpha=0.65, linewidths=0, label=name)
+                dots = {"s": 9, "alpha": 0.65, "linewidths": 0, "rasterized": True}
+                axes.scatter(x, y, color=color, label=name, **dots)
         axes.set_title("embeddings" if layer == 0 else f"layer {layer}", color=INK, fontsize=11)
         axes.set_xticks([])
         axes.set_yticks([])
@@ -385,7 +403,7 @@ def plot_map(
         labelcolor=INK,
         markerscale=2,
     )
-    save_picture(figure, path)
+    return figure
 
 
 def project(vectors: FloatArray, projection: Projection) -> FloatArray:

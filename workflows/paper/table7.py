@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 
 from bert_core.errors import UserError
-from bert_core.evaluation.table_text import aligned_table, markdown_line
 from bert_core.model.strategies import STRATEGIES, find_strategy, single_layer
 from bert_core.predictor import load_predictor
 from bert_core.strict_json import read_json_object
@@ -45,10 +44,21 @@ from workflows.reporting.figures import (
     GREY,
     INK,
     RED,
+    Figure,
     new_figure,
-    save_picture,
+    saved_figure,
     set_title,
     tidy,
+)
+from workflows.reporting.render import (
+    Cell,
+    Figures,
+    Page,
+    Row,
+    Section,
+    Table,
+    terminal_table,
+    write_page,
 )
 from workflows.runs.folder import write_atomically
 from workflows.runs.mlflow_run import log_report
@@ -57,9 +67,13 @@ from workflows.runs.tracker import default_tracking_uri
 from workflows.training.job import train_and_register
 from workflows.training.run_settings import CheckpointSettings
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
 EXPERIMENT = "table7"
 """At MLflow: of the runs, and of the table with its pictures."""
-REPORT = "table7.md"
+REPORT, PAGE = "table7.md", "table7.html"
+F1_BY_LAYER, LAYER_WEIGHTS = "f1_by_layer.png", "layer_weights.png"
 RESULT = "table7.json"
 """In the folder of each run: what it came to, so that a finished run is not opened again."""
 _NOT_OF_THE_TABLE = {"suite", "report", "cluster", "storage", "tracking_uri", "profile"}
@@ -128,14 +142,15 @@ def measure_table7(settings: Table7Settings) -> bool:
             return False
         for name, result in results.items():
             found[name].append(result)
-        print(text_table(table_of(settings, encoder, found)), flush=True)
+        table = report_table(table_of(settings, encoder, found))
+        print(terminal_table(table), flush=True)
     with ExitStack() as opened:
         folder = settings.report or Path(opened.enter_context(TemporaryDirectory()))
         table = write_report(settings, encoder, found, folder)
         if settings.report is not None:
             print(f"report   {folder / REPORT}, {RESULT}")
         log_report(
-            [folder / each for each in (REPORT, RESULT, F1_BY_LAYER, LAYER_WEIGHTS)],
+            [folder / each for each in (REPORT, PAGE, RESULT, F1_BY_LAYER, LAYER_WEIGHTS)],
             tracking_uri=tracking_uri,
             experiment=EXPERIMENT,
             run_name=f"table7-{model_name(encoder.path)}",
@@ -286,7 +301,7 @@ def write_report(
     found: Mapping[str, Sequence[dict[str, Any]]],
     folder: Path,
 ) -> Table7:
-    """Writes table7.md, table7.json and the pictures, each whole or not at all; gives the table."""
+    """Writes table7.html, table7.md, table7.json and the figures; returns the table."""
     table = table_of(settings, encoder, found)
     num_layers = encoder.config.num_hidden_layers
     by_layer = {
@@ -311,51 +326,61 @@ def write_report(
         if name in table.rows
     }
     title = model_name(encoder.path)
-    plot_f1_by_layer(by_layer, lines, folder / F1_BY_LAYER, title=f"{title}: F1 by layer")
-    plot_layer_weights(weights, folder / LAYER_WEIGHTS, title=f"{title}: learned shares")
-    pictures = [F1_BY_LAYER, LAYER_WEIGHTS]
-    write_atomically(folder / REPORT, markdown_table(table, pictures))
+    figures = [
+        saved_figure(
+            lambda heading: f1_by_layer_drawing(by_layer, lines, heading),
+            folder / F1_BY_LAYER,
+            title=f"{title}: F1 by layer",
+            caption="Dev F1 of single layers. Dots are seeds.",
+        ),
+        saved_figure(
+            lambda heading: layer_weights_drawing(weights, heading),
+            folder / LAYER_WEIGHTS,
+            title=f"{title}: learned shares",
+            caption="Shares of layers in learned sums. Dots are seeds, the line equal shares.",
+        ),
+    ]
+    write_page(table7_page(table, figures, title), folder, "table7")
     more = {"by_layer": by_layer, "layer_shares": weights}
     write_atomically(folder / RESULT, json_table(table, more))
     return table
 
 
-def table_lines(table: Table7) -> list[list[str]]:
-    """The cells, the head among them."""
-    lines = [["", "dev F1", "seeds", "paper's", "test F1", "paper's"]]
+def report_table(table: Table7) -> Table:
+    """Our scores next to the paper's, with notes."""
+    rows = []
     for name, title in TABLE_7_TITLES.items():
         scores = table.rows.get(name, SeedScores(()))
-        lines.append(
-            [
-                title,
-                score_text(scores.dev),
-                str(len(scores.dev)) if scores.dev else DASH,
-                f"{TABLE_7_DEV[name]:.1f}",
-                score_text(scores.test),
-                f"{TABLE_7_TEST[name]:.1f}" if name in TABLE_7_TEST else "",
-            ]
-        )
-    return lines
+        cells = [
+            _scores_cell(scores.dev),
+            Cell(str(len(scores.dev)) if scores.dev else DASH, len(scores.dev) or None),
+            Cell(f"{TABLE_7_DEV[name]:.1f}", TABLE_7_DEV[name]),
+            _scores_cell(scores.test),
+            Cell(f"{TABLE_7_TEST[name]:.1f}", TABLE_7_TEST[name])
+            if name in TABLE_7_TEST
+            else Cell(""),
+        ]
+        rows.append(Row([title, *cells]))
+    heads = ["", "dev F1", "seeds", "paper's", "test F1", "paper's"]
+    return Table("F1 of entities, in points", heads, rows, table.notes)
 
 
-def text_table(table: Table7) -> str:
-    """The table and its notes for a terminal."""
-    return aligned_table(table_lines(table), table.notes)
+def _scores_cell(scores: Sequence[float]) -> Cell:
+    return Cell(score_text(scores), mean(scores) if scores else None)
 
 
-def markdown_table(table: Table7, pictures: Sequence[str] = ()) -> str:
-    """The table, its notes and pictures, by their file names, in Markdown."""
-    head, *rows = table_lines(table)
-    lines = [
-        "# Table 7\n",
-        markdown_line(head),
-        "|---|" + "--:|" * (len(head) - 1),
-        *map(markdown_line, rows),
-        "",
+def table7_page(table: Table7, figures: Sequence[Figure], title: str) -> Page:
+    """The table and the figures by layer as a page."""
+    shown = [name for name in (FINETUNING, *table.order[:1]) if name in table.rows]
+    scores = [
+        f"{TABLE_7_TITLES[name]} {score_text(table.rows[name].dev)} (paper {TABLE_7_DEV[name]})"
+        for name in shown
     ]
-    lines += [f"- {note}" for note in table.notes]
-    lines += [f"\n![{name.removesuffix('.png')}]({name})" for name in pictures]
-    return "\n".join(lines) + "\n"
+    sections = [
+        Section("Strategies", [report_table(table)]),
+        Section("Layers", [Figures(figures)]),
+    ]
+    return Page(f"Table 7: {title}", f"Dev F1: {', '.join(scores) or DASH}", sections=sections)
 
 
 def json_table(table: Table7, more: Mapping[str, Any]) -> str:
@@ -379,26 +404,23 @@ def _standard_error(scores: Sequence[float]) -> float | None:
     return stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None
 
 
-F1_BY_LAYER, LAYER_WEIGHTS = "f1_by_layer.png", "layer_weights.png"
+def f1_by_layer_drawing(
+    by_layer: Mapping[int, Sequence[float]], lines: Mapping[str, float], title: str
+) -> "Drawing":
+    """Draws F1 (points) of single layers, 0 being the embeddings; each seed is a dot.
 
-
-def plot_f1_by_layer(
-    by_layer: Mapping[int, Sequence[float]], lines: Mapping[str, float], path: Path, *, title: str
-) -> None:
-    """Draws F1 (points) of single layers, 0 being the embeddings; each seed a dot.
-
-    `lines` are figures to compare with, by what they are called.
+    `lines` are figures to compare with, by name.
     """
-    figure = new_figure(8, 4.8)
+    layers = sorted(by_layer)
+    figure = new_figure(max(3.7, 0.36 * len(layers)), 3.4)
     axes = figure.add_subplot()
     set_title(axes, title)
-    layers = sorted(by_layer)
     for layer in layers:
         scores = list(by_layer[layer])
         axes.plot([layer] * len(scores), scores, "o", color=BLUE, alpha=0.35, markersize=4)
     means = [mean(by_layer[layer]) for layer in layers]
     axes.plot(layers, means, color=BLUE, linewidth=2, marker="o", markersize=6)
-    note = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
+    note = {"fontsize": 8, "xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
     for layer, value in zip(layers, means, strict=True):
         axes.annotate(f"{value:.1f}", (layer, value), color=BLUE, fontweight="bold", **note)
     for color, (name, value) in zip((RED, GREY, INK), lines.items(), strict=False):
@@ -411,17 +433,18 @@ def plot_f1_by_layer(
     axes.set_xticks(layers)
     axes.margins(y=0.12)
     tidy(axes)
-    save_picture(figure, path)
+    return figure
 
 
-def plot_layer_weights(
-    weights: Mapping[str, Mapping[int, Sequence[float]]], path: Path, *, title: str
-) -> None:
-    """Draws the shares (they add up to 1) of layers in learned sums, by strategy; seeds as dots."""
-    figure = new_figure(8, 3.2 * max(len(weights), 1) + 0.6)
+def layer_weights_drawing(
+    weights: Mapping[str, Mapping[int, Sequence[float]]], title: str
+) -> "Drawing":
+    """Draws the shares (they add up to 1) of layers in learned sums by strategy; seeds are dots."""
+    width = max((len(shares) for shares in weights.values()), default=0)
+    figure = new_figure(max(3.7, 0.36 * width), 2.2 * max(len(weights), 1) + 0.5)
     for number, (name, shares) in enumerate(weights.items(), start=1):
         axes = figure.add_subplot(len(weights), 1, number)
-        set_title(axes, f"{title}: {name}" if number == 1 else name)
+        set_title(axes, f"{title}: {name}" if title and number == 1 else name)
         layers = sorted(shares)
         axes.bar(layers, [mean(shares[layer]) for layer in layers], color=BLUE, width=0.6)
         for layer in layers:
@@ -432,4 +455,4 @@ def plot_layer_weights(
         axes.set_ylabel("share", color=INK)
         axes.set_xlabel("layer", color=INK)
         tidy(axes)
-    save_picture(figure, path)
+    return figure

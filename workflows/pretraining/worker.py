@@ -12,7 +12,7 @@ import torch
 from bert_core.config import ModelConfig
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
-from bert_core.pretraining import PretrainingBatch, compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.batches import BatchSource, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from bert_core.errors import UserError
-from bert_core.evaluation.table_text import aligned_table
 from serving.registry import fetch_model
 from workflows.command import RefusedError
 from workflows.promotion.champion import (
@@ -42,6 +41,7 @@ from workflows.promotion.gate import (
     summary,
     table,
 )
+from workflows.reporting.render import aligned_table
 from workflows.runs.tracker import default_tracking_uri, without_machine_paths
 from workflows.settings import CommandLineSettings, default_storage
 

@@ -19,7 +19,7 @@ from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import tally_text
-from workflows.evaluation.task_options import with_options
+from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples
 from workflows.promotion.champion import Version
 from workflows.promotion.gate import (

@@ -35,7 +35,7 @@ from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray
 from bert_core.text.sources import find_parts
 from bert_core.text.texts import divide, read_texts
-from workflows.evaluation.task_options import with_options
+from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples, located
 from workflows.quantization.settings import QuantizeSettings
 from workflows.runs.tracker import without_machine_paths

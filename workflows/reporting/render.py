@@ -4,14 +4,16 @@ All text is escaped here. The page follows the reader's light or dark mode and n
 """
 
 import math
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import one_line
-from bert_core.evaluation.table_text import markdown_text
 from workflows.reporting.figures import SVG, Figure, theme_css
 from workflows.runs.folder import write_atomically
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PAGE, MARKDOWN = "report.html", "report.md"
+_TERMINAL_WIDTH = 96
+_MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
+"""What Markdown takes for markup, besides HTML; an underscore only at the edge of a word."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +132,17 @@ def write_report(page: Page, folder: Path) -> None:
     names = {f"{each.name}{SVG}" for each in page.figures}
     for each in page.figures:
         write_atomically(folder / f"{each.name}{SVG}", each.file())
-    write_atomically(folder / MARKDOWN, markdown(page))
-    write_atomically(folder / PAGE, html(page))
+    write_page(page, folder)
     for path in folder.glob(f"*{SVG}"):
         if path.name not in names:
             path.unlink(missing_ok=True)
+
+
+def write_page(page: Page, folder: Path, name: str = "report") -> None:
+    """Writes NAME.md and NAME.html, each atomically; the files of figures are the caller's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{name}.md", markdown(page))
+    write_atomically(folder / f"{name}.html", html(page))
 
 
 def html(page: Page) -> str:
@@ -159,6 +170,36 @@ def finite(content: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
+def aligned_table(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """A table for a terminal with its notes below; all lines have as many cells."""
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    wrapped = [
+        textwrap.fill(f"- {note}", _TERMINAL_WIDTH, subsequent_indent="  ") for note in notes
+    ]
+    return "\n".join([*text, "", *wrapped]) + "\n"
+
+
+def terminal_table(table: Table) -> str:
+    """The table and its notes for a terminal."""
+    lines = [[cell.text for cell in row] for row in table.cells]
+    return aligned_table([table.columns, *lines], table.notes)
+
+
+def markdown_text(text: str) -> str:
+    """Escapes any text for Markdown, on one line, in a table too."""
+    line = " ".join(one_line(text).split())
+    return _MARKUP.sub(r"\\\g<0>", escape(line, quote=False))
+
+
+def markdown_line(cells: Sequence[str]) -> str:
+    """A line of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
 def _markdown_part(part: Part) -> str:
     if isinstance(part, str):
         return markdown_text(part)
@@ -170,7 +211,7 @@ def _markdown_part(part: Part) -> str:
         return _markdown_table(["", ""], [[_cell(each) for each in row.cells] for row in rows])
     if isinstance(part, Figures):
         return "\n\n".join(
-            f"![{markdown_text(each.alt)}]({each.name}{SVG})\n\n{markdown_text(each.caption)}"
+            f"![{markdown_text(each.alt)}]({each.name}{each.suffix})\n\n{markdown_text(each.caption)}"
             for each in part.figures
         )
     table = _markdown_table(part.columns, part.cells, part.numeric)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import yaml
 
-from bert_core.evaluation.table_text import markdown_text
 from bert_core.tasks.metrics import readable_metric
+from workflows.reporting.render import markdown_text
 from workflows.runs.tracker import without_machine_paths
 
 LICENCE_NOTE = (

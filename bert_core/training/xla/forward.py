@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.layout import Padded
-from bert_core.pretraining import PretrainingBatch
 from bert_core.text.collation import PretrainingBatch
 from bert_core.training.loop import ComputeLoss
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.model.layout import Padded
-from bert_core.pretraining import PretrainingBatch
 from bert_core.text.batches import StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.training.loop import ComputeLoss, NonFiniteLossError, StepResult, TrainingState

@@ -10,7 +10,6 @@ from bert_core.errors import UserError
 from bert_core.evaluation.behaviour import (
     change_text,
     make_cases,
-    markdown_results,
     negated,
     run_suite,
     with_typos,
@@ -294,10 +293,6 @@ def test_a_model_that_minds_names_is_found_out(documented):
     for each in unfair.failures:
         minded = ["Mehmet" in text.first for text in (each.case.before, each.case.after)]
         assert minded[0] != minded[1]
-    text = markdown_results(list(found.values()))
-    assert f"| who wrote it does not matter | invariance | 40 | {unfair.num_failures} (" in text
-    assert "**who wrote it does not matter**" in text
-    assert "expected no change, found" in text
 
 
 INVARIANT = """\

@@ -10,7 +10,6 @@ from bert_core.evaluation.intervals import Interval
 from workflows.demonstration.report import (
     Compared,
     compared,
-    markdown_report,
     text_table,
     write_report,
 )
@@ -88,10 +87,9 @@ def test_the_table_says_what_is_known_and_what_is_not():
 def test_the_report_holds_table_and_picture_and_says_what_it_leaves_out(tmp_path):
     write_report([RESULT, SAME, WORSE], tmp_path)
     report = (tmp_path / "report.md").read_text()
-    assert report == markdown_report([RESULT, SAME, WORSE])
     assert "| docs_library | accuracy | 0.279 | 0.468 | +0.189 (+0.148 to +0.231) |" in report
     assert "4,000 examples, 4 epochs; 541 dev examples" in report and "(comparison.png)" in report
-    assert "another seed" in report.replace("\n", " ")
+    assert "+0.189 (+0.148 to +0.231)" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
     table = (tmp_path / "table.txt").read_text()
     assert table.startswith(text_table([RESULT, SAME, WORSE]))

@@ -1,13 +1,34 @@
+"""The report of an evaluation: its parts, its drawings, its tables of mistakes."""
+
 import json
 from dataclasses import replace
 from typing import ClassVar
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from hostile_labels import HOSTILE_LABELS
 from made_up_predictions import KINDS, MAKERS
+from matplotlib import colormaps
+from matplotlib.image import imread
 
+from bert_core.evaluation.calibration import measured_calibration
+from bert_core.evaluation.confusion import ConfusionMatrix
+from bert_core.evaluation.intervals import Interval
+from bert_core.evaluation.outcomes import Outcome
+from bert_core.evaluation.slices import Slice
 from bert_core.tasks.classification import Classification, Text
-from workflows.evaluation.report import evaluation_report, summary_lines, write_report
+from workflows.evaluation.plots import confusion_drawing, reliability_drawing
+from workflows.evaluation.report import (
+    DASH,
+    evaluation_report,
+    mistake_rows,
+    mistakes_table,
+    slices_table,
+    summary_lines,
+    write_report,
+)
+from workflows.reporting.figures import save_picture
 
 TASK = Classification(labels=("no", "yes"))
 
@@ -35,15 +56,13 @@ def test_the_report_says_what_its_parts_found(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert "| source | web | 40 |" in text
     (mistake,) = [line for line in text.splitlines() if line.startswith("| text 0")]
-    assert (
-        "\\|" in mistake
-        and "…" in mistake
-        and mistake.endswith("| no | yes | 0.900 | …/dev.tsv:0 |")
-    )
-    assert "| no | yes | 1 |" in text, "what is taken for what"
-    assert all(
-        "/data" not in (tmp_path / name).read_text() for name in ("report.md", "report.json")
-    )
+    assert "\\|" in mistake and "…" in mistake
+    assert mistake.endswith("| no | yes | 0.900 | …/dev.tsv:0 |")
+    assert "| no | yes | 1 |" in text, "the most frequent confusion"
+    names = {each.name for each in tmp_path.iterdir()}
+    pages = {"report.html", "report.md", "report.json", "mistakes.md"}
+    assert names == {*pages, "confusion.png", "reliability.png"}
+    assert all("/data" not in (tmp_path / name).read_text() for name in pages)
     assert "x" * 300 in (tmp_path / "mistakes.md").read_text()
     assert json.loads((tmp_path / "report.json").read_text())["num_examples"] == 40
 
@@ -67,13 +86,17 @@ def test_each_kind_of_task_has_its_pictures_and_its_tally(kind, tmp_path):
     tally = {"examples truncated": 3, "invalid tags": 1}
     write_report(replace(report, tally=tally), tmp_path)
     assert {each.stem for each in tmp_path.glob("*.png")} == PICTURES[kind]
-    text = (tmp_path / "report.md").read_text()
+    text, page = ((tmp_path / f"report.{end}").read_text() for end in ("md", "html"))
     assert "60 examples, 3 examples truncated, 1 invalid tags" in text
     assert all(f"({name}.png)" in text for name in PICTURES[kind])
+    assert page.count("<svg ") == len(PICTURES[kind]) and "http" not in page.replace(
+        "http://www.w3.org/", ""
+    )
     content = json.loads((tmp_path / "report.json").read_text())
     assert content["tally"] == tally and content["metrics"].keys() == report.metrics.keys()
     mistakes = (tmp_path / "mistakes.md").read_text().splitlines()
-    assert len(mistakes) == 4 + len(report.mistakes) and "{" not in "".join(mistakes)
+    assert len([line for line in mistakes if line.startswith("| ")]) == 1 + len(report.mistakes)
+    assert "{" not in "".join(mistakes)
 
 
 class WithItsOwnMetrics(Classification):
@@ -105,3 +128,144 @@ def test_who_is_in_a_hurry_computes_no_metric_a_thousand_times(tmp_path):
     assert f"accuracy  {accuracy.value:.4f}" in summary_lines(report)
     write_report(report, tmp_path)
     assert f"| accuracy | {accuracy.value:.4f} |" in (tmp_path / "report.md").read_text()
+
+
+def matrix_of(num):
+    counts = np.random.default_rng(0).integers(1000, 2000, (num, num))
+    return ConfusionMatrix(tuple(f"class {number}" for number in range(num)), counts)
+
+
+def labels_of(path):
+    text = path.read_text()
+    ElementTree.fromstring(text)
+    return {part.split(" -->")[0] for part in text.split("<!-- ")[1:]}
+
+
+@pytest.mark.parametrize(("num", "is_numbered"), [(3, True), (41, False)])
+def test_a_confusion_matrix_has_counts_unless_cells_are_too_small(tmp_path, num, is_numbered):
+    matrix, path = matrix_of(num), tmp_path / "confusion.svg"
+    save_picture(confusion_drawing(matrix, "dev"), path)
+    labels = labels_of(path)
+    assert {"dev", "predicted", "right answer", *matrix.names} <= labels
+    counts = {f"{count:,}" for count in matrix.counts.ravel().tolist()}
+    assert counts <= labels if is_numbered else not counts & labels
+
+
+def test_colors_are_shares_of_a_row(tmp_path):
+    # The rare class is right as often as the frequent one: two cells each of two colors.
+    path = tmp_path / "confusion.png"
+    counts = np.array([[900, 100], [1, 9]])
+    save_picture(confusion_drawing(ConfusionMatrix(("many", "few"), counts)), path)
+    image = (imread(path) * 255).round().astype(np.uint8)
+    areas = [
+        (image == colormaps["Blues"](share, bytes=True)).all(axis=2).sum() for share in (0.9, 0.1)
+    ]
+    assert min(areas) > image[..., 0].size / 10
+    assert areas[0] == pytest.approx(areas[1], rel=0.1)
+
+
+def test_classes_without_examples_and_calibration_are_drawn_the_same_again(tmp_path):
+    matrix = ConfusionMatrix(("a", "b"), np.zeros((2, 2), dtype=np.int64))
+    random = np.random.default_rng(0)
+    sure = 0.5 + 0.5 * random.beta(3, 1, 500)
+    correct = (random.random(500) < sure - 0.1).astype(float)
+    calibrated = measured_calibration(sure, correct, brier_score=0.25)
+    for draw in (
+        lambda: confusion_drawing(matrix, "empty"),
+        lambda: reliability_drawing(calibrated, "dev"),
+    ):
+        for name in ("a.png", "b.png"):
+            save_picture(draw(), tmp_path / name)
+        assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
+def test_any_label_is_drawn_as_it_is(tmp_path):
+    num = len(HOSTILE_LABELS)
+    matrix = ConfusionMatrix(HOSTILE_LABELS, np.eye(num, dtype=np.int64))
+    save_picture(confusion_drawing(matrix, "$x$ against $\\y$"), tmp_path / "a.svg")
+    shown = labels_of(tmp_path / "a.svg")
+    assert {"$x$", "$$", r"$\frac$", "R&amp;D", "$x$ against $\\y$"} <= shown
+    save_picture(confusion_drawing(matrix, "$"), tmp_path / "a.png")
+
+
+def test_small_slices_are_marked():
+    few, enough = (
+        Slice("label", name, count, {"recall": Interval(*figures)})
+        for name, count, figures in (("no", 29, (1, 1, 1)), ("yes", 31, (0.5, 0.4, 0.6)))
+    )
+    table = slices_table("Classes", [few, enough], ["recall", "unheard_of"])
+    assert [[cell.text for cell in row] for row in table.cells] == [
+        ["label", "no", "29 (few)", "1.000", DASH],
+        ["label", "yes", "31", "0.500 (0.400–0.600)", DASH],
+    ]
+
+
+def outcome(texts, gold, found, confidence=0.9, where="dev.tsv:3"):
+    return Outcome(where, texts, gold, found, False, confidence, {})
+
+
+def entity(kind, start, end, text, **score):
+    return {"type": kind, "start": start, "end": end, "text": text, **score}
+
+
+def row(*arguments, width=160, **changed):
+    (found,) = mistake_rows([outcome(*arguments, **changed)], width)
+    return found
+
+
+def test_a_pair_stands_in_two_columns_with_both_answers():
+    assert row({"first": "It  is\nraining.", "second": "It is dry."}, "no", "yes") == {
+        "text": "It is raining.",
+        "second text": "It is dry.",
+        "right answer": "no",
+        "predicted": "yes",
+        "confidence": "0.900",
+        "where": "dev.tsv:3",
+    }
+
+
+def test_of_entities_only_what_differs_is_shown():
+    texts = {"words": ["Anna", "Berg", "of", "Kiel"]}
+    kiel = entity("LOC", 3, 4, "Kiel")
+    gold = [entity("PER", 0, 2, "Anna Berg"), kiel]
+    found = [entity("PER", 0, 1, "Anna", score=0.7), kiel | {"score": 0.99}]
+    shown = row(texts, gold, found, confidence=None)
+    assert shown["text"] == "Anna Berg of Kiel"
+    assert (shown["right answer"], shown["predicted"]) == ("Anna Berg (PER)", "Anna (PER, 0.70)")
+    assert "confidence" not in shown, "nobody has one"
+    assert row(texts, [kiel], [])["predicted"] == "(none)"
+
+
+def test_choices_are_numbered_and_labels_listed():
+    shown = row({"context": "He", "choices": ["runs", "sits"]}, 0, 1)
+    assert shown["choices"] == "(0) runs (1) sits"
+    assert (shown["right answer"], shown["predicted"]) == ("(0) runs", "(1) sits")
+    shown = row({"first": "a text"}, ["a", "b"], [])
+    assert (shown["right answer"], shown["predicted"]) == ("a / b", "(none)")
+    assert row({"first": "a text"}, 4.2, 1.2345)["predicted"] == "1.23"
+
+
+def test_of_a_long_context_what_is_around_the_answer_is_shown():
+    context = " ".join(f"word{number}" for number in range(200))
+    shown = row({"question": "Which?", "context": context}, ["word120"], "word7", width=80)
+    assert len(shown["context"]) == 80 and "word120" in shown["context"]
+    assert shown["context"].startswith("…") and shown["context"].endswith("…")
+    first = row({"question": "Which?", "context": context}, ["word2"], "", width=80)["context"]
+    assert first.startswith("word0 ") and len(first) == 80
+    last = row({"question": "Which?", "context": context}, ["word199"], "", width=80)["context"]
+    assert last.endswith("word199") and len(last) == 80
+    assert row({"first": context}, "no", "yes", width=80)["text"] == f"{context[:79]}…"
+
+
+def test_what_some_lack_is_empty_and_what_all_lack_is_left_out():
+    mistakes = [
+        outcome({"first": "a | b"}, "no", "yes", where=""),
+        outcome({"first": "c", "second": "d"}, "no", "yes", confidence=None, where=""),
+    ]
+    table = mistakes_table(mistakes, 160)
+    assert table.columns == ["text", "second text", "right answer", "predicted", "confidence"]
+    assert [[cell.text for cell in row] for row in table.cells] == [
+        ["a | b", "", "no", "yes", "0.900"],
+        ["c", "d", "no", "yes", ""],
+    ]

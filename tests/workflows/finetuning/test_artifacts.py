@@ -19,6 +19,13 @@ def test_the_report_is_that_of_the_best_epoch(finetuning_job):
     assert report["tally"] == {"examples truncated": 0}
     assert f"after epoch {best['epoch']}" in report["title"]
     names = {each.name for each in folder.iterdir()}
-    assert names == {"report.md", "report.json", "mistakes.md", "confusion.png", "reliability.png"}
+    assert names == {
+        "report.html",
+        "report.md",
+        "report.json",
+        "mistakes.md",
+        "confusion.png",
+        "reliability.png",
+    }
     for path in (*folder.glob("*.md"), *folder.glob("*.json")):
         assert str(finetuning_job.folder.path.parent) not in path.read_text()

@@ -18,6 +18,8 @@ from workflows.reporting.render import (
     finite,
     html,
     markdown,
+    markdown_text,
+    terminal_table,
     write_report,
 )
 
@@ -102,3 +104,26 @@ def test_json_has_no_infinities():
     assert finite({"a": [1.5, math.nan], 2: (math.inf,), "c": "text"}) == {
         "a": [1.5, None], "2": [None], "c": "text"
     }  # fmt: skip
+
+
+def test_a_table_for_a_terminal_is_aligned_and_its_notes_are_wrapped():
+    rows = [Row(["a long name", Cell("9", 9)])]
+    head, row, empty, note, rest = terminal_table(
+        Table("", ["", "F1"], rows, ["word " * 30])
+    ).splitlines()
+    assert (head, row, empty) == (f"{'':11}  F1", "a long name  9", "")
+    assert note.startswith("- word") and rest.startswith("  word")
+    assert max(map(len, (note, rest))) <= 96
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a|b\n# c", r"a\|b # c"),
+        ("<script>&`x`[y](z)$1$", r"&lt;script&gt;&amp;\`x\`\[y\](z)\$1\$"),
+        ("f1_macro and _this_ **here**", r"f1_macro and \_this\_ \*\*here\*\*"),
+        ("Zoë: 1.5 (few)", "Zoë: 1.5 (few)"),
+    ],
+)
+def test_no_text_is_markup_in_markdown(text, shown):
+    assert markdown_text(text) == shown
