@@ -26,9 +26,9 @@ from workflows.evaluation.settings import EvaluateSettings
 from workflows.evaluation.task_options import with_options
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import answered_examples
-from workflows.inference.extract_settings import ExtractSettings
+from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
-from workflows.inference.prediction_request import request_of
+from workflows.inference.prediction import request_of
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch, packing_note
 from workflows.reproduce import refuse_other_inputs

@@ -27,7 +27,7 @@ from serving.keys import add_key
 from serving.model_cache import add_folder
 from serving.pointers import Pointer, WatchStatus, switch_pointer, write_status
 from workflows.finetuning.worker import _replace
-from workflows.inference.prediction_files import prediction_file
+from workflows.inference.prediction import prediction_file
 from workflows.output_folder import WorkKeptError, work_folder
 from workflows.pictures import new_figure, save_picture
 from workflows.run_folder import write_atomically

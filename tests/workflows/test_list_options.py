@@ -11,7 +11,7 @@ from workflows.ablations.settings import AblateSettings
 from workflows.evaluation.pictures_settings import PicturesSettings
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.finetuning.settings import settings_class
-from workflows.inference.extract_settings import ExtractSettings
+from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
 from workflows.prepare import PrepareSettings
 from workflows.pretraining.settings import PretrainSettings

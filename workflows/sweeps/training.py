@@ -16,10 +16,10 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from bert_core.errors import UserError
-from workflows.background_call import InThread, stop_on_signal
 from workflows.clusters.settings import ClusterSettings
 from workflows.clusters.tasks import beside_the_driver, connect, refuse_folder_out_of_reach
 from workflows.clusters.workers import POLL_SECONDS
+from workflows.command import InThread, stop_on_signal
 from workflows.sweeps.trial import EPOCH, SCORE, Board, run_trial
 from workflows.training.job import TrainingJob
 
