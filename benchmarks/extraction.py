@@ -27,8 +27,7 @@ from benchmarks.results import write_results
 from bert_core.config import SIZES
 from bert_core.tasks.glue import GLUE
 from workflows.extract import extract
-from workflows.inference.extract_settings import ExtractSettings
-from workflows.inference.extraction import FEATURES
+from workflows.inference.extraction import FEATURES, ExtractSettings
 
 STRETCHES = 10
 _COMMAND = Path(__file__).parent.parent / "workflows" / "extract.py"

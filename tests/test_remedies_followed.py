@@ -25,9 +25,9 @@ from workflows.clusters.settings import ClusterSettings
 from workflows.evaluation.settings import EvaluateSettings, with_options
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import answered_examples
-from workflows.inference.extract_settings import ExtractSettings
+from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
-from workflows.inference.prediction_request import request_of
+from workflows.inference.prediction import request_of
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch, packing_note
 from workflows.reproduce import ReproduceSettings, refuse_other_inputs

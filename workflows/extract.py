@@ -17,8 +17,9 @@ from bert_core.strict_json import read_json_object
 from bert_core.text.shards import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.finetuning.data import open_encoder
-from workflows.inference.extract_settings import ExtractSettings
+from workflows.inference.extraction import ExtractSettings
 from workflows.inference.text_input import (
+    OF_ONE_START,
     TextInput,
     find_input,
     gathered,
@@ -27,7 +28,6 @@ from workflows.inference.text_input import (
     num_tokens,
     refuse_many_skipped,
 )
-from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import (
     absolute_output,
     files_hash,

@@ -16,6 +16,7 @@ from bert_core.text.shards import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.text_input import (
+    OF_ONE_START,
     TextInput,
     find_input,
     gathered,
@@ -24,7 +25,6 @@ from workflows.inference.text_input import (
     num_tokens,
     refuse_many_skipped,
 )
-from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import absolute_output, files_hash, is_finished, work_folder
 from workflows.progress import duration
 from workflows.settings import parse_command_line
@@ -46,7 +46,7 @@ def predict(settings: PredictSettings) -> Path:
     start = time.monotonic()
     output = absolute_output(settings.output)
     folder, predictor = _open(settings)
-    from workflows.inference.prediction_request import request_of
+    from workflows.inference.prediction import request_of
 
     request = request_of(settings, predictor)
     given = find_input(settings, request.columns)

@@ -24,7 +24,7 @@ from serving.keys import add_key
 from serving.rollout.aliases import Pointer, WatchStatus, switch_pointer, write_status
 from serving.rollout.cache import add_folder
 from workflows.finetuning.worker import write_weights
-from workflows.inference.prediction_files import prediction_file
+from workflows.inference.prediction import prediction_file
 from workflows.output_folder import WorkKeptError, work_folder
 from workflows.reporting.figures import new_figure, save_picture
 from workflows.runs.folder import write_atomically

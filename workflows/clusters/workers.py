@@ -26,11 +26,11 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.train.v2.jax import JaxTrainer
 
 from bert_core.errors import UserError
-from workflows.background_call import InThread, stop_on_signal
 from workflows.clusters.capacity import Waiting, WorkerStatus
 from workflows.clusters.regrouping import NodeWatch, within_room
 from workflows.clusters.settings import ClusterSettings
 from workflows.clusters.tasks import beside_the_driver
+from workflows.command import InThread, stop_on_signal
 from workflows.messages import Outcome, RunProgress
 
 POLL_SECONDS = 0.3

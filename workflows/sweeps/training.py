@@ -21,10 +21,10 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from bert_core.errors import UserError
-from workflows.background_call import InThread, stop_on_signal
 from workflows.clusters.settings import ClusterSettings
 from workflows.clusters.tasks import beside_the_driver, connect, refuse_folder_out_of_reach
 from workflows.clusters.workers import POLL_SECONDS, Worker
+from workflows.command import InThread, stop_on_signal
 from workflows.messages import RunProgress
 from workflows.sweeps.planned import BEHIND, FAILED, RUNNING, STOPPED, TRAINED, TrialToTrain
 from workflows.training.worker_main import WorkerJob, train_job
