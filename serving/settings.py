@@ -229,7 +229,7 @@ def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
         name = ".".join(parts) or "command line"
         fields = [*ServerSettings.model_fields, *(f"limits.{each}" for each in Limits.model_fields)]
         near = nearest(name, fields) if first["type"] == "extra_forbidden" else ""
-        said = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{said}{near}", f"--{name}", "see --help") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{reason}{near}", f"--{name}", "see --help") from error
     settings.check()
     return settings

@@ -151,7 +151,7 @@ def without_password(text: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """What MLflow or a store has said, as it may be shown: addresses without password and query.
+    """A message of MLflow or a store, as it may be shown: addresses without password and query.
 
     A query may have a signature or a token.
     """

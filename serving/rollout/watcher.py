@@ -193,23 +193,23 @@ class WatchProcess:
         """Reads a line of the process; raises the `UserError` that it may be."""
         if not line.startswith("{"):
             return
-        said = json.loads(line)
-        if "notice" in said:
-            _LOG.info("serving.watch: %s", said["notice"])
+        message = json.loads(line)
+        if "notice" in message:
+            _LOG.info("serving.watch: %s", message["notice"])
             return
-        if "remedy" in said:
-            kind = UnreachableError if said["kind"] == "unreachable" else UserError
-            error = kind(said["what"], said["where"], said["remedy"])
-            answer = self._answer_to(said.get("model"))
+        if "remedy" in message:
+            kind = UnreachableError if message["kind"] == "unreachable" else UserError
+            error = kind(message["what"], message["where"], message["remedy"])
+            answer = self._answer_to(message.get("model"))
             if answer is None:
                 raise error
             answer.set_exception(error)
             return
-        if said["warning"] is not None:
-            _LOG.warning("warning: %s", said["warning"])
-        path = Path(said["pointer"])
-        self.pointers[Address.of(said["model"])] = path
-        answer = self._answer_to(said["model"])
+        if message["warning"] is not None:
+            _LOG.warning("warning: %s", message["warning"])
+        path = Path(message["pointer"])
+        self.pointers[Address.of(message["model"])] = path
+        answer = self._answer_to(message["model"])
         if answer is not None:
             answer.set_result(path)
 
@@ -223,11 +223,11 @@ class WatchProcess:
         process = _popen(_arguments(self._settings, addresses), stderr=subprocess.PIPE)
         with process:
             try:
-                said, errors = process.communicate(timeout=seconds)
+                output, errors = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise _too_late(addresses[0]) from None
-        for line in said.splitlines():
+        for line in output.splitlines():
             self._take(line)
         if not self.pointers.keys() >= set(addresses):
             raise self._ended(process.returncode, errors, addresses)
@@ -235,7 +235,7 @@ class WatchProcess:
     def _ended(self, code: int, errors: str, addresses: Iterable[Address]) -> UserError:
         return UserError(
             f"python -m serving.watch ended with {code}, "
-            f"{(errors.strip().splitlines() or ['it said nothing'])[-1][:300]}",
+            f"{(errors.strip().splitlines() or ['no output'])[-1][:300]}",
             " ".join(str(each) for each in addresses if each not in self.pointers),
             "run it by hand with the same --model to see more",
         )

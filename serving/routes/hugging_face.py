@@ -31,8 +31,7 @@ from serving.routes.embeddings_inference import (
     similarities,
 )
 from serving.routes.json_routes import answered, refuse_unknown_parameters
-from serving.routes.pretrained import check_masks
-from serving.routes.tasks import base64_of, text_of, usable_aggregation
+from serving.routes.tasks import base64_of, check_masks, text_of, usable_aggregation
 from serving.schemas.fields import InputText, ListOf, OverflowOrError, TextPair, example
 from serving.schemas.tasks import Targets
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
