@@ -75,11 +75,11 @@ async def sentence_vectors(
     inputs = with_prompt(model, inputs, wanted.prompt_name)
     found = await engine.features(model, choice, inputs, wanted.overflow)
     empty = np.empty((0, model.config.hidden_size), np.float32)
-    vectors = np.concatenate([empty, *(each.vectors for each in found)])
+    vectors = np.concatenate([empty, *(text.vectors for text in found)])
     if is_changed:
         vectors = pooling.finish(vectors, normalize=normalize, dimensions=wanted.dimensions)
     return SentenceVectors(
-        vectors, [each.num_tokens for each in found], [each.truncated for each in found]
+        vectors, [text.num_tokens for text in found], [text.truncated for text in found]
     )
 
 
@@ -102,7 +102,7 @@ def with_prompt(model: ServedModel, inputs: Inputs, name: str | None) -> Inputs:
         ) from error
     if not prompt:
         return inputs
-    return inputs.map(lambda each: prompt + each if isinstance(each, str) else each)
+    return inputs.map(lambda item: prompt + item if isinstance(item, str) else item)
 
 
 def read_headers(num_tokens: Sequence[int], truncated: Sequence[bool]) -> dict[str, str]:

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with mlflow_environment(tracking_uri):  # of all threads
         import_mlflow()  # once, and not on each of them
         try:
-            addresses = [Address.of(each) for each in options.model]
+            addresses = [Address.of(address) for address in options.model]
             watch = Watch(addresses, tracking_uri, cache, options.cache_gib)
             watch.look(commands, wanted)
         except UserError as error:
@@ -228,7 +228,7 @@ class Watch:
         """Follows each address that is commanded, or says why not."""
         while (text := commands.take_address()) is not None:
             answering = _apart(lambda text=text: self._follow_too(text), _PATIENCE_SECONDS)
-            self._ordered = [each for each in (*self._ordered, answering) if not each.done()]
+            self._ordered = [future for future in (*self._ordered, answering) if not future.done()]
             self._make_room()
 
     def _follow_too(self, text: str) -> None:

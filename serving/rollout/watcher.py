@@ -43,7 +43,7 @@ class WatchSettings:
     @property
     def arguments(self) -> list[str]:
         """The command line of `serving.watch`."""
-        given = [f"--model={each}" for each in self.addresses]
+        given = [f"--model={address}" for address in self.addresses]
         given += [f"--tracking_uri={self.tracking_uri}"] if self.tracking_uri is not None else []
         given += [f"--cache={self.cache}"] if self.cache is not None else []
         given += [f"--cache_gib={self.cache_gib}"]
@@ -107,8 +107,8 @@ class WatchProcess:
         with self._lock:
             process = None if self._process is not None else self._begin(addresses)
         if process is None or process.stdout is None:  # something was added before
-            for each in addresses:
-                self.add(each)
+            for address in addresses:
+                self.add(address)
             return
         for line in process.stdout:
             self._take(line)
@@ -236,7 +236,7 @@ class WatchProcess:
         return UserError(
             f"python -m serving.watch ended with {code}, "
             f"{(errors.strip().splitlines() or ['no output'])[-1][:300]}",
-            " ".join(str(each) for each in addresses if each not in self.pointers),
+            " ".join(str(address) for address in addresses if address not in self.pointers),
             "run it by hand with the same --model to see more",
         )
 
@@ -265,8 +265,8 @@ class WatchProcess:
                 if self._is_closed.is_set():
                     return
                 process = self._begin(self.pointers, is_again=True)
-                for each in self._awaited:
-                    self._write(str(each))
+                for address in self._awaited:
+                    self._write(str(address))
 
 
 def _arguments(settings: WatchSettings, addresses: Iterable[Address]) -> list[str]:

@@ -129,7 +129,7 @@ class TaskRoutes:
                 model=model.name,
                 version=model.version,
                 dimensions=size,
-                results=[_features(each, is_base64=is_base64) for each in found],
+                results=[_features(text, is_base64=is_base64) for text in found],
             )
 
         return await answered(self._engine, build)
@@ -171,8 +171,12 @@ async def _answered(
 
     def build() -> ModelAnswer:
         results = [
-            result(n_tokens=each.num_tokens, truncated=each.truncated, **read(each.found))
-            for each in found
+            result(
+                n_tokens=prediction.num_tokens,
+                truncated=prediction.truncated,
+                **read(prediction.found),
+            )
+            for prediction in found
         ]
         return answer.model_validate(
             {"model": model.name, "version": model.version, "results": results}
@@ -183,14 +187,14 @@ async def _answered(
 
 def _features(found: TextFeatures, *, is_base64: bool) -> Features:
     """As they are found: to check millions of numbers, each in a list, would take long."""
-    vectors = [base64_of(each) if is_base64 else each for each in found.vectors]
+    vectors = [base64_of(vector) if is_base64 else vector for vector in found.vectors]
     vector = units = None
     if found.units is None:
         (vector,) = vectors
     else:
         units = [
-            UnitVector.model_construct(text=text, start=start, end=end, vector=each)
-            for (text, start, end), each in zip(found.units, vectors, strict=True)
+            UnitVector.model_construct(text=text, start=start, end=end, vector=vector)
+            for (text, start, end), vector in zip(found.units, vectors, strict=True)
         ]
     return Features.model_construct(
         n_tokens=found.num_tokens, truncated=found.truncated, vector=vector, units=units

@@ -72,11 +72,11 @@ class TextRoutes:
         vector = source.vectors[0]
         results = [
             Similarity(
-                n_tokens=each.num_tokens,
-                truncated=each.truncated,
-                score=float(np.clip(np.dot(vector, each.vectors[0]), -1, 1)),
+                n_tokens=other.num_tokens,
+                truncated=other.truncated,
+                score=float(np.clip(np.dot(vector, other.vectors[0]), -1, 1)),
             )
-            for each in others
+            for other in others
         ]
         read = Answer(n_tokens=source.num_tokens, truncated=source.truncated)
         answer = SimilarityAnswer(
@@ -91,7 +91,9 @@ class TextRoutes:
         encodings = await self._engine.cut(model, inputs, request.add_special_tokens)
 
         def build() -> TokenizeAnswer:
-            results = [Tokens(n_tokens=len(each), tokens=tokens_of(each)) for each in encodings]
+            results = [
+                Tokens(n_tokens=len(encoding), tokens=tokens_of(encoding)) for encoding in encodings
+            ]
             return TokenizeAnswer(model=model.name, version=model.version, results=results)
 
         return await answered(self._engine, build)
@@ -99,9 +101,12 @@ class TextRoutes:
     async def decode(self, request: DecodeRequest) -> Response:
         """Makes texts of tokens' ids."""
         model = self._engine.traffic.find_encoder(request.model)
-        lists, name = [each for each in request.ids if isinstance(each, list)], "ids[{0}][{1}]"
+        lists, name = [ids for ids in request.ids if isinstance(ids, list)], "ids[{0}][{1}]"
         if not lists:  # those of one text
-            lists, name = [[each for each in request.ids if isinstance(each, int)]], "ids[{1}]"
+            lists, name = (
+                [[token_id for token_id in request.ids if isinstance(token_id, int)]],
+                "ids[{1}]",
+            )
         most = self._engine.limits.max_request_tokens
         check_ids(model.tokenizer, lists, most, "ids", name.format)
         texts = await self._engine.decode(

@@ -103,10 +103,10 @@ class Metrics:
 
     def keep_versions(self, present: Collection[tuple[str, str, str]]) -> None:
         """Forgets the counts of all versions but those (model, version, role)."""
-        for each in list(self._versions):  # a copy: others are counted meanwhile
-            if each not in present:
-                self._versions.discard(each)
-                self._by_version.remove(*each)
+        for version in list(self._versions):  # a copy: others are counted meanwhile
+            if version not in present:
+                self._versions.discard(version)
+                self._by_version.remove(*version)
 
     def count_unread(self) -> None:
         """Counts a request that was refused before it was read."""
@@ -156,8 +156,8 @@ class Metrics:
 
     def forget(self, model: str) -> None:
         """Removes the gauges of a slot that is empty now."""
-        for each in (self._version, self._reachable, self._asked_at, self._newest):
-            each.remove(model)
+        for gauge in (self._version, self._reachable, self._asked_at, self._newest):
+            gauge.remove(model)
 
     @property
     def text(self) -> bytes:
