@@ -48,7 +48,7 @@ def serve(settings: ServerSettings) -> None:
     )
     tracing = start_tracing(settings.otlp_endpoint, settings.trace_share)
     listening = _bind(settings.host, settings.port)
-    addresses = [str(each) for each in models.values() if isinstance(each, Address)]
+    addresses = [str(source) for source in models.values() if isinstance(source, Address)]
     if addresses:
         print(f"asking MLflow for {', '.join(addresses)}", flush=True)
     threads = settings.threads or torch.get_num_threads()

@@ -22,14 +22,12 @@ from serving.middleware.instrumentation import Admission, Instrumented, SlashAtP
 from serving.rollout.admin import AdminRoutes, Rollout
 from serving.rollout.webhook import MAX_WEBHOOK_BYTES, WEBHOOK_PATH, WebhookRoutes
 from serving.routes.embeddings_inference import EmbeddingsInferenceRoutes
-from serving.routes.explain import ExplainRoutes
 from serving.routes.hugging_face import HuggingFaceRoutes
 from serving.routes.openai import OpenAIRoutes
 from serving.routes.operations import OperationRoutes
 from serving.routes.pages import DocumentationRoutes, PlaygroundRoutes
-from serving.routes.pretrained import PretrainedRoutes
-from serving.routes.tasks import TaskRoutes
-from serving.routes.texts import TextRoutes
+from serving.routes.tasks import PretrainedRoutes, TaskRoutes
+from serving.routes.texts import ExplainRoutes, TextRoutes
 from serving.schemas.fields import Problem
 
 if TYPE_CHECKING:
@@ -57,10 +55,10 @@ def create_app(
 ) -> FastAPI:
     """The application that answers from the models of an engine.
 
-    Only those who have a key, where `keys` are given; without keys only those who ask by a loopback
-    name or an allowed host. Pages in browsers only where they are of one of the origins. It closes
-    the tracing when it ends. With `rollout` it can be told which versions answer; with the secret
-    of MLflow's webhook, by MLflow, that an alias has moved.
+    With `keys` it asks for one; without, it answers under loopback names and allowed hosts alone.
+    Browser pages may ask where they are of one of the CORS origins. With `rollout` it has the admin
+    routes, with a webhook secret also the route by which MLflow reports moved aliases. It closes
+    the tracing when it ends.
     """
     app = FastAPI(
         title="Bertline",
@@ -110,7 +108,7 @@ def create_app(
 
 def _answer_head(router: APIRouter) -> None:
     """Answers HEAD wherever GET is answered, for probes; left out of the document."""
-    for route in [each for each in router.routes if isinstance(each, APIRoute)]:
+    for route in [route for route in router.routes if isinstance(route, APIRoute)]:
         if "GET" in (route.methods or ()):
             router.add_api_route(
                 route.path, route.endpoint, methods=["HEAD"], include_in_schema=False

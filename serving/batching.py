@@ -133,8 +133,8 @@ class _Waiting:
         """Puts away what a micro-batch found for items; the last ones finish the work."""
         self.work.batches.append(batch)
         places = self.work.rows.places_of(items)
-        for found, each in zip(self._found, answers, strict=True):
-            found[places] = each
+        for found, answer in zip(self._found, answers, strict=True):
+            found[places] = answer
         self._is_found[items] = True
         if self._is_found.all():
             self.finish()
@@ -246,8 +246,8 @@ class Batcher:
         with self._changed:
             self._is_closed = True
             if not finish:
-                for each in self._waiting:
-                    each.future.cancel()
+                for waiting in self._waiting:
+                    waiting.future.cancel()
                 self._waiting = []
             self._changed.notify_all()
         for thread in self._threads:
@@ -262,7 +262,7 @@ class Batcher:
         return OverloadedError(num_tokens / max(self._tokens_per_second, 1.0))
 
     def _count_tokens(self) -> int:
-        return sum(each.tokens_left for each in self._waiting)
+        return sum(waiting.tokens_left for waiting in self._waiting)
 
     def _run(self) -> None:
         while True:
@@ -297,10 +297,10 @@ class Batcher:
 
     def _take(self) -> list[_Part]:
         """The items of the next micro-batch, by request; leaves out cancelled requests."""
-        for each in self._waiting:
-            if each.is_late:
-                each.finish(DeadlineError("the request timed out in the queue"))
-        self._waiting = [each for each in self._waiting if not each.future.done()]
+        for waiting in self._waiting:
+            if waiting.is_late:
+                waiting.finish(DeadlineError("the request timed out in the queue"))
+        self._waiting = [waiting for waiting in self._waiting if not waiting.future.done()]
         if not self._waiting:
             self._is_full = False
             return []
@@ -308,33 +308,34 @@ class Batcher:
         left = self.max_tokens
         taken: dict[_Waiting, list[IntArray]] = {}
         for most in (share, self.max_tokens):  # to each its share, then what is left to the first
-            for each in self._waiting:
-                items, tokens = each.take(min(most, left), at_least=0 if taken else 1)
+            for waiting in self._waiting:
+                items, tokens = waiting.take(min(most, left), at_least=0 if taken else 1)
                 if len(items):
-                    taken.setdefault(each, []).append(items)
+                    taken.setdefault(waiting, []).append(items)
                     left -= tokens
         self._is_full = self._is_full and self._count_tokens() > self._room_from
         # A request without a share of this one comes first in the next.
         self._waiting = sorted(
-            (each for each in self._waiting if not each.is_taken), key=lambda each: each in taken
+            (waiting for waiting in self._waiting if not waiting.is_taken),
+            key=taken.__contains__,
         )
         # One after another that have the same head, which then answers all of them at once.
-        parts = [(each, np.concatenate(items)) for each, items in taken.items()]
+        parts = [(waiting, np.concatenate(items)) for waiting, items in taken.items()]
         return sorted(parts, key=lambda part: part[0].work.kind)
 
     @torch.inference_mode()
     def _compute(self, parts: Sequence[_Part]) -> Batch:
         begin = time.monotonic()
-        rows = gather_items([(each.work.rows, items) for each, items in parts])
+        rows = gather_items([(waiting.work.rows, items) for waiting, items in parts])
         batch = rows.batch(np.arange(rows.num_items), self._layout).to(self.device)
-        layers = sorted({layer for each, _ in parts for layer in each.work.layers})
+        layers = sorted({layer for waiting, _ in parts for layer in waiting.work.layers})
         with self.watchdog.at(batch.num_real_tokens), autocast(self.device, self.autocast_dtype):
             states = hidden_states(self.encoder, batch, layers)
             answers = list(self._answers(parts, dict(zip(layers, states, strict=True)), batch))
         seconds = time.monotonic() - begin
         done = Batch(batch.num_real_tokens, batch.num_slots, len(parts), begin, seconds)
-        for (waiting, items), each in zip(parts, answers, strict=True):
-            waiting.keep(items, each, done)
+        for (waiting, items), answer in zip(parts, answers, strict=True):
+            waiting.keep(items, answer, done)
         self._tokens_per_second = batch.num_real_tokens / seconds * self.num_threads
         return done
 
@@ -346,8 +347,8 @@ class Batcher:
         for _, group in groupby(parts, key=lambda part: part[0].work.kind):
             some = list(group)
             head = some[0][0].work.head
-            num_places = [len(each.work.rows.places_of(items)) for each, items in some]
-            num_rows = sum(len(each.work.rows.rows_of(items)) for each, items in some)
+            num_places = [len(waiting.work.rows.places_of(items)) for waiting, items in some]
+            num_rows = sum(len(waiting.work.rows.rows_of(items)) for waiting, items in some)
             places = slice(first_place, first_place + sum(num_places))
             rows = slice(first_row, first_row + num_rows)
             first_row, first_place = rows.stop, places.stop
@@ -358,14 +359,14 @@ class Batcher:
                 if (wanted_outputs := _targets(some)) is not None:
                     found = found.float().log_softmax(1).gather(1, wanted_outputs.to(found.device))
                 outputs = _on_host(found)
-                yield from ([each] for each in np.split(outputs, bounds))
+                yield from ([answer] for answer in np.split(outputs, bounds))
                 continue
-            wanted = {layer for each, _ in some for layer in each.work.layers}
+            wanted = {layer for waiting, _ in some for layer in waiting.work.layers}
             of_parts = {
                 layer: np.split(_on_host(states[layer][places]), bounds) for layer in wanted
             }
-            for number, (each, _) in enumerate(some):
-                yield [of_parts[layer][number] for layer in each.work.layers]
+            for number, (waiting, _) in enumerate(some):
+                yield [of_parts[layer][number] for layer in waiting.work.layers]
 
     def _compute_apart(self, parts: Sequence[_Part], error: Exception) -> None:
         """Computes the requests of a failed micro-batch alone; those that fail get the error."""
@@ -378,16 +379,16 @@ class Batcher:
             return
         failed = parts[0][0]
         with self._changed:
-            self._waiting = [each for each in self._waiting if each is not failed]
+            self._waiting = [waiting for waiting in self._waiting if waiting is not failed]
         failed.finish(error)
 
 
 def _targets(parts: Sequence[_Part]) -> Tensor | None:
     """The outputs that parts of one kind want at their places, [P, 1]; None of all outputs."""
     wanted = [
-        each.work.targets[each.work.rows.places_of(items)]
-        for each, items in parts
-        if each.work.targets is not None
+        waiting.work.targets[waiting.work.rows.places_of(items)]
+        for waiting, items in parts
+        if waiting.work.targets is not None
     ]
     return torch.from_numpy(np.concatenate(wanted)).unsqueeze(1) if wanted else None
 

@@ -258,7 +258,7 @@ def build(arguments: DeploymentArguments) -> Application:
             "api_key_file",
             "give it, or say insecure=true in a closed network",
         )
-    variants = [each.source for each in arguments.variants.values()]
+    variants = [variant.source for variant in arguments.variants.values()]
     for source in (*named_models(arguments.model).values(), *variants, arguments.cache):
         if isinstance(source, Path) and not source.is_absolute():
             raise UserError(

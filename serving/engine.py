@@ -81,8 +81,8 @@ class Engine:
         self.metrics = Metrics()
         self.slots: dict[Slot, SlotState] = {}
         self.drift = Drift(self.metrics.registry)
-        for each in models.values():
-            self.drift.add(each)
+        for model in models.values():
+            self.drift.add(model)
         self._watch_batchers()
         self._shadows = Shadows(self.metrics)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
@@ -127,7 +127,7 @@ class Engine:
     def check_room(self) -> None:
         """Raises `OverloadedError` where every encoder turns away whatever comes."""
         batchers = self.traffic.batchers
-        if all(each.is_full for each in batchers):
+        if all(batcher.is_full for batcher in batchers):
             next(iter(batchers)).check_room()
 
     def check_health(self) -> None:
@@ -135,16 +135,16 @@ class Engine:
 
         It hangs where a micro-batch should have ended a whole deadline ago.
         """
-        for each in self.traffic.batchers:
-            if not each.is_alive:
+        for batcher in self.traffic.batchers:
+            if not batcher.is_alive:
                 raise RuntimeError("an encoder's thread has ended")
-            if each.watchdog.seconds > self.limits.deadline_seconds:
+            if batcher.watchdog.seconds > self.limits.deadline_seconds:
                 raise RuntimeError("an encoder hangs")
 
     def close(self) -> None:
         """Ends the threads of the encoders, each with the micro-batch that it is at."""
-        for each in self.traffic.batchers_in_use:
-            each.close(finish=False)
+        for batcher in self.traffic.batchers_in_use:
+            batcher.close(finish=False)
         self._shadows.close()
 
     async def ask(
@@ -177,8 +177,8 @@ class Engine:
             seconds = self.limits.deadline_seconds
             self._shadows.compare(shadow, codec, inputs.items, found, seconds)
         return [
-            Prediction(each, num_tokens, truncated)
-            for each, num_tokens, truncated in zip(
+            Prediction(prediction, num_tokens, truncated)
+            for prediction, num_tokens, truncated in zip(
                 found, rows.num_tokens.tolist(), rows.truncated.tolist(), strict=True
             )
         ]
@@ -219,7 +219,7 @@ class Engine:
     async def _encode_texts(
         self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
     ) -> EncodedTexts:
-        of_ids = any(isinstance(each, list) for each in inputs.items)
+        of_ids = any(isinstance(item, list) for item in inputs.items)
         encode_any = encode_ids if of_ids else encode_texts
         encode = partial(encode_any, model.extractor(choice), inputs.items, overflow)
         encoded = await self._encode(model, inputs, encode)

@@ -158,9 +158,9 @@ _FIELD = re.compile(r"(?!str$|function-)[a-z]\w*")
 
 def _invalid(error: RequestValidationError) -> Problem:
     """The problem of a body that is not what its route takes, of which no text is repeated."""
-    mistakes = [(_path_of(each), each) for each in error.errors()]
+    mistakes = [(_path_of(found), found) for found in error.errors()]
     # Of a union each branch has its say: what got furthest is what was meant.
-    field, mistake = max(mistakes, key=lambda each: len(each[0]))
+    field, mistake = max(mistakes, key=lambda pair: len(pair[0]))
     if mistake["type"] == "json_invalid":
         place, reason = mistake["loc"][-1], mistake.get("ctx", {}).get("error", mistake["msg"])
         return Problem(
@@ -173,7 +173,7 @@ def _invalid(error: RequestValidationError) -> Problem:
         return Problem(
             title="No object",
             status=422,
-            detail="the body is no JSON object, or is not said to be one",
+            detail="the body is no JSON object, or its Content-Type is not JSON",
             remedy="send an object, with Content-Type: application/json",
         )
     return Problem(
@@ -196,12 +196,12 @@ def _path_of(mistake: Mapping[str, Any]) -> tuple[int | str, ...]:
 def _path(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
     """The fields and numbers of a place in a body, without the names of types."""
     inside = location[1:] if location[:1] == ("body",) else location
-    return tuple(each for each in inside if isinstance(each, int) or _FIELD.fullmatch(each))
+    return tuple(part for part in inside if isinstance(part, int) or _FIELD.fullmatch(part))
 
 
 def _written(path: tuple[int | str, ...]) -> str:
     """`inputs[3].text`."""
-    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)[1:]
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)[1:]
 
 
 Shape = Callable[[Problem], tuple[int, dict[str, Any]]]
@@ -211,7 +211,7 @@ Shape = Callable[[Problem], tuple[int, dict[str, Any]]]
 def refusal(path: str, error: Exception) -> Response:
     """The answer to a request that ended in an exception, in the shape of its path's family."""
     problem, headers = problem_of(error)
-    shape = next((each for prefix, each in _SHAPES.items() if _is_under(path, prefix)), None)
+    shape = next((found for prefix, found in _SHAPES.items() if _is_under(path, prefix)), None)
     if shape is not None:
         status, content = shape(problem)
         return JSONResponse(content, status, headers)

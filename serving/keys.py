@@ -131,20 +131,20 @@ class Keys:
 
     def __init__(self, records: Sequence[KeyRecord]) -> None:
         self.records = list(records)
-        self._keys = [Key(each) for each in records]
+        self._keys = [Key(record) for record in records]
 
     @property
     def buckets(self) -> dict[str, TokenBucket]:
         """The tokens of those keys that have a limit, by their names."""
-        return {each.name: each.bucket for each in self._keys if each.bucket is not None}
+        return {key.name: key.bucket for key in self._keys if key.bucket is not None}
 
     def find(self, given: str) -> Key | None:
         """The key that a client shows, in constant time for any position, and for no key."""
         shown = hash_of(given)
         found = None
-        for each in self._keys:
-            if hmac.compare_digest(each.record.sha256, shown):
-                found = each
+        for key in self._keys:
+            if hmac.compare_digest(key.record.sha256, shown):
+                found = key
         return found
 
 
@@ -166,7 +166,7 @@ def read_keys(path: Path) -> Keys:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise UserError(f"no file of keys ({place}: {first['msg']})", str(path), anew) from None
-    names = [each.name for each in records]
+    names = [record.name for record in records]
     if not records:
         raise UserError("no keys", str(path), anew)
     if len(set(names)) < len(names):
@@ -196,7 +196,7 @@ def add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: i
 
 def _add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: int | None) -> str:
     records = read_keys(path).records if path.exists() else []
-    if name in {each.name for each in records}:
+    if name in {record.name for record in records}:
         raise UserError("there is a key of this name", name, f"take another, or edit {path}")
     key = _PREFIX + secrets.token_urlsafe(32)
     record = KeyRecord(

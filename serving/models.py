@@ -199,7 +199,7 @@ class ModelLoader:
         known = task_of(config, model) or _foreign_task(folder, config, model)
         precision = read_precision(folder)
         model = for_inference(model, precision, self.device)
-        batcher = self._batcher(model.encoder, {each.batcher: None for each in present})
+        batcher = self._batcher(model.encoder, {other.batcher: None for other in present})
         model.encoder = batcher.encoder
         in_bfloat16 = precision == "float32" and self.autocast_dtype is not None
         return ServedModel(
@@ -217,7 +217,7 @@ class ModelLoader:
 
     def _batcher(self, encoder: Encoder, batchers: Iterable[Batcher]) -> Batcher:
         """The batcher of an encoder that computes the same, or a new one."""
-        equal = next((each for each in batchers if are_equal(each.encoder, encoder)), None)
+        equal = next((batcher for batcher in batchers if are_equal(batcher.encoder, encoder)), None)
         return equal or Batcher(
             encoder,
             device=self.device,
@@ -254,7 +254,7 @@ def are_equal(first: Encoder, second: Encoder) -> bool:
 
 def close_models(models: Sequence[ServedModel], *, finish: bool = True) -> None:
     """Lets each encoder finish what is waiting, or only the micro-batch that it is at."""
-    for batcher in {id(each.batcher): each.batcher for each in models}.values():
+    for batcher in {id(model.batcher): model.batcher for model in models}.values():
         batcher.close(finish=finish)
 
 
@@ -282,7 +282,7 @@ def open_model(
         warm_up(model)
         probe(model)
     except BaseException:
-        if model.batcher not in {each.batcher for each in present}:
+        if model.batcher not in {other.batcher for other in present}:
             model.batcher.close(finish=False)
         raise
     return model
@@ -312,7 +312,7 @@ def probe(model: ServedModel) -> None:
         raise UserError(
             f"{model.name} does not answer as it should: {wrong}",
             str(model.folder),
-            "train or export it again; the folder's example.json is what it said then",
+            "train or export it again; the folder's example.json has the expected answer",
         )
 
 

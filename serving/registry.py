@@ -258,7 +258,7 @@ class _Download:
 
         self._model_uri, self._source, self._tracking_uri = model_uri, source, tracking_uri
         there = list_artifacts(source, tracking_uri=tracking_uri)
-        names = {PurePosixPath(each.path).name for each in there}
+        names = {PurePosixPath(file.path).name for file in there}
         self._checksums: str | None = None
         self.content: str | None = None
         if CHECKSUMS in names:

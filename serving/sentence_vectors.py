@@ -55,8 +55,8 @@ async def sentence_vectors(
     Raises `RequestError` for more dimensions than there are and a prompt that the folder lacks, and
     what `Engine.features` does.
     """
-    said = model.sentence_pooling
-    size = said.dimensions(model.config.hidden_size)
+    pooling = model.sentence_pooling
+    size = pooling.dimensions(model.config.hidden_size)
     if wanted.dimensions is not None and wanted.dimensions > size:
         raise RequestError(
             422,
@@ -65,19 +65,21 @@ async def sentence_vectors(
             field="dimensions",
             remedy="ask for fewer, or leave it out",
         )
-    normalize = said.normalize if wanted.normalize is None else wanted.normalize
-    is_changed = wanted.dimensions is not None or bool(said.dense)
+    normalize = pooling.normalize if wanted.normalize is None else wanted.normalize
+    is_changed = wanted.dimensions is not None or bool(pooling.dense)
     choice = FeatureChoice(
-        pooling=said.pooling, normalize=normalize and not is_changed, max_length=said.max_length
+        pooling=pooling.pooling,
+        normalize=normalize and not is_changed,
+        max_length=pooling.max_length,
     )
     inputs = with_prompt(model, inputs, wanted.prompt_name)
     found = await engine.features(model, choice, inputs, wanted.overflow)
     empty = np.empty((0, model.config.hidden_size), np.float32)
-    vectors = np.concatenate([empty, *(each.vectors for each in found)])
+    vectors = np.concatenate([empty, *(text.vectors for text in found)])
     if is_changed:
-        vectors = said.finish(vectors, normalize=normalize, dimensions=wanted.dimensions)
+        vectors = pooling.finish(vectors, normalize=normalize, dimensions=wanted.dimensions)
     return SentenceVectors(
-        vectors, [each.num_tokens for each in found], [each.truncated for each in found]
+        vectors, [text.num_tokens for text in found], [text.truncated for text in found]
     )
 
 
@@ -100,7 +102,7 @@ def with_prompt(model: ServedModel, inputs: Inputs, name: str | None) -> Inputs:
         ) from error
     if not prompt:
         return inputs
-    return inputs.map(lambda each: prompt + each if isinstance(each, str) else each)
+    return inputs.map(lambda item: prompt + item if isinstance(item, str) else item)
 
 
 def read_headers(num_tokens: Sequence[int], truncated: Sequence[bool]) -> dict[str, str]:

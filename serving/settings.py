@@ -225,11 +225,14 @@ def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
         raise UserError("wrong command line", str(error), "see --help") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        parts = [each for each in first["loc"] if isinstance(each, str)]
+        parts = [part for part in first["loc"] if isinstance(part, str)]
         name = ".".join(parts) or "command line"
-        fields = [*ServerSettings.model_fields, *(f"limits.{each}" for each in Limits.model_fields)]
+        fields = [
+            *ServerSettings.model_fields,
+            *(f"limits.{field}" for field in Limits.model_fields),
+        ]
         near = nearest(name, fields) if first["type"] == "extra_forbidden" else ""
-        said = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{said}{near}", f"--{name}", "see --help") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{reason}{near}", f"--{name}", "see --help") from error
     settings.check()
     return settings

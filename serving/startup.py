@@ -72,7 +72,7 @@ class RunningEngine:
         canary or shadow of the registry may be missing at the start, whatever is wrong with it.
         """
         variants = variants or {}
-        addresses = {each for each in models.values() if isinstance(each, Address)}
+        addresses = {source for source in models.values() if isinstance(source, Address)}
         opened: dict[str, ServedModel] = {}
         with ExitStack() as started, ExitStack() as not_yet_owned:
             not_yet_owned.callback(lambda: close_models(list(opened.values()), finish=False))
@@ -93,8 +93,8 @@ class RunningEngine:
                 opened[name] = _open_or_last_good(loader, name, source, present, watcher)
             engine = Engine(opened, limits, loader)
             started.callback(engine.close)
-            for slot, each in variants.items():
-                _set_variant(engine, slot, each, watcher)
+            for slot, variant in variants.items():
+                _set_variant(engine, slot, variant, watcher)
             give_back_memory()  # the weights as they were read
             is_kept_up = registry.poll_seconds > 0
             controller = Controller(engine, watcher, models, variants, is_kept_up=is_kept_up)

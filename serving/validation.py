@@ -46,7 +46,7 @@ class Inputs:
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same, each item changed."""
-        return replace(self, items=[change(each) for each in self.items])
+        return replace(self, items=[change(item) for item in self.items])
 
 
 def texts_in(item: Any) -> tuple[str, ...]:  # noqa: ANN401 - any codec's example
@@ -70,7 +70,7 @@ _AT_LEAST_A_TOKEN = re.compile(r"[!-/:-@\[-`{-~\u3400-\u9fff]|[^\s!-/:-@\[-`{-~\
 
 def num_bytes(texts: Sequence[str]) -> int:
     """The bytes of texts in UTF-8."""
-    return sum(len(each) if each.isascii() else len(each.encode()) for each in texts)
+    return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
 def has_more_tokens(texts: Sequence[str], most: int) -> bool:
@@ -237,8 +237,8 @@ def check_pairs(inputs: Inputs, task: Classification, name: str) -> None:
     wants_pairs = task.reads_pairs
     if wants_pairs is None:
         return
-    for number, each in enumerate(inputs.items):
-        if (each.second is not None) != wants_pairs:
+    for number, item in enumerate(inputs.items):
+        if (item.second is not None) != wants_pairs:
             raise RequestError(
                 422,
                 "Wrong input",
@@ -264,7 +264,7 @@ def texts_of(model: ServedModel, given: object, field: str, most: int) -> Inputs
     else:
         assert isinstance(given, list)
         inputs = Inputs(given, f"{field}[{{}}]".format)
-    lists = [each for each in inputs.items if isinstance(each, list)]
+    lists = [item for item in inputs.items if isinstance(item, list)]
     check_ids(model.tokenizer, lists, most, field, lambda number, _: inputs.name_of(number))
     if [] in lists:
         raise RequestError(
@@ -296,15 +296,15 @@ def check_ids(
             field=field,
             remedy="divide them among several requests",
         )
-    ids = {each for some in lists for each in some}
-    unknown = {each for each in ids if tokenizer.id_to_token(each) is None}
+    ids = {token_id for some in lists for token_id in some}
+    unknown = {token_id for token_id in ids if tokenizer.id_to_token(token_id) is None}
     if not unknown:
         return
     number, place = next(
         (number, place)
         for number, some in enumerate(lists)
-        for place, each in enumerate(some)
-        if each in unknown
+        for place, token_id in enumerate(some)
+        if token_id in unknown
     )
     raise RequestError(
         422,

@@ -67,11 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with mlflow_environment(tracking_uri):  # of all threads
         import_mlflow()  # once, and not on each of them
         try:
-            addresses = [Address.of(each) for each in options.model]
+            addresses = [Address.of(address) for address in options.model]
             watch = Watch(addresses, tracking_uri, cache, options.cache_gib)
             watch.look(commands, wanted)
         except UserError as error:
-            _say(_problem(error))
+            _print_line(_problem(error))
             print(f"error: {error}", file=sys.stderr)
             return 2
         if options.while_stdin_is_open:
@@ -150,7 +150,7 @@ class NewestVersions:
     def of(self, address: Address) -> int | None:
         """The newest version of the model of an alias, as known for a minute at most.
 
-        Where MLflow does not answer, what it said before. None where nothing is known, and of a
+        Where MLflow does not answer, the answer before. None where nothing is known, and for a
         version by its number: that is meant to stay.
         """
         if address.alias is None:
@@ -166,7 +166,7 @@ class NewestVersions:
 
 
 class Watch:
-    """Addresses, and what was said of each of them last.
+    """Addresses, and the state that was printed of each last.
 
     Each is asked about on a thread of its own: one that takes long does not keep the others.
     """
@@ -177,7 +177,7 @@ class Watch:
         self._addresses = dict.fromkeys(addresses)
         self._tracking_uri, self._cache = tracking_uri, cache
         self._cache_gib = cache_gib
-        self._said: dict[Address, str] = {}
+        self._printed: dict[Address, str] = {}
         self._known_damage = KnownDamage()
         self._newest_versions = NewestVersions(tracking_uri, newest_version)
         self._has_switched = False
@@ -210,7 +210,7 @@ class Watch:
                 return
             before = self._asking.get(address)
             if before is not None and not before.done():
-                self._tell(address, f"{address} {_STILL_ASKED}")
+                self._report(address, f"{address} {_STILL_ASKED}")
                 continue
             has_what_is_wanted = wanted == "nothing" or (
                 wanted == "pointer" and self._pointer(address) is not None
@@ -219,7 +219,7 @@ class Watch:
             asking = _apart(lambda address=address: self._ask(address, wanted), patience)
             self._asking[address] = asking
             if not asking.done():
-                self._tell(address, f"{address} {_STILL_ASKED}")
+                self._report(address, f"{address} {_STILL_ASKED}")
             elif wanted != "nothing":
                 asking.result()
         self._make_room()
@@ -228,20 +228,20 @@ class Watch:
         """Follows each address that is commanded, or says why not."""
         while (text := commands.take_address()) is not None:
             answering = _apart(lambda text=text: self._follow_too(text), _PATIENCE_SECONDS)
-            self._ordered = [each for each in (*self._ordered, answering) if not each.done()]
+            self._ordered = [future for future in (*self._ordered, answering) if not future.done()]
             self._make_room()
 
     def _follow_too(self, text: str) -> None:
         try:
             address = Address.of(text)
-            self._said.pop(address, None)  # so that a repeated command is answered too
+            self._printed.pop(address, None)  # so that a repeated command is answered too
             self._ask(address, "answer")
         except UserError as error:
-            _say(_problem(error) | {"model": text})
+            _print_line(_problem(error) | {"model": text})
         except Exception as error:  # noqa: BLE001 - one order is not to end the others
             reason = f"{type(error).__name__}: {error}"[:300]
             problem = UserError(f"no model {text}", reason, "run serving.watch by hand")
-            _say(_problem(problem) | {"model": text})
+            _print_line(_problem(problem) | {"model": text})
         else:
             self._addresses[address] = None
 
@@ -261,10 +261,10 @@ class Watch:
                     raise
                 warning = f"{address}: {error}"
             newest = self._newest_versions.of(address) if warning is None else None
-            self._tell(address, warning, newest)
+            self._report(address, warning, newest)
             self._has_switched |= read_pointer(path) != before
 
-    def _tell(self, address: Address, warning: str | None, newest: int | None = None) -> None:
+    def _report(self, address: Address, warning: str | None, newest: int | None = None) -> None:
         """Writes and prints what became of an address."""
         path = pointer_path(self._cache, address, self._tracking_uri)
         status = WatchStatus(asked_at=time.time(), fault=warning, newest_version=newest)
@@ -274,9 +274,9 @@ class Watch:
         pointer = read_pointer(path)
         version = None if pointer is None else pointer.version
         state = json.dumps([version, warning is not None])
-        if self._said.get(address) != state:
-            self._said[address] = state
-            _say({"model": str(address), "pointer": str(path), "warning": warning})
+        if self._printed.get(address) != state:
+            self._printed[address] = state
+            _print_line({"model": str(address), "pointer": str(path), "warning": warning})
 
     def _make_room(self) -> None:
         """After a switch, has the cache be no larger than it may."""
@@ -286,10 +286,10 @@ class Watch:
         try:
             removed = evict(self._cache, self._cache_gib * _GIB)
         except OSError as error:
-            _say({"notice": f"no room made in {self._cache}: {error}"})
+            _print_line({"notice": f"no room made in {self._cache}: {error}"})
             return
         if removed:
-            _say({"notice": f"removed from {self._cache}, unused: {', '.join(removed)}"})
+            _print_line({"notice": f"removed from {self._cache}, unused: {', '.join(removed)}"})
 
 
 def _after(seconds: float | None) -> float | None:
@@ -301,7 +301,7 @@ def _problem(error: UserError) -> dict[str, str]:
     return {"what": error.what, "where": error.where, "remedy": error.remedy, "kind": kind}
 
 
-def _say(line: Mapping[str, str | None]) -> None:
+def _print_line(line: Mapping[str, str | None]) -> None:
     sys.stdout.write(f"{json.dumps(line)}\n")  # at once, whatever another thread says
     sys.stdout.flush()
 

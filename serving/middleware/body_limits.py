@@ -128,7 +128,7 @@ class BodyLimits:
             return body
         body = _decompressed(body, b",".join(codings).decode("latin-1"), self._max_bytes(scope))
         self._hold(scope, len(body))
-        others = [each for each in scope["headers"] if each[0] not in (_ENCODING, _LENGTH)]
+        others = [header for header in scope["headers"] if header[0] not in (_ENCODING, _LENGTH)]
         scope["headers"] = [*others, (_LENGTH, b"%d" % len(body))]
         return body
 
@@ -277,7 +277,7 @@ def _check_encoding(body: bytes) -> None:
         ) from None
 
 
-_NINES = bytes(57 if chr(each).isdecimal() else each for each in range(256))
+_NINES = bytes(57 if chr(byte).isdecimal() else byte for byte in range(256))
 _ALL_NINES = b"9" * 400
 """Digits of a number that is refused: reading one takes the square of its digits."""
 
@@ -288,7 +288,7 @@ def _depth(outside: bytes) -> int:
     return int(steps.cumsum(dtype=np.int32).max(initial=0))
 
 
-_STEPS = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(each, 0) for each in range(256))
+_STEPS = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(byte, 0) for byte in range(256))
 """What a character does to the depth, as a signed byte."""
 
 

@@ -237,7 +237,7 @@ def _described(engine: Engine, name: str) -> ModelTraffic:
             "active": _version(engine.models[name]),
             "canary": canary and {"share": canary.share, **_version(canary.model)},
             "shadow": shadow and {"share": shadow.share, **_version(shadow.model), **counts},
-            "refused": {role: each for role, each in refused.items() if each is not None},
+            "refused": {role: refusal for role, refusal in refused.items() if refusal is not None},
         }
     )
 

@@ -151,7 +151,7 @@ def without_password(text: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """What MLflow or a store has said, as it may be shown: addresses without password and query.
+    """A message of MLflow or a store, as it may be shown: addresses without password and query.
 
     A query may have a signature or a token.
     """
@@ -171,10 +171,10 @@ def named_models(given: Sequence[str]) -> dict[str, Path | Address]:
     one name, and for what begins as an address and is none.
     """
     found: dict[str, Path | Address] = {}
-    for each in given:
-        name, has_name, model = each.partition("=")
-        if not has_name or "/" in name or each.startswith(ADDRESS_PREFIX):  # "=" is in the path
-            name, model = "", each
+    for text in given:
+        name, has_name, model = text.partition("=")
+        if not has_name or "/" in name or text.startswith(ADDRESS_PREFIX):  # "=" is in the path
+            name, model = "", text
         source = Address.of(model) if model.startswith(ADDRESS_PREFIX) else Path(model)
         name = name or (source.name if isinstance(source, Address) else source.resolve().name)
         if name in found:

@@ -148,9 +148,9 @@ def evict(cache: Path, most_bytes: float, unused_seconds: float = UNUSED_SECONDS
     for a cache that may not be written.
     """
     _remove_left_overs(cache)
-    ours = [each for each in cache.iterdir() if _FOLDER.fullmatch(each.name)]
-    sizes = {each: _size(each) for each in ours if not each.is_symlink()}
-    excess = sum(sizes.values()) + sum(_size(each) for each in cache.glob(f".*{_PART}"))
+    ours = [path for path in cache.iterdir() if _FOLDER.fullmatch(path.name)]
+    sizes = {path: _size(path) for path in ours if not path.is_symlink()}
+    excess = sum(sizes.values()) + sum(_size(path) for path in cache.glob(f".*{_PART}"))
     excess -= most_bytes
     removed: list[str] = []
     for folder in sorted(sizes, key=_used_at):
@@ -159,9 +159,9 @@ def evict(cache: Path, most_bytes: float, unused_seconds: float = UNUSED_SECONDS
         if _remove(folder, time.time() - unused_seconds):
             removed.append(folder.name)
             excess -= sizes[folder]
-    for each in ours:
-        if each.is_symlink() and not each.exists():
-            each.unlink(missing_ok=True)
+    for path in ours:
+        if path.is_symlink() and not path.exists():
+            path.unlink(missing_ok=True)
     return removed
 
 
@@ -179,13 +179,13 @@ def _remove(folder: Path, unused_since: float) -> bool:
 
 def _remove_left_overs(cache: Path) -> None:
     """Removes what killed processes were about to remove, or to fetch."""
-    for each in cache.glob(f".*{_REMOVED}"):
-        shutil.rmtree(each, ignore_errors=True)
-    for each in cache.glob(f".*{_PART}"):
-        folder = each.with_name(each.name[1 : -len(_PART)])
+    for path in cache.glob(f".*{_REMOVED}"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in cache.glob(f".*{_PART}"):
+        folder = path.with_name(path.name[1 : -len(_PART)])
         with locked(folder, waits=False) as is_mine:
             if is_mine:
-                shutil.rmtree(each, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
                 _lock_path(folder).unlink()
 
 
@@ -193,7 +193,7 @@ def _named(cache: Path) -> set[str]:
     """The names of the folders that pointers name."""
     paths = [path for path in (cache / POINTERS).glob("*.*") if path.suffix in (".json", ".good")]
     found = [pointer for path in paths if (pointer := read_pointer(path)) is not None]
-    return {each.folder.resolve().name for each in found}
+    return {pointer.folder.resolve().name for pointer in found}
 
 
 def _used_at(folder: Path) -> float:

@@ -183,8 +183,10 @@ class Controller:
         self._noting = threading.Lock()  # for a moment
         self._changing = threading.Lock()  # for as long as a model is loaded
         self._is_closed = threading.Event()
-        sources: dict[Slot, Path | Address] = {(None, name): each for name, each in models.items()}
-        sources |= {slot: each.source for slot, each in variants.items()}
+        sources: dict[Slot, Path | Address] = {
+            (None, name): source for name, source in models.items()
+        }
+        sources |= {slot: variant.source for slot, variant in variants.items()}
         for slot, source in sources.items():
             if self._switcher.at(slot) is not None:  # an empty one is reconciled later
                 engine.slots[slot] = self._initial_state(slot, source)
@@ -211,13 +213,13 @@ class Controller:
         """
         names = self._engine.models
         with self._noting:
-            self._wanted = {slot: each for slot, each in variants.items() if slot[1] in names}
+            self._wanted = {slot: variant for slot, variant in variants.items() if slot[1] in names}
 
     @property
     def registered_names(self) -> set[str]:
         """The names at MLflow of all models that are wanted by an address."""
-        sources = [each.source for each in list(self._engine.slots.values())]
-        return {each.name for each in sources if isinstance(each, Address)}
+        sources = [state.source for state in list(self._engine.slots.values())]
+        return {source.name for source in sources if isinstance(source, Address)}
 
     def set_variant(self, slot: Slot, wanted: VariantSource | None) -> None:
         """Sets the canary or shadow of a slot, or removes it, before it returns.
@@ -243,9 +245,9 @@ class Controller:
 
     def reconcile(self) -> None:
         """Brings each slot to what is wanted there and what its pointer says, if that is well."""
-        for slot, each in self._wanted.items():
-            if self._is_new(slot, each.source):
-                self._begin(slot, each.source)
+        for slot, variant in self._wanted.items():
+            if self._is_new(slot, variant.source):
+                self._begin(slot, variant.source)
         with self._changing:
             for slot, state in list(self._engine.slots.items()):
                 try:
@@ -382,7 +384,7 @@ class Controller:
 
     def _note_wanted(self, slot: Slot, wanted: VariantSource | None) -> None:
         with self._noting:
-            others = {each: source for each, source in self._wanted.items() if each != slot}
+            others = {other: source for other, source in self._wanted.items() if other != slot}
             self._wanted = others if wanted is None else others | {slot: wanted}
 
     def _refuse(self, slot: Slot, state: SlotState, version: int | None, reason: str) -> None:

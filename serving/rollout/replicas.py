@@ -183,8 +183,8 @@ class NodeWatcher:
                 there: Any = ray.get(watcher.pointers.remote())
                 _, adding = ray.wait(adding, num_returns=len(adding), timeout=0)
                 if not adding:  # a new actor does not know what was added to the one before
-                    missing = [each for each in list(self.pointers) if each not in there]
-                    adding = [watcher.add.remote(each) for each in missing]
+                    missing = [address for address in list(self.pointers) if address not in there]
+                    adding = [watcher.add.remote(address) for address in missing]
             except (RayActorError, RayTaskError):
                 continue  # the next time starts another
 
@@ -242,7 +242,9 @@ class SharedState:
     def publish(self, slot: Slot, wanted: VariantSource | None, desired: Desired) -> Desired:
         """Changes what is desired in one slot, on top of `desired` if that is newer."""
         self.exchange({}, desired)
-        others = {each: source for each, source in self._desired.variants.items() if each != slot}
+        others = {
+            other: source for other, source in self._desired.variants.items() if other != slot
+        }
         variants = others if wanted is None else others | {slot: wanted}
         self._desired = Desired(self._desired.revision + 1, variants)
         return self._desired
@@ -326,7 +328,7 @@ class Replica(Coordination):
     def exchange(self) -> None:
         """One exchange; raises `RayError` where there is no answer."""
         with self._exchanging:
-            paid = {name: each.take_paid() for name, each in self._buckets.items()}
+            paid = {name: bucket.take_paid() for name, bucket in self._buckets.items()}
             rates = {
                 name: (self._buckets[name].per_minute, number) for name, number in paid.items()
             }

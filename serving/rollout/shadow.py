@@ -89,8 +89,8 @@ class Shadows:
         are_alike = [
             decided(mine) == decided(other) for mine, other in zip(found, others, strict=True)
         ]
-        for each in are_alike:
-            self._metrics.count_compared(shadow.name, agree=each)
+        for agrees in are_alike:
+            self._metrics.count_compared(shadow.name, agree=agrees)
         self._count(shadow, agree=sum(are_alike), differ=len(are_alike) - sum(are_alike))
 
     def _count_missed(self, shadow: ServedModel) -> None:
@@ -124,6 +124,8 @@ _DECIDED: tuple[Callable[[Mapping[str, Any]], object], ...] = (
     lambda found: found["label"],
     lambda found: sorted(found["labels"]),
     lambda found: f"{found['value']:.3g}",
-    lambda found: [(each["type"], each["start"], each["end"]) for each in found["entities"]],
+    lambda found: [
+        (entity["type"], entity["start"], entity["end"]) for entity in found["entities"]
+    ],
     lambda found: found["text"],
 )

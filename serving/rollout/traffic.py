@@ -59,35 +59,35 @@ class _Table:
     def present(self) -> frozenset[ServedModel]:
         """All models that may be asked."""
         variants = (*self.canaries.values(), *self.shadows.values())
-        return frozenset((*self.active.values(), *(each.model for each in variants)))
+        return frozenset((*self.active.values(), *(variant.model for variant in variants)))
 
     @cached_property
     def batchers(self) -> dict[Batcher, list[str]]:
         """The batchers of the models that answer, each with their names."""
         found: dict[Batcher, list[str]] = {}
-        for name, each in self.active.items():
-            found.setdefault(each.batcher, []).append(name)
-        for name, each in self.canaries.items():
-            found.setdefault(each.model.batcher, []).append(f"{name} (canary)")
-        for name, each in self.shadows.items():
-            found.setdefault(each.model.batcher, []).append(f"{name} (shadow)")
+        for name, model in self.active.items():
+            found.setdefault(model.batcher, []).append(name)
+        for name, variant in self.canaries.items():
+            found.setdefault(variant.model.batcher, []).append(f"{name} (canary)")
+        for name, variant in self.shadows.items():
+            found.setdefault(variant.model.batcher, []).append(f"{name} (shadow)")
         return found
 
     @property
     def answering(self) -> set[tuple[str, str, AnsweringRole]]:
         """Name, version and role of those that answer."""
         found: set[tuple[str, str, AnsweringRole]] = set()
-        for name, each in self.active.items():
-            found.add((name, each.version or "", "active"))
-        for name, each in self.canaries.items():
-            found.add((name, each.model.version or "", "canary"))
+        for name, model in self.active.items():
+            found.add((name, model.version or "", "active"))
+        for name, variant in self.canaries.items():
+            found.add((name, variant.model.version or "", "canary"))
         return found
 
     @cached_property
     def have_one_encoder(self) -> bool:
         """Whether any of the models computes the same features of the same tokens."""
         models = self.active.values()
-        return len({(id(each.batcher), each.tokenizer.to_str()) for each in models}) == 1
+        return len({(id(model.batcher), model.tokenizer.to_str()) for model in models}) == 1
 
     def drawn(self, model: ServedModel) -> ServedModel:
         """The model, or its canary for its share of requests."""
@@ -123,7 +123,7 @@ class Traffic:
     def batchers_in_use(self) -> set[Batcher]:
         """The batchers of all models, those too that only finish their last requests."""
         with self._changing:
-            return {each.batcher for each in self._table.present | self._retiring}
+            return {model.batcher for model in self._table.present | self._retiring}
 
     @property
     def answering(self) -> set[tuple[str, str, AnsweringRole]]:
@@ -137,7 +137,9 @@ class Traffic:
         """
 
         def choose(table: _Table) -> ServedModel:
-            able = {key: each for key, each in table.active.items() if isinstance(each.task, kind)}
+            able = {
+                key: model for key, model in table.active.items() if isinstance(model.task, kind)
+            }
             return _chosen(table, name, able, _WORDS_FOR[kind])
 
         model = self._given(choose)
@@ -156,7 +158,7 @@ class Traffic:
         """The model of this name, or the only one that was not fine-tuned to another task."""
 
         def choose(table: _Table) -> ServedModel:
-            plain = [each for each in table.active.values() if each.task is None]
+            plain = [model for model in table.active.values() if model.task is None]
             only = name is None and len(plain) == 1
             return plain[0] if only else _encoder_of(table, name)
 
@@ -166,7 +168,7 @@ class Traffic:
         """The model of this name, or the only one, that has a head of pre-training."""
 
         def choose(table: _Table) -> ServedModel:
-            able = {key: each for key, each in table.active.items() if head in each.model.heads}
+            able = {key: model for key, model in table.active.items() if head in model.model.heads}
             return _chosen(table, name, able, head.replace("_", " "))
 
         return self._given(choose)
@@ -208,7 +210,7 @@ class Traffic:
         with self._changing:
             table = self._table
             before = table.variants(role).get(name)
-            others = {key: each for key, each in table.variants(role).items() if key != name}
+            others = {key: variant for key, variant in table.variants(role).items() if key != name}
             if variant is not None:
                 _check_alike(table.active[name], variant.model)
                 _check_comparable(variant.model, role)

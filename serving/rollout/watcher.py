@@ -43,7 +43,7 @@ class WatchSettings:
     @property
     def arguments(self) -> list[str]:
         """The command line of `serving.watch`."""
-        given = [f"--model={each}" for each in self.addresses]
+        given = [f"--model={address}" for address in self.addresses]
         given += [f"--tracking_uri={self.tracking_uri}"] if self.tracking_uri is not None else []
         given += [f"--cache={self.cache}"] if self.cache is not None else []
         given += [f"--cache_gib={self.cache_gib}"]
@@ -107,8 +107,8 @@ class WatchProcess:
         with self._lock:
             process = None if self._process is not None else self._begin(addresses)
         if process is None or process.stdout is None:  # something was added before
-            for each in addresses:
-                self.add(each)
+            for address in addresses:
+                self.add(address)
             return
         for line in process.stdout:
             self._take(line)
@@ -193,23 +193,23 @@ class WatchProcess:
         """Reads a line of the process; raises the `UserError` that it may be."""
         if not line.startswith("{"):
             return
-        said = json.loads(line)
-        if "notice" in said:
-            _LOG.info("serving.watch: %s", said["notice"])
+        message = json.loads(line)
+        if "notice" in message:
+            _LOG.info("serving.watch: %s", message["notice"])
             return
-        if "remedy" in said:
-            kind = UnreachableError if said["kind"] == "unreachable" else UserError
-            error = kind(said["what"], said["where"], said["remedy"])
-            answer = self._answer_to(said.get("model"))
+        if "remedy" in message:
+            kind = UnreachableError if message["kind"] == "unreachable" else UserError
+            error = kind(message["what"], message["where"], message["remedy"])
+            answer = self._answer_to(message.get("model"))
             if answer is None:
                 raise error
             answer.set_exception(error)
             return
-        if said["warning"] is not None:
-            _LOG.warning("warning: %s", said["warning"])
-        path = Path(said["pointer"])
-        self.pointers[Address.of(said["model"])] = path
-        answer = self._answer_to(said["model"])
+        if message["warning"] is not None:
+            _LOG.warning("warning: %s", message["warning"])
+        path = Path(message["pointer"])
+        self.pointers[Address.of(message["model"])] = path
+        answer = self._answer_to(message["model"])
         if answer is not None:
             answer.set_result(path)
 
@@ -223,11 +223,11 @@ class WatchProcess:
         process = _popen(_arguments(self._settings, addresses), stderr=subprocess.PIPE)
         with process:
             try:
-                said, errors = process.communicate(timeout=seconds)
+                output, errors = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise _too_late(addresses[0]) from None
-        for line in said.splitlines():
+        for line in output.splitlines():
             self._take(line)
         if not self.pointers.keys() >= set(addresses):
             raise self._ended(process.returncode, errors, addresses)
@@ -235,8 +235,8 @@ class WatchProcess:
     def _ended(self, code: int, errors: str, addresses: Iterable[Address]) -> UserError:
         return UserError(
             f"python -m serving.watch ended with {code}, "
-            f"{(errors.strip().splitlines() or ['it said nothing'])[-1][:300]}",
-            " ".join(str(each) for each in addresses if each not in self.pointers),
+            f"{(errors.strip().splitlines() or ['no output'])[-1][:300]}",
+            " ".join(str(address) for address in addresses if address not in self.pointers),
             "run it by hand with the same --model to see more",
         )
 
@@ -265,8 +265,8 @@ class WatchProcess:
                 if self._is_closed.is_set():
                     return
                 process = self._begin(self.pointers, is_again=True)
-                for each in self._awaited:
-                    self._write(str(each))
+                for address in self._awaited:
+                    self._write(str(address))
 
 
 def _arguments(settings: WatchSettings, addresses: Iterable[Address]) -> list[str]:

@@ -178,17 +178,17 @@ class EmbeddingsInferenceRoutes:
         inputs = with_prompt(encoder, inputs, request.prompt_name)
         found = await self._engine.token_states(encoder, choice, inputs, overflow)
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
-        return await answered(self._engine, lambda: [each.vectors for each in found], headers)
+        return await answered(self._engine, lambda: [text.vectors for text in found], headers)
 
     async def predict(self, request: PredictRequest, model: str | None = None) -> Response:
         """The labels of texts, or of pairs, with their scores."""
         served, task = self._engine.traffic.find(model, Classification)
         overflow = _overflow(request.truncate, request)
         given = request.inputs
-        is_many = isinstance(given, list) and not any(isinstance(each, str) for each in given)
+        is_many = isinstance(given, list) and not any(isinstance(entry, str) for entry in given)
         items = given if is_many else [given]
         inputs = Inputs(
-            [_text(each) for each in items],
+            [_text(item) for item in items],
             "inputs[{}]".format if is_many else lambda _: "inputs",
             OR_TRUNCATE,
         )
@@ -199,7 +199,7 @@ class EmbeddingsInferenceRoutes:
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
 
         def build() -> Any:  # noqa: ANN401 - any JSON
-            answers = [best_labels(task, each.found["scores"]) for each in found]
+            answers = [best_labels(task, prediction.found["scores"]) for prediction in found]
             return answers if is_many else answers[0]
 
         return await answered(self._engine, build, headers)
@@ -232,7 +232,7 @@ def best_labels(task: Classification, scores: Mapping[str, float]) -> list[dict[
     named = zip(task.output_names, scores.values(), strict=True)
     return [
         {"label": label, "score": score}
-        for label, score in sorted(named, key=lambda each: -each[1])
+        for label, score in sorted(named, key=lambda pair: -pair[1])
     ]
 
 

@@ -30,8 +30,7 @@ from serving.routes.embeddings_inference import (
     similarities,
 )
 from serving.routes.json_routes import answered, refuse_unknown_parameters
-from serving.routes.pretrained import check_masks
-from serving.routes.tasks import base64_of, text_of, usable_aggregation
+from serving.routes.tasks import base64_of, check_masks, text_of, usable_aggregation
 from serving.schemas.fields import InputText, ListOf, OverflowOrError, TextPair, example
 from serving.schemas.tasks import Targets
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
@@ -261,7 +260,9 @@ class HuggingFaceRoutes:
         codec = LabelScores(task, asked.function_to_apply)
         found = await self._engine.ask(served, codec, inputs, "error")
         return await self._answer(
-            lambda: [best_labels(task, each.found["scores"])[: asked.top_k] for each in found],
+            lambda: [
+                best_labels(task, prediction.found["scores"])[: asked.top_k] for prediction in found
+            ],
             found,
         )
 
@@ -301,10 +302,10 @@ class HuggingFaceRoutes:
                         "start": entity["start"],
                         "end": entity["end"],
                     }
-                    for entity in each.found["entities"]
+                    for entity in prediction.found["entities"]
                     if entity["type"] not in ignored
                 ]
-                for each in found
+                for prediction in found
             ]
             return results if isinstance(request.inputs, list) else results[0]
 
@@ -319,13 +320,13 @@ class HuggingFaceRoutes:
         changed = _questions_as_asked(task, asked, served.config.max_position_embeddings)
         codec = BoundedQuestions(changed, self._engine.limits.max_request_tokens)
         inputs = Inputs.of(request.inputs).map(
-            lambda each: Question("", each.question, each.context, None)
+            lambda inputs: Question("", inputs.question, inputs.context, None)
         )
         found = await self._engine.ask(served, codec, inputs, "window")
 
         def build() -> Any:  # noqa: ANN401 - any JSON
             results = []
-            for each in found:
+            for prediction in found:
                 answers = [
                     {
                         "answer": answer["text"],
@@ -333,7 +334,7 @@ class HuggingFaceRoutes:
                         "start": answer["start"],
                         "end": answer["end"],
                     }
-                    for answer in each.found["n_best"][: asked.top_k or 1]
+                    for answer in prediction.found["n_best"][: asked.top_k or 1]
                 ]
                 results.append(answers[0] if asked.top_k in (None, 1) else answers)
             return results if isinstance(request.inputs, list) else results[0]
@@ -358,7 +359,7 @@ class HuggingFaceRoutes:
 
         def build() -> Any:  # noqa: ANN401 - any JSON
             if fields.encoding_format == "base64":
-                return [base64_of(each) for each in found.vectors]
+                return [base64_of(vector) for vector in found.vectors]
             return found.vectors
 
         return await answered(self._engine, build, found.headers)
@@ -383,7 +384,7 @@ class HuggingFaceRoutes:
 
         def build() -> Any:  # noqa: ANN401 - any JSON
             results = []
-            for each in found:
+            for prediction in found:
                 masks = [
                     [
                         {
@@ -394,7 +395,7 @@ class HuggingFaceRoutes:
                         }
                         for candidate in mask["candidates"]
                     ]
-                    for mask in each.found["masks"]
+                    for mask in prediction.found["masks"]
                 ]
                 results.append(masks[0] if len(masks) == 1 else masks)
             return results if isinstance(request.inputs, list) else results[0]
@@ -411,8 +412,8 @@ class HuggingFaceRoutes:
         return await answered(self._engine, lambda: scores, headers)
 
     async def _answer(self, build: Callable[[], Any], found: list[Prediction]) -> Response:
-        num_tokens = [each.num_tokens for each in found]
-        headers = read_headers(num_tokens, [each.truncated for each in found])
+        num_tokens = [prediction.num_tokens for prediction in found]
+        headers = read_headers(num_tokens, [prediction.truncated for prediction in found])
         return await answered(self._engine, build, headers)
 
 

@@ -118,9 +118,9 @@ def _write(content: Any, body: bytearray) -> None:  # noqa: ANN401 - any JSON
         case list() | np.ndarray() if len(content) and not isinstance(
             content[0], str | int | float
         ):
-            for number, each in enumerate(content):
+            for number, entry in enumerate(content):
                 body += b"," if number else b"["
-                _write(each, body)
+                _write(entry, body)
             body += b"]"
         case dict() | BaseModel():
             # As `model_dump_json(exclude_none=True)` has it.

@@ -129,12 +129,12 @@ class OpenAIRoutes:
         def build() -> dict[str, Any]:
             coded = found.vectors
             if request.encoding_format == "base64":
-                coded = [base64_of(each) for each in found.vectors]
+                coded = [base64_of(vector) for vector in found.vectors]
             return {
                 "object": "list",
                 "data": [
-                    {"object": "embedding", "index": index, "embedding": each}
-                    for index, each in enumerate(coded)
+                    {"object": "embedding", "index": index, "embedding": vector}
+                    for index, vector in enumerate(coded)
                 ],
                 "model": model.name,
                 "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},

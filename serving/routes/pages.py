@@ -52,8 +52,8 @@ class PlaygroundRoutes:
     """The handlers; the files are read once, when it is made."""
 
     def __init__(self) -> None:
-        paths = [each for each in _FOLDER.iterdir() if each.suffix in _MEDIA_TYPES]
-        self._files = {each.name: _File.read(each) for each in paths}
+        paths = [path for path in _FOLDER.iterdir() if path.suffix in _MEDIA_TYPES]
+        self._files = {path.name: _File.read(path) for path in paths}
         self._page = self._files.pop(_PAGE)
 
     @property
@@ -78,7 +78,7 @@ class PlaygroundRoutes:
 def _answer(request: Request, file: _File) -> Response:
     headers = _HEADERS | {"ETag": file.etag}
     known = request.headers.get("If-None-Match", "")
-    if file.etag in [each.strip().removeprefix("W/") for each in known.split(",")]:
+    if file.etag in [etag.strip().removeprefix("W/") for etag in known.split(",")]:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=file.media_type)
 

@@ -59,7 +59,9 @@ class Drift:
         """
         figures = _Figures(model)
         same = (mine for other, mine in self._figures.items() if other.folder == model.folder)
-        self._figures[model] = next((each for each in same if each.key == figures.key), figures)
+        self._figures[model] = next(
+            (figure for figure in same if figure.key == figures.key), figures
+        )
 
     def remove(self, model: ServedModel) -> None:
         """Forgets a model: what is noted of it later changes nothing."""
@@ -79,7 +81,7 @@ class Drift:
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
         """All figures, for the registry."""
-        figures = list({each.key: each for each in list(self._figures.values())}.values())
+        figures = list({figure.key: figure for figure in list(self._figures.values())}.values())
         tokens = CounterMetricFamily(
             "bertline_text_tokens", "Tokens of texts, without [CLS] and [SEP]", labels=_LABELS
         )
@@ -99,15 +101,15 @@ class Drift:
             f"How far the last {WINDOW} texts are from those of training: over 0.25 is far",
             labels=(*_LABELS, "of"),
         )
-        for each in figures:
-            tokens.add_metric(each.key, each.num_tokens)
-            unknown.add_metric(each.key, each.num_unknown)
-            buckets = list(zip(_RANGES, accumulate(each.lengths.total), strict=True))
-            lengths.add_metric(each.key, buckets, each.sum_of_lengths)
-            for name, count in zip(each.label_names, each.labels.total, strict=True):
-                labels.add_metric((*each.key, name), count)
-            for of, value in each.indices():
-                index.add_metric((*each.key, of), value)
+        for figure in figures:
+            tokens.add_metric(figure.key, figure.num_tokens)
+            unknown.add_metric(figure.key, figure.num_unknown)
+            buckets = list(zip(_RANGES, accumulate(figure.lengths.total), strict=True))
+            lengths.add_metric(figure.key, buckets, figure.sum_of_lengths)
+            for name, count in zip(figure.label_names, figure.labels.total, strict=True):
+                labels.add_metric((*figure.key, name), count)
+            for of, value in figure.indices():
+                index.add_metric((*figure.key, of), value)
         yield from (tokens, unknown, lengths, labels, index, *_of_training(figures))
 
 
@@ -180,22 +182,29 @@ class _Figures:
         number = self._number
         if isinstance(self._task, Tagging):
             if "pieces" not in rows.notes:  # sub-words were asked for, of which no share is known
-                for each, count in zip(found, rows.notes["word_counts"].tolist(), strict=True):
-                    yield self._of_words(each["entities"], count)
+                for prediction, count in zip(
+                    found, rows.notes["word_counts"].tolist(), strict=True
+                ):
+                    yield self._of_words(prediction["entities"], count)
         elif not isinstance(self._task, Classification):
-            yield from (((number[ANSWER if each["text"] else NO_ANSWER], 1),) for each in found)
+            yield from (
+                ((number[ANSWER if prediction["text"] else NO_ANSWER], 1),) for prediction in found
+            )
         elif self._task.kind == "multiple":  # scores alone do not say from which on a label counts
             yield from (
-                [(number[name], 1) for name in each["labels"]] for each in found if "labels" in each
+                [(number[name], 1) for name in prediction["labels"]]
+                for prediction in found
+                if "labels" in prediction
             )
         else:
-            for each in found:
-                scores = each["scores"]
-                yield ((number[each.get("label") or max(scores, key=scores.get)], 1),)
+            for prediction in found:
+                scores = prediction["scores"]
+                yield ((number[prediction.get("label") or max(scores, key=scores.get)], 1),)
 
     def _of_words(self, entities: Sequence[Mapping[str, Any]], num_words: int) -> _Counted:
         found = [
-            (self._number[each["type"]], each["end_word"] - each["start_word"]) for each in entities
+            (self._number[entity["type"]], entity["end_word"] - entity["start_word"])
+            for entity in entities
         ]
         return [(self._number[OUTSIDE], num_words - sum(count for _, count in found)), *found]
 
@@ -217,14 +226,14 @@ def _of_training(figures: Sequence[_Figures]) -> Iterator[GaugeMetricFamily]:
         "Share of a label in the training data",
         labels=(*_LABELS, "label"),
     )
-    for each in figures:
-        training = each.training
+    for figure in figures:
+        training = figure.training
         if training is None:
             continue
-        unknown.add_metric(each.key, training.unknown_token_share)
-        if each.training_lengths is not None:
-            for end, share in zip(_RANGES, accumulate(each.training_lengths), strict=True):
-                lengths.add_metric((*each.key, end), share)
+        unknown.add_metric(figure.key, training.unknown_token_share)
+        if figure.training_lengths is not None:
+            for end, share in zip(_RANGES, accumulate(figure.training_lengths), strict=True):
+                lengths.add_metric((*figure.key, end), share)
         for name, share in (training.label_shares or {}).items():
-            labels.add_metric((*each.key, name), share)
+            labels.add_metric((*figure.key, name), share)
     yield from (unknown, lengths, labels)

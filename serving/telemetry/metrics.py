@@ -1,6 +1,6 @@
 """A server's metrics for Prometheus: requests, micro-batches, tokens, padding, truncations."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,94 +24,70 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._requests = Counter(
-            "bertline_requests",
-            "Requests that were answered",
-            ("route", "model", "status"),
-            registry=self.registry,
+        self._requests = self._counter(
+            "requests", "Requests that were answered", "route", "model", "status"
         )
         self._unread = self._requests.labels("unread", "", "429")
-        self._by_version = Counter(
-            "bertline_version_requests",
-            "Requests that a version was given, by what it is to the name; of present versions",
-            ("model", "version", "role"),
-            registry=self.registry,
+        self._by_version = self._counter(
+            "version_requests",
+            "Requests that a version was given, by its role; of present versions",
+            *("model", "version", "role"),
         )
         self._versions: set[tuple[str, str, str]] = set()
-        self._seconds = Histogram(
-            "bertline_request_seconds",
-            "From a request's arrival to the end of its answer",
-            ("route", "model"),
-            buckets=_SECONDS,
-            registry=self.registry,
+        self._seconds = self._histogram(
+            *("request_seconds", "From a request's arrival to the end of its answer"),
+            *(_SECONDS, "route", "model"),
         )
-        self._truncated = Counter(
-            "bertline_truncated_texts",
-            "Texts that lost tokens, as their clients asked for",
-            ("model",),
-            registry=self.registry,
+        self._truncated = self._counter(
+            "truncated_texts", "Texts that lost tokens, as their clients asked for", "model"
         )
-        self._tokens = self._counter("bertline_tokens", "Tokens that encoders computed")
-        self._padding = self._counter("bertline_padding", "Padding that encoders computed")
+        self._tokens = self._counter("tokens", "Tokens that encoders computed", "encoder")
+        self._padding = self._counter("padding", "Padding that encoders computed", "encoder")
         self._batch_seconds = self._histogram(
-            "bertline_batch_seconds", "What a micro-batch took", _SECONDS
+            "batch_seconds", "Duration of a micro-batch", _SECONDS, "encoder"
         )
         self._batch_fill = self._histogram(
-            "bertline_batch_fill", "Tokens of a micro-batch, of those it may have", _SHARES
+            "batch_fill", "Tokens of a micro-batch, relative to its maximum", _SHARES, "encoder"
         )
         self._batch_requests = self._histogram(
-            "bertline_batch_requests", "Requests that a micro-batch is of", _REQUESTS
+            "batch_requests", "Requests in a micro-batch", _REQUESTS, "encoder"
         )
-        self._waiting = Gauge(
-            "bertline_waiting_tokens",
-            "Tokens that no micro-batch has taken yet",
-            ("encoder",),
-            registry=self.registry,
+        self._waiting = self._gauge(
+            "waiting_tokens", "Tokens that no micro-batch has taken yet", "encoder"
         )
-
         self._watched: set[str] = set()
-        self._version = Gauge(
-            "bertline_model_version",
-            "Version in MLflow's registry that answers",
-            ("model",),
-            registry=self.registry,
+        self._version = self._gauge(
+            "model_version", "Version in MLflow's registry that answers", "model"
         )
-        self._switches = Counter(
-            "bertline_switches",
+        self._switches = self._counter(
+            "switches",
             "Versions that have taken over while the server ran, or were refused",
-            ("model", "result"),
-            registry=self.registry,
+            *("model", "result"),
         )
-        self._compared = Counter(
-            "bertline_shadow_items",
-            "Items that a model's shadow was asked as well, and whether it says the same",
-            ("model", "result"),
-            registry=self.registry,
+        self._compared = self._counter(
+            "shadow_items",
+            "Items that a model's shadow was asked too, and whether it agrees",
+            *("model", "result"),
         )
-        self._not_compared = Counter(
-            "bertline_shadow_missed_requests",
+        self._not_compared = self._counter(
+            "shadow_missed_requests",
             "Requests that a model's shadow had no time for, or failed at",
-            ("model",),
-            registry=self.registry,
+            "model",
         )
-        self._reachable = Gauge(
-            "bertline_registry_reachable",
+        self._reachable = self._gauge(
+            "registry_reachable",
             "1 if MLflow answered when it was asked last which version an alias is",
-            ("model",),
-            registry=self.registry,
+            "model",
         )
-        self._asked_at = Gauge(
-            "bertline_registry_asked_timestamp_seconds",
+        self._asked_at = self._gauge(
+            "registry_asked_timestamp_seconds",
             "When MLflow was asked last which version an alias is",
-            ("model",),
-            registry=self.registry,
+            "model",
         )
-
-        self._newest = Gauge(
-            "bertline_registry_newest_version",
+        self._newest = self._gauge(
+            "registry_newest_version",
             "Highest version in MLflow's registry of the model that an alias follows",
-            ("model",),
-            registry=self.registry,
+            "model",
         )
 
     def count_request(self, route: str, model: str, status: int, seconds: float) -> None:
@@ -127,10 +103,10 @@ class Metrics:
 
     def keep_versions(self, present: Collection[tuple[str, str, str]]) -> None:
         """Forgets the counts of all versions but those (model, version, role)."""
-        for each in list(self._versions):  # a copy: others are counted meanwhile
-            if each not in present:
-                self._versions.discard(each)
-                self._by_version.remove(*each)
+        for version in list(self._versions):  # a copy: others are counted meanwhile
+            if version not in present:
+                self._versions.discard(version)
+                self._by_version.remove(*version)
 
     def count_unread(self) -> None:
         """Counts a request that was refused before it was read."""
@@ -180,8 +156,8 @@ class Metrics:
 
     def forget(self, model: str) -> None:
         """Removes the gauges of a slot that is empty now."""
-        for each in (self._version, self._reachable, self._asked_at, self._newest):
-            each.remove(model)
+        for gauge in (self._version, self._reachable, self._asked_at, self._newest):
+            gauge.remove(model)
 
     @property
     def text(self) -> bytes:
@@ -202,11 +178,16 @@ class Metrics:
 
         return watch
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, ("encoder",), registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"bertline_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
-        return Histogram(name, text, ("encoder",), buckets=tuple(buckets), registry=self.registry)
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"bertline_{name}", text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(f"bertline_{name}", text, labels, buckets=buckets, registry=self.registry)
 
 
 def _waiting_at(batcher: Batcher) -> Callable[[], float]:

@@ -167,7 +167,7 @@ class Trace:
                 self._root,
                 self._parent,
                 self._origin.resource,
-                {name: each for name, each in known.items() if each is not None},
+                {name: value for name, value in known.items() if value is not None},
                 kind=SpanKind.SERVER,
                 status=Status(StatusCode.ERROR) if has_failed else _UNSET,
                 instrumentation_scope=self._origin.scope,
@@ -216,7 +216,7 @@ class _Sending(SpanExporter):
 
 
 def _named(numbers: Mapping[str, int]) -> dict[str, int]:
-    return {f"bertline.{name}": each for name, each in numbers.items()}
+    return {f"bertline.{name}": value for name, value in numbers.items()}
 
 
 def _context(trace_id: int) -> SpanContext:

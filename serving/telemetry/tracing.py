@@ -54,13 +54,13 @@ def _waiting(trace: "Trace", batches: Sequence[Batch]) -> Iterator[None]:
         yield
     finally:
         trace.record("wait", begin, batches[0].begin if batches else time.monotonic())
-        for each in batches[:_MOST_BATCHES]:
+        for batch in batches[:_MOST_BATCHES]:
             trace.record(
                 "compute",
-                each.begin,
-                each.begin + each.seconds,
-                batch_tokens=each.num_tokens,
-                batch_requests=each.num_requests,
+                batch.begin,
+                batch.begin + batch.seconds,
+                batch_tokens=batch.num_tokens,
+                batch_requests=batch.num_requests,
             )
         trace.note(batches=len(batches))
 

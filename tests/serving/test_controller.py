@@ -11,39 +11,25 @@ from queue import SimpleQueue
 from threading import Thread
 
 import pytest
-import torch
 from registered_versions import broken_weights, other_encoder, other_weights
 from running import wait_until
 
 from bert_core.errors import UserError
 from serving.engine import Engine
-from serving.limits import Limits
 from serving.models import close_models, load_models
 from serving.rollout import controller
 from serving.rollout.aliases import Address, Pointer, VariantSource, title_of
 from serving.rollout.controller import Coordination, Switcher
 from serving.rollout.traffic import source_of
-from serving.startup import RegistryAccess, RunningEngine, loader_for
 
 MOOD = Address("mood", "champion", None)
 CANARY, SHADOW = ("canary", "mood"), ("shadow", "mood")
 
 
 @pytest.fixture
-def follow(copied_registry, start_server, tmp_path):
-    """Starts servers of `mood@champion` over one cache; the folder of the cache is `models`."""
-    running = []
-
-    def begin(**models):
-        limits = Limits()
-        loader = loader_for(torch.device("cpu"), limits, 1, "float32")
-        access = RegistryAccess(copied_registry.uri, tmp_path / "models", poll_seconds=0.1)
-        running.append(RunningEngine.start(models or {"mood": MOOD}, loader, limits, access))
-        return start_server(running[-1].engine, {})
-
-    yield begin
-    for each in running:
-        each.close()
+def follow(copied_registry, start_rollout):
+    """Starts servers of `mood@champion`, or of `models`, over one cache."""
+    return lambda **models: start_rollout(models or {"mood": MOOD}, uri=copied_registry.uri)
 
 
 def classify(server):
@@ -153,8 +139,8 @@ def test_a_fault_of_one_address_is_shown_and_the_others_go_on_after_a_restart_to
         assert each.ask("/v1/ner", {"inputs": "a cat"})[0] == 200
 
 
-def test_a_version_beside_a_model_that_cannot_be_had_comes_later(
-    copied_registry, small_models, tmp_path, monkeypatch, caplog
+def test_a_canary_that_cannot_be_had_comes_later(
+    start_rollout, copied_registry, small_models, tmp_path, monkeypatch, caplog
 ):
     """A fault of the canary's address is none of the model's, at a start either."""
     monkeypatch.setattr("serving.rollout.controller._AGAIN_SECONDS", 0.1)
@@ -165,27 +151,21 @@ def test_a_version_beside_a_model_that_cannot_be_had_comes_later(
         ).source.removeprefix("models:/")
     ).artifact_location
     copied_registry.move_artifacts("http://[", "mood", 2)
-    loader = loader_for(torch.device("cpu"), Limits(), 1, "float32")
     wanted = {
         CANARY: VariantSource(Address("mood", "next", None), 0.5),
         SHADOW: VariantSource(Address("mood", "nobody", None), 1.0),
     }
-    access = RegistryAccess(copied_registry.uri, tmp_path / "models", poll_seconds=0.1)
     models = {"mood": small_models["sentiment"]}
-    running = RunningEngine.start(models, loader, Limits(), access, wanted)
-    try:
-        engine = running.engine
-        assert engine.traffic.variant("mood", "canary") is None
-        assert "models:/mood@next" in caplog.text
-        for slot, said in ((CANARY, "Invalid IPv6"), (SHADOW, "the MLflow UI lists")):
-            wait_until(lambda slot=slot: slot in engine.slots)
-            wait_until(lambda slot=slot: engine.slots[slot].refused)
-            assert said in engine.slots[slot].refused.reason
-        copied_registry.move_artifacts(location, "mood", 2)
-        wait_until(lambda: engine.traffic.variant("mood", "canary"))
-        assert engine.traffic.variant("mood", "canary").share == 0.5
-    finally:
-        running.close()
+    engine = start_rollout(models, wanted, copied_registry.uri).engine
+    assert engine.traffic.variant("mood", "canary") is None
+    assert "models:/mood@next" in caplog.text
+    for slot, said in ((CANARY, "Invalid IPv6"), (SHADOW, "the MLflow UI lists")):
+        wait_until(lambda slot=slot: slot in engine.slots)
+        wait_until(lambda slot=slot: engine.slots[slot].refused)
+        assert said in engine.slots[slot].refused.reason
+    copied_registry.move_artifacts(location, "mood", 2)
+    wait_until(lambda: engine.traffic.variant("mood", "canary"))
+    assert engine.traffic.variant("mood", "canary").share == 0.5
 
 
 def test_a_newer_version_that_the_alias_is_not_at_is_in_the_metrics(
@@ -218,16 +198,13 @@ def test_what_is_switched_off_is_let_go_of(follow, copied_registry, small_models
 
 
 @pytest.fixture
-def alone(small_models):
+def alone(start_rollout, small_models):
     """An engine of the sentiment's folder, and its controller."""
-    loader = loader_for(torch.device("cpu"), Limits(), 1, "float32")
-    models = {"mood": small_models["sentiment"]}
     coordination = Coordination()
-    running = RunningEngine.start(
-        models, loader, Limits(), RegistryAccess(poll_seconds=0), coordination=coordination
+    server = start_rollout(
+        {"mood": small_models["sentiment"]}, poll_seconds=0, coordination=coordination
     )
-    yield running.engine, coordination.controller
-    running.close()
+    return server.engine, coordination.controller
 
 
 def test_what_others_want_is_done_and_what_is_not_well_is_refused(alone, small_models, tmp_path):

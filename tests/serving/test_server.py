@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections import Counter
 from functools import partial
@@ -196,48 +195,22 @@ def test_models_of_mlflow_are_served_without_mlflow(
     assert ended.stderr.count("\n") == 1
 
 
-def test_models_have_names():
-    settings = parse_arguments(["--model", "a/b", "--model", "ner=c/d", "--port", "0"])
-    assert settings.models == {"b": Path("a/b"), "ner": Path("c/d")}
-
-
-def test_limits_are_options():
-    settings = parse_arguments(["--model", "a", "--limits.max_items", "7"])
-    assert settings.limits.max_items == 7
-    assert settings.limits.max_body_bytes == 2 << 20
-
-
-def test_two_models_of_one_name_are_refused():
-    with pytest.raises(UserError, match="two models of one name"):
-        _ = parse_arguments(["--model", "a/b", "--model", "c/b"]).models
-
-
-def test_models_may_come_from_mlflow():
-    given = ["--model", "models:/cats@champion", "--tracking_uri", "http://mlflow:5000"]
-    settings = parse_arguments([*given, "--cache", "here", "--cache_gib", "0.5"])
-    assert settings.models == {"cats": Address("cats", "champion", None)}
+def test_options_are_read():
+    given = ["--model", "models:/cats@champion", "--model", "ner=c/d", "--port", "0"]
+    given += ["--tracking_uri", "http://mlflow:5000", "--cache", "here", "--cache_gib", "0.5"]
+    given += ["--allowed_hosts", "A.example", "--allowed_hosts", "::2", "--limits.max_items", "7"]
+    given += ["--forwarded_allow_ips", "10.0.0.0/8", "--forwarded_allow_ips", "::1"]
+    origins = ["https://a.example", "http://localhost:3000"]
+    given += [word for each in origins for word in ("--cors_origins", each)]
+    settings = parse_arguments(given)
+    assert settings.models == {"cats": Address("cats", "champion", None), "ner": Path("c/d")}
     assert (settings.tracking_uri, settings.cache) == ("http://mlflow:5000", Path("here"))
     assert settings.cache_gib == 0.5
-
-
-def test_pages_of_named_origins_may_ask():
-    assert parse_arguments(["--model", "a"]).cors_origins == []
-    origins = ["https://a.example", "http://localhost:3000"]
-    given = [word for each in origins for word in ("--cors_origins", each)]
-    assert parse_arguments(["--model", "a", *given]).cors_origins == origins
-    with pytest.raises(UserError, match=r"is no origin.*--cors_origins"):
-        parse_arguments(["--model", "a", "--cors_origins", "*"])
-
-
-def test_names_and_proxies_are_told():
-    given = ["--allowed_hosts", "A.example", "--allowed_hosts", "::2"]
-    given += ["--forwarded_allow_ips", "10.0.0.0/8", "--forwarded_allow_ips", "::1"]
-    settings = parse_arguments(["--model", "a", *given])
     assert settings.allowed_hosts == ["a.example", "::2"]
     assert settings.forwarded_allow_ips == ["10.0.0.0/8", "::1/128"]
-    for option, wrong in (("allowed_hosts", "a:80"), ("forwarded_allow_ips", "proxy.example")):
-        with pytest.raises(UserError, match=option):
-            parse_arguments(["--model", "a", f"--{option}", wrong])
+    assert settings.cors_origins == origins
+    assert settings.limits.max_items == 7 and settings.limits.max_body_bytes == 2 << 20
+    assert parse_arguments(["--model", "a"]).cors_origins == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "a.example"])
@@ -255,12 +228,19 @@ def test_this_machine_may_listen_to_itself(host):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [[], ["--model", "a", "--port", "70000"], ["--model", "a", "--limits.max_items", "x"]],
+    ("option", "value"),
+    [
+        ("port", "70000"),
+        ("limits.max_items", "x"),
+        ("allowed_hosts", "a:80"),
+        ("forwarded_allow_ips", "proxy.example"),
+        ("cors_origins", "*"),
+        ("model", None),
+    ],
 )
-def test_what_is_wrong_is_one_line(arguments):
-    with pytest.raises(UserError) as told:
-        parse_arguments(arguments)
+def test_what_is_wrong_is_one_line_with_its_option(option, value):
+    with pytest.raises(UserError, match=f"--{option}") as told:
+        parse_arguments(["--model", "a", f"--{option}", value] if value else [])
     assert "\n" not in str(told.value) and "see --help" in str(told.value)
 
 
@@ -281,47 +261,10 @@ def test_a_model_and_its_canary_are_taken_whole():
     assert settings.variants["shadow", "e"] == VariantSource(Path("f"), 1.0)
 
 
-@pytest.fixture
-def serve(small_models, start_server):
-    """Starts servers of the sentiment with a canary or shadow."""
-    running = []
-
-    def begin(**variants):
-        limits = Limits()
-        loader = loader_for(torch.device("cpu"), limits, 1, "float32")
-        wanted = {(role, "mood"): VariantSource(*each) for role, each in variants.items()}
-        models = {"mood": small_models["sentiment"]}
-        running.append(RunningEngine.start(models, loader, limits, RegistryAccess(), wanted))
-        return start_server(running[-1].engine, {})
-
-    yield begin
-    for each in running:
-        each.close()
-
-
-def metric(server, name):
-    """The value of a line of the metrics, 0 where it is not there."""
-    lines = server.ask("/metrics")[1].decode().splitlines()
-    return next((float(each.rpartition(" ")[2]) for each in lines if each.startswith(name)), 0.0)
-
-
-def test_the_shadow_of_the_same_version_agrees_always(serve, small_models):
-    server = serve(shadow=(small_models["sentiment"], 1.0))
-    texts = [f"{word} cat number {number}" for word in ("good", "bad") for number in range(20)]
-    for each in texts:
-        assert server.ask("/v1/classify", {"inputs": [each, "a dog"]})[0] == 200
-    agree = 'bertline_shadow_items_total{model="mood",result="agree"}'
-    until = time.monotonic() + 30
-    while metric(server, agree) < 80 and time.monotonic() < until:
-        time.sleep(0.02)
-    assert metric(server, agree) == 80
-    assert not metric(server, 'bertline_shadow_items_total{model="mood",result="differ"}')
-    assert not metric(server, "bertline_shadow_missed")
-
-
-def test_a_shadow_of_another_task_is_refused_at_the_start(serve, small_models):
+def test_a_shadow_of_another_task_is_refused_at_the_start(start_rollout, small_models):
+    topics = {("shadow", "mood"): VariantSource(small_models["topics"], 1.0)}
     with pytest.raises(UserError, match="another task or other labels than mood"):
-        serve(shadow=(small_models["topics"], 1.0))
+        start_rollout({"mood": small_models["sentiment"]}, topics)
 
 
 def test_what_was_opened_before_a_model_that_is_damaged_is_closed(small_models, tmp_path):
@@ -341,9 +284,10 @@ def test_what_was_opened_before_a_model_that_is_damaged_is_closed(small_models, 
 
 
 @pytest.mark.slow
-def test_a_canary_of_a_tenth_gets_a_tenth_of_5000_requests(serve, small_models, tmp_path):
+def test_a_canary_of_a_tenth_gets_a_tenth_of_5000_requests(start_rollout, small_models, tmp_path):
     better = other_weights(small_models["sentiment"], tmp_path / "better", 2.0)
-    server = serve(canary=(better, 0.1))
+    canary = {("canary", "mood"): VariantSource(better, 0.1)}
+    server = start_rollout({"mood": small_models["sentiment"]}, canary)
     connection = http.client.HTTPConnection(server.host, server.port)
     body = json.dumps({"inputs": "a cat"})
     versions = Counter()

@@ -1,17 +1,24 @@
 """Which model answers, while versions change."""
 
 import asyncio
+import json
 import threading
 import time
 from collections import Counter
 from dataclasses import replace
 
 import pytest
+import torch
+from running import wait_until
 
 from bert_core.errors import UserError
+from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.classification import Classification
 from serving.models import ModelLoader, close_models, warm_up
 from serving.request_context import InFlight, RequestContext, current_request
+from serving.rollout import shadow
+from serving.rollout.aliases import VariantSource
+from serving.rollout.shadow import Agreement, decided
 from serving.rollout.traffic import Traffic, Variant
 
 
@@ -162,3 +169,54 @@ def test_requests_do_not_see_one_another():
 
     assert asyncio.run(both()) == ["a", "b"]
     assert current_request.get() is None
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        ({"label": "a", "scores": 1}, {"label": "a", "scores": 2}, {"label": "b", "scores": 1}),
+        ({"labels": ["a", "b"]}, {"labels": ["b", "a"]}, {"labels": ["a"]}),
+        ({"value": 1.23412}, {"value": 1.23388}, {"value": 1.24}),
+        (
+            {"entities": [{"type": "PER", "start": 0, "end": 4, "score": 0.9}]},
+            {"entities": [{"type": "PER", "start": 0, "end": 4, "score": 0.8}]},
+            {"entities": [{"type": "PER", "start": 0, "end": 5, "score": 0.9}]},
+        ),
+        ({"text": "in Rome", "score": 1}, {"text": "in Rome", "score": 2}, {"text": "Rome"}),
+    ],
+)
+def test_two_agree_by_what_they_decide(one, same, other):
+    assert decided(one) == decided(same) != decided(other)
+
+
+def opposite(folder, to):
+    """The model of a folder with its classifier turned round."""
+    _, model, tokenizer = load_model_folder(folder)
+    task = {"bertline_task": json.loads((folder / "config.json").read_text())["bertline_task"]}
+    with torch.no_grad():
+        for each in model.heads["classifier"].parameters():
+            each.neg_()
+    save_model_folder(to, model, tokenizer, card="", extra_config=task)
+    return to
+
+
+def test_each_version_counts_how_it_has_done_as_a_shadow(
+    start_rollout, small_models, tmp_path, monkeypatch
+):
+    folder = small_models["sentiment"]
+    turned = opposite(folder, tmp_path / "turned")
+    items = 'shadow_items_total{model="mood",result='
+    for most, other, wanted, metric in (
+        (64, folder, Agreement(agree=6), f'{items}"agree"}} 6.0'),
+        (64, turned, Agreement(differ=6), f'{items}"differ"}} 6.0'),
+        (0, turned, Agreement(missed=3), 'shadow_missed_requests_total{model="mood"} 3.0'),
+    ):
+        monkeypatch.setattr(shadow, "_MOST_WAITING", most)
+        server = start_rollout({"mood": folder}, {("shadow", "mood"): VariantSource(other, 1.0)})
+        for _ in range(3):
+            assert server.ask("/v1/classify", {"inputs": ["a good cat", "a dog"]})[0] == 200
+        model = server.engine.traffic.variant("mood", "shadow").model
+        wait_until(lambda e=server.engine, m=model, w=wanted: e.agreement(m) == w)
+        told = server.ask("/admin/traffic")[1]["models"]["mood"]["shadow"]
+        assert told.items() > vars(wanted).items()
+        assert f"bertline_{metric}" in server.ask("/metrics")[1].decode().splitlines()

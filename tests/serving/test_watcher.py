@@ -4,11 +4,11 @@ import logging
 import os
 import signal
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from running import wait_until
 
 from bert_core.errors import UserError
 from serving.rollout.aliases import Address, read_pointer, read_status
@@ -32,13 +32,6 @@ def watch(tmp_path):
     yield begin
     for each in started:
         each.close()
-
-
-def wait_until(holds, seconds=30):
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def children():
