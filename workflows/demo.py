@@ -155,6 +155,7 @@ def learn_and_compare(
     """
     from workflows.demonstration.report import compared, write_report
     from workflows.finetune import opened_job
+    from workflows.finetuning.results import write_results
 
     untrained = untrained_encoder(pretrained, folder / UNTRAINED)
     encoders = {PRETRAINED: pretrained, UNTRAINED: untrained}
@@ -168,7 +169,7 @@ def learn_and_compare(
             job.title = f"{number} of {len(wanted)} {task} {kind}"
             jobs[task, kind] = job
         left = [job for job in jobs.values() if not job.folder.summary.exists()]
-        if left and not train_and_register(left):
+        if left and not train_and_register(left, write_results):
             return False
         results = [compared(jobs[task, UNTRAINED], jobs[task, PRETRAINED]) for task in LEARNED]
     trained = {task.removeprefix("docs_"): jobs[task, PRETRAINED] for task in LEARNED}

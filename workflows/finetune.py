@@ -19,7 +19,7 @@ from workflows.finetuning.data import (
     refuse_too_long_rows,
 )
 from workflows.finetuning.job import FinetuningJob
-from workflows.finetuning.report import shown_labels
+from workflows.finetuning.results import shown_labels, write_results
 from workflows.finetuning.settings import (
     FeatureSettings,
     TaskRunSettings,
@@ -66,7 +66,7 @@ def finetune(settings: TaskRunSettings) -> bool:
         if job.folder.summary.exists():
             print(job.folder.finished_summary())
             return True
-        return train_and_register([job])
+        return train_and_register([job], write_results)
 
 
 @contextmanager

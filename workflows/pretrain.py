@@ -43,7 +43,9 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
         if job.folder.summary.exists():
             print(job.folder.finished_summary())
             return job.folder
-        return job.folder if train_and_register([job]) else None
+        from workflows.pretraining.results import write_results  # loads torch
+
+        return job.folder if train_and_register([job], write_results) else None
 
 
 @contextmanager

@@ -176,6 +176,7 @@ def finetuning_attempt(
 ) -> Attempt:
     """Prepares fine-tuning, or a tagger over features."""
     from workflows.finetune import announce, opened_job, read_inputs
+    from workflows.finetuning.results import write_results
     from workflows.finetuning.settings import FeatureSettings
     from workflows.reproduction.comparison import data_finding, encoder_finding
     from workflows.reproduction.run_origin import describe_task_data
@@ -191,7 +192,7 @@ def finetuning_attempt(
             if job.folder.summary.exists():
                 print(job.folder.finished_summary())
                 return job.folder
-            return job.folder if train_and_register([job]) else None
+            return job.folder if train_and_register([job], write_results) else None
 
     now = describe_task_data(again.task, again.data, data, encoder.tokenizer)
     findings = [data_finding(recorded, now), encoder_finding(recorded, encoder.sha256)]

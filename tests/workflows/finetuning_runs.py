@@ -20,6 +20,7 @@ from bert_core.model_folder import save_model_folder
 from bert_core.tokenizer import train_wordpiece
 from workflows.command import run_command
 from workflows.finetune import opened_job, parse
+from workflows.finetuning.results import write_results
 from workflows.finetuning.worker import finetuning_parts
 from workflows.runs.storage import open_storage
 from workflows.training.job import train_and_register
@@ -164,7 +165,7 @@ def train_all(given: list[str]) -> bool:
             settings = parse(line)
             jobs.append(opened.enter_context(opened_job(settings, open_storage(settings.storage))))
             jobs[-1].title = f"{len(jobs)} of {len(lines)} {settings.name}"
-        return train_and_register(jobs)
+        return train_and_register(jobs, write_results)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification
 from workflows.evaluate import main
 from workflows.evaluation.settings import OF_ONE_MODEL, EvaluateSettings, with_options
+from workflows.finetuning.results import write_results
 from workflows.settings import parse_command_line
 
 
@@ -19,7 +20,7 @@ from workflows.settings import parse_command_line
 def evaluate(finetuning_job, tmp_path, capsys):
     """Runs the command on the run's model and data; its exit code and what it printed."""
     if not finetuning_job.folder.model.exists():
-        finetuning_job.write_results()
+        write_results(finetuning_job)
     storage = finetuning_job.storage.folder
 
     def run(*arguments, **changed):
@@ -44,7 +45,7 @@ def test_figures_are_those_of_the_run_with_an_interval(evaluate, finetuning_job,
     assert code == 0, printed
     assert "40 examples, 40 with answers" in printed and "0 examples truncated" in printed
     report = json.loads((folder / "report.json").read_text())
-    expected = finetuning_job.write_results().figures["dev/accuracy"]
+    expected = write_results(finetuning_job).figures["dev/accuracy"]
     accuracy = report["metrics"]["accuracy"]
     assert accuracy["value"] == expected
     assert accuracy["low"] <= expected <= accuracy["high"]
@@ -97,7 +98,7 @@ def test_a_table_of_other_columns_is_read_by_options(evaluate, finetuning_job, t
     options = "--options", "text_column=title", "--options", "label_column=answer"
     code, printed = evaluate(*options, data=tmp_path / f"other{path.suffix}")
     assert code == 0 and "40 examples, 40 with answers" in printed, printed
-    expected = f"{finetuning_job.write_results().figures['dev/accuracy']:.3f}"
+    expected = f"{write_results(finetuning_job).figures['dev/accuracy']:.3f}"
     assert expected in printed
 
 

@@ -36,6 +36,7 @@ from workflows.finetuning.data import read_task_data
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.metrics import metric_name
+from workflows.pretraining.results import write_results
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import prepared_text
 from workflows.progress import duration
@@ -53,10 +54,9 @@ from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings
 
 
 @dataclass
-class PlannedVariant(PlannedRun):
+class PlannedVariant(PlannedRun[PretrainingJob]):
     """A variant and its pre-training run."""
 
-    job: PretrainingJob
     variant: Variant
 
     @property
@@ -98,8 +98,8 @@ class PlannedVariant(PlannedRun):
     def finish(self, *, stopped_early: bool = False) -> None:
         """Writes the model folder and the files next to it; no scheduler stops a pre-training."""
         assert not stopped_early
-        self.job.write_results()
-        write_outcome(self.job)
+        write_results(self.job)
+        write_outcome(self.job.folder, self.job.folder.last_checkpoint())
 
     @property
     def outcome(self) -> VariantOutcome:

@@ -12,7 +12,7 @@ from bert_core.evaluation.comparison import compare
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals
 from bert_core.evaluation.outcomes import documents
 from workflows.finetuning.job import FinetuningJob
-from workflows.finetuning.report import best_predictions
+from workflows.finetuning.results import best_predictions
 from workflows.reporting.figures import (
     BLUE,
     GREY,

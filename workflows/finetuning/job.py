@@ -12,11 +12,10 @@ from bert_core.errors import one_line
 from workflows.finetuning.data import EncoderFolder, TaskData, located
 from workflows.finetuning.settings import TaskRunSettings
 from workflows.reproduction.run_origin import describe_task_data, encoder_tags
-from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.folder import RunFolder
 from workflows.runs.remote import RemoteRun
 from workflows.runs.storage import Storage
-from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
-from workflows.training.job import JobResults
+from workflows.runs.tracker import DatasetInput
 
 if TYPE_CHECKING:
     from workflows.training.worker_main import WorkerJob
@@ -83,21 +82,3 @@ class FinetuningJob:
         """Counts, labels and hashes of the examples."""
         settings, tokenizer = self.settings, self.encoder.tokenizer
         return describe_task_data(settings.task, settings.data_name, self.data, tokenizer)
-
-    def write_results(self) -> JobResults:
-        """Writes plots, card and the best epoch's model and report on dev from the checkpoint."""
-        from workflows.finetuning.artifacts import write_dev_report
-        from workflows.finetuning.report import export, finetuning_card, summary_lines
-        from workflows.training.loss_plot import FINETUNING, plot_losses
-
-        folder = self.folder
-        checkpoint = folder.last_checkpoint()
-        artifacts = folder.path / ARTIFACTS_NAME
-        plot = artifacts / "loss.png"
-        plot_losses(folder.path / JOURNAL_NAME, plot, title=folder.name, curves=FINETUNING)
-        card = finetuning_card(self, checkpoint)
-        write_atomically(artifacts / "model_card.md", card)
-        export(self, checkpoint, card)
-        write_dev_report(self, checkpoint)
-        figures = checkpoint.extra["notes"]["best"]["figures"]
-        return JobResults(summary_lines(self, checkpoint, plot), card, figures)

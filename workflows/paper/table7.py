@@ -27,6 +27,7 @@ from bert_core.training.settings import FinetuningOptimizerSettings
 from workflows.finetune import opened_job
 from workflows.finetuning.data import EncoderFolder, located, open_encoder
 from workflows.finetuning.job import FinetuningJob
+from workflows.finetuning.results import write_results
 from workflows.finetuning.settings import (
     FeatureOptimizerSettings,
     FinetuneTrackingSettings,
@@ -190,7 +191,7 @@ def measure_seed(
             job.title = f"seed {seed}, {number} of {len(names)} {name}"
             jobs[name] = job
         left = [job for job in jobs.values() if not job.folder.summary.exists()]
-        if left and not train_and_register(left):
+        if left and not train_and_register(left, write_results):
             return None
         return {name: result_of(settings, job) for name, job in jobs.items()}
 

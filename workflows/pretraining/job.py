@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_core.text.shards import TokenShards
-from bert_core.tokenizer import load_tokenizer
 from workflows.pretraining.settings import PretrainSettings
-from workflows.runs.folder import RunFolder, write_atomically
-from workflows.runs.journal import read_records
+from workflows.runs.folder import RunFolder
 from workflows.runs.remote import RemoteRun
 from workflows.runs.storage import Storage
-from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
-from workflows.training.job import JobResults
+from workflows.runs.tracker import DatasetInput
 
 if TYPE_CHECKING:
     from workflows.training.worker_main import WorkerJob
@@ -76,28 +73,3 @@ class PretrainingJob:
         from workflows.reproduction.run_origin import describe_shards
 
         return describe_shards(self.shards.folder)
-
-    def write_results(self) -> JobResults:
-        """Writes plot, card and model folder from the last checkpoint and the journal."""
-        from workflows.pretraining.report import export, pretraining_card, summary_lines
-        from workflows.training.loss_plot import NEXT_TOKENS, PRETRAINING, plot_losses
-        from workflows.versions.finished_run import lineage_of
-
-        folder = self.folder
-        checkpoint = folder.last_checkpoint()
-        journal = folder.path / JOURNAL_NAME
-        figures: dict[str, float] = {}
-        for record in read_records(journal):
-            figures |= record.metrics
-        artifacts = folder.path / ARTIFACTS_NAME
-        plot = artifacts / "loss.png"
-        curves = NEXT_TOKENS if self.settings.rows.objective == "left_to_right" else PRETRAINING
-        unigram_loss = figures["heldout/unigram_loss"]
-        plot_losses(journal, plot, title=folder.name, curves=curves, unigram_loss=unigram_loss)
-        card = pretraining_card(self, checkpoint, figures)
-        write_atomically(artifacts / "model_card.md", card)
-        tokenizer = load_tokenizer(self.shards.folder)
-        lineage = lineage_of(self.folder, self.described()[1], figures)
-        export(self, tokenizer, checkpoint.path, card, lineage)
-        lines = summary_lines(self, checkpoint, figures, plot)
-        return JobResults(lines, card, figures)

@@ -39,11 +39,14 @@ class TrialToTrain:
     shared: Mapping[str, str] = field(default_factory=dict)
 
 
+Job = TypeVar("Job", bound=TrainingJob, covariant=True)
+
+
 @dataclass
-class PlannedRun(ABC):
+class PlannedRun(ABC, Generic[Job]):
     """A run to train; `failure` is why its last try failed, `news` what its worker last said."""
 
-    job: TrainingJob
+    job: Job
     failure: str | None = field(default=None, kw_only=True)
     news: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
@@ -128,7 +131,7 @@ class PlannedRuns(ABC, Generic[Settings]):
         )
 
 
-Run = TypeVar("Run", bound=PlannedRun)
+Run = TypeVar("Run", bound="PlannedRun[TrainingJob]")
 
 
 def unfinished(planned: Sequence[Run]) -> list[Run]:

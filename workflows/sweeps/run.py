@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
+from workflows.finetuning.results import write_results
 from workflows.runs.folder import WRITER_LOCK_NAME, write_atomically
 from workflows.runs.journal import Journal, last_step
 from workflows.runs.sweep_tracker import SweepTracker
@@ -307,7 +308,7 @@ def export_winner(sweep: Sweep, driver: Driver) -> JobResults | None:
     best = sweep.best()
     if best is None:
         return None
-    results = best.job.write_results()
+    results = write_results(best.job)
     driver.track_again(best)
     return results
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,13 @@ STEP_LOSS, DEV_LOSS, DEV_EPOCH = "train/loss", "dev/loss", "dev/epoch"
 
 
 @dataclass
-class PlannedTrial(PlannedRun):
+class PlannedTrial(PlannedRun[FinetuningJob]):
     """A trial: a point with a seed, and its fine-tuning run.
 
     `trial.json` in the run folder says what a finished trial came to, and stays when its weights
     are removed.
     """
 
-    job: FinetuningJob
     point: Point
     seed: int
 
@@ -58,8 +56,8 @@ class PlannedTrial(PlannedRun):
         """Whether it has come to its end; its weights may have gone since."""
         return (self.job.folder.path / RESULT).is_file()
 
-    @cached_property
-    def cost(self) -> int:
+    @property
+    def cost(self) -> float:
         """Tokens that it reads in all its epochs."""
         return self.job.settings.epochs * int(self.job.data.train.rows.lengths.sum())
 

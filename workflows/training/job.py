@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from uuid import uuid4
 
 import yaml
@@ -48,9 +48,9 @@ class JobResults:
 class TrainingJob(Protocol):
     """One run: its settings, its folder, and what its kind of training does."""
 
-    kind: str
+    kind: ClassVar[str]
     """The kind of training, for metrics."""
-    settings_comment: str
+    settings_comment: ClassVar[str]
     """The first line of settings.yaml: how to repeat the run with it."""
     title: str
     """The name of the run on the screen, where it is one of several."""
@@ -91,9 +91,8 @@ class TrainingJob(Protocol):
         """The data for whoever looks back, no path of this machine."""
         ...
 
-    def write_results(self) -> JobResults:
-        """Writes figures, card and model folder from the last checkpoint and the journal."""
-        ...
+
+JobT = TypeVar("JobT", bound=TrainingJob)
 
 
 def tracking_uri(job: TrainingJob) -> str:
@@ -101,11 +100,12 @@ def tracking_uri(job: TrainingJob) -> str:
     return job.settings.tracking.uri or default_tracking_uri(job.storage.folder)
 
 
-def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
-    """What is left of the runs, in turn, each with a tracker beside it; False when told to stop.
+def train_and_register(jobs: Sequence[JobT], write_results: Callable[[JobT], JobResults]) -> bool:
+    """Finishes the runs one after the other, each with its own tracker; False when told to stop.
 
-    One group of workers goes through all, with the cluster settings of the first. The results of a
-    run are written and registered while the next one trains.
+    One group of workers trains all, with the cluster settings of the first. `write_results` writes
+    figures, card and model folder from the last checkpoint and the journal, and a run is registered
+    while the next one trains.
     """
     refuse_a_full_disk(jobs)
     refuse_unregistrable_jobs(jobs)
@@ -120,7 +120,10 @@ def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
         refuse_storage_out_of_reach(untrained[0])
     tracked = [begin(job, trains=job in untrained) for job in jobs]
     with training(untrained) as follow:
-        return all(complete(job, run, follow) for job, run in zip(jobs, tracked, strict=True))
+        return all(
+            complete(job, run, follow, write_results)
+            for job, run in zip(jobs, tracked, strict=True)
+        )
 
 
 def refuse_storage_out_of_reach(job: TrainingJob) -> None:
@@ -186,11 +189,16 @@ def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
         return "stopped before it began"
     if job.remote is not None:
         job.remote.settle(job.folder, outcome.step, job.settings.checkpoint.keep)
-    return f"stopped after step {outcome['step']:,}" if outcome.stopped else ""
+    return f"stopped after step {outcome.step:,}" if outcome.stopped else ""
 
 
-def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], str]) -> bool:
-    """One run from its training to its registration; False when it was stopped."""
+def complete(
+    job: JobT,
+    run: TrackedRun,
+    follow: Callable[[TrainingJob], str],
+    write_results: Callable[[JobT], JobResults],
+) -> bool:
+    """Brings one run from its training to its registration; False when it was stopped."""
     from workflows.reproduction.run_origin import write_outcome
     from workflows.versions.finished_run import register
 
@@ -202,7 +210,7 @@ def complete(job: TrainingJob, run: TrackedRun, follow: Callable[[TrainingJob], 
         if stopped:
             status = "KILLED"
         else:
-            results = job.write_results()
+            results = write_results(job)
             write_outcome(job.folder, job.folder.last_checkpoint())
             status, patience_seconds = "FINISHED", 120.0
     except KeyboardInterrupt:

@@ -254,7 +254,7 @@ class TrainingRun:
         self._progress = replace(
             before,
             step=before.step if step is None else step,
-            metrics=before.metrics | (metrics or {}),
+            metrics=before.metrics | dict(metrics or {}),
             speed=speed or before.speed,
             checkpoint=checkpoint or before.checkpoint,
             evaluation=self.parts.evaluation.summary,

@@ -12,6 +12,7 @@ from bert_core.model.tagger import FeatureTagger
 from bert_core.predictor import load_predictor
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.finetune import opened_job, parse
+from workflows.finetuning.results import write_results
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
 from workflows.messages import Outcome
 from workflows.runs.storage import open_storage
@@ -84,7 +85,7 @@ def test_the_best_tagger_and_its_encoder_become_a_model_folder(storage, whole, c
     given = arguments(storage, name="whole", **SETTINGS)
     settings = parse(given)
     with opened_job(settings, open_storage(settings.storage)) as job:
-        results = job.write_results()
+        results = write_results(job)
         examples = job.data.dev.examples
     example = read_example(job.folder.model)
     assert example.answer["entities"]

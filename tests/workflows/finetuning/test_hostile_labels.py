@@ -13,6 +13,7 @@ from bert_core.tasks.label_values import label_of
 from workflows.finetune import announce, parse
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
+from workflows.finetuning.results import write_results
 from workflows.runs.storage import open_storage
 from workflows.training.job import begin
 
@@ -46,7 +47,7 @@ def test_classes_of_any_characters_are_learned_and_reported(tmp_path, kind, caps
     announced = capsys.readouterr().out
     assert all(each.isprintable() for each in announced.splitlines())
     begin(job)
-    results = job.write_results()
+    results = write_results(job)
     assert all(each.isprintable() for each in results.lines)
     assert "<script>" not in results.card and "\n# C" not in results.card
     predictor = load_predictor(run.folder.model)

@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 from bert_core.hugging_face import from_hugging_face
 from bert_core.predictor import load_predictor
 from workflows.finetune import announce
+from workflows.finetuning.results import write_results
 from workflows.finetuning.worker import BEST_WEIGHTS
 from workflows.runs.tracker import without_machine_paths
 from workflows.training.job import tracked_run
@@ -13,7 +14,7 @@ from workflows.training.job import tracked_run
 
 def test_the_best_epoch_becomes_a_model_folder_that_knows_its_task(finetuning_job):
     assert finetuning_job.folder.is_trained()
-    results = finetuning_job.write_results()
+    results = write_results(finetuning_job)
     predictor = load_predictor(finetuning_job.folder.model)
     assert (predictor.task_name, predictor.task.labels) == ("classification", ("down", "up"))
     predictions, _ = predictor.predict(finetuning_job.data.dev.examples)

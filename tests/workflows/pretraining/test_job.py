@@ -9,6 +9,7 @@ from bert_core.text.shards import open_shards
 from bert_core.tokenizer import tokenizer_hash
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.pretraining.job import PretrainingJob
+from workflows.pretraining.results import write_results
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import open_storage
@@ -18,7 +19,7 @@ from workflows.settings import parse_command_line
 def test_the_last_checkpoint_becomes_a_model_folder_with_card_and_plot(pretraining_job):
     assert pretraining_job.folder.is_trained()
     folder, shards = pretraining_job.folder, pretraining_job.shards
-    results = pretraining_job.write_results()
+    results = write_results(pretraining_job)
     config, model, tokenizer = load_model_folder(folder.model)
     assert (config.num_hidden_layers, config.vocab_size) == (1, shards.vocab_size)
     assert tokenizer_hash(tokenizer) == shards.tokenizer_hash
@@ -31,7 +32,7 @@ def test_the_last_checkpoint_becomes_a_model_folder_with_card_and_plot(pretraini
     assert str(folder.path) not in results.card
     # Killed in between, the command does it all again.
     first = (folder.model / "model.safetensors").read_bytes()
-    pretraining_job.write_results()
+    write_results(pretraining_job)
     assert (folder.model / "model.safetensors").read_bytes() == first
 
 
@@ -43,7 +44,7 @@ def test_left_to_right_it_becomes_a_language_model(tmp_path):
     settings = parse_command_line(PretrainSettings, run.arguments())
     storage, shards = open_storage(str(tmp_path)), open_shards(run.shards)
     job = PretrainingJob(settings, storage, RunFolder(run.folder), shards)
-    results = job.write_results()
+    results = write_results(job)
     config, model, _ = load_model_folder(job.folder.model)
     assert config.is_decoder and list(model.heads) == ["next_token"]
     written = json.loads((job.folder.model / "config.json").read_text())
@@ -66,4 +67,4 @@ def test_without_a_whole_checkpoint_there_is_no_result(pretraining_job):
     (path / "state.json").write_text("{}")
     assert not pretraining_job.folder.is_trained()
     with pytest.raises(UserError, match="no whole checkpoint"):
-        pretraining_job.write_results()
+        write_results(pretraining_job)

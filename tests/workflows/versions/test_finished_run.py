@@ -9,6 +9,8 @@ from bert_core.lineage import read_lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import train_wordpiece
+from workflows.finetuning import results as finetuning_results
+from workflows.pretraining import results as pretraining_results
 from workflows.runs.folder import RunFolder
 from workflows.runs.mlflow_run import open_client
 from workflows.runs.storage import open_storage
@@ -108,7 +110,7 @@ def test_how_mlflow_is_opened():
 
 def test_of_pre_training(pretraining_job, tmp_path):
     folder = pretraining_job.folder
-    figures = pretraining_job.write_results().figures
+    figures = pretraining_results.write_results(pretraining_job).figures
     before = read_lineage(folder.model)
     assert before.run == "run" and before.data_sha256 == pretraining_job.shards.data_hash
     assert before.metrics["heldout/masked_token_loss"] == figures["heldout/masked_token_loss"]
@@ -117,14 +119,14 @@ def test_of_pre_training(pretraining_job, tmp_path):
 
     run = tracked_run(pretraining_job)
     tracking = Tracker(folder.path, run).finish("FINISHED", 120)
-    pretraining_job.write_results()
+    pretraining_results.write_results(pretraining_job)
     after = read_lineage(folder.model)
     assert after.run_id == tracking.run_id is not None
     assert after.git_commit == run.tags.get("mlflow.source.git.commit")
     assert after.metrics == before.metrics
 
     first = (folder.model / "lineage.json").read_bytes()
-    pretraining_job.write_results()
+    pretraining_results.write_results(pretraining_job)
     assert (folder.model / "lineage.json").read_bytes() == first  # no time is in it
     text = first.decode()
     assert str(tmp_path) not in text and without_machine_paths(text) == text
@@ -133,7 +135,7 @@ def test_of_pre_training(pretraining_job, tmp_path):
 
 
 def test_of_fine_tuning(finetuning_job):
-    results = finetuning_job.write_results()
+    results = finetuning_results.write_results(finetuning_job)
     found = read_lineage(finetuning_job.folder.model)
     assert found.data_sha256 == finetuning_job.data.sha256
     assert found.metrics["dev/accuracy"] == results.figures["dev/accuracy"]

@@ -8,10 +8,11 @@ from bert_core.example_answers import answer_of
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training_statistics import read_training_statistics
+from workflows.pretraining.results import write_results
 
 
 def test_the_summary_says_what_it_came_to_and_where_it_lies(pretraining_job):
-    results = pretraining_job.write_results()
+    results = write_results(pretraining_job)
     text = "\n".join(results.lines)
     path, _ = newest_checkpoint(pretraining_job.folder.checkpoints)
     assert f"8 steps, 64 rows, {read_checkpoint(path).num_tokens_seen:,} tokens" in text
@@ -33,7 +34,7 @@ def test_the_folder_has_a_heldout_example_and_what_the_text_was_like(pretraining
     counts[unknown] += counts.sum() // 9  # a tenth of all
     np.save(path, counts)
     try:
-        pretraining_job.write_results()
+        write_results(pretraining_job)
     finally:
         path.write_bytes(kept)
     folder = pretraining_job.folder.model

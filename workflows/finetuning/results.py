@@ -1,12 +1,14 @@
-"""What a fine-tuning run leaves behind: the model folder, its card, the lines of its summary."""
+"""Results of a fine-tuning run: model folder, card, report on dev, summary."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors.torch import load_file
 
 from bert_core.errors import one_line
+from bert_core.evaluation.intervals import NUM_RESAMPLES
 from bert_core.example_answers import example_of_task
 from bert_core.model.bert import Bert
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
@@ -19,13 +21,16 @@ from bert_core.tasks.example_statistics import statistics_of_examples
 from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
+from workflows.evaluation.report import evaluation_report, write_report
+from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
+from workflows.runs.folder import write_atomically
+from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
+from workflows.training.job import JobResults
+from workflows.training.loss_plot import FINETUNING, plot_losses
 from workflows.versions.finished_run import Usage, lineage_of
 from workflows.versions.model_card import finetuned_model_card
-
-if TYPE_CHECKING:
-    from workflows.finetuning.job import FinetuningJob
 
 PIPELINES = {
     "BertForSequenceClassification": "text-classification",
@@ -39,6 +44,27 @@ CARD_LABELS = 100
 """So many labels a card names: a description at MLflow has room for 5,000 characters."""
 
 
+DEV_FOLDER = "dev"
+"""The report on dev, among the artifacts."""
+
+
+def write_results(job: FinetuningJob) -> JobResults:
+    """Writes figures, card, the best epoch's model folder and its report on dev.
+
+    Reads the last checkpoint, which holds the best epoch's weights and predictions.
+    """
+    folder, checkpoint = job.folder, job.folder.last_checkpoint()
+    artifacts = folder.path / ARTIFACTS_NAME
+    plot = artifacts / "loss.png"
+    plot_losses(folder.path / JOURNAL_NAME, plot, title=folder.name, curves=FINETUNING)
+    card = finetuning_card(job, checkpoint)
+    write_atomically(artifacts / "model_card.md", card)
+    export(job, checkpoint, card)
+    _write_dev_report(job, checkpoint)
+    figures = checkpoint.extra["notes"]["best"]["figures"]
+    return JobResults(summary_lines(job, checkpoint, plot), card, figures)
+
+
 def shown_labels(labels: Sequence[str], num_shown: int) -> str:
     """The first labels on one line, long ones cut, and how many more there are."""
     shown = [one_line(each if len(each) <= 40 else f"{each[:39]}…") for each in labels[:num_shown]]
@@ -46,7 +72,7 @@ def shown_labels(labels: Sequence[str], num_shown: int) -> str:
     return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
-def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
+def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo) -> str:
     """The model card of a finished run."""
     settings, data = job.settings, job.data
     best = checkpoint.extra["notes"]["best"]
@@ -93,7 +119,7 @@ def _summary(settings: TaskRunSettings) -> str:
     return f"A BERT encoder fine-tuned for the task {settings.task} with Bertline."
 
 
-def _direction(job: "FinetuningJob") -> str:
+def _direction(job: FinetuningJob) -> str:
     """What the card adds of an encoder that attends to the left only."""
     if not job.encoder.config.is_decoder:
         return ""
@@ -116,7 +142,7 @@ def _approach(settings: TaskRunSettings) -> dict[str, Any]:
     return {"Dropout": settings.dropout.hidden_dropout_prob}
 
 
-def _architecture(job: "FinetuningJob") -> str:
+def _architecture(job: FinetuningJob) -> str:
     """The class of `transformers` that loads the folder: the encoder's, where it lacks the head.
 
     That is of a tagger over features, and of a text's last token.
@@ -133,7 +159,7 @@ def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:
         return [parse_json(line, str(path), allow_nan=True) for line in file]
 
 
-def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
+def export(job: FinetuningJob, checkpoint: CheckpointInfo, card: str) -> None:
     """Writes the best epoch's weights as a model folder that knows its task."""
     weights = load_file(checkpoint.files[BEST_WEIGHTS])
     changes = job.settings.encoder_changes()
@@ -161,7 +187,7 @@ def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
     )
 
 
-def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) -> list[str]:
+def summary_lines(job: FinetuningJob, checkpoint: CheckpointInfo, plot: Path) -> list[str]:
     """What the run came to and where everything lies."""
     data, best = job.data, checkpoint.extra["notes"]["best"]
     criterion = data.task.criterion
@@ -186,7 +212,7 @@ def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) 
     ]
 
 
-def _test_lines(job: "FinetuningJob") -> list[str]:
+def _test_lines(job: FinetuningJob) -> list[str]:
     """What the model reaches on the test file, where one was given."""
     test = job.data.test
     if test is None:
@@ -196,3 +222,21 @@ def _test_lines(job: "FinetuningJob") -> list[str]:
     figures = predictor.task.metrics(predictions, test.examples)
     told = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
     return [f"test         {len(test.examples):,} examples, {tally_text(test.rows.tally)}: {told}"]
+
+
+def _write_dev_report(job: FinetuningJob, checkpoint: CheckpointInfo) -> None:
+    """Writes metrics with intervals, figures and the worst mistakes of the best epoch."""
+    predictions, dev = best_predictions(checkpoint), job.data.dev
+    epoch = checkpoint.extra["notes"]["best"]["epoch"]
+    report = evaluation_report(
+        job.data.task,
+        predictions,
+        dev.examples,
+        title=f"{job.folder.name}: dev after epoch {epoch}",
+        slice_by=(),
+        num_resamples=NUM_RESAMPLES,
+        seed=job.settings.seed,
+        hurried=True,
+    )
+    report = replace(report, tally=dev.rows.tally)
+    write_report(report, job.folder.path / ARTIFACTS_NAME / DEV_FOLDER)

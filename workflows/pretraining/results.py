@@ -1,7 +1,6 @@
-"""What a pre-training run leaves behind: the model folder, its card, the lines of its summary."""
+"""Results of a pre-training run: model folder, card, loss plot, summary."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors.torch import load_file
@@ -13,9 +12,10 @@ from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
-from bert_core.tokenizer import special_token_ids
+from bert_core.tokenizer import load_tokenizer, special_token_ids
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
+from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.metrics import (
     described_rows,
     is_as_in_the_paper,
@@ -23,15 +23,37 @@ from workflows.pretraining.metrics import (
     predicted,
 )
 from workflows.pretraining.settings import PretrainSettings
-from workflows.versions.finished_run import Usage
+from workflows.runs.folder import write_atomically
+from workflows.runs.journal import read_records
+from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
+from workflows.training.job import JobResults
+from workflows.training.loss_plot import NEXT_TOKENS, PRETRAINING, plot_losses
+from workflows.versions.finished_run import Usage, lineage_of
 from workflows.versions.model_card import model_card
 
-if TYPE_CHECKING:
-    from workflows.pretraining.job import PretrainingJob
+
+def write_results(job: PretrainingJob) -> JobResults:
+    """Writes plot, card and model folder from the last checkpoint and the journal."""
+    folder, checkpoint = job.folder, job.folder.last_checkpoint()
+    journal = folder.path / JOURNAL_NAME
+    figures: dict[str, float] = {}
+    for record in read_records(journal):
+        figures |= record.metrics
+    artifacts = folder.path / ARTIFACTS_NAME
+    plot = artifacts / "loss.png"
+    curves = NEXT_TOKENS if job.settings.rows.objective == "left_to_right" else PRETRAINING
+    unigram_loss = figures["heldout/unigram_loss"]
+    plot_losses(journal, plot, title=folder.name, curves=curves, unigram_loss=unigram_loss)
+    card = pretraining_card(job, checkpoint, figures)
+    write_atomically(artifacts / "model_card.md", card)
+    tokenizer = load_tokenizer(job.shards.folder)
+    lineage = lineage_of(folder, job.described()[1], figures)
+    export(job, tokenizer, checkpoint.path, card, lineage)
+    return JobResults(summary_lines(job, checkpoint, figures, plot), card, figures)
 
 
 def pretraining_card(
-    job: "PretrainingJob", checkpoint: CheckpointInfo, figures: dict[str, float]
+    job: PretrainingJob, checkpoint: CheckpointInfo, figures: dict[str, float]
 ) -> str:
     """The model card of a finished run."""
     settings, shards = job.settings, job.shards
@@ -90,7 +112,7 @@ def _summary(settings: PretrainSettings) -> str:
 
 
 def export(
-    job: "PretrainingJob", tokenizer: Tokenizer, checkpoint: Path, card: str, lineage: Lineage
+    job: PretrainingJob, tokenizer: Tokenizer, checkpoint: Path, card: str, lineage: Lineage
 ) -> None:
     """Writes the checkpoint's weights as a model folder."""
     settings = job.settings
@@ -116,7 +138,7 @@ def _statistics(shards: TokenShards, tokenizer: Tokenizer) -> TrainingStatistics
 
 
 def summary_lines(
-    job: "PretrainingJob", checkpoint: CheckpointInfo, figures: dict[str, float], plot: Path
+    job: PretrainingJob, checkpoint: CheckpointInfo, figures: dict[str, float], plot: Path
 ) -> list[str]:
     """What the run came to and where everything lies."""
     folder, rows = job.folder, job.settings.rows

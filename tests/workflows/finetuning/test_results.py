@@ -16,12 +16,12 @@ from bert_core.predictor import load_predictor
 from bert_core.training_statistics import read_training_statistics
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
-from workflows.finetuning.report import summary_lines
+from workflows.finetuning.results import summary_lines, write_results
 from workflows.runs.storage import open_storage
 
 
 def test_the_summary_says_what_it_came_to_and_where_it_lies(finetuning_job):
-    results = finetuning_job.write_results()
+    results = write_results(finetuning_job)
     text = "\n".join(results.lines)
     assert "36 steps, 270 examples" in text
     assert f"accuracy {results.figures['dev/accuracy']:.3f} after epoch" in text
@@ -32,7 +32,7 @@ def test_the_summary_says_what_it_came_to_and_where_it_lies(finetuning_job):
 
 
 def test_the_folder_has_an_example_of_dev_and_statistics_of_train(finetuning_job):
-    finetuning_job.write_results()
+    write_results(finetuning_job)
     folder, data = finetuning_job.folder.model, finetuning_job.data
     example = read_example(folder)
     assert example.kind == "classify" and example.precision == "float32"
@@ -47,7 +47,7 @@ def test_the_folder_has_an_example_of_dev_and_statistics_of_train(finetuning_job
     listed = (folder / "checksums").read_text()
     assert "example.json" in listed and "training_statistics.json" in listed
     first = (folder / "example.json").read_bytes()
-    finetuning_job.write_results()
+    write_results(finetuning_job)
     assert (folder / "example.json").read_bytes() == first
 
 
@@ -62,7 +62,7 @@ def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
     encoder = open_encoder(run.parts.settings.model, tmp_path, "sqlite://")
     data = read_task_data(run.parts.settings, encoder.tokenizer)
     job = FinetuningJob(run.parts.settings, open_storage(str(tmp_path)), run.folder, encoder, data)
-    results = job.write_results()
+    results = write_results(job)
     assert results.figures["dev/accuracy"] > 0.9
     config = json.loads((job.folder.model / "config.json").read_text())
     assert config["is_decoder"] is True and config["architectures"] == ["BertModel"]
@@ -81,7 +81,7 @@ def test_a_test_file_is_measured_once_in_the_end(finetuning_job):
     """Of dev as test the figures are those of the best epoch."""
     job = copy(finetuning_job)
     if not job.folder.model.exists():
-        job.write_results()
+        write_results(job)
     job.data = replace(job.data, test=job.data.dev)
     checkpoint = job.folder.last_checkpoint()
     lines = summary_lines(job, checkpoint, Path("plot.png"))
