@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert_core.model.linear import as_convolution
+from bert_core.model.cpu.linear import as_convolution
 from bert_core.processor import processor_name
 
 

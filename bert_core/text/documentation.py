@@ -1,4 +1,4 @@
-"""Documentation that is already on the machine: a package's name goes in, documents come out.
+"""Reads documentation that is already on the machine: the docstrings of installed packages.
 
 Read with `ast`, never imported: docstrings, and for the standard library pydoc's topics too.
 """

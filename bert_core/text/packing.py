@@ -1,7 +1,7 @@
-"""Rows of unequal length -> bins that fit a token budget.
+"""Packs rows of unequal length into bins that fit a token budget.
 
 All of it is array arithmetic over groups of rows of equal length, a few hundred operations for a
-quarter of a million rows: it runs beside the training loop and must not hold the interpreter.
+quarter of a million rows: it runs next to the training loop and must not hold the interpreter.
 Legend: R rows, longest first; B bins.
 """
 

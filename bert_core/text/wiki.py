@@ -1,4 +1,4 @@
-"""A line of an extracted wiki goes in, the line without markup residue comes out.
+"""Cleans the lines of an extracted wiki of markup residue.
 
 Every pattern is linear in the length of the line: lines come from anywhere and may be a MiB long.
 """

@@ -1,4 +1,4 @@
-"""How many processes train together, which one this is, and how their gradients meet."""
+"""Ranks of data-parallel training: their number, this process's own, and shared gradients."""
 
 import warnings
 from collections.abc import Callable

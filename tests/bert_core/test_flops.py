@@ -6,6 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from bert_core.config import SIZES
 from bert_core.flops import forward_flops, training_flops
 from bert_core.model.bert import Bert
+from bert_core.model.cpu.operations import CpuOperations
+from bert_core.model.operations import use_operations
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -76,11 +78,11 @@ def test_a_whole_step_is_what_torch_counts_forward_and_backward(
     lengths, packed, some_rows, monkeypatch
 ):
     """Of padded rows the counter sees the padding too, which our count leaves out."""
-    monkeypatch.setattr("bert_core.model.linear.onednn_is_faster_here", lambda: False)
+    monkeypatch.setattr("bert_core.model.cpu.linear.onednn_is_faster_here", lambda: False)
     config = SIZES["tiny"].model_copy(update=dict.fromkeys(DROPOUTS, 0.0))
     model = Bert.for_pretraining(config)
-    for layer in model.encoder.layers:
-        layer.keeps_rows_apart = True  # else short rows are padded together where that is faster
+    # Else short rows are padded together where that is faster.
+    use_operations(model, CpuOperations(keeps_rows_apart=True))
     rows = some_rows(lengths, vocab_size=config.vocab_size)
     batch = rows.batch(packed=packed)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

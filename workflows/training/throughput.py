@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import torch
 
-from bert_core.model.linear import linear
+from bert_core.model.cpu.linear import linear
 from bert_core.training.loop import StepResult
 from workflows.cluster import Worker
 from workflows.training import xla_device
