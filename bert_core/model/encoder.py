@@ -1,4 +1,4 @@
-"""The BERT encoder: token, segment and position ids go in, one hidden state per token comes out.
+"""The BERT encoder: one hidden state per token from token, segment and position ids.
 
 Shapes: T tokens, real ones only in a packed layout; H hidden size. Post-norm, as in the paper.
 """
@@ -179,7 +179,7 @@ class Encoder(OnDevice):
     ) -> list[Tensor]:
         """As `hidden_states`, of tokens that are embedded, [T, H]."""
         highest = max(layers)
-        found = {0: _at(embedded, places)} if 0 in layers else {}
+        states = {0: _at(embedded, places)} if 0 in layers else {}
         count = len(embedded) if places is None else len(places)
         hidden_states, layout, places = self.operations.filled_up(
             embedded, layout, places, list(self.layers)
@@ -187,10 +187,10 @@ class Encoder(OnDevice):
         for number, layer in enumerate(self.layers[: max(highest - 1, 0)], start=1):
             hidden_states = layer(hidden_states, layout)
             if number in layers:
-                found[number] = _at(hidden_states, places)
+                states[number] = _at(hidden_states, places)
         if highest > 0:
-            found[highest] = self.layers[highest - 1](hidden_states, layout, places)
-        return [found[number][:count] for number in layers]
+            states[highest] = self.layers[highest - 1](hidden_states, layout, places)
+        return [states[number][:count] for number in layers]
 
 
 def _at(hidden_states: Tensor, places: Tensor | None) -> Tensor:

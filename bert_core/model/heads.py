@@ -1,4 +1,4 @@
-"""What stands on the encoder: hidden states go in, logits come out. A head knows no label.
+"""Heads: logits from the hidden states of the encoder.
 
 Shapes: H hidden size, V vocabulary, P predicted positions, N sequences, L outputs.
 """

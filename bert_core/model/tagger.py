@@ -56,7 +56,7 @@ class FeatureTagger(OnDevice):
     def forward(self, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
         """Logits [P, L] of the states [P, H] of each of `layers`; row by row, [R] counts places."""
         weights = None if self.mix is None else self.mix.weights
-        features = self.strategy.combine([each.float() for each in states], weights)
+        features = self.strategy.combine([state.float() for state in states], weights)
         features = self.operations.dropout(features, self.dropout, self.training)
         rows = [row for row in features.split(place_counts.tolist()) if len(row)]
         if not rows:

@@ -57,7 +57,7 @@ def pack(
 def _in_fewest_bins(lengths: IntArray, token_budget: int, rows_per_bin: int) -> IntArray:
     """The bin of each row, none of them empty; int64 [R]."""
     fewest = max(-(-int(lengths.sum()) // token_budget), -(-len(lengths) // rows_per_bin))
-    found: list[IntArray] = []
+    attempts: list[IntArray] = []
     for left in ROWS_LEFT_TO_FIT:
         room = token_budget if left is None else left * int(lengths[0])
         dealt = _dealt(lengths, fewest, token_budget - room)
@@ -70,10 +70,10 @@ def _in_fewest_bins(lengths: IntArray, token_budget: int, rows_per_bin: int) -> 
             lengths[is_left], token_budget - tokens, np.bincount(bins[dealt]),
             token_budget=token_budget, rows_per_bin=rows_per_bin,
         )  # fmt: skip
-        found.append(bins)
+        attempts.append(bins)
         if bins.max() < fewest:  # no other can do with fewer
             break
-    return min(found, key=lambda bins: bins.max())
+    return min(attempts, key=lambda bins: bins.max())
 
 
 def _dealt(lengths: IntArray, num_bins: int, tokens_of_bin: int) -> IntArray:

@@ -74,8 +74,8 @@ def blocks_of(
 ) -> tuple[Block, ...]:
     """Blocks for runs of (count, length), neighbours together where that is cheaper in all.
 
-    With `apart` never: padding changes the order of sums, so that what becomes of a row differs by
-    rounding in other company.
+    With `apart` never: padding changes the order of sums, so that a row's output differs by
+    rounding from batch to batch.
     """
     blocks, start = [], 0
     cheapest = _cheapest_division(runs, BLOCK_COST / num_heads)

@@ -71,13 +71,13 @@ def linear_gradients(gradients: Tensor, rows: Tensor, weight: Tensor, out: Tenso
     if not _has_its_size(rows) or not is_convolution(rows, weight):
         torch.mm(gradients.t(), rows, out=out)
         return torch.mm(gradients, weight)
-    found, of_weight, _ = torch.ops.aten.convolution_backward(
+    of_rows, of_weight, _ = torch.ops.aten.convolution_backward(
         *(_images(gradients), _images(rows), _filters(weight), None),
         *([1, 1], [0, 0], [1, 1], False, [0, 0], 1),  # stride, padding, dilation, …, groups
         [True, True, False],
     )
     out.copy_(of_weight.view_as(out))
-    return _pixels(found)
+    return _pixels(of_rows)
 
 
 def as_convolution(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -195,7 +195,7 @@ class Int8Linear(nn.Module):
 
     A row's range is from its own smallest value to its own largest: what GELU leaves, and norms
     with an outlier, lie on one side of 0. The weights of each output have a range around 0. So what
-    becomes of a row does not depend on the others beside it, to the bit: sums of whole numbers are
+    becomes of a row does not depend on the other rows, to the bit: sums of whole numbers are
     exact in any order. A row with a number that is not finite has none that is.
 
     Where gradients are asked for, as to explain an answer, they are those of the rounded weights

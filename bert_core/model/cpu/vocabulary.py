@@ -105,8 +105,8 @@ def _slices(length: int, width: int) -> list[slice]:
 def _take_targets_(target_logits: Tensor, block: Tensor, columns: Tensor) -> None:
     """Writes the labels' logits, [P], of those labels whose column lies in the block."""
     inside = (columns >= 0) & (columns < block.shape[1])
-    found = block.gather(1, columns.clamp(0, block.shape[1] - 1).unsqueeze(1)).squeeze(1)
-    torch.where(inside, found, target_logits, out=target_logits)
+    logits = block.gather(1, columns.clamp(0, block.shape[1] - 1).unsqueeze(1)).squeeze(1)
+    torch.where(inside, logits, target_logits, out=target_logits)
 
 
 def _exponentiate_(block: Tensor, highest: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,8 +137,8 @@ def _gradients(
     for (rows, products), factor in zip(blocks, factors, strict=True):
         column = factor.unsqueeze(1)
         scaled = _filled_up(features * column, weight)  # what stands in `products` there is lost
-        found = linear_gradients(products, scaled, weight[rows], grad_weight[rows])
-        grad_features.addcmul_(found[: len(features)], column)
+        of_rows = linear_gradients(products, scaled, weight[rows], grad_weight[rows])
+        grad_features.addcmul_(of_rows[: len(features)], column)
         torch.mv(products[: len(features)].t(), factor, out=grad_bias[rows])
     grad_features.sub_(weight.index_select(0, labels), alpha=scale)
     grad_weight.index_add_(0, labels, features, alpha=-scale)
