@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bert_core.errors import UserError
 from bert_core.machine import processor_name
-from bert_core.model.linear import as_convolution
+from bert_core.model.cpu.linear import as_convolution
 
 
 @dataclass

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
 from bert_core.model.heads import MaskedTokenHead
-from bert_core.model.vocabulary import vocabulary_cross_entropy
 from bert_core.text.collation import PretrainingBatch
 
 SUM_NAMES = (
@@ -66,10 +65,8 @@ def _masked_token_loss(
 ) -> tuple[Tensor, Tensor]:
     head = model.heads["next_token" if model.config.is_decoder else "masked_token"]
     assert isinstance(head, MaskedTokenHead)
-    features = head.features(masked_states)  # [P, H]
-    loss, hits = vocabulary_cross_entropy(
-        features, head.table(model.encoder.word_embeddings), head.bias, batch.masked_ids, count
-    )
+    words = model.encoder.word_embeddings
+    loss, hits = head.loss(masked_states, words, batch.masked_ids, count)
     return loss, _sums(loss.detach() * count, hits, batch.masked_ids)
 
 

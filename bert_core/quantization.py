@@ -1,4 +1,4 @@
-"""In which numbers a model is computed: float32, or int8 where its folder says so."""
+"""Prepares a model for inference, in float32 or, where its folder says so, in int8."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +8,9 @@ import torch
 
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.model.encoder import Encoder, Layer
-from bert_core.model.int8_linear import Int8Linear
-from bert_core.model.linear import onednn_is_faster_here
-from bert_core.model.prepacked_linear import PrepackedLinear
+from bert_core.model.cpu.linear import Int8Linear, PrepackedLinear, onednn_is_faster_here
+from bert_core.model.cpu.operations import CpuOperations
+from bert_core.model.operations import use_operations
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.strict_json import read_json_object
 
@@ -47,8 +46,6 @@ def for_inference(model: Bert, precision: Precision, device: torch.device) -> Be
     It can then no longer be trained, in int8 not saved either: its float32 weights are freed. Done
     twice it does nothing more. Raises `UserError` for int8 on any device but the CPU.
     """
-    if device.type == "cpu":
-        _keep_rows_apart(model.encoder)
     if precision == "int8":
         if device.type != "cpu":
             raise UserError(
@@ -59,20 +56,10 @@ def for_inference(model: Bert, precision: Precision, device: torch.device) -> Be
         _replace_linear_maps(model, Int8Linear)
     elif device.type == "cpu" and onednn_is_faster_here():
         _replace_linear_maps(model, PrepackedLinear)
-    return model.to(device).eval()
-
-
-def _keep_rows_apart(encoder: Encoder) -> None:
-    """Has attention on a CPU keep rows of other lengths apart, so that none is padded.
-
-    What is said of a text then does not depend on its company: not at all where linear maps treat
-    each row alike, as those of `for_inference` do by oneDNN and in int8. With fewer bits than 32 it
-    has to be so: where a value lies on an edge, rounding makes a whole step of a difference in the
-    last bit.
-    """
-    for layer in encoder.layers:
-        assert isinstance(layer, Layer)
-        layer.keeps_rows_apart = True
+    model.to(device).eval()
+    if device.type == "cpu":
+        use_operations(model, CpuOperations(keeps_rows_apart=True))
+    return model
 
 
 def _replace_linear_maps(model: Bert, by: Callable[[torch.nn.Linear], torch.nn.Module]) -> None:

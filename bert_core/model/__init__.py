@@ -1,1 +1,1 @@
-"""The encoder and its heads: token ids and a layout go in, hidden states and logits come out."""
+"""The encoder and its heads: from token ids and a layout to hidden states and logits."""

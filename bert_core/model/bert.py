@@ -1,4 +1,4 @@
-"""`Bert`: one encoder and the heads that stand on it, by name."""
+"""`Bert`: one encoder and its heads by name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Self

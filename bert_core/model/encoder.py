@@ -1,4 +1,4 @@
-"""The BERT encoder: token, segment and position ids go in, one hidden state per token comes out.
+"""The BERT encoder: one hidden state per token from token, segment and position ids.
 
 Shapes: T tokens, real ones only in a packed layout; H hidden size. Post-norm, as in the paper.
 """
@@ -10,11 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bert_core.config import ModelConfig
-from bert_core.model.attention import attention
-from bert_core.model.dropout import add_dropout, dropout
-from bert_core.model.layout import Layout, Packed
-from bert_core.model.linear import Linear, filled_up, is_convolution
-from bert_core.model.row_blocks import in_blocks
+from bert_core.model.layout import Layout
+from bert_core.model.operations import Linear, OnDevice
 
 
 def initialize(module: nn.Module, initializer_range: float) -> None:
@@ -51,7 +48,7 @@ class SinusoidalPositions(nn.Module):
         return F.embedding(position_ids, self.weight)
 
 
-class Embeddings(nn.Module):
+class Embeddings(OnDevice):
     """Sums word, segment and position embeddings, then layer norm and dropout (figure 2)."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -79,10 +76,10 @@ class Embeddings(nn.Module):
         one = self.segment.num_embeddings == 1
         segment = self.segment.weight if one else self.segment(token_type_ids)
         embedded = words + self.position(position_ids) + segment
-        return dropout(self.norm(embedded), self.dropout, self.training)
+        return self.operations.dropout(self.norm(embedded), self.dropout, self.training)
 
 
-class Layer(nn.Module):
+class Layer(OnDevice):
     """One Transformer layer: self-attention, then the feed-forward network, each with its residual.
 
     Post-norm (Vaswani et al. 2017, section 3.1): norm(states + dropout(sublayer(states))).
@@ -101,44 +98,29 @@ class Layer(nn.Module):
         self.hidden_dropout = config.hidden_dropout_prob
         self.attention_dropout = config.attention_probs_dropout_prob
         self.is_decoder = config.is_decoder
-        self.keeps_rows_apart = False  # see `attention`
 
     def forward(
         self, hidden_states: Tensor, layout: Layout, places: Tensor | None = None
     ) -> Tensor:
         """Maps hidden states [T, H] to those of the next layer, [T, H], or [P, H] at `places`."""
-        attention_dropout = self.attention_dropout if self.training else 0.0
+        operations = self.operations
+        dropout = self.attention_dropout if self.training else 0.0
         query_key_value = self.query_key_value(hidden_states)  # [T, 3H]
-        mixed = attention(
-            query_key_value,
-            self.num_heads,
-            layout,
-            attention_dropout,
-            causal=self.is_decoder,
-            apart=self.keeps_rows_apart,
+        mixed = operations.attention(
+            query_key_value, self.num_heads, layout, dropout, causal=self.is_decoder
         )  # [T, H]
-        if places is not None:  # no other token is read by anyone: the rest is done for these
+        if places is not None:  # no other token is read: the rest is computed for these alone
             mixed = mixed.index_select(0, places)
             hidden_states = hidden_states.index_select(0, places)
-        attended = self._add(hidden_states, self.attention_output(mixed))
-        hidden_states = self.attention_norm(attended)
-
-        return self.output_norm(self._add(hidden_states, self._fed_forward(hidden_states)))
-
-    def _fed_forward(self, states: Tensor) -> Tensor:
-        """What the feed-forward network makes of states [P, H], each by itself: [P, H]."""
-        if isinstance(self.intermediate, nn.Linear):
-            return self.output(F.gelu(self.intermediate(states)))  # [P, 4H] within
-        # Maps made for inference compute by blocks: between the two a block stays in the cache.
-        return in_blocks(
-            lambda some: self.output(F.gelu(self.intermediate(some))), states, states.shape[-1]
-        )
+        hidden_states = self.attention_norm(self._add(hidden_states, self.attention_output(mixed)))
+        states = operations.feed_forward(hidden_states, self.intermediate, self.output)
+        return self.output_norm(self._add(hidden_states, states))
 
     def _add(self, residual: Tensor, states: Tensor) -> Tensor:
-        return add_dropout(residual, states, self.hidden_dropout, self.training)
+        return self.operations.add_dropout(residual, states, self.hidden_dropout, self.training)
 
 
-class Encoder(nn.Module):
+class Encoder(OnDevice):
     """The stack of layers over the embeddings (Devlin et al. 2018, section 3)."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -197,30 +179,18 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """As `hidden_states`, of tokens that are embedded, [T, H]."""
         highest = max(layers)
-        found = {0: _at(embedded, places)} if 0 in layers else {}
+        states = {0: _at(embedded, places)} if 0 in layers else {}
         count = len(embedded) if places is None else len(places)
-        hidden_states, layout, places = self._filled_up(embedded, layout, places)
+        hidden_states, layout, places = self.operations.filled_up(
+            embedded, layout, places, list(self.layers)
+        )
         for number, layer in enumerate(self.layers[: max(highest - 1, 0)], start=1):
             hidden_states = layer(hidden_states, layout)
             if number in layers:
-                found[number] = _at(hidden_states, places)
+                states[number] = _at(hidden_states, places)
         if highest > 0:
-            found[highest] = self.layers[highest - 1](hidden_states, layout, places)
-        return [found[number][:count] for number in layers]
-
-    def _filled_up(
-        self, embedded: Tensor, layout: Layout, places: Tensor | None
-    ) -> tuple[Tensor, Layout, Tensor | None]:
-        """The same with some more tokens, in a sequence of their own, where `Linear` wants them."""
-        linear = self.layers[0].get_submodule("output") if self.layers else None
-        if not isinstance(linear, Linear) or not is_convolution(embedded, linear.weight):
-            return embedded, layout, places
-        if places is not None:
-            places = F.pad(places, (0, filled_up(len(places)) - len(places)))
-        missing = filled_up(len(embedded)) - len(embedded)
-        if missing and isinstance(layout, Packed):
-            embedded, layout = F.pad(embedded, (0, 0, 0, missing)), layout.with_another(missing)
-        return embedded, layout, places
+            states[highest] = self.layers[highest - 1](hidden_states, layout, places)
+        return [states[number][:count] for number in layers]
 
 
 def _at(hidden_states: Tensor, places: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What stands on the encoder: hidden states go in, logits come out. A head knows no label.
+"""Heads: logits from the hidden states of the encoder.
 
 Shapes: H hidden size, V vocabulary, P predicted positions, N sequences, L outputs.
 """
@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bert_core.config import ModelConfig
-from bert_core.model.dropout import dropout
 from bert_core.model.encoder import initialize
+from bert_core.model.operations import OnDevice
 
 
-class MaskedTokenHead(nn.Module):
+class MaskedTokenHead(OnDevice):
     """Predicts a word at each position, masked or next; it projects on the table of embeddings.
 
     The table is an argument, not a parameter: the tie is visible where the head is called, and the
@@ -37,6 +37,17 @@ class MaskedTokenHead(nn.Module):
     def table(self, word_embeddings: Tensor) -> Tensor:
         """What the features are multiplied with, [V, H]: the word embeddings, or its own table."""
         return word_embeddings if self.decoder is None else self.decoder.weight
+
+    def loss(
+        self, hidden_states: Tensor, word_embeddings: Tensor, labels: Tensor, count: int | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The summed cross entropy of `labels` [P] over `count`, and how many are right.
+
+        `labels` are int64, IGNORE_INDEX where a position carries none. The logits need not exist
+        at once.
+        """
+        features, table = self.features(hidden_states), self.table(word_embeddings)
+        return self.operations.vocabulary_cross_entropy(features, table, self.bias, labels, count)
 
     def forward(self, hidden_states: Tensor, word_embeddings: Tensor) -> Tensor:
         """Logits [P, V] over the vocabulary for the states [P, H] of the positions asked for."""
@@ -69,7 +80,7 @@ class NextSentenceHead(nn.Module):
         return self.classifier(pooled)
 
 
-class Classifier(nn.Module):
+class Classifier(OnDevice):
     """Scores answers: dropout and a linear map, of pooled sequences or of single tokens' states."""
 
     def __init__(self, config: ModelConfig, num_outputs: int) -> None:
@@ -80,7 +91,7 @@ class Classifier(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Logits [P, L] of states [P, H]."""
-        return self.linear(dropout(states, self.dropout, self.training))
+        return self.linear(self.operations.dropout(states, self.dropout, self.training))
 
 
 class Span(nn.Module):

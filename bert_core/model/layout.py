@@ -140,10 +140,10 @@ def pinned(batch: Batch) -> Batch:
 
 def _changed(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    found = {name: change(each) for name, each in values.items() if isinstance(each, Tensor)}
+    tensors = {name: change(value) for name, value in values.items() if isinstance(value, Tensor)}
     layouts = {
-        name: _changed(each, change)
-        for name, each in values.items()
-        if isinstance(each, Packed | Padded)
+        name: _changed(value, change)
+        for name, value in values.items()
+        if isinstance(value, Packed | Padded)
     }
-    return replace(batch, **found, **layouts)
+    return replace(batch, **tensors, **layouts)

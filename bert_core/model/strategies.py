@@ -78,8 +78,8 @@ class Strategy:
 
 
 STRATEGIES = {
-    each.name: each
-    for each in (
+    strategy.name: strategy
+    for strategy in (
         Strategy("embeddings", (0,)),
         Strategy("second_to_last", (-2,)),
         Strategy("last", (-1,)),

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from bert_core.config import ModelConfig
-from bert_core.model.dropout import dropout
+from bert_core.model.operations import OnDevice
 from bert_core.model.strategies import LayerMix, Strategy
 
 FEATURE_TAGGER = "feature_tagger"
 """Its name in `Bert.heads` and in the weights."""
 
 
-class FeatureTagger(nn.Module):
+class FeatureTagger(OnDevice):
     """Tags words by what an encoder that is not trained says of them.
 
     The weights say all there is to know: `layers` [K] are the layers that are read, 0 being the
@@ -56,14 +56,14 @@ class FeatureTagger(nn.Module):
     def forward(self, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
         """Logits [P, L] of the states [P, H] of each of `layers`; row by row, [R] counts places."""
         weights = None if self.mix is None else self.mix.weights
-        features = self.strategy.combine([each.float() for each in states], weights)
-        features = dropout(features, self.dropout, self.training)
+        features = self.strategy.combine([state.float() for state in states], weights)
+        features = self.operations.dropout(features, self.dropout, self.training)
         rows = [row for row in features.split(place_counts.tolist()) if len(row)]
         if not rows:
             return self.linear(features.new_zeros(0, self.linear.in_features))
         read, _ = self.lstm(pack_sequence(rows, enforce_sorted=False))
         words = torch.cat(unpack_sequence(read))
-        return self.linear(dropout(words, self.dropout, self.training))
+        return self.linear(self.operations.dropout(words, self.dropout, self.training))
 
     @classmethod
     def from_weights(cls, weights: Mapping[str, Tensor], config: ModelConfig) -> Self:

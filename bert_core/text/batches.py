@@ -259,14 +259,14 @@ class BatchSource:
             )
         if self._batch.packed:
             plan, bins = self._packed_bins(step)
-            mine = bins[rank::world_size] or [bins[0][:0]]
+            share = bins[rank::world_size] or [bins[0][:0]]
         else:
             plan = self._plan(step * self._batch.global_batch_size, self._batch.global_batch_size)
             bins = [by_length(plan.lengths)]
-            mine = self._dealt(bins[0], rank, world_size)
+            share = self._dealt(bins[0], rank, world_size)
         whole = plan.take(np.concatenate(bins))
         return StepBatches(
-            [self._micro_batch(plan.take(rows), world_size) for rows in mine],
+            [self._micro_batch(plan.take(rows), world_size) for rows in share],
             num_predictions=self._num_predictions(whole),
             num_rows=len(whole.start),
             sum_of_squared_lengths=int((whole.lengths**2).sum()),

@@ -1,4 +1,4 @@
-"""Masked rows, end to end -> the tensors of a micro-batch, in the layout the device wants.
+"""Builds the tensors of a micro-batch from masked rows, in the layout the device needs.
 
 `ragged` holds real tokens only; `static_packed` and `static_padded` always have the same shapes,
 for devices whose programs are compiled. Legend: T tokens, R rows, P predictions.

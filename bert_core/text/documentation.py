@@ -1,4 +1,4 @@
-"""Documentation that is already on the machine: a package's name goes in, documents come out.
+"""Reads documentation that is already on the machine: the docstrings of installed packages.
 
 Read with `ast`, never imported: docstrings, and for the standard library pydoc's topics too.
 """
@@ -51,8 +51,8 @@ def documentation_modules(name: str) -> dict[str, Path]:
         remedy = "give stdlib or the import name of an installed package"
         raise DocumentationError("no such package", f"docs://{name}", remedy)
     modules: dict[str, Path] = {}
-    for each in sorted(locations or []):
-        modules |= _modules_in(Path(each), tuple(name.split(".")))
+    for location in sorted(locations or []):
+        modules |= _modules_in(Path(location), tuple(name.split(".")))
     if not modules and spec.origin and spec.origin.endswith(".py"):
         modules = {name: Path(spec.origin)}
     if not modules:
@@ -62,15 +62,15 @@ def documentation_modules(name: str) -> dict[str, Path]:
 
 def _modules_in(folder: Path, package: tuple[str, ...]) -> dict[str, Path]:
     """The modules below a folder that is this package, sorted by path."""
-    found: list[tuple[str, ...]] = []
+    files_found: list[tuple[str, ...]] = []
     for root, folders, files in os.walk(folder):
-        folders[:] = [each for each in folders if each not in _LEFT_OUT]
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
         inside = Path(root).relative_to(folder).parts
-        found += [(*inside, each) for each in files if each.endswith(".py")]
-    names = [".".join((*package, *parts))[: -len(".py")] for parts in sorted(found)]
+        files_found += [(*inside, name) for name in files if name.endswith(".py")]
+    names = [".".join((*package, *parts))[: -len(".py")] for parts in sorted(files_found)]
     return {
         name.removesuffix(".__init__"): folder.joinpath(*parts)
-        for name, parts in zip(names, sorted(found), strict=True)
+        for name, parts in zip(names, sorted(files_found), strict=True)
     }
 
 
@@ -135,8 +135,8 @@ def documented_nodes(tree: ast.Module) -> Iterator[tuple[str, Documented, str]]:
             docstring = ast.get_docstring(node)
             if docstring:
                 yield scope, node, docstring
-        inside = [each for each in ast.iter_child_nodes(node) if isinstance(each, _MAY_DEFINE)]
-        pending.extend((scope, each) for each in reversed(inside))
+        inside = [child for child in ast.iter_child_nodes(node) if isinstance(child, _MAY_DEFINE)]
+        pending.extend((scope, child) for child in reversed(inside))
 
 
 def _topics(tree: ast.Module) -> Iterator[str]:
@@ -149,17 +149,17 @@ def _topics(tree: ast.Module) -> Iterator[str]:
 def paragraphs(text: str) -> Iterator[str]:
     """Yields the paragraphs of a docstring: joins the lines that were only wrapped.
 
-    A line goes on with the one before if it is indented alike and does not look like an item.
+    A line continues the one before if it is indented alike and does not look like a list item.
     """
-    held: list[str] = []
+    lines: list[str] = []
     indentation = 0
     for line in [*text.splitlines(), ""]:
         stripped = line.strip()
-        here = len(line) - len(line.lstrip())
-        joins = stripped and here == indentation and not _STARTS_A_LINE.match(stripped)
-        if held and (not joins or held[-1].startswith(">>>")):
-            yield " ".join(held)
-            held = []
+        indent = len(line) - len(line.lstrip())
+        joins = stripped and indent == indentation and not _STARTS_A_LINE.match(stripped)
+        if lines and (not joins or lines[-1].startswith(">>>")):
+            yield " ".join(lines)
+            lines = []
         if stripped:
-            held.append(stripped)
-            indentation = here
+            lines.append(stripped)
+            indentation = indent

@@ -7,7 +7,7 @@ docs/decisions.md says why sentences are split by sentencex.
 import json
 import re
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,11 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     """
     from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue] - native module
 
-    found: list[str] = []
+    sentences: list[str] = []
     for line in text.split("\n"):
         is_usual = len(line) <= _MOST_CHARACTERS and not _PERIOD_AFTER_WIDE_SPACE.search(line)
-        found += segment(language, line) if is_usual else _sentences(line, language)
-    return [stripped for sentence in found if (stripped := sentence.strip())]
+        sentences += segment(language, line) if is_usual else _sentences(line, language)
+    return [stripped for sentence in sentences if (stripped := sentence.strip())]
 
 
 def _sentences(line: str, language: str) -> Iterator[str]:
@@ -114,8 +114,8 @@ class SentenceEncoder:
     def _encode_whole(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         encodings = self._tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
-        tokens = np.array([index for each in ids for index in each], dtype=self._dtype)
-        return tokens, np.array([len(each) for each in ids], dtype=np.int64)
+        tokens = np.fromiter(chain.from_iterable(ids), dtype=self._dtype)
+        return tokens, np.array([len(sentence) for sentence in ids], dtype=np.int64)
 
     def _encode_by_word(self, sentences: list[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         text = _DELETED_BY_CLEANING.sub("", "\n".join([*sentences, ""]))
@@ -154,16 +154,16 @@ class SentenceEncoder:
 
 
 def _batches(sentences: list[str]) -> Iterator[list[str]]:
-    held: list[str] = []
+    batch: list[str] = []
     num_characters = 0
     for sentence in sentences:
-        held.append(sentence)
+        batch.append(sentence)
         num_characters += len(sentence)
         if num_characters > _BATCH_CHARACTERS:
-            yield held
-            held, num_characters = [], 0
-    if held:
-        yield held
+            yield batch
+            batch, num_characters = [], 0
+    if batch:
+        yield batch
 
 
 def _words_stand_alone(tokenizer: Tokenizer) -> bool:

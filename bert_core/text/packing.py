@@ -1,7 +1,7 @@
-"""Rows of unequal length -> bins that fit a token budget.
+"""Packs rows of unequal length into bins that fit a token budget.
 
 All of it is array arithmetic over groups of rows of equal length, a few hundred operations for a
-quarter of a million rows: it runs beside the training loop and must not hold the interpreter.
+quarter of a million rows: it runs next to the training loop and must not hold the interpreter.
 Legend: R rows, longest first; B bins.
 """
 
@@ -57,7 +57,7 @@ def pack(
 def _in_fewest_bins(lengths: IntArray, token_budget: int, rows_per_bin: int) -> IntArray:
     """The bin of each row, none of them empty; int64 [R]."""
     fewest = max(-(-int(lengths.sum()) // token_budget), -(-len(lengths) // rows_per_bin))
-    found: list[IntArray] = []
+    attempts: list[IntArray] = []
     for left in ROWS_LEFT_TO_FIT:
         room = token_budget if left is None else left * int(lengths[0])
         dealt = _dealt(lengths, fewest, token_budget - room)
@@ -70,10 +70,10 @@ def _in_fewest_bins(lengths: IntArray, token_budget: int, rows_per_bin: int) -> 
             lengths[is_left], token_budget - tokens, np.bincount(bins[dealt]),
             token_budget=token_budget, rows_per_bin=rows_per_bin,
         )  # fmt: skip
-        found.append(bins)
+        attempts.append(bins)
         if bins.max() < fewest:  # no other can do with fewer
             break
-    return min(found, key=lambda bins: bins.max())
+    return min(attempts, key=lambda bins: bins.max())
 
 
 def _dealt(lengths: IntArray, num_bins: int, tokens_of_bin: int) -> IntArray:

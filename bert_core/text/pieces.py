@@ -88,22 +88,22 @@ def scan_parts(
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    held: list[str] = []
+    batch: list[str] = []
     num_bytes = 0
     for document in documents:
-        held.append(document)
+        batch.append(document)
         num_bytes += len(document)
         if num_bytes >= PIECE_BYTES:
-            yield held
-            held, num_bytes = [], 0
-    if held:
-        yield held
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
 
 
 def _write_piece(folder: Path, name: str, documents: list[str]) -> Piece:
     encoded = [document.encode() for document in documents]
-    hashes = [hashlib.blake2b(each, digest_size=8).digest() for each in encoded]
-    sizes = np.array([len(each) for each in encoded], dtype=np.uint64)
+    hashes = [hashlib.blake2b(document, digest_size=8).digest() for document in encoded]
+    sizes = np.array([len(document) for document in encoded], dtype=np.uint64)
     table = np.stack([np.frombuffer(b"".join(hashes), dtype="<u8"), sizes])
     write_array(folder / "text" / f"{name}.npy", table)
     write_bytes(folder / "text" / f"{name}.txt", _SEPARATOR.encode().join(encoded))
@@ -167,9 +167,9 @@ def _encode_documents(
     sentences: list[str] = []
     sizes: list[int] = []
     for document in documents:
-        found = split_sentences(document, language)
-        sentences += found
-        sizes.append(len(found))
+        split = split_sentences(document, language)
+        sentences += split
+        sizes.append(len(split))
     before = encoder.unknown_characters
     tokens, lengths = encoder.encode(sentences)
     if encoder.unknown_characters > before:
@@ -201,7 +201,7 @@ def join_pieces(
 
 
 def _joined(offsets: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return _offsets(np.concatenate([np.diff(each) for each in offsets]))
+    return _offsets(np.concatenate([np.diff(array) for array in offsets]))
 
 
 TRAIN, HELDOUT, DUPLICATE = 0, 1, -1
@@ -267,16 +267,16 @@ class Corpus:
 
 def group_parts(parts: Iterable[CorpusPart]) -> Iterator[list[CorpusPart]]:
     """Groups small parts of the same source, so that a task has some megabytes to read."""
-    held: list[CorpusPart] = []
+    group: list[CorpusPart] = []
     num_bytes = 0.0
     for part in parts:
-        if held and (num_bytes + part.text_bytes > PART_BYTES or part.typed != held[0].typed):
-            yield held
-            held, num_bytes = [], 0.0
-        held.append(part)
+        if group and (num_bytes + part.text_bytes > PART_BYTES or part.typed != group[0].typed):
+            yield group
+            group, num_bytes = [], 0.0
+        group.append(part)
         num_bytes += part.text_bytes
-    if held:
-        yield held
+    if group:
+        yield group
 
 
 def take_inventory(
@@ -284,10 +284,10 @@ def take_inventory(
 ) -> Corpus:
     """Decides about all documents; raises `CorpusError` if there are none."""
     records = list(records)
-    found = [piece for record in records for piece in record.pieces]
-    if not found:
+    pieces = [piece for record in records for piece in record.pieces]
+    if not pieces:
         raise CorpusError("empty corpus", "no document in any of the files", "give other text")
-    hashes, sizes = np.concatenate([read_hashes(folder, piece) for piece in found], axis=1)
+    hashes, sizes = np.concatenate([read_hashes(folder, piece) for piece in pieces], axis=1)
     choice = choose_documents(hashes, heldout_share)
     sample = choose_sample(hashes, sizes, choice, sample_bytes)
     counts: Counter[str] = Counter()
@@ -295,10 +295,10 @@ def take_inventory(
         counts.update(record.dropped)
     counts["duplicate_documents"] = int((choice == DUPLICATE).sum())
     counts["documents_read"] = len(hashes)
-    counts["characters_read"] = sum(piece.num_characters for piece in found)
-    bounds = np.cumsum([piece.num_documents for piece in found])[:-1]
+    counts["characters_read"] = sum(piece.num_characters for piece in pieces)
+    bounds = np.cumsum([piece.num_documents for piece in pieces])[:-1]
     return Corpus(
-        pieces=found,
+        pieces=pieces,
         choices=np.split(choice, bounds),
         samples=np.split(sample, bounds),
         sample_bytes=int(sizes[sample].sum()),

@@ -1,6 +1,6 @@
-"""Random numbers that are functions: a key and counters go in, 32 random bits come out.
+"""Random numbers as pure functions of a key and counters.
 
-Nothing here has a state, so a number can be asked for in any order, by any worker, any time.
+Nothing here has state, so any worker can compute any number, in any order.
 """
 
 import hashlib

@@ -1,16 +1,13 @@
-"""What a user may set about rows and batches.
-
-Apart from what acts on it, so that a command line is read without loading torch.
-"""
+"""Settings of rows and batches; reading them loads no torch."""
 
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BINS_PER_STEP = 4
-"""Packed rows lie in bins that hold at most this share of a global batch: each step has several."""
+"""A bin of packed rows holds at most one part in so many of a global batch."""
 BINS_VERSION = 2
-"""Of the way in which rows are laid into bins: a run that was begun in another cannot go on."""
+"""Version of the packing of rows into bins: a run cannot resume under another one."""
 
 Objective = Literal["mlm_nsp", "mlm", "left_to_right"]
 

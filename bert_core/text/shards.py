@@ -100,7 +100,7 @@ class ShardIndex(BaseModel):
 
 
 def write_array(path: Path, array: np.ndarray) -> FileEntry:
-    """Writes a .npy file atomically and says what it must be."""
+    """Writes a .npy file atomically; returns its size and hash."""
     return _write(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
@@ -111,7 +111,7 @@ def write_index(folder: str | Path, index: ShardIndex) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> FileEntry:
-    """Writes a file atomically and says what it must be."""
+    """Writes a file atomically; returns its size and hash."""
     return _write(path, lambda file: file.write(content))
 
 
@@ -246,7 +246,7 @@ def write_shard_arrays(
     sentences: NDArray[np.int64],
     documents: NDArray[np.int64],
 ) -> ShardEntry:
-    """Writes the three arrays of a `Shard`, each beside its name first, then renamed."""
+    """Writes the three arrays of a `Shard`, each under a temporary name, then renamed."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
@@ -310,9 +310,9 @@ def map_shard(folder: Path, name: str) -> Shard:
 def _check_size(path: Path, entry: FileEntry) -> None:
     size = path.stat().st_size if path.is_file() else None
     if size != entry.num_bytes:
-        found = "missing" if size is None else f"{size} bytes"
+        actual = "missing" if size is None else f"{size} bytes"
         raise ShardsError(
-            f"damaged shards ({found}, not {entry.num_bytes} bytes)",
+            f"damaged shards ({actual}, not {entry.num_bytes} bytes)",
             str(path),
             _REMEDY,
         )
@@ -353,8 +353,8 @@ def _check_offsets(folder: Path, shard: Shard, entry: ShardEntry, vocab_size: in
             shard.num_tokens and int(shard.tokens.max()) >= vocab_size
         ),
     }
-    for problem, found in problems.items():
-        if found:
+    for problem, is_present in problems.items():
+        if is_present:
             raise ShardsError(
                 f"invalid shard ({problem})", str(folder / shard.name), "prepare again"
             )

@@ -117,11 +117,11 @@ def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]
         files = [path]
     elif path.is_dir():
         visible = _visible_files(path)
-        files = [each for each in visible if _format(each.name)]
+        files = [file for file in visible if _format(file.name)]
         skipped["files_of_unknown_format"] += len(visible) - len(files)
     else:
-        files = [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - absolute globs
-        files = [each for each in files if each.is_file()]
+        files = [Path(file) for file in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - absolute globs
+        files = [file for file in files if file.is_file()]
     if not files:
         what = "no text files in this folder" if path.is_dir() else "no such file or folder"
         raise CorpusError(what, typed, f"give {_READABLE} files, a folder or a glob")
@@ -166,11 +166,11 @@ def _find_remote_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart
             files = [info]
         else:
             selector = FileSelector(path, recursive=True, allow_not_found=True)
-            found = [each for each in filesystem.get_file_info(selector) if each.is_file]
+            infos = [info for info in filesystem.get_file_info(selector) if info.is_file]
             pattern = "" if wild is None else path + address[len(root) :]
-            visible = [each for each in found if not _is_hidden(each.path[len(path) :])]
-            files = [each for each in visible if _is_meant(each.path, pattern)]
-            files.sort(key=lambda each: PurePosixPath(each.path).parts)
+            visible = [info for info in infos if not _is_hidden(info.path[len(path) :])]
+            files = [info for info in visible if _is_meant(info.path, pattern)]
+            files.sort(key=lambda info: PurePosixPath(info.path).parts)
             skipped["files_of_unknown_format"] += 0 if pattern else len(visible) - len(files)
     except OSError as error:
         remedy = f"check the address and credentials; {reason_of(error)}"
@@ -218,10 +218,10 @@ def _format(name: str) -> tuple[str, str] | None:
 
 
 def _part_of_file(typed: str, path: str, num_bytes: int) -> CorpusPart:
-    found = _format(path)
-    if found is None:
+    kind = _format(path)
+    if kind is None:
         raise CorpusError("unknown text format", path, f"give {_READABLE} files")
-    return CorpusPart(typed, found[0], path, num_bytes, compression=found[1])
+    return CorpusPart(typed, kind[0], path, num_bytes, compression=kind[1])
 
 
 def _divide(part: CorpusPart, text_column: str, option: str) -> Iterator[CorpusPart]:
@@ -385,11 +385,11 @@ def read_lines(
             if rest.endswith(b"\n"):
                 break
         offset -= 1
-    held = b""
+    rest_of_line = b""
     invalid = characters = 0
     unmarked: str | None = None
-    while line := held + stream.readline(max_bytes - len(held)):
-        held = b""
+    while line := rest_of_line + stream.readline(max_bytes - len(rest_of_line)):
+        rest_of_line = b""
         if len(line) >= max_bytes and not line.endswith(b"\n"):
             if records:
                 what = f"a record of more than {max_bytes >> 20} MiB"
@@ -400,7 +400,7 @@ def read_lines(
                 # Before the last character but one: a character has four bytes at most.
                 ends = range(len(line) - 4, len(line) - 8, -1)
                 cut = next((end for end in ends if line[end] & 0xC0 != 0x80), ends[0])
-            line, held = line[:cut], line[cut:]
+            line, rest_of_line = line[:cut], line[cut:]
             dropped["lines_cut_for_length"] += 1
         text, replaced, nuls = _decode(line, offset, part, strict)
         if nuls and offset == 0:

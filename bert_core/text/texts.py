@@ -244,8 +244,8 @@ def read_texts(
     for damaged files and missing columns.
     """
     columns = {"text_column": text_column}
-    for each in read_records(text_part, dropped, columns, id_column=id_column, strict=strict):
-        yield NamedText(each.id, each.texts[0])
+    for record in read_records(text_part, dropped, columns, id_column=id_column, strict=strict):
+        yield NamedText(record.id, record.texts[0])
 
 
 def read_records(
@@ -286,12 +286,12 @@ def read_records(
 def _fault(text: Any) -> str | None:  # noqa: ANN401 - a table holds anything
     """Why something is no text, if so."""
     words = text if isinstance(text, list) else [text]
-    if not all(isinstance(each, str) for each in words):
+    if not all(isinstance(word, str) for word in words):
         return "records_without_text"
-    for each in words:
-        if not each.isascii():
+    for word in words:
+        if not word.isascii():
             try:
-                each.encode()
+                word.encode()
             except UnicodeEncodeError:  # JSON can name one half of a character
                 return "records_with_half_a_character"
     return None

@@ -1,4 +1,4 @@
-"""A line of an extracted wiki goes in, the line without markup residue comes out.
+"""Cleans the lines of an extracted wiki of markup residue.
 
 Every pattern is linear in the length of the line: lines come from anywhere and may be a MiB long.
 """
@@ -111,7 +111,7 @@ def _unescape(text: str) -> str:
 
     `html.unescape` alone raises ValueError for a number of more than 4,300 digits.
     """
-    return _ENTITY.sub(lambda found: html.unescape(found.group()), text) if "&" in text else text
+    return _ENTITY.sub(lambda entity: html.unescape(entity.group()), text) if "&" in text else text
 
 
 def clean_wiki_line(line: str, dropped: Counter[str]) -> str:

@@ -193,8 +193,10 @@ def save_checkpoint(
             f"the checkpoint just written is damaged, {fault}", str(final), "check the disk"
         )
     # A damaged one of a later step, which this run has passed over, takes no whole one's place.
-    mine = [path for path in committed_checkpoints(folder) if checkpoint_step(path) <= state.step]
-    for path in mine[keep:]:
+    earlier = [
+        path for path in committed_checkpoints(folder) if checkpoint_step(path) <= state.step
+    ]
+    for path in earlier[keep:]:
         checkpoint_folder.remove(path)
     return final
 

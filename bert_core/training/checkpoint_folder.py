@@ -49,7 +49,7 @@ TEMPORARY, DELETING = ".tmp-", ".deleting"
 
 
 def temporary_folder(final: Path) -> Path:
-    """A fresh folder beside `final`, in the same file system so that a rename can commit it."""
+    """Creates a fresh folder in the file system of `final`, so that a rename can commit it."""
     temporary = final.with_name(f"{final.name}{TEMPORARY}{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -85,8 +85,8 @@ def sealed_files(folder: Path) -> dict[str, dict[str, str | int]]:
         manifest = read_json_object(path)
         version, files = manifest["format_version"], dict(manifest["files"])
         described = {
-            name: {"sha256": str(each["sha256"])[:64], "bytes": int(each["bytes"])}
-            for name, each in files.items()
+            name: {"sha256": str(entry["sha256"])[:64], "bytes": int(entry["bytes"])}
+            for name, entry in files.items()
         }
     except (UserError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(f"{MANIFEST} cannot be read", str(folder), RESTORE) from error

@@ -1,6 +1,6 @@
-"""A model and held-out micro-batches go in; a `PretrainingEvaluation` comes out.
+"""Evaluates a pre-trained model on held-out micro-batches, next to the unigram baseline.
 
-Beside the model's loss stands the unigram baseline's, on exactly the same masked ids.
+Both losses are of exactly the same masked ids.
 """
 
 import math

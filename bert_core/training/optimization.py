@@ -44,14 +44,14 @@ class Lamb(torch.optim.Optimizer):
         loss = closure() if closure is not None else None
         with torch.no_grad():
             for group in self.param_groups:
-                trained = [each for each in group["params"] if each.grad is not None]
+                trained = [weight for weight in group["params"] if weight.grad is not None]
                 for parameters in updated_at_once(trained):
                     self._update(parameters, group)
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        gradients = [each.grad for each in parameters if each.grad is not None]
-        states = [self._state_of(each) for each in parameters]
+        gradients = [weight.grad for weight in parameters if weight.grad is not None]
+        states = [self._state_of(weight) for weight in parameters]
         means = [state["exp_avg"] for state in states]
         squares = [state["exp_avg_sq"] for state in states]
         for state in states:
@@ -88,8 +88,8 @@ def updated_at_once(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
     On a CPU each stands alone: nothing is saved by fewer calls, and a tensor that has just been
     written is still in the cache for the next operation.
     """
-    on_cpu = [[each] for each in parameters if each.device.type == "cpu"]
-    others = [each for each in parameters if each.device.type != "cpu"]
+    on_cpu = [[weight] for weight in parameters if weight.device.type == "cpu"]
+    others = [weight for weight in parameters if weight.device.type != "cpu"]
     return [*on_cpu, others] if others else on_cpu
 
 
@@ -122,9 +122,9 @@ class RowGradients:
     """
 
     def __init__(self, model: nn.Module, *, wanted: bool) -> None:
-        self._parameters = [each for each in model.parameters() if each.requires_grad]
+        self._parameters = [weight for weight in model.parameters() if weight.requires_grad]
         self._large = _large_tables(model) if wanted else []
-        self._tables = [_Table(each.weight) for each in self._large]
+        self._tables = [_Table(table.weight) for table in self._large]
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -141,7 +141,7 @@ class RowGradients:
         """Scales all gradients so that their norm is at most this; returns what it was, 0-d."""
         if not any(_is_in_rows(table.weight) for table in self._tables):
             return nn.utils.clip_grad_norm_(self._parameters, max_norm)
-        gradients = [_values(each) for each in self._parameters if each.grad is not None]
+        gradients = [_values(weight) for weight in self._parameters if weight.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         # As `clip_grad_norm_` of torch has it, which does not know gradients in rows.
         scale = max_norm / (norm + 1e-6)
@@ -184,9 +184,9 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 def _large_tables(model: nn.Module) -> list[nn.Embedding]:
     return [
-        each
-        for each in model.modules()
-        if isinstance(each, nn.Embedding) and each.num_embeddings >= LARGE_TABLE
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) and module.num_embeddings >= LARGE_TABLE
     ]
 
 

@@ -1,4 +1,4 @@
-"""How many processes train together, which one this is, and how their gradients meet."""
+"""Ranks of data-parallel training: their number, this process's own, and shared gradients."""
 
 import warnings
 from collections.abc import Callable
@@ -46,8 +46,8 @@ class _ModelWithLoss(nn.Module):
 
     def _nothing(self) -> tuple[Tensor, Tensor]:
         """0, of which every parameter is a part; and no sums."""
-        trained = [each for each in self.model.parameters() if each.requires_grad]
-        parts = [each.flatten()[:1].sum() * 0 for each in trained]
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        parts = [parameter.flatten()[:1].sum() * 0 for parameter in trained]
         return torch.stack(parts).sum(), parts[0].new_zeros(0)
 
 

@@ -1,4 +1,4 @@
-"""What a user may set about the optimizer; it stands here so that reading it loads no torch."""
+"""Settings of the optimizer; reading them loads no torch."""
 
 from typing import Literal
 

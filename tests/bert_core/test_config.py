@@ -106,7 +106,7 @@ def test_a_whole_step_is_what_torch_counts_forward_and_backward(
     lengths, packed, some_rows, monkeypatch
 ):
     """Of padded rows the counter sees the padding too, which our count leaves out."""
-    monkeypatch.setattr("bert_core.model.linear.onednn_is_faster_here", lambda: False)
+    monkeypatch.setattr("bert_core.model.cpu.linear.onednn_is_faster_here", lambda: False)
     config = SIZES["tiny"].model_copy(update=dict.fromkeys(DROPOUTS, 0.0))
     model = Bert.for_pretraining(config)
     for layer in model.encoder.layers:

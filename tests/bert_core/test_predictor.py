@@ -13,10 +13,9 @@ from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.model.bert import Bert
+from bert_core.model.cpu.linear import Int8Linear, onednn_is_faster_here
 from bert_core.model.encoder import Encoder
-from bert_core.model.int8_linear import Int8Linear
 from bert_core.model.layout import Packed
-from bert_core.model.linear import onednn_is_faster_here
 from bert_core.model_folder import CHECKSUMS, ModelFolderError, load_model_folder, save_model_folder
 from bert_core.predictor import Predictor, compute_all_outputs, layout_for, load_predictor
 from bert_core.quantization import PRECISION_FIELD, for_inference, read_precision

@@ -10,7 +10,7 @@ import torch
 from running import answers, assert_alike
 
 from bert_core.errors import UserError
-from bert_core.model.int8_linear import Int8Linear
+from bert_core.model.cpu.linear import Int8Linear
 from bert_core.model_folder import CHECKSUMS, CONFIG
 from bert_core.predictor import load_predictor
 from bert_core.quantization import PRECISION_FIELD

@@ -24,7 +24,7 @@ from bert_core.example_answers import answered_by
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.sentence_pooling import read_sentence_pooling
 from bert_core.model.bert import TASK_HEADS, Bert
-from bert_core.model.int8_linear import weight_levels
+from bert_core.model.cpu.linear import weight_levels
 from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import CHECKSUMS, CONFIG, folder_to_publish, load_model_folder
 from bert_core.predictor import Predictor, compute_all_outputs, load_predictor

@@ -10,7 +10,7 @@ import torch
 
 from bert_core.errors import UserError
 from bert_core.machine import processor_name
-from bert_core.model.linear import linear
+from bert_core.model.cpu.linear import linear
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState, train
 from workflows.clusters.workers import Worker
 from workflows.training.run_settings import RunSettings

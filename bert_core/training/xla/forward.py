@@ -160,8 +160,8 @@ def loss_in_jax(
                 named = {f"model.{name}": weight for name, weight in weights.items()}
                 views = environment.j2t_iso((named, dict(batch), dict(counts)))
                 given = _micro_batch(views[1]), views[2]
-                found = torch.func.functional_call(module, views[0], given, strict=True)
-                return environment.t2j_iso(found)
+                results = torch.func.functional_call(module, views[0], given, strict=True)
+                return environment.t2j_iso(results)
         finally:
             model.train(was_training)
 
@@ -227,8 +227,8 @@ def _operations(environment: Any, dtype: Any) -> dict[Callable[..., Any], Callab
         assert (ignore_index, reduction, any(others.values())) == (IGNORE_INDEX, "sum", False)
         used = labels != IGNORE_INDEX
         chances = jax.nn.log_softmax(logits.astype(jnp.float32))
-        found = jnp.take_along_axis(chances, jnp.where(used, labels, 0)[:, None], axis=1)
-        return -jnp.where(used, found[:, 0], 0).sum()
+        of_labels = jnp.take_along_axis(chances, jnp.where(used, labels, 0)[:, None], axis=1)
+        return -jnp.where(used, of_labels[:, 0], 0).sum()
 
     def scaled_dot_product_attention(
         query: Any,  # noqa: ANN401

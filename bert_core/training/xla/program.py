@@ -91,10 +91,10 @@ def bring_back(
             parameters[name].copy_(_tensor(weight))
     adam = moments[0]
     if count := int(adam.count):
-        found = {f"{name}.step": torch.tensor(float(count)) for name in weights}
-        found |= {f"{name}.exp_avg": _tensor(value) for name, value in adam.mu.items()}
-        found |= {f"{name}.exp_avg_sq": _tensor(value) for name, value in adam.nu.items()}
-        load_moments(model, optimizer, found)
+        restored = {f"{name}.step": torch.tensor(float(count)) for name in weights}
+        restored |= {f"{name}.exp_avg": _tensor(value) for name, value in adam.mu.items()}
+        restored |= {f"{name}.exp_avg_sq": _tensor(value) for name, value in adam.nu.items()}
+        load_moments(model, optimizer, restored)
 
 
 def _tensor(array: Any) -> torch.Tensor:  # noqa: ANN401
@@ -127,7 +127,7 @@ class Programs:
         """The function compiled for arguments of these shapes, once."""
         import jax
 
-        shapes = kind, *(each.shape for each in jax.tree.leaves(arguments))
+        shapes = kind, *(leaf.shape for leaf in jax.tree.leaves(arguments))
         if shapes not in self._compiled:
             with _products_in_float32(wanted=self._in_float32):
                 self._compiled[shapes] = function.lower(*arguments).compile()
@@ -165,7 +165,7 @@ class Programs:
 
 def more_parts(rows: int, parts: int) -> int | None:
     """The next larger number of equal parts of so many rows; None where each has one row."""
-    return next((each for each in range(parts + 1, rows + 1) if rows % each == 0), None)
+    return next((count for count in range(parts + 1, rows + 1) if rows % count == 0), None)
 
 
 def lacks_memory(error: Exception) -> bool:
@@ -187,7 +187,7 @@ def mesh_of(devices: Sequence[Any]) -> "Mesh":
     import numpy as np
     from jax.sharding import Mesh
 
-    in_order = sorted(devices, key=lambda each: (each.process_index, each.id))
+    in_order = sorted(devices, key=lambda device: (device.process_index, device.id))
     return Mesh(np.array(in_order), (AXIS,))
 
 
@@ -230,8 +230,8 @@ def training_step(
             return loss({**fixed, **weights}, micro_batch, counts, key)
 
         def add(total: Any, given: Any) -> Any:  # noqa: ANN401
-            found = jax.value_and_grad(loss_of, has_aux=True)(weights, *given)
-            return jax.tree.map(jnp.add, total, found), None
+            result = jax.value_and_grad(loss_of, has_aux=True)(weights, *given)
+            return jax.tree.map(jnp.add, total, result), None
 
         num_micro_batches = len(batch["input_ids"])
         nothing = (jnp.zeros(()), jnp.zeros(len(SUM_NAMES))), jax.tree.map(jnp.zeros_like, weights)
@@ -256,13 +256,18 @@ def training_step(
         rate: Any,  # noqa: ANN401
         draw: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        (found, sums), summed = on_all_devices(weights, fixed, batch, counts, draw)
+        (summed_loss, sums), summed = on_all_devices(weights, fixed, batch, counts, draw)
         norm = optax.global_norm(summed)
         scale = jnp.minimum(1.0, max_gradient_norm / (norm + 1e-6))  # as torch clips
-        clipped = jax.tree.map(lambda each: each * scale, summed)
+        clipped = jax.tree.map(lambda gradient: gradient * scale, summed)
         updates, moments = update.update(clipped, moments, weights)
         weights = jax.tree.map(lambda weight, change: weight - rate * change, weights, updates)
-        numbers = {"loss": found, "sums": sums, "gradient_norm": norm, "tallies": tallies.sum(0)}
+        numbers = {
+            "loss": summed_loss,
+            "sums": sums,
+            "gradient_norm": norm,
+            "tallies": tallies.sum(0),
+        }
         return weights, moments, numbers
 
     whole, _, _ = shardings(mesh)

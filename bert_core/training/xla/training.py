@@ -45,12 +45,12 @@ def stacked(micro_batches: Sequence[PretrainingBatch], *, count: int, rows_multi
 
     Raises `ValueError` where there are more.
     """
-    made = [arrays_of(each, rows_multiple=rows_multiple) for each in micro_batches]
+    made = [arrays_of(batch, rows_multiple=rows_multiple) for batch in micro_batches]
     if len(made) > count:
         raise ValueError(f"{len(made)} micro-batches where {count} were to be expected")
-    empty = {name: np.full_like(each, _FILL.get(name, 0)) for name, each in made[0].items()}
+    empty = {name: np.full_like(array, _FILL.get(name, 0)) for name, array in made[0].items()}
     made += [empty] * (count - len(made))
-    return {name: np.stack([each[name] for each in made]) for name in empty}
+    return {name: np.stack([arrays[name] for arrays in made]) for name in empty}
 
 
 def in_parts(arrays: Arrays, parts: int) -> Arrays:
@@ -59,8 +59,8 @@ def in_parts(arrays: Arrays, parts: int) -> Arrays:
     [M, N, …] becomes [M * parts, N / parts, …].
     """
     return {
-        name: each.reshape(len(each) * parts, each.shape[1] // parts, *each.shape[2:])
-        for name, each in arrays.items()
+        name: array.reshape(len(array) * parts, array.shape[1] // parts, *array.shape[2:])
+        for name, array in arrays.items()
     }
 
 
@@ -91,7 +91,7 @@ def arrays_of(batch: PretrainingBatch, *, rows_multiple: int) -> Arrays:
         "next_sentence": batch.next_sentence.numpy(),
     }
     missing = -num_rows % rows_multiple
-    return {name: _filled_up(name, each, missing) for name, each in arrays.items()}
+    return {name: _filled_up(name, array, missing) for name, array in arrays.items()}
 
 
 def _by_row(
@@ -129,23 +129,26 @@ class Numbers:
     def __init__(self, step: int, arrays: dict[str, "jax.Array"]) -> None:
         self.step = step
         self._arrays = arrays
-        for each in arrays.values():
-            each.copy_to_host_async()
+        for array in arrays.values():
+            array.copy_to_host_async()
 
     @cached_property
     def on_host(self) -> dict[str, Tensor]:
         """`loss`, `gradient_norm` 0-d and `sums` [S] in float64; `tallies` int64 [3]."""
-        read = {name: torch.from_numpy(np.array(each)) for name, each in self._arrays.items()}
+        read = {name: torch.from_numpy(np.array(array)) for name, array in self._arrays.items()}
         self._arrays = {}
         return {
-            name: each.long() if name == "tallies" else each.double() for name, each in read.items()
+            name: array.long() if name == "tallies" else array.double()
+            for name, array in read.items()
         }
 
     def check(self) -> None:
         """Waits for the step; raises `NonFiniteLossError` where a number is not finite."""
-        found = self.on_host
-        if not all(bool(each.isfinite().all()) for each in found.values()):
-            raise NonFiniteLossError(self.step, float(found["loss"]), float(found["gradient_norm"]))
+        numbers = self.on_host
+        if not all(bool(number.isfinite().all()) for number in numbers.values()):
+            raise NonFiniteLossError(
+                self.step, float(numbers["loss"]), float(numbers["gradient_norm"])
+            )
 
     @property
     def num_real_tokens(self) -> Tensor:
@@ -255,7 +258,7 @@ class XlaTraining:
         `jax.process_count()`) in the padded layout with static shapes. What a `StepResult` holds
         is brought to the host when it is read, so unread results keep the devices busy.
 
-        Dropout is drawn from (seed, step, device, micro-batch), so a run that goes on repeats one
+        Dropout is drawn from (seed, step, device, micro-batch), so a resumed run repeats one
         that was not stopped; other numbers of devices drop other places.
 
         Numbers are looked at one step late, the last at once: `NonFiniteLossError` and the stop
@@ -365,8 +368,8 @@ class XlaTraining:
         program, arguments, self._num_parts = self._programs.with_room(
             "step", self._step, given, shape=shape, rows=rows
         )
-        self._weights, self._moments, found = program(*arguments)
-        return Numbers(self._state.step + 1, found)
+        self._weights, self._moments, numbers = program(*arguments)
+        return Numbers(self._state.step + 1, numbers)
 
     def _arrays(self, batches: StepBatches) -> dict[str, _Array]:
         """This process's micro-batches, as many as any process has."""
@@ -382,7 +385,7 @@ class XlaTraining:
         """What this process's devices hold of an array that is whole on each; no copy."""
         import jax
 
-        parts = [each.data for each in array.addressable_shards]
+        parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(array.shape, self._whole_here, parts)
 
     def _settle(self) -> None:
@@ -417,8 +420,8 @@ def _tallies(batches: StepBatches, stop: bool) -> _Array:
     import jax
 
     tallies = np.zeros((jax.local_device_count(), 3), np.int32)
-    tallies[0, 0] = sum(each.num_real_tokens for each in batches.micro_batches)
-    tallies[0, 1] = sum(each.num_slots for each in batches.micro_batches)
+    tallies[0, 0] = sum(batch.num_real_tokens for batch in batches.micro_batches)
+    tallies[0, 1] = sum(batch.num_slots for batch in batches.micro_batches)
     tallies[0, 2] = stop
     return tallies
 

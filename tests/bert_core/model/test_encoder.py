@@ -1,11 +1,78 @@
+"""The layout, the encoder and its heads, and the model made of them."""
+
 import math
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
+from transformers import BertConfig, BertForPreTraining
 
-from bert_core.config import ModelConfig
+from bert_core.config import SIZES, ModelConfig
+from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder, SinusoidalPositions
-from bert_core.model.layout import Packed
+from bert_core.model.heads import MaskedTokenHead, NextSentenceHead, Pooler
+from bert_core.model.layout import Packed, Padded, pinned
+
+
+def test_packed_knows_where_sequences_begin():
+    layout = Packed.from_lengths([3, 3, 5, 0, 2, 0])
+    assert layout.cu_seqlens.tolist() == [0, 3, 6, 11, 11, 13, 13]
+    assert layout.cu_seqlens.dtype == torch.int32
+    assert layout.runs == ((2, 3), (1, 5), (1, 2))
+    assert layout.max_length == 5
+    assert layout.lengths.tolist() == [3, 3, 5, 0, 2, 0]
+    # The empty ones point at some token of the batch.
+    assert layout.first_positions.tolist() == [0, 3, 6, 11, 11, 12]
+    assert layout.first_positions.dtype == torch.int64
+
+
+def test_packed_leaves_its_runs_behind_on_another_device():
+    layout = Packed.from_lengths([3, 3], 8)
+    assert layout.to("cpu").runs == ((2, 3),)
+    moved = layout.to("meta")
+    assert (moved.runs, moved.max_length, moved.cu_seqlens.device.type) == ((), 8, "meta")
+
+
+def test_padded_knows_what_is_real():
+    layout = Padded.from_lengths([3, 1], 3)
+    assert layout.mask.tolist() == [[True, True, True], [True, False, False]]
+    assert not layout.is_full
+    assert Padded.from_lengths([3, 3], 3).is_full
+    assert layout.first_positions.tolist() == [0, 3]
+    assert layout.lengths.tolist() == [3, 1]
+    assert layout.to("meta").mask.device.type == "meta"
+
+
+def test_refuses_lengths_out_of_bounds():
+    with pytest.raises(ValueError, match=r"0\.\.4"):
+        Packed.from_lengths([5], 4)
+    with pytest.raises(ValueError, match=r"0\.\.4"):
+        Padded.from_lengths([2, 5], 4)
+    with pytest.raises(ValueError, match="lengths"):
+        Packed.from_lengths([-1])
+
+
+@dataclass(frozen=True)
+class Batch:
+    ids: torch.Tensor
+    layout: Packed | Padded
+    count: int
+
+
+@pytest.mark.parametrize("layout", [Packed.from_lengths([3, 2], 4), Padded.from_lengths([3, 2], 3)])
+def test_every_tensor_is_pinned_and_nothing_else_changes(layout, monkeypatch):
+    """Locked memory takes CUDA: here a copy stands for it, whose place tells it apart."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    batch = Batch(torch.arange(5), layout, 5)
+    found = pinned(batch)
+    assert torch.equal(found.ids, batch.ids) and found.count == 5
+    for field in fields(layout):
+        before, after = getattr(layout, field.name), getattr(found.layout, field.name)
+        if isinstance(before, torch.Tensor):
+            assert torch.equal(before, after) and before.data_ptr() != after.data_ptr()
+        else:
+            assert before == after
+    assert found.ids.data_ptr() != batch.ids.data_ptr()
 
 
 def test_initial_weights_are_a_truncated_normal():
@@ -168,3 +235,72 @@ def test_states_at_some_places_are_those_of_all_tokens(training):
     gradients = torch.autograd.grad(found, list(encoder.parameters()), weights)
     expected = torch.autograd.grad(expected, list(encoder.parameters()), weights)
     torch.testing.assert_close(gradients, expected, rtol=1e-10, atol=1e-12)
+
+
+PARAMETERS = {
+    "tiny": (4_385_920, 4_433_468),
+    "mini": (11_170_560, 11_267_900),
+    "small": (28_763_648, 29_058_876),
+    "medium": (41_373_184, 41_668_412),
+    "base": (109_482_240, 110_106_428),  # the paper's 110 M
+    "large": (335_141_888, 336_226_108),  # the paper's 340 M
+}
+"""Encoder with pooler, and with both pre-training heads; the tied projection counted once."""
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_parameters_to_the_unit(size):
+    with torch.device("meta"):
+        ours = Bert.for_pretraining(SIZES[size])
+        values = SIZES[size].model_dump(exclude={"position_embedding"})
+        theirs = BertForPreTraining(BertConfig(**values))
+    counts = {
+        name: sum(parameter.numel() for parameter in module.parameters())
+        for name, module in (("all", ours), ("encoder", ours.encoder), *ours.heads.items())
+    }
+    assert (counts["encoder"] + counts["pooler"], counts["all"]) == PARAMETERS[size]
+    assert (theirs.bert.num_parameters(), theirs.num_parameters()) == PARAMETERS[size]
+
+
+def test_heads_are_those_asked_for(small_config):
+    assert list(Bert.for_pretraining(small_config).heads) == [
+        "masked_token",
+        "pooler",
+        "next_sentence",
+    ]
+    assert list(Bert.for_pretraining(small_config, next_sentence=False).heads) == ["masked_token"]
+    decoder = small_config.model_copy(update={"is_decoder": True})
+    assert list(Bert.for_pretraining(decoder).heads) == ["next_token"]
+
+
+def test_the_seed_decides_the_weights(small_config):
+    torch.manual_seed(4)
+    first = Bert.for_pretraining(small_config).state_dict()
+    torch.manual_seed(4)
+    again = Bert.for_pretraining(small_config).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_masked_token_head_projects_onto_the_words_it_is_given(small_config):
+    head = MaskedTokenHead(small_config)
+    states, words = torch.randn(5, 64), torch.randn(1000, 64)
+    with torch.no_grad():
+        head.bias += torch.arange(1000)
+    logits = head(states, words)
+    assert logits.shape == (5, 1000)
+    torch.testing.assert_close(logits, head.features(states) @ words.T + torch.arange(1000))
+    assert not any(parameter.shape == words.shape for parameter in head.parameters())
+
+
+def test_pooler_reads_the_first_token_of_each_sequence(small_config):
+    pooler = Pooler(small_config)
+    states = torch.randn(9, 64)
+    first_states = states[Packed.from_lengths([4, 3, 2]).first_positions]
+    torch.testing.assert_close(first_states, states[[0, 4, 7]])
+    pooled = pooler(first_states)
+    torch.testing.assert_close(pooled, torch.tanh(pooler.dense(first_states)))
+    assert pooled.abs().max() < 1
+
+
+def test_next_sentence_head_has_two_answers(small_config):
+    assert NextSentenceHead(small_config)(torch.randn(3, 64)).shape == (3, 2)

@@ -5,8 +5,11 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.model import vocabulary
+from bert_core.model.cpu import vocabulary
+from bert_core.model.cpu.operations import CpuOperations
 from bert_core.model.vocabulary import project, vocabulary_cross_entropy
+
+on_cpu = CpuOperations().vocabulary_cross_entropy
 
 
 def inputs(dtype, scale=1.0, predictions=37, words=5000):
@@ -35,7 +38,7 @@ def test_equals_projection_and_cross_entropy(monkeypatch, dtype, scale, toleranc
     (features, weight, bias), labels = inputs(dtype, scale)
     logits = F.linear(features, weight, bias)
     expected = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum") / 11
-    loss, hits = vocabulary_cross_entropy(features, weight, bias, labels, 11)
+    loss, hits = on_cpu(features, weight, bias, labels, 11)
     assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
     counted = labels != IGNORE_INDEX
     assert hits.item() == ((logits.argmax(1) == labels) & counted).sum().item() > 5
@@ -53,18 +56,17 @@ def test_by_convolution_as_without(monkeypatch, predictions, scale):
     parameters, labels = inputs(torch.float32, scale, predictions)
     found = {}
     for is_faster in (False, True):
-        monkeypatch.setattr("bert_core.model.linear.onednn_is_faster_here", lambda: is_faster)  # noqa: B023
-        loss, hits = vocabulary_cross_entropy(*parameters, labels, 11)
+        monkeypatch.setattr("bert_core.model.cpu.linear.onednn_is_faster_here", lambda: is_faster)  # noqa: B023
+        loss, hits = on_cpu(*parameters, labels, 11)
         found[is_faster] = (loss, hits, *torch.autograd.grad(loss, parameters))
     for value, wanted in zip(found[True], found[False], strict=True):
         assert value.shape == wanted.shape
         assert (value - wanted).float().norm() <= 1e-5 * wanted.float().norm()
 
 
-def test_agrees_with_what_other_devices_compute(monkeypatch):
+def test_agrees_with_what_other_devices_compute():
     (features, weight, bias), labels = inputs(torch.float64)
-    fused, hits = vocabulary_cross_entropy(features, weight, bias, labels, 7)
-    monkeypatch.setattr(vocabulary, "is_eager_cpu", lambda _: False)
+    fused, hits = on_cpu(features, weight, bias, labels, 7)
     plain, plain_hits = vocabulary_cross_entropy(features, weight, bias, labels, 7)
     torch.testing.assert_close(fused, plain)
     assert hits == plain_hits
@@ -72,9 +74,7 @@ def test_agrees_with_what_other_devices_compute(monkeypatch):
 
 def test_without_predictions_loss_and_gradients_are_zero():
     (features, weight, bias), labels = inputs(torch.float32)
-    loss, hits = vocabulary_cross_entropy(
-        features, weight, bias, torch.full_like(labels, IGNORE_INDEX), 1
-    )
+    loss, hits = on_cpu(features, weight, bias, torch.full_like(labels, IGNORE_INDEX), 1)
     loss.backward()
     assert (loss.item(), hits.item()) == (0, 0)
     assert all((each.grad == 0).all() for each in (features, weight, bias))
@@ -83,7 +83,7 @@ def test_without_predictions_loss_and_gradients_are_zero():
 def test_evaluation_holds_no_gradient():
     (features, weight, bias), labels = inputs(torch.float32)
     with torch.no_grad():
-        loss, _ = vocabulary_cross_entropy(features, weight, bias, labels, 5)
+        loss, _ = on_cpu(features, weight, bias, labels, 5)
     assert not loss.requires_grad
 
 

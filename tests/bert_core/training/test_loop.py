@@ -1,4 +1,4 @@
-"""The loop: one rank's gradient on any number of ranks, seeded dropout, stopping, bad numbers."""
+"""The training loop: global batches, stopping, and numbers that reach the host late."""
 
 import pickle
 from itertools import islice
@@ -19,7 +19,7 @@ from tiny_training import (
 )
 
 from bert_core.errors import UserError
-from bert_core.training.loop import NonFiniteLossError
+from bert_core.training.loop import NonFiniteLossError, Readings
 
 INFINITE = float("inf")
 
@@ -131,3 +131,20 @@ def test_a_compiled_loss_is_compiled_twice_at_most_whatever_the_counts():
     compiled = torch.compile(tiny_loss, fullgraph=True, backend=backend)
     list(tiny_train(tiny_state(), steps=steps, compute_loss=compiled))
     assert 1 <= len(graphs) <= 2  # static, then with the counts as symbols
+
+
+def test_late_readings_come_one_step_late_and_at_once_at_the_end():
+    fine, stop, bad = torch.zeros(9), torch.zeros(9), torch.zeros(9)
+    stop[8] = 1
+    bad[0] = float("nan")
+    norm = torch.tensor(1.0)
+    late = Readings(late=True)
+    assert not late.take(1, stop, norm, last=False)
+    assert late.take(2, fine, norm, last=False)
+    late = Readings(late=True)
+    assert not late.take(1, bad, norm, last=False)
+    with pytest.raises(NonFiniteLossError, match="step 1:"):
+        late.take(2, fine, norm, last=False)
+    with pytest.raises(NonFiniteLossError, match="step 9:"):
+        Readings(late=True).take(9, bad, norm, last=True)
+    assert Readings(late=False).take(1, stop, norm, last=False)
