@@ -137,7 +137,7 @@ def target_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, ...]:
             tokenizer.encode(word, add_special_tokens=False).ids if number is None else [number]
         )
         if len(pieces) != 1 or pieces[0] == special_token_ids(tokenizer).unk:
-            raise UserError("no single token of the vocabulary", word, "take another word")
+            raise UserError("not one token of the vocabulary", word, "take another word")
         found[pieces[0]] = None
     return tuple(found)
 

@@ -20,7 +20,7 @@ from ray import serve
 from ray.serve import Application
 
 from bert_core.errors import UserError
-from bert_core.machine import leave_what_exists_alone
+from bert_core.machine import freeze_garbage_collector
 from serving.app import create_app
 from serving.cluster import Replica
 from serving.cross_origin import Host, Origin
@@ -154,7 +154,7 @@ class Server:
             arguments.allowed_hosts,
         )
         self._app.openapi()  # made once, which takes a second, so that nobody's request waits
-        leave_what_exists_alone()
+        freeze_garbage_collector()
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]
         if missing:

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from threading import Thread
 
-from bert_core.machine import give_back_memory
+from bert_core.machine import release_memory
 from serving.engine import Engine
 from serving.followed import Place, title_of
 from serving.models import ServedModel
@@ -111,4 +111,4 @@ class Places:
             _LOG.warning("%s version %s left requests unanswered", model.name, model.version)
         del model
         gc.collect()
-        give_back_memory()
+        release_memory()

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 import torch
 
 from bert_core.errors import UserError
-from bert_core.machine import give_back_memory
+from bert_core.machine import release_memory
 from serving.coordination import Alone, Coordination
 from serving.engine import Engine
 from serving.followed import Place, title_of
@@ -108,7 +108,7 @@ class RunningEngine:
             started.callback(engine.close)
             for place, each in shared.items():
                 _set_beside(engine, place, each, watch)
-            give_back_memory()  # the weights as they were read
+            release_memory()  # the weights as they were read
             is_kept_up = registry.poll_seconds > 0
             following = Following(engine, watch, models, shared, is_kept_up=is_kept_up)
             following.start()

@@ -110,7 +110,7 @@ _FEWEST_CONTEXTS = 4
 
 @dataclass(frozen=True)
 class WordsInContext:
-    """The words of texts, and what an encoder makes of them where they stand.
+    """Holds the words of texts, and the encoder's states for each of them in its context.
 
     `words` [U], end to end; `texts` [U], the text of each; `states` [U, F]; `labels` [U], where
     they are known.
@@ -128,7 +128,7 @@ class WordsInContext:
         return " ".join(before), " ".join(self.words[index + 1 : min(int(last), index + 1 + width)])
 
     def occurrences(self, word: str) -> IntArray:
-        """Where a word stands, in any case of its letters."""
+        """Returns the positions of a word, ignoring case."""
         wanted = word.casefold()
         found = [index for index, each in enumerate(self.words) if each.casefold() == wanted]
         return np.array(found, dtype=np.int64)

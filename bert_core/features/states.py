@@ -55,7 +55,7 @@ def states_at_places(
 Precision = Literal["float16", "float32"]
 
 
-def kept_states(
+def stored_states(
     encoder: Encoder,
     rows: EncodedRows,
     folder: Path,

@@ -86,7 +86,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def iter_word_spans(text: str) -> Iterator[tuple[int, int]]:
-    """What `word_spans` gives, one after another."""
+    """Yields the spans of `word_spans` one by one."""
     hidden: list[int] = []
     shape = text
     if _ODD.search(text) is not None:
@@ -123,7 +123,7 @@ def _spans(shape: str) -> Iterator[tuple[int, int]]:
 
 
 def visible_span(word: str) -> tuple[int, int]:
-    """What is left of a word's characters without those at its edges that are in no word."""
+    """Returns the span of a word without the edge characters that belong to no word."""
     begin, end = 0, len(word)
     if _ODD.search(word) is None:
         return begin, end
@@ -143,7 +143,7 @@ def is_invisible(character: str) -> bool:
 
 
 def _stand_in(found: re.Match[str], hidden: list[int]) -> str:
-    """A sign itself, one mark for all, nothing for what is invisible, whose place is noted."""
+    """The sign itself, one mark for all marks, nothing for an invisible one (noted in `hidden`)."""
     character = found[0]
     if is_invisible(character):
         hidden.append(found.start())

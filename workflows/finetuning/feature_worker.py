@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bert_core.features.states import kept_states
+from bert_core.features.states import stored_states
 from bert_core.features.strategies import find_strategy
 from bert_core.features.tagger import FeatureTagger
 from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows
@@ -66,7 +66,7 @@ class FeatureRun(FinetuningRun):
                 text = f"computing the features of {split}, {share:.0%}, {left} left"
                 self.worker.publish({"waiting": text})
 
-        states = kept_states(
+        states = stored_states(
             self.model.encoder.to(self.worker.device),
             rows,
             self.features / split,
