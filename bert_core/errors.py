@@ -68,9 +68,9 @@ _LONGEST_NAME = 200
 def nearest(name: str, known: Collection[str]) -> str:
     """Returns `, did you mean X` with the most similar known name, or an empty string.
 
-    Of dotted names the last part may be what is alike: `degree` of `oven.degrees`.
+    For dotted names the last part may match: `degree` suggests `oven.degrees`.
     """
-    if len(name) > _LONGEST_NAME:  # to compare takes the square of it, and nothing is alike
+    if len(name) > _LONGEST_NAME:  # comparing takes quadratic time, and nothing would match
         return ""
     whole = {each: each for each in known}
     last_parts = {each.rpartition(".")[2]: each for each in reversed(list(known))}

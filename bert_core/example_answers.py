@@ -49,7 +49,7 @@ Source = Literal["task", "masked_token", "states"]
 class ExampleQuestion:
     """Turns `item` into rows with `codec`, and outputs at their places into an answer.
 
-    `source` says what the outputs are, `fields` what of the prediction is the answer.
+    `source` names the outputs, `fields` selects the answer from the prediction.
     """
 
     item: Any

@@ -183,7 +183,7 @@ MOST_HEADER_BYTES = 1 << 24
 """BERT large has 60,000 bytes."""
 
 _LFS = b"version https://git-lfs"
-"""What stands in place of a file that was cloned without Git LFS."""
+"""The content of a file that was cloned without Git LFS."""
 
 _FLOATS = {"F16", "BF16", "F32", "F64"}
 _INTEGERS = ("position_ids", "token_type_ids")

@@ -118,8 +118,8 @@ def save_model_folder(
         (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
         _write_tokenizer(written, tokenizer, model.config)
         (written / "README.md").write_text(card, encoding="utf-8")
-        beside = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
-        for name, content in beside.items():
+        others = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
+        for name, content in others.items():
             if content is not None:
                 _write_json(written / name, content.model_dump(mode="json"))
 
@@ -172,7 +172,7 @@ def load_model_folder(
 ) -> tuple[ModelConfig, Bert, Tokenizer]:
     """Loads a folder written here, or any of Hugging Face's with a BERT encoder, on the CPU.
 
-    The model has the heads that stand in the folder and no other: an encoder alone has none, or
+    The model has the heads in the folder and no other: an encoder alone has none, or
     its pooler; `Bert.add_missing_heads` adds fresh ones. `changes` are fields of `ModelConfig` to
     have other than in the folder, such as dropout. Raises `ModelFolderError`, naming the
     file, for what is missing, damaged, unknown or not computed here.

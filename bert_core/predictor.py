@@ -28,7 +28,7 @@ from bert_core.training.loop import autocast
 from bert_core.training.ranks import rank, world_size
 
 PREDICTION_TOKENS = 4096
-"""Slots of a micro-batch where nothing else is asked for."""
+"""Default slots of a micro-batch."""
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ def wordpiece_tokenizer(
 ) -> Tokenizer:
     """Builds BERT's tokenizer over a given vocabulary.
 
-    Text is cleaned, CJK characters stand alone, accents fall away when lower-cased unless
+    Text is cleaned, CJK characters are separated, accents are stripped when lower-cased unless
     `strip_accents` says otherwise (Devlin et al. 2018, and the published code). `added_tokens`, by
     default the special ones, are found in raw text; the vocabulary gives them their ids, or they
     follow its last. Encoding with special tokens gives `[CLS] A [SEP] B [SEP]`.
@@ -358,7 +358,7 @@ def _add_character_counts(raw: np.ndarray, texts: list[str]) -> None:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Loads a `tokenizer.json`, a `vocab.txt`, or a folder that holds one of them.
 
-    Settings beside the file count as in `AutoTokenizer` of `transformers` 5: a `vocab.txt` is
+    Settings next to the file apply as in `AutoTokenizer` of `transformers` 5: a `vocab.txt` is
     lower-cased unless tokenizer_config.json says `"do_lower_case": false`. A `tokenizer.json`
     without a tokenizer_config.json keeps its own normalisation. Padding and truncation that a file
     brings along are switched off, and special tokens come where BERT's do. Raises `UserError` for a

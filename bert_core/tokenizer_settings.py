@@ -88,7 +88,7 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     """Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json of a folder.
 
     With `added_tokens_decoder` in the first, the two older files count for nothing. Without it the
-    second overrides the first, and the third adds tokens. The class may stand in config.json.
+    second overrides the first, and the third adds tokens. The class may be in config.json.
     Raises `UserError`, naming the file, for what cannot be read or is not supported.
     """
     path = folder / TOKENIZER_CONFIG
@@ -162,7 +162,7 @@ def longest_row(folder: Path, positions: int) -> int:
     if type(length) not in (int, float) or not length >= _SHORTEST_ROW:
         remedy = f"write a number of at least {_SHORTEST_ROW}, or leave it out"
         raise UserError(f"{name} {length!r}", str(path), remedy)
-    return int(min(length, positions))  # `transformers` writes 10^30 where nobody has said it
+    return int(min(length, positions))  # `transformers` writes 10^30 by default
 
 
 def read_transformer_settings(folder: Path) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def statistics_of_documents(
 def count_tokens(rows: EncodedRows, unknown_id: int) -> tuple[int, int]:
     """How many tokens of rows are unknown, and how many others; [CLS] and [SEP] are none of them.
 
-    What stands in two windows counts twice.
+    Tokens in two windows count twice.
     """
     num_rows = len(rows.lengths)
     num_special = 2 * num_rows + int(np.count_nonzero(rows.first_lengths < rows.lengths))

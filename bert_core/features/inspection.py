@@ -179,8 +179,8 @@ def ambiguous_words(found: WordsInContext, count: int) -> list[str]:
     """Words that mean most different things in different texts, most of all first.
 
     With labels those that are labelled most evenly in several ways (the entropy of their labels,
-    times the logarithm of how often they stand), otherwise those whose states lie furthest apart
-    (one less the length of the mean direction), both of words that stand four times or more.
+    times the logarithm of their frequency), otherwise those whose states lie furthest apart
+    (one less the length of the mean direction), both for words that occur four times or more.
     """
     places: dict[str, list[int]] = {}
     for index, word in enumerate(found.words):

@@ -69,7 +69,7 @@ class Dense:
 class SentencePooling:
     """The pooling of a text's tokens, whether its vector gets the length 1, the tokens of a row.
 
-    `dense` maps come between the two. `prompts` by name stand before texts; without a name it is
+    `dense` maps come between the two. `prompts` by name are prefixes of texts; without a name it is
     the `default_prompt`, if there is one. `max_length` is None where the folder does not say it.
     """
 

@@ -44,7 +44,7 @@ class Tokens:
 
     - `input_ids` [W]; `lengths` [N], the tokens of each text
     - `words` [W], the word of each token among the words of all texts; `word_counts` [N]
-    - `offsets` [W, 2], the characters of each token, or None where they were not asked for
+    - `offsets` [W, 2], the characters of each token, or None where they are not needed
     """
 
     input_ids: IntArray

@@ -37,7 +37,7 @@ TASKS: dict[str, Task] = {
     "docs_parameters": ParametersInDocstring(),
     "docs_answers": AnswersInDocstring(),
 }
-"""A task is a file beside this one, and a line here."""
+"""A task is a module next to this one, and a line here."""
 
 CONFIG_FIELD = "bertline_task"
 """Where config.json of a model folder keeps the task's settings."""

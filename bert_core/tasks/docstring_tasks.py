@@ -53,7 +53,7 @@ OTHER_NAMES = {
 """What libraries are called in text besides the name that is imported."""
 
 INSTEAD = "library"
-"""What stands in a passage where its library was named."""
+"""Replaces the name of the library in its passages."""
 
 _PASSAGES_PER_MODULE = 40
 _FEWEST = {"train": 60, "dev": 8, "test": 0}

@@ -41,7 +41,7 @@ ALWAYS_THERE = (
     "sympy",
     "torch",
 )
-"""What `docs://` alone stands for: Python's own documentation and that of what Bertline needs."""
+"""The packages of `docs://` alone: the standard library and the dependencies of Bertline."""
 
 PARTS = {"train": 4, "dev": 1, "test": 1}
 """How modules are divided, and examples too: then all splits are full after as much reading."""
@@ -269,7 +269,7 @@ HEADERS = re.compile(
 class Entry:
     """The documentation of one parameter.
 
-    `text` is the entry as it stands there, with its wrapped lines joined; `type` and `description`
+    `text` is the entry with its wrapped lines joined; `type` and `description`
     are stretches of it, given by their first character and that after the last, or None.
     """
 
@@ -326,7 +326,7 @@ def _items(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
 def _first_paragraph(lines: list[str], begun: str = "") -> str:
     """`begun` and the lines after it, up to a blank line or another indentation.
 
-    Empty where the text goes on after that in the middle of a sentence.
+    Empty where the text continues after that in the middle of a sentence.
     """
     lines = lines if begun else list(dropwhile(lambda line: not line.strip(), lines))
     depth = _depth(lines[0]) if lines else 0

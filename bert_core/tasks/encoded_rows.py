@@ -49,7 +49,7 @@ class TaskBatch:
         """The places for a model that attends to the left only, [P].
 
         A row asked at its first token alone, [CLS], is asked as a whole. There that token has seen
-        nothing but itself, so the last one stands for the row (Radford et al. 2018, section 3.2).
+        nothing but itself, so the last one represents the row (Radford et al. 2018, section 3.2).
         """
         firsts = self.layout.first_positions  # [R], ascending
         rows = torch.searchsorted(firsts, self.places, right=True) - 1  # [P]
@@ -336,7 +336,7 @@ class TaskBatchSource:
     def step(self, step: int, rank: int = 0, world_size: int = 1) -> TaskStep:
         """The share of `rank` in the global batch of a step (from 0).
 
-        Items are dealt out by length, so that ranks have alike much to do. A rank without a share
+        Items are distributed by length, so that ranks have equal work. A rank without a share
         gets a micro-batch that teaches nothing, since all ranks take part in the exchange of
         gradients. Raises `UserError` when the batch size leaves workers without work.
         """

@@ -25,14 +25,14 @@ _USUAL = {
     TASKS[name].architecture: name
     for name in ("classification", "tagging", "question_answering", "multiple_choice")
 }
-"""What a class of `transformers` does where nobody says it more closely."""
+"""The default task of each class of `transformers`."""
 
 _KINDS = {
     "single_label_classification": "single",
     "multi_label_classification": "multiple",
     "regression": "regression",
 }
-"""What `problem_type` of config.json means."""
+"""The kinds of `problem_type` in config.json."""
 
 _ACTIVATIONS = {
     "torch.nn.modules.activation.Sigmoid": True,

@@ -3,7 +3,7 @@
 Devlin et al. 2018, section 4.4 (SWAG): each choice is a row `[CLS] context [SEP] choice [SEP]`,
 a vector scores its pooled [CLS], and a softmax over the scores of one example decides.
 
-Which choice is right may stand in a file as a column's name, a letter, a number, or the text. A
+A file may give the right choice as a column's name, a letter, a number, or the text. A
 whole file is read in one way; it is refused where two ways are possible and disagree.
 Shapes: I items (examples), k choices, P = I k places.
 """

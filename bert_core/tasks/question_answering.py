@@ -358,7 +358,7 @@ def _gold(question: Question) -> Answer:
 def _nearby(answer: Answer, context: str) -> Answer | None:
     """The nearest occurrence of the answer's text without outer spaces, if plausible.
 
-    That is a few characters off, fewer for a short text, or the only place where it stands.
+    That is a few characters off, fewer for a short text, or the only occurrence.
     """
     text = answer.text.strip()
     said = max(answer.start, 0) + len(answer.text) - len(answer.text.lstrip())

@@ -130,7 +130,7 @@ class AlignedTokens:
         """First and last token, counted within the text, that share a character with each span.
 
         A span is the text's number, its first character and the one after its last, each [S].
-        Where no token has a part in it, the last token stands before the first.
+        If no token overlaps the span, the last token is before the first.
         """
         # Texts follow one another on one line of characters, so one binary search serves all.
         stride = 1 + max(int(self.offsets.max(initial=0)), int(ends.max(initial=0)))
@@ -144,8 +144,7 @@ class AlignedTokens:
 def align(tokenizer: Tokenizer, texts: Sequence[str]) -> AlignedTokens:
     """Tokenizes texts; `tokenizers` keeps track of characters through its normalisation.
 
-    An accent that stands as a character of its own, and was stripped, belongs to its letter's
-    token.
+    A combining accent that was stripped belongs to the token of its letter.
     """
     ids, offsets, lengths = [], [], []
     for begin in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -215,7 +214,7 @@ def encode_sequences(
 
     `overflow` decides how longer texts are read. Cut on the `right`, as the fast tokenizers of
     Hugging Face do, or on the `left`, pairs lose tokens from the longer text first. A `window` is
-    half a window on from the one before; those of a pair are of its longer text, each beside the
+    half a window on from the one before; those of a pair are of its longer text, each with the
     shorter one, which has half the room at most.
     """
     ids = special_token_ids(tokenizer)

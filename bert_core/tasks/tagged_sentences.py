@@ -364,7 +364,7 @@ def _named_tags(record: Record, found: Any, names: Sequence[str]) -> Any:  # noq
         found = list(map(int, found))
     if not isinstance(found, list) or not all(type(each) is int for each in found):
         return found
-    if any(each < 0 for each in found):  # -1 and -100 stand for what has no tag
+    if any(each < 0 for each in found):  # -1 and -100 mean no tag
         return None
     wrong = next((each for each in found if names and each >= len(names)), None)
     if wrong is not None:

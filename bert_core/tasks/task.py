@@ -41,9 +41,9 @@ class HeadShape:
 class Task(BaseModel, ABC):
     """A kind of question to an encoder, and the settings that are its own.
 
-    A task is an immutable set of settings; what is learned from training data, the labels, is
-    filled in by `with_labels`. The settings stand in the model folder, so that a model knows its
-    task. `E` below is whatever the task calls an example.
+    A task is an immutable set of settings. The labels are learned from training data and added by
+    `with_labels`. The settings are stored in the model folder, so that a model knows its task.
+    Examples are of a type that each task defines.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -53,7 +53,7 @@ _WORD = re.compile(
     rf"|(?<=[A-Z\d])&(?=[A-Z\d])"  # AT&T
     rf'|(?<=[א-ת])["״׳](?=[א-ת])'  # Hebrew acronyms
     rf")*+)"
-    rf"|[{_IDEOGRAPHS}]"  # stands without spaces
+    rf"|[{_IDEOGRAPHS}]"  # written without spaces
     rf"|([^\w\s{_MARK}])\2*|_+"  # a sign, or equal ones
 )
 _ABBREVIATION = re.compile(r"(?:^|[.-])[^\W\d_]{1,2}\.-?[^\W\d_]{1,2}$")  # U.N, Ph.D, J.-P
@@ -71,14 +71,14 @@ _ODD = re.compile(rf"[^\w\s!-~]|[{_FILLERS}]")
 def word_spans(text: str) -> list[tuple[int, int]]:
     """First character, and the one after the last, of each word of a text, from left to right.
 
-    Words stand between spaces and signs; a Chinese character is one of its own. Signs are words
+    Words are divided by spaces and signs; a Chinese character is one of its own. Signs are words
     of their own, equal ones together, as are `'s`, `n't` and their like. Signs that join what
     stands on both sides are part of a word: `Franco-German`, `1.5`, `O'Neill`, `+31`, and all
     those of an address. The sign in a Hebrew acronym (`צה"ל`) is part of it, not the one between a
     prefix and a quotation (`ה"ארץ"`). The period of an abbreviation belongs to it where it shows
     that it is one: `J.`, `U.N.`, not `Inc.`.
 
-    Characters that nobody sees and BERT's tokenizer drops, such as byte order marks, zero-width
+    Invisible characters that BERT's tokenizer drops, such as byte order marks, zero-width
     spaces and variation selectors, do not divide words and are not at their edges. Marks that
     follow no letter are in no word.
     """
