@@ -74,11 +74,6 @@ class ModelConfig(BaseModel):
             )
         return self
 
-    @property
-    def head_size(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
-
 
 def _size(num_hidden_layers: int, hidden_size: int) -> ModelConfig:
     return ModelConfig(

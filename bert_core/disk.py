@@ -1,6 +1,6 @@
-"""What a writer needs of the disk: hashes, certainty, files and folders that are whole or absent.
+"""Atomic writes: hashes, flushing, and files and folders that are complete or absent.
 
-A full disk is a `DiskFullError`, in one line, and leaves nothing that was begun.
+A full disk is a `DiskFullError` of one line, and leaves no partial file.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _HERE, _EXCHANGE, _SWAP = -100, 2, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux, R
 
 
 class DiskFullError(UserError, OSError):
-    """A disk, or a quota, that takes no more; also the `OSError` that it is."""
+    """Reports a full disk or an exhausted quota; also the `OSError` that it is."""
 
     def __init__(self, what: str, where: str, remedy: str) -> None:
         super().__init__(what, where, remedy)
@@ -56,7 +56,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error says that a disk takes no more, in whichever way."""
+    """Tells whether an error means that a disk or quota is full, however it is reported."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None and (isinstance(error, OSError) or type(error).__name__ in _WRITERS):
         told = _TOLD.search(str(error))
@@ -68,7 +68,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 @contextmanager
 def disk_full_named(path: Path, remedy: str = "free some space, then repeat") -> Iterator[None]:
-    """Has a full disk in the block be a `DiskFullError` that names what was being written."""
+    """Turns a full disk in the block into a `DiskFullError` that names the file being written."""
     try:
         yield
     except DiskFullError:
@@ -98,10 +98,10 @@ def written_whole(path: Path, remedy: str = "free some space, then repeat") -> I
 
 
 def put_in_place(written: Path, folder: Path) -> None:
-    """Gives a folder that is whole, and flushed, the place of `folder` beside it.
+    """Replaces `folder` by a complete, flushed folder next to it.
 
     Where the file system can, the two change places in one step, and `folder` is there at every
-    moment. Elsewhere it takes two, and a kill between them is mended by `recover`.
+    moment. Elsewhere it takes two, and a kill between them is fixed by `recover`.
     """
     replaced = _replaced(folder)
     if os.path.lexists(folder) and not exchange(written, folder):
@@ -115,7 +115,7 @@ def put_in_place(written: Path, folder: Path) -> None:
 
 
 def recover(folder: Path, written: Path, is_whole: Callable[[Path], bool]) -> None:
-    """Ends what a kill in `put_in_place` has left: the new folder, or the old one if that is not.
+    """Completes a `put_in_place` that was killed: keeps the new folder if complete, else the old.
 
     Does nothing where the folder is there, or was never.
     """
@@ -125,7 +125,7 @@ def recover(folder: Path, written: Path, is_whole: Callable[[Path], bool]) -> No
     try:
         (written if written.is_dir() and is_whole(written) else replaced).rename(folder)
     except OSError:
-        if not folder.is_dir():  # else another process has mended it
+        if not folder.is_dir():  # else another process has fixed it
             raise
 
 

@@ -1,4 +1,4 @@
-"""The one exception for what a user can cause and a user can mend."""
+"""Errors that a user can cause and fix, reported in one line."""
 
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ _LONGEST = 1000
 
 
 class UserError(Exception):
-    """A mistake in the input or the surroundings, said in one line.
+    """Reports a mistake in the input or the environment, in one line.
 
     `what` went wrong, `where` (a path, a setting, a line), and the `remedy`. Entry points print
     `str(error)` to standard error and leave with exit code 2.
@@ -30,7 +30,7 @@ class UserError(Exception):
 
 
 class TaskDataError(UserError):
-    """Labelled data that is missing, damaged, or not what the task expects."""
+    """Reports labelled data that is missing, damaged, or not what the task expects."""
 
 
 def one_line(text: str) -> str:
@@ -45,7 +45,7 @@ def one_line(text: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What any exception says, as a part of a message; its type where it says nothing."""
+    """Returns the text of any exception for use in a message; its type if it has no text."""
     said = " ".join(str(error)[:_LONGEST].split())
     return one_line(said[:300]) or type(error).__name__
 
@@ -66,11 +66,11 @@ _LONGEST_NAME = 200
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """`, did you mean X`, the known name that is most alike, or nothing where none is.
+    """Returns `, did you mean X` with the most similar known name, or an empty string.
 
-    Of dotted names the last part may be what is alike: `degree` of `oven.degrees`.
+    For dotted names the last part may match: `degree` suggests `oven.degrees`.
     """
-    if len(name) > _LONGEST_NAME:  # to compare takes the square of it, and nothing is alike
+    if len(name) > _LONGEST_NAME:  # comparing takes quadratic time, and nothing would match
         return ""
     whole = {each: each for each in known}
     last_parts = {each.rpartition(".")[2]: each for each in reversed(list(known))}

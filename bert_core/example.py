@@ -1,7 +1,7 @@
-"""A model folder's own example: inputs, and what the model answered when the folder was written.
+"""The example in a model folder: an input, and the answer when the folder was written.
 
-Whoever opens the folder can ask the same and compare: is it this model, and does it compute here
-what it computed there?
+A program that opens the folder can repeat the question and compare the answers, which shows that
+it is this model and that it computes the same here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ _LONGEST = 60
 
 
 class ModelExample(BaseModel):
-    """What is asked and what was answered, both as the HTTP route of its `kind` has them.
+    """Holds an input and the model's answer, both in the form of the HTTP route of its `kind`.
 
     Of the vector of a text (`features`) the answer has the first numbers. `precision` is that of
     the numbers it was computed in. A score may be off by `tolerance`, one above 1 by that share.
@@ -73,7 +73,7 @@ def read_example(folder: Path) -> ModelExample | None:
         return ModelExample.model_validate_json(content)
     except ValidationError as error:
         raise UserError(
-            "damaged example of a model",
+            "damaged model example",
             str(path),
             "restore the file, or export the model again",
         ) from error
@@ -131,7 +131,7 @@ def _difference_of_lists(
 def _by_name(
     where: str, by: str, expected: list[Any], found: Sequence[Any], tolerance: float
 ) -> list[tuple[str, Any, Any]]:
-    """Scores beside those of the same name: level ones may have changed places.
+    """Pairs scores of the same name: equal scores may have changed places.
 
     Those at the end may have given way to others that were level with them.
     """

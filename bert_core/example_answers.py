@@ -47,9 +47,9 @@ Source = Literal["task", "masked_token", "states"]
 
 @dataclass(frozen=True)
 class ExampleQuestion:
-    """What is asked: `codec` makes rows of `item`, and of the outputs at their places a prediction.
+    """Turns `item` into rows with `codec`, and outputs at their places into an answer.
 
-    `source` says what the outputs are, `fields` what of the prediction is the answer.
+    `source` names the outputs, `fields` selects the answer from the prediction.
     """
 
     item: Any
@@ -116,14 +116,14 @@ def question_of(
         case "features", str(text), None:
             return ExampleQuestion(text, MeanVectors(max_length), "states", _beginning)
     raise UserError(
-        "an example of another kind of model",
+        "the example is of another kind of model",
         f"{EXAMPLE} with {example.kind}",
         "restore the file, or export the model again",
     )
 
 
 def outputs_of(model: Bert, question: ExampleQuestion, rows: EncodedRows) -> FloatArray:
-    """What a model says at the places of a question's rows, [P, L]; without dropout."""
+    """Computes a model's outputs [P, L] at the places of a question's rows, without dropout."""
     is_task = question.source == "task"
     layers = layers_read(model) if is_task else (model.config.num_hidden_layers,)
     was_training = model.training
@@ -151,7 +151,7 @@ def outputs_of(model: Bert, question: ExampleQuestion, rows: EncodedRows) -> Flo
 
 
 def answer_of(folder: Path, example: ModelExample) -> dict[str, Any]:
-    """What a model folder answers to an example, on the CPU, in the numbers that the folder says.
+    """Returns a model folder's answer to an example, on the CPU, in the folder's precision.
 
     Raises `UserError` for a folder that is damaged, and for an example of another kind of model.
     """
@@ -281,7 +281,7 @@ def _certainty(
 
 
 def _inputs_of(task: Task, example: object) -> tuple[Kind, Inputs] | None:
-    """How a task's example is asked over HTTP; None where it cannot be, or is empty."""
+    """The HTTP inputs for a task's example; None where there are none, or they are empty."""
     match task, example:
         case Classification(), Text(first, None) if first.strip():
             return "classify", first
@@ -297,7 +297,7 @@ def _inputs_of(task: Task, example: object) -> tuple[Kind, Inputs] | None:
 
 
 def _cut(inputs: Inputs, size: int) -> Inputs:
-    """Texts of at most so many characters each, of whole words where there are spaces."""
+    """Texts of at most `size` characters each, cut between words where there are spaces."""
     if isinstance(inputs, dict):
         return {
             name: [_cut_text(text, size) for text in each]

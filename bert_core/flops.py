@@ -1,6 +1,6 @@
-"""The arithmetic that BERT asks for, counted from its shape: real tokens only, never padding.
+"""FLOPs of BERT, computed from its shape: for real tokens only, never padding.
 
-One multiply-add counts 2. Dropout, norms, activations, embeddings and the optimizer count nothing.
+A multiply-add counts as 2. Dropout, norms, activations, embeddings and the optimizer are ignored.
 """
 
 from bert_core.config import ModelConfig

@@ -1,7 +1,7 @@
-"""`hf://OWNER/NAME[:CONFIG[:SPLIT]]` goes in, a data set of the Hugging Face Hub comes out.
+"""Data sets of the Hugging Face Hub: `hf://OWNER/NAME[:CONFIG[:SPLIT]]`.
 
-A copy of a data set's repository on this machine has its path instead, `hf:///FOLDER`. Loaded by
-the library `datasets`, without code of the data set's own: from version 4 on it runs none.
+`hf:///FOLDER` is a local copy of a data set repository. The library `datasets` loads both, without
+running code from the repository: from version 4 on it runs none.
 """
 
 import re
@@ -33,13 +33,13 @@ class HubAddress:
 
     @classmethod
     def of(cls, typed: str) -> Self:
-        """Reads an address. Raises `HubDataError` for what is no such name."""
+        """Reads an address. Raises `HubDataError` for an invalid name."""
         name, _, rest = typed.removeprefix(SCHEME).partition(":")
         config, _, split = rest.partition(":")
         # A name alone could be a folder of the working directory, or a reader of `datasets`: csv.
         if not name.startswith("/") and not _NAME.fullmatch(name):
             raise HubDataError(
-                "no data set's name",
+                "no name of a data set",
                 typed,
                 "write hf://OWNER/NAME[:CONFIG], or hf:///FOLDER for a copy on this machine",
             )
@@ -57,7 +57,7 @@ def require_datasets(address: HubAddress) -> None:
 
 
 def load_hub_data(address: HubAddress, **options: Any) -> Any:  # noqa: ANN401 - as datasets has it
-    """What `datasets.load_dataset` makes of an address: all splits unless `split` is given.
+    """Loads an address with `datasets.load_dataset`: all splits unless `split` is given.
 
     Raises `HubDataError`, in seconds where the Hub cannot be reached, for whatever goes wrong.
     """
@@ -90,5 +90,5 @@ def _refuse_unreachable_hub(address: HubAddress) -> None:
         raise HubDataError(
             f"no answer from {constants.ENDPOINT}",
             address.typed,
-            "mend the connection; HF_HUB_OFFLINE=1 takes what was loaded before from its cache",
+            "check the connection; HF_HUB_OFFLINE=1 takes what was loaded before from its cache",
         ) from error

@@ -133,7 +133,7 @@ def from_hugging_face(
 
 
 def _resolve_ties(state: dict[str, Tensor], is_tied: bool) -> dict[str, Tensor]:
-    """Leaves one tensor of what is stored twice, and takes the projection for missing words."""
+    """Keeps one of each tensor stored twice, and uses the projection for missing embeddings."""
     projection = state.pop(_PROJECTION, None)
     if _PROJECTION_BIAS in state:
         state[_BIAS] = state.pop(_PROJECTION_BIAS)
@@ -150,12 +150,12 @@ def _resolve_ties(state: dict[str, Tensor], is_tied: bool) -> dict[str, Tensor]:
 def by_full_name(named: Mapping[str, Any]) -> dict[str, Any]:
     """The same under the names of `BertForPreTraining`, of names that may lack their `bert.`.
 
-    Raises `UnknownWeightError` for a weight that stands there under two names.
+    Raises `UnknownWeightError` for a weight that is stored under two names.
     """
     found: dict[str, Any] = {}
     for name, each in named.items():
         if found.setdefault(_full_name(name), each) is not each:
-            raise UnknownWeightError(f"{_full_name(name)} stands there under two names")
+            raise UnknownWeightError(f"{_full_name(name)} is stored under two names")
     return found
 
 
@@ -183,7 +183,7 @@ MOST_HEADER_BYTES = 1 << 24
 """BERT large has 60,000 bytes."""
 
 _LFS = b"version https://git-lfs"
-"""What stands in place of a file that was cloned without Git LFS."""
+"""The content of a file that was cloned without Git LFS."""
 
 _FLOATS = {"F16", "BF16", "F32", "F64"}
 _INTEGERS = ("position_ids", "token_type_ids")
@@ -207,7 +207,7 @@ def read_weights_header(path: Path) -> dict[str, TensorHeader]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("no regular file")
+            raise ValueError("not a regular file")
         head = file.read(len(_LFS))
         num_bytes = int.from_bytes(head[:8], "little")
     if head == _LFS:
@@ -226,7 +226,7 @@ def read_weights_header(path: Path) -> dict[str, TensorHeader]:
 
 
 def check_header(header: Mapping[str, TensorHeader], config: ModelConfig) -> None:
-    """Raises `ValueError` where the encoder of a configuration is not what the weights are of.
+    """Raises `ValueError` where the weights do not fit the configuration's encoder.
 
     `header` is that of all files of the folder together.
     """
@@ -290,7 +290,7 @@ def _shapes_of_layer(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def _compare(name: str, expected: tuple[int, ...], found: Mapping[str, TensorHeader]) -> None:
     if name not in found:
-        raise ValueError(f"no {name}, of which config.json speaks")
+        raise ValueError(f"no {name}, which config.json requires")
     if found[name].shape != expected:
         has, wanted = list(found[name].shape), list(expected)
         raise ValueError(f"{name} has the shape {has}, by config.json {wanted}")

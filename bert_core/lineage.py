@@ -1,4 +1,4 @@
-"""Where a model comes from, in a file of its folder that programs can read."""
+"""The origin of a model, in a machine-readable file of its folder."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ LINEAGE = "lineage.json"
 
 
 class Lineage(BaseModel):
-    """What is known of a model's origin; None, or no metrics, where it is not.
+    """Records the origin of a model; unknown parts are None or empty.
 
     `run` is the run's name and `run_id` its id at MLflow, which a run that MLflow did not answer
     has not yet. `data_sha256` is that of the training data as the run read it, `git_dirty` whether
@@ -28,12 +28,12 @@ class Lineage(BaseModel):
     metrics: dict[str, float] = {}
 
     def completed(self, other: "Lineage") -> "Lineage":
-        """This, with what only the other says."""
+        """Returns this lineage, with missing parts taken from the other."""
         return other.model_copy(update=self.model_dump(exclude_defaults=True))
 
 
 def read_lineage(folder: Path) -> Lineage | None:
-    """What a model folder says of its origin; None where it says nothing.
+    """Reads the origin of a model from its folder; None if it is not recorded.
 
     Another program's file of that name says nothing either: a model is not refused for it.
     """

@@ -80,7 +80,7 @@ class FillMask:
     ) -> list[dict[str, Any]]:
         """`masks` of each text, from left to right, given logits [P, V].
 
-        Each has the characters `start` to `end` where it stands, and `candidates`, likeliest first:
+        Each has its characters `start` to `end`, and `candidates`, likeliest first:
         `token`, its `id`, its `score`, and the `sequence` with the token in its place. The score is
         the probability among all words, with targets too.
         """
@@ -115,7 +115,7 @@ class FillMask:
         token = str(self.tokenizer.id_to_token(number))
         filling = token.removeprefix("##")
         before = text[:start]
-        if token != filling:  # a sub-word goes on with the word before it
+        if token != filling:  # a sub-word continues the word before it
             before = before.rstrip()
         return {
             "token": token,
@@ -137,7 +137,7 @@ def target_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, ...]:
             tokenizer.encode(word, add_special_tokens=False).ids if number is None else [number]
         )
         if len(pieces) != 1 or pieces[0] == special_token_ids(tokenizer).unk:
-            raise UserError("no single token of the vocabulary", word, "take another word")
+            raise UserError("not one token of the vocabulary", word, "take another word")
         found[pieces[0]] = None
     return tuple(found)
 
@@ -181,7 +181,7 @@ class PseudoPerplexity:
             )
         input_ids = windows.input_ids[ragged_arange(windows.first_tokens[row], lengths)]
         first = np.cumsum(lengths) - lengths
-        # Where a word goes on within its window.
+        # The tokens of each word from the place on, within its window.
         counts = np.ones_like(row)
         if self.masking == "rest_of_word":
             counts = self._rest_of_words(tokens.words, units.units, lengths - 1 - windows.places)

@@ -1,6 +1,6 @@
 """The model folder: a `Bert` and its tokenizer on disk, in Hugging Face's layout.
 
-Written beside its place and renamed; with checksums, and refused when damaged. No pickle.
+Written next to its final name and renamed; with checksums, and refused when damaged. No pickle.
 """
 
 import json
@@ -44,7 +44,7 @@ from bert_core.model.heads import MaskedTokenHead
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.strict_json import first_fault, is_plain_name, read_bounded, read_json_object
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
-from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewriting
+from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewrite_command
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums"
@@ -83,7 +83,7 @@ class ModelFolderError(UserError):
 
 
 class _OfTasks(BaseModel):
-    """What config.json says for tasks, besides the architecture; they read it as it is."""
+    """The fields of config.json for tasks, besides the architecture."""
 
     architectures: list[str] | None = None
     problem_type: str | None = None
@@ -104,7 +104,7 @@ def save_model_folder(
     example: ModelExample | None = None,
     statistics: TrainingStatistics | None = None,
 ) -> None:
-    """Writes the folder whole or not at all; one that stands there is replaced.
+    """Writes the folder completely or not at all, replacing an existing one.
 
     `card` becomes README.md, `extra_config` is added to config.json, `lineage` becomes
     lineage.json, `example` example.json, `statistics` training_statistics.json. `transformers`
@@ -118,8 +118,8 @@ def save_model_folder(
         (written / WEIGHTS).chmod((written / CONFIG).stat().st_mode)
         _write_tokenizer(written, tokenizer, model.config)
         (written / "README.md").write_text(card, encoding="utf-8")
-        beside = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
-        for name, content in beside.items():
+        others = {LINEAGE: lineage, EXAMPLE: example, TRAINING_STATISTICS: statistics}
+        for name, content in others.items():
             if content is not None:
                 _write_json(written / name, content.model_dump(mode="json"))
 
@@ -145,7 +145,7 @@ def folder_to_publish(folder: Path) -> Iterator[Path]:
 
 
 def publish_folder(written: Path, folder: Path) -> None:
-    """Gives a folder that is written its checksums, and the place of `folder` beside it."""
+    """Adds checksums to a complete folder and moves it to `folder` next to it."""
     (written / CHECKSUMS).unlink(missing_ok=True)
     files = sorted(path for path in written.iterdir() if path.is_file())
     lines = [f"{file_sha256(path)}  {path.name}\n" for path in files]
@@ -172,7 +172,7 @@ def load_model_folder(
 ) -> tuple[ModelConfig, Bert, Tokenizer]:
     """Loads a folder written here, or any of Hugging Face's with a BERT encoder, on the CPU.
 
-    The model has the heads that stand in the folder and no other: an encoder alone has none, or
+    The model has the heads in the folder and no other: an encoder alone has none, or
     its pooler; `Bert.add_missing_heads` adds fresh ones. `changes` are fields of `ModelConfig` to
     have other than in the folder, such as dropout. Raises `ModelFolderError`, naming the
     file, for what is missing, damaged, unknown or not computed here.
@@ -192,7 +192,7 @@ def load_model_folder(
             if _listed(folder) == before:
                 return loaded
     raise ModelFolderError(
-        "a model folder that is replaced all the time", str(folder), "wait until it is written"
+        "the model folder keeps changing", str(folder), "wait until it is written"
     )
 
 
@@ -206,7 +206,7 @@ def _listed(folder: Path) -> bytes:
 
 @contextmanager
 def _unreadable_named(folder: Path) -> Iterator[None]:
-    """Has whatever the system says in the block be a `ModelFolderError`."""
+    """Turns an `OSError` in the block into a `ModelFolderError`."""
     try:
         yield
     except UserError:
@@ -322,22 +322,22 @@ def _verify_checksums(folder: Path) -> None:
     unlisted = [name for name in read if name not in found]
     if unlisted:
         raise ModelFolderError(
-            "a list of checksums that is not whole", f"{path} lacks {unlisted[0]}", remedy
+            "incomplete list of checksums", f"{path} lacks {unlisted[0]}", remedy
         )
 
 
 def _remedy_without_config(folder: Path) -> str:
-    return rewriting(folder) if os.path.lexists(folder / MODULES) else f"it has no {CONFIG}"
+    return rewrite_command(folder) if os.path.lexists(folder / MODULES) else f"it has no {CONFIG}"
 
 
 def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """The architecture that config.json describes, and all that it says."""
+    """The architecture in config.json, and its whole content."""
     try:
         values = read_json_object(path, error=ModelFolderError)
         for name, required in _REQUIRED.items():
             if values.get(name, required) != required:
                 raise ModelFolderError(
-                    f"{name} {str(values[name])[:60]!r} is not computed here",
+                    f"{name} {str(values[name])[:60]!r} is not supported",
                     str(path),
                     f"only {name} {required!r} is",
                 )
@@ -352,7 +352,7 @@ def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
 
 
 def _read_model(folder: Path, config: ModelConfig, said: Mapping[str, Any]) -> Bert:
-    """The model with the heads whose weights are complete; `said` is what config.json says."""
+    """The model with the heads whose weights are complete; `said` is the content of config.json."""
     try:
         header: dict[str, TensorHeader] = {}
         for file in weight_files(folder):
@@ -385,7 +385,7 @@ def _read_model(folder: Path, config: ModelConfig, said: Mapping[str, Any]) -> B
         reason = " ".join(str(error).split())[:300]
         path = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
         raise ModelFolderError(
-            "weights that are damaged or not of this model", str(path), reason
+            "damaged weights, or weights of another model", str(path), reason
         ) from error
     return model
 
@@ -461,7 +461,7 @@ def _refuse_what_is_not_finite(state: Mapping[str, Tensor]) -> None:
     for name, weight in state.items():
         # The least and the greatest: NaN is both, in an eighth of the time of isfinite.
         if weight.numel() and not all(bool(each.float().isfinite()) for each in weight.aminmax()):
-            raise ValueError(f"{name} holds what is no finite number")
+            raise ValueError(f"{name} has values that are not finite")
 
 
 def _weights_of_tagger(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""A fine-tuned model folder -> predictions for examples, in micro-batches of like lengths.
+"""Predictions of a fine-tuned model folder, in micro-batches of similar lengths.
 
 Shapes: P places, L outputs of the head.
 """
@@ -28,7 +28,7 @@ from bert_core.training.loop import autocast
 from bert_core.training.ranks import rank, world_size
 
 PREDICTION_TOKENS = 4096
-"""Slots of a micro-batch where nothing else is asked for."""
+"""Default slots of a micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def load_predictor(
 def layout_for(
     config: ModelConfig, device: torch.device, dtype: torch.dtype | None, *, training: bool
 ) -> LayoutName:
-    """The layout that spends least: packed wherever attention can have it.
+    """Returns the cheapest layout: packed wherever attention supports it.
 
     The packed kernel of CUDA works in 16 bits and knows no dropout; there rows are padded to the
     longest of their micro-batch instead.

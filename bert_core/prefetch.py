@@ -1,4 +1,4 @@
-"""Steps made ahead of their use, in a thread: the function stays pure, the loop does not wait."""
+"""Prepares steps ahead of time in a thread, so that the training loop does not wait for data."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Pre-training: a batch of rows goes in, the loss of its objective and its sums come out.
+"""Pre-training: the batch, the loss of its objective, and the sums that are logged.
 
 Shapes: T tokens, N rows (sequences), P places for predictions, some of them unused.
 """

@@ -33,7 +33,7 @@ def read_precision(folder: Path) -> Precision:
     precision = config.get(PRECISION_FIELD, "float32")
     if precision not in get_args(Precision):
         raise ModelFolderError(
-            f"a precision that is not computed here, {precision!r}",
+            f"unsupported precision {precision!r}",
             f"{PRECISION_FIELD} in {folder / CONFIG}",
             f"one of {' and '.join(get_args(Precision))} is",
         )
@@ -49,7 +49,7 @@ def for_inference(model: Bert, precision: Precision, device: torch.device) -> Be
     if precision == "int8":
         if device.type != "cpu":
             raise UserError(
-                "a model folder in int8, which only the CPU computes",
+                "int8 models run on the CPU only",
                 f"device {device.type}",
                 "compute it on the CPU, or take the float32 folder that it was made of",
             )

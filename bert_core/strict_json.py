@@ -1,4 +1,4 @@
-"""Small files that other people made: read within bounds and strictly, or refused in one line.
+"""Reads small files from elsewhere, bounded and strictly, or refuses them in one line.
 
 `read_json_object` for JSON, `read_bounded` for the bytes of any other small file.
 """
@@ -36,7 +36,7 @@ def read_json_object(
 ) -> dict[str, Any]:
     """The object in a JSON file; an empty one where there is none and it `is_optional`.
 
-    Raises `error` for a file that is missing, no regular file or too large, and for what is not
+    Raises `error` for a file that is missing, not a regular file or too large, and for what is not
     UTF-8, no JSON, nested deeper than `MAX_DEPTH`, has a key twice, a number that is not finite
     (unless `allow_nan`, for what our own programs write), a half of a surrogate pair, or is no
     object.
@@ -45,7 +45,7 @@ def read_json_object(
         return {}
     content = read_json(path, remedy, error=error, max_bytes=max_bytes, allow_nan=allow_nan)
     if not isinstance(content, dict):
-        raise error(f"no JSON object but {_kind(content)}", str(path), remedy)
+        raise error(f"expected a JSON object, found {_kind(content)}", str(path), remedy)
     return content
 
 
@@ -102,7 +102,7 @@ def read_bounded(
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise error("no regular file", str(path), remedy)
+                raise error("not a regular file", str(path), remedy)
             content = file.read(max_bytes + 1)
     except (OSError, ValueError) as cause:  # ValueError: a NUL in the name
         reason = getattr(cause, "strerror", None) or _first_line(cause)
@@ -113,7 +113,7 @@ def read_bounded(
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether a name that stands in a file leads to a file of the same folder, on any system.
+    """Tells whether a name read from a file stays in the same folder, on any system.
 
     No separator of any system, no `..`, no drive, no control character.
     """
@@ -137,7 +137,7 @@ def is_plain_path(name: object) -> bool:
 
 
 def first_fault(error: Any) -> str:  # noqa: ANN401 - pydantic's ValidationError, not imported here
-    """The first complaint of a `pydantic.ValidationError` in a few words: the field and what."""
+    """Returns the first error of a `pydantic.ValidationError`: the field and the reason."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(str(part)[:60] for part in first["loc"])
     return _first_line(f"{field}: {first['msg']}" if field else first["msg"])
@@ -148,12 +148,12 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         name = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"{name[:60]!r} stands there twice")
+        raise ValueError(f"{name[:60]!r} is repeated")
     return found
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _finite(text: str) -> float:

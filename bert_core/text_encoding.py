@@ -1,4 +1,4 @@
-"""Files of text in whatever Unicode encoding: a byte order mark names it, else it is UTF-8."""
+"""Text files in any Unicode encoding: named by a byte order mark, else UTF-8."""
 
 import codecs
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def encoding_by_mark(head: bytes) -> str | None:
 
 
 def unmarked_encoding(head: bytes) -> str | None:
-    """The name of the encoding, as iconv has it, of text in UTF-16 or UTF-32 without a mark.
+    """Returns iconv's name for the encoding of UTF-16 or UTF-32 text without a mark.
 
     Every tenth byte of it is NUL, or more; None where that is not so.
     """
@@ -57,7 +57,7 @@ def unmarked_encoding(head: bytes) -> str | None:
 def open_text(
     path: Path, error: type[UserError] = UserError, *, newline: str | None = None
 ) -> Iterator[TextIO]:
-    """Opens a file for reading text; `newline` as `open` has it.
+    """Opens a file for reading text; `newline` as for `open`.
 
     Raises `error`, with line and byte, for text that is neither UTF-8 nor marked otherwise, also
     where that is found within the block, and OSError.

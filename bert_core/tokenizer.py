@@ -68,7 +68,7 @@ _MODELS = ("WordPiece", "WordLevel", "BPE")
 
 
 def read_tokenizer_file(path: Path, error: type[UserError]) -> Tokenizer:
-    """The tokenizer of a tokenizer.json; raises `error` for what is damaged or not run here."""
+    """Reads a tokenizer.json; raises `error` if it is damaged or not supported."""
     content = read_bounded(path, "restore the file", error=error, max_bytes=MOST_BYTES)
     described = parse_json(content, str(path), "restore the file", error=error)
     fault = _fault(described)
@@ -95,7 +95,7 @@ Fault = tuple[str, str]
 
 
 def _fault(described: object) -> Fault | None:
-    """What is wrong with the content of a tokenizer.json."""
+    """The first fault in the content of a tokenizer.json."""
     if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
         return "damaged tokenizer", "restore the file; it has no model"
     added = described.setdefault("added_tokens", [])
@@ -168,7 +168,7 @@ def _fault_of_added_tokens(added: list[dict[str, Any]], tokenizer: Tokenizer) ->
         if not isinstance(content, str) or not content or len(content) > _LONGEST_ADDED_TOKEN:
             return f"an added token {str(content)[:60]!r}", "remove it from added_tokens"
         if type(index) is not int or not 0 <= index < _MOST_IDS:
-            return f"an added token {content[:60]!r} with the id {str(index)[:30]}", "mend its id"
+            return f"an added token {content[:60]!r} with the id {str(index)[:30]}", "fix its id"
         normalizer = tokenizer.normalizer
         if each.get("normalized") and normalizer and not normalizer.normalize_str(content):
             # The empty text is found between any two characters.
@@ -237,7 +237,7 @@ def wordpiece_tokenizer(
 ) -> Tokenizer:
     """Builds BERT's tokenizer over a given vocabulary.
 
-    Text is cleaned, CJK characters stand alone, accents fall away when lower-cased unless
+    Text is cleaned, CJK characters are separated, accents are stripped when lower-cased unless
     `strip_accents` says otherwise (Devlin et al. 2018, and the published code). `added_tokens`, by
     default the special ones, are found in raw text; the vocabulary gives them their ids, or they
     follow its last. Encoding with special tokens gives `[CLS] A [SEP] B [SEP]`.
@@ -358,7 +358,7 @@ def _add_character_counts(raw: np.ndarray, texts: list[str]) -> None:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Loads a `tokenizer.json`, a `vocab.txt`, or a folder that holds one of them.
 
-    Settings beside the file count as in `AutoTokenizer` of `transformers` 5: a `vocab.txt` is
+    Settings next to the file apply as in `AutoTokenizer` of `transformers` 5: a `vocab.txt` is
     lower-cased unless tokenizer_config.json says `"do_lower_case": false`. A `tokenizer.json`
     without a tokenizer_config.json keeps its own normalisation. Padding and truncation that a file
     brings along are switched off, and special tokens come where BERT's do. Raises `UserError` for a
@@ -425,7 +425,7 @@ def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
     with path.open("rb") as file:
         if file.read(len(BOM_UTF8)) == BOM_UTF8:
             raise TokenizerError(
-                "a vocabulary that begins with a byte order mark",
+                "the vocabulary begins with a byte order mark",
                 str(path),
                 f"remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {quote(str(path))}",
             )
@@ -439,13 +439,13 @@ def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
-    """Writes a `tokenizer.json`, atomically: beside its name first, then renamed."""
+    """Writes a `tokenizer.json` atomically."""
     with written_whole(Path(path)) as written:
         written.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:
-    """The sha256, in hex, of what decides the ids of a text.
+    """Returns the sha256, in hex, of everything that decides the ids of a text.
 
     That is the vocabulary, the normalisation and the splitting into words; templates, padding and
     truncation are left out, so the same tokenizer saved by another program keeps its hash.

@@ -1,4 +1,4 @@
-"""The files beside a vocabulary -> the settings of its tokenizer, as `AutoTokenizer` reads them.
+"""Tokenizer settings from the files next to a vocabulary, as `AutoTokenizer` reads them.
 
 Precedence and defaults are those of `transformers` 5 for a BERT model.
 """
@@ -38,7 +38,7 @@ _SHORTEST_ROW = 8
 
 
 class TokenizerSettings(BaseModel):
-    """What decides the tokens of a text, besides the vocabulary.
+    """Holds the settings that decide the tokens of a text, besides the vocabulary.
 
     `numbered` are added tokens in the order of their ids, `special` those that have a name.
     `lowercase_first` is `do_lower_case` of sentence-transformers, a step before the tokenizer's own
@@ -71,7 +71,7 @@ class TokenizerSettings(BaseModel):
         return self.tokenizer_class.removesuffix("Fast") != "DistilBertTokenizer"
 
     def added_tokens(self, present: Sequence[AddedToken] = ()) -> list[AddedToken]:
-        """What `transformers` adds to a tokenizer with the tokens `present`, in its order."""
+        """The tokens that `transformers` adds to a tokenizer with `present`, in its order."""
         same = {repr(token) for token in present}
         added = [token for token in self.numbered if repr(token) not in same]
         known = {token.content for token in (*present, *added)}
@@ -88,7 +88,7 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     """Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json of a folder.
 
     With `added_tokens_decoder` in the first, the two older files count for nothing. Without it the
-    second overrides the first, and the third adds tokens. The class may stand in config.json.
+    second overrides the first, and the third adds tokens. The class may be in config.json.
     Raises `UserError`, naming the file, for what cannot be read or is not supported.
     """
     path = folder / TOKENIZER_CONFIG
@@ -141,7 +141,7 @@ def _lowercases_first(folder: Path) -> bool:
     said = read_transformer_settings(folder).get("do_lower_case") or False
     if not isinstance(said, bool):
         path = str(folder / TRANSFORMER_SETTINGS)
-        raise UserError("do_lower_case that is not true or false", path, "write one of them")
+        raise UserError("do_lower_case is not true or false", path, "write one of them")
     return said
 
 
@@ -162,17 +162,17 @@ def longest_row(folder: Path, positions: int) -> int:
     if type(length) not in (int, float) or not length >= _SHORTEST_ROW:
         remedy = f"write a number of at least {_SHORTEST_ROW}, or leave it out"
         raise UserError(f"{name} {length!r}", str(path), remedy)
-    return int(min(length, positions))  # `transformers` writes 10^30 where nobody has said it
+    return int(min(length, positions))  # `transformers` writes 10^30 by default
 
 
 def read_transformer_settings(folder: Path) -> dict[str, Any]:
-    """What sentence-transformers sets of the encoder; nothing in a folder of another kind."""
+    """Reads the encoder settings of sentence-transformers; empty for another folder."""
     if not os.path.lexists(folder / MODULES):
         return {}
     return read_json_object(folder / TRANSFORMER_SETTINGS, is_optional=True)
 
 
-def rewriting(folder: Path) -> str:
+def rewrite_command(folder: Path) -> str:
     """The remedy for older folders of sentence-transformers, whose encoder has one of its own."""
     code = "from sentence_transformers import SentenceTransformer as S; "
     code += f"S({str(folder)!r}).save({f'{folder}-rewritten'!r})"
@@ -213,7 +213,7 @@ def _tokens_in(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token(said: str | Mapping[str, Any] | AddedToken, *, special: bool = False) -> AddedToken:
-    """A token as JSON has it: its text, or its text and how it is found."""
+    """A token from JSON: its text, or its text and how it is matched."""
     if isinstance(said, AddedToken):
         return said
     if isinstance(said, str):

@@ -1,4 +1,4 @@
-"""What a model's training texts were like, in a file of its folder, to compare new texts with.
+"""Statistics of a model's training texts in its folder, the reference for drift detection.
 
 Shapes: N texts, B ranges of lengths.
 """
@@ -49,7 +49,7 @@ class Lengths(BaseModel):
 
     @classmethod
     def of(cls, num_tokens: IntArray) -> Self:
-        """The lengths of texts with so many tokens, [N]."""
+        """Measures the lengths of texts with these numbers of tokens, [N]."""
         found = np.quantile(num_tokens, QUANTILES)
         ranges = np.searchsorted(LENGTH_EDGES, num_tokens)
         return cls(
@@ -65,7 +65,7 @@ class Lengths(BaseModel):
 
 
 class TrainingStatistics(BaseModel):
-    """What the texts were like that a model was trained on.
+    """Describes the texts that a model was trained on.
 
     `num_examples` are examples of the task, or documents. `unknown_token_share` is of all tokens
     but the special ones. `lengths` are None of pre-training, whose rows are filled up from
@@ -83,7 +83,7 @@ class TrainingStatistics(BaseModel):
 
 
 def read_training_statistics(folder: Path) -> TrainingStatistics | None:
-    """What a model folder says of the training texts; None where it says nothing.
+    """Reads the statistics in a model folder; None if there are none.
 
     Another program's file of that name says nothing either: a model is not refused for it.
     """
@@ -104,7 +104,7 @@ def statistics_of_documents(
 def count_tokens(rows: EncodedRows, unknown_id: int) -> tuple[int, int]:
     """How many tokens of rows are unknown, and how many others; [CLS] and [SEP] are none of them.
 
-    What stands in two windows counts twice.
+    Tokens in two windows count twice.
     """
     num_rows = len(rows.lengths)
     num_special = 2 * num_rows + int(np.count_nonzero(rows.first_lengths < rows.lengths))

@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from bert_core.errors import UserError
-from bert_core.machine import leave_what_exists_alone, share_one_heap
+from bert_core.machine import freeze_garbage_collector, use_one_malloc_arena
 from serving.app import create_app
 from serving.engine import Engine
 from serving.keys import read_keys
@@ -36,7 +36,7 @@ def main() -> int:
 
 def serve(settings: ServerSettings) -> None:
     """Loads the models, prints the server's address, and answers requests."""
-    share_one_heap()
+    use_one_malloc_arena()
     keys = None if settings.api_key_file is None else read_keys(settings.api_key_file)
     secret_file = settings.webhook_secret_file
     secret = None if secret_file is None else read_secret(secret_file)
@@ -74,7 +74,7 @@ def serve(settings: ServerSettings) -> None:
         _print_models(engine)
         pages = f"try it at {address}/, the API's page is {address}/docs"
         print(f"ready at {address}, {pages}", flush=True)
-        leave_what_exists_alone()
+        freeze_garbage_collector()
         with suppress(KeyboardInterrupt):  # raised after the last requests have ended
             uvicorn.Server(config).run(sockets=[listening])
     finally:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert_core.machine import give_back_memory
+from bert_core.machine import release_memory
 from bert_core.model.encoder import Encoder
 from bert_core.predictor import layout_for
 from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gather_items
@@ -288,7 +288,7 @@ class Batcher:
         with self._changed:
             if self._changed.wait_for(self._has_work, _QUIET_SECONDS):
                 return
-        give_back_memory()  # now no request waits for it
+        release_memory()  # now no request waits for it
         with self._changed:
             self._changed.wait_for(self._has_work)
 

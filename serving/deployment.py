@@ -23,7 +23,7 @@ from ray.serve import Application
 from ray.util.metrics import Gauge
 
 from bert_core.errors import UserError
-from bert_core.machine import leave_what_exists_alone
+from bert_core.machine import freeze_garbage_collector
 from serving.app import create_app
 from serving.keys import TokenBucket, read_keys
 from serving.limits import Limits
@@ -209,7 +209,7 @@ class Server:
             arguments.allowed_hosts,
         )
         self._app.openapi()  # takes a second, which no request should wait for
-        leave_what_exists_alone()
+        freeze_garbage_collector()
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]
         if missing:

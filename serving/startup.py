@@ -10,7 +10,7 @@ from typing import Self
 import torch
 
 from bert_core.errors import UserError
-from bert_core.machine import give_back_memory
+from bert_core.machine import release_memory
 from serving.engine import Engine
 from serving.limits import Limits
 from serving.models import ModelLoader, Products, ServedModel, close_models, open_model
@@ -95,7 +95,7 @@ class RunningEngine:
             started.callback(engine.close)
             for slot, variant in variants.items():
                 _set_variant(engine, slot, variant, watcher)
-            give_back_memory()  # the weights as they were read
+            release_memory()  # the weights as they were read
             is_kept_up = registry.poll_seconds > 0
             controller = Controller(engine, watcher, models, variants, is_kept_up=is_kept_up)
             controller.start()

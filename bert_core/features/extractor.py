@@ -1,4 +1,4 @@
-"""A model folder -> features of texts, in micro-batches of like lengths, without padding.
+"""Features of texts from a model folder, in micro-batches of similar lengths, without padding.
 
 Shapes: K layers that are read, U units (tokens, words or texts), F feature size.
 """
@@ -41,7 +41,7 @@ _SHORTEST = 8
 
 @dataclass(frozen=True)
 class FeatureChoice:
-    """Which features are asked for.
+    """Selects the features to compute.
 
     - `strategy`, the layers that are read; `layer_weights` [K] of a learned one, by default equal
     - `unit`, what gets a vector, and `pooling` of its tokens, None being the unit's default
@@ -90,7 +90,7 @@ class Extractor:
         return self.of_rows(self.rows(cut_texts(self.tokenizer, texts, offsets=False)))
 
     def rows(self, tokens: Tokens) -> UnitRows:
-        """The rows of texts that have been cut into tokens, with the units that are asked for."""
+        """Encodes tokenized texts as rows, with the units that were selected."""
         choice = self.choice
         return unit_rows(
             tokens,
@@ -187,7 +187,7 @@ def load_extractor(
 
 
 def learned_weights(model: Bert, layers: tuple[int, ...]) -> tuple[float, ...] | None:
-    """What a tagger in a model multiplies just these layers with; None where there is none."""
+    """Returns a tagger's weights for exactly these layers; None if the model has none."""
     for head in model.heads.values():
         if isinstance(head, FeatureTagger) and tuple(head.layers.tolist()) == layers:
             return None if head.mix is None else tuple(head.mix.weights.tolist())
@@ -195,7 +195,7 @@ def learned_weights(model: Bert, layers: tuple[int, ...]) -> tuple[float, ...] |
 
 
 def check_choice(choice: FeatureChoice, config: ModelConfig) -> None:
-    """Raises `UserError` for what an encoder of this shape cannot give."""
+    """Raises `UserError` for features that an encoder of this shape cannot compute."""
     layers = choice.strategy.layers_of(config.num_hidden_layers)
     weights, strategy = choice.layer_weights, choice.strategy.name
     if weights is not None and not choice.strategy.is_learned:
@@ -215,10 +215,10 @@ def check_choice(choice: FeatureChoice, config: ModelConfig) -> None:
         raise UserError(
             f"rows of {choice.max_length} tokens",
             "max_length",
-            f"it lies between {_SHORTEST} and the {longest} positions of the encoder",
+            f"it must be between {_SHORTEST} and the {longest} positions of the encoder",
         )
     room = (choice.max_length or longest) - 2
     if choice.stride is not None and not 1 <= choice.stride <= room:
         raise UserError(
-            f"windows {choice.stride} tokens apart", "stride", f"it lies between 1 and {room}"
+            f"windows {choice.stride} tokens apart", "stride", f"it must be between 1 and {room}"
         )

@@ -110,7 +110,7 @@ _FEWEST_CONTEXTS = 4
 
 @dataclass(frozen=True)
 class WordsInContext:
-    """The words of texts, and what an encoder makes of them where they stand.
+    """Holds the words of texts, and the encoder's states for each of them in its context.
 
     `words` [U], end to end; `texts` [U], the text of each; `states` [U, F]; `labels` [U], where
     they are known.
@@ -128,7 +128,7 @@ class WordsInContext:
         return " ".join(before), " ".join(self.words[index + 1 : min(int(last), index + 1 + width)])
 
     def occurrences(self, word: str) -> IntArray:
-        """Where a word stands, in any case of its letters."""
+        """Returns the positions of a word, ignoring case."""
         wanted = word.casefold()
         found = [index for index, each in enumerate(self.words) if each.casefold() == wanted]
         return np.array(found, dtype=np.int64)
@@ -179,8 +179,8 @@ def ambiguous_words(found: WordsInContext, count: int) -> list[str]:
     """Words that mean most different things in different texts, most of all first.
 
     With labels those that are labelled most evenly in several ways (the entropy of their labels,
-    times the logarithm of how often they stand), otherwise those whose states lie furthest apart
-    (one less the length of the mean direction), both of words that stand four times or more.
+    times the logarithm of their frequency), otherwise those whose states lie furthest apart
+    (one less the length of the mean direction), both for words that occur four times or more.
     """
     places: dict[str, list[int]] = {}
     for index, word in enumerate(found.words):

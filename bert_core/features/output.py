@@ -1,9 +1,9 @@
-"""Texts -> their features in a file, which appears whole or not at all.
+"""Writes the features of texts to a file, completely or not at all.
 
-Parquet has a row for each text: `id`; of a text its `features`; of tokens and words the lists of
-theirs, beside the `tokens` or `words` and, where the text is a string, the characters from `begins`
-up to `ends`. As npy the features of all units are one array [U, F], and the rest, with `num_units`
-in the place of features, is a Parquet file beside it. Shapes: U units, F feature size, W tokens.
+Parquet has a row for each text: `id` and `features`; for tokens and words these are lists, with the
+`tokens` or `words` and, for strings, their characters from `begins` up to `ends`. With npy the
+features of all units are one array [U, F], and the other columns, with `num_units` in place of the
+features, are in a Parquet file next to it. Shapes: U units, F feature size, W tokens.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ def write_features(
     output_format: OutputFormat = "parquet",
     dtype: Precision = "float32",
 ) -> Counter[str]:
-    """Writes the features of texts to `path`, a .parquet file, and an array to .npy beside it.
+    """Writes the features of texts to `path`, a .parquet file, and an array to .npy next to it.
 
     Gives what there was to count: texts, tokens, units, rows (windows) of the encoder, and words
     without tokens. Memory holds a thousand texts at a time, fewer if they are long.

@@ -1,6 +1,6 @@
-"""How a folder of sentence-transformers makes one vector of a text: modules.json and what it names.
+"""How a sentence-transformers folder pools a text into one vector: modules.json and its files.
 
-Public servers of embeddings follow these files, so that their clients need not say it.
+Public embedding servers follow these files, so that clients need not repeat the settings.
 Shapes: N texts, D dimensions.
 """
 
@@ -26,7 +26,7 @@ from bert_core.tokenizer_settings import (
     TRANSFORMER_SETTINGS,
     longest_row,
     read_transformer_settings,
-    rewriting,
+    rewrite_command,
 )
 
 _SETTINGS = "config_sentence_transformers.json"
@@ -69,7 +69,7 @@ class Dense:
 class SentencePooling:
     """The pooling of a text's tokens, whether its vector gets the length 1, the tokens of a row.
 
-    `dense` maps come between the two. `prompts` by name stand before texts; without a name it is
+    `dense` maps come between the two. `prompts` by name are prefixes of texts; without a name it is
     the `default_prompt`, if there is one. `max_length` is None where the folder does not say it.
     """
 
@@ -87,7 +87,7 @@ class SentencePooling:
     def finish(
         self, vectors: FloatArray, *, normalize: bool, dimensions: int | None = None
     ) -> FloatArray:
-        """What becomes of pooled vectors [N, H]: maps, the first `dimensions`, the length 1."""
+        """Applies the maps to pooled vectors [N, H], truncates to `dimensions`, and normalizes."""
         for dense in self.dense:
             vectors = dense(vectors)
         vectors = vectors[:, :dimensions]
@@ -97,7 +97,7 @@ class SentencePooling:
         return vectors
 
     def prompt(self, name: str | None) -> str:
-        """What stands before each text. Raises `UserError` for a name that is not known."""
+        """Returns the prefix of each text. Raises `UserError` for an unknown name."""
         name = self.default_prompt if name is None else name
         if name is None:
             return ""
@@ -108,7 +108,7 @@ class SentencePooling:
 
 
 def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
-    """What a model folder says of it; the mean where it is not of sentence-transformers.
+    """Reads a folder's pooling; mean pooling if it is not from sentence-transformers.
 
     Rows are no longer than `positions`. Raises `UserError` for what we would have to do otherwise
     than the folder says.
@@ -124,7 +124,7 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
         isinstance(each, str) and len(each) <= _LONGEST_PROMPT for each in prompts.values()
     ):
         what = f"prompts that are no texts of up to {_LONGEST_PROMPT:,} characters"
-        raise UserError(what, str(folder / _SETTINGS), "mend the file")
+        raise UserError(what, str(folder / _SETTINGS), "fix the file")
     found: dict[str, Any] = {"prompts": prompts, "max_length": max_length}
     name = settings.get("default_prompt_name")
     if name is not None:
@@ -170,7 +170,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
         is_first = not found
         if is_first and name == "Transformer" and part:
             raise UserError(
-                f"an encoder in a folder of its own, {part}", str(path), rewriting(folder)
+                f"an encoder in a folder of its own, {part}", str(path), rewrite_command(folder)
             )
         if is_first and name != "Transformer":
             raise _refusal(f"the first module {name}", path)
@@ -199,7 +199,7 @@ def _refuse_other_encoders(folder: Path) -> None:
 
 
 def _mode(config: Mapping[str, Any], path: Path, prompts: Mapping[str, str]) -> Pooling:
-    """The pooling that the configuration of one says, in its new form or its old one."""
+    """The pooling in a configuration, in its new form or its old one."""
     if not config.get("include_prompt", True) and any(prompts.values()):
         raise _refusal("a pooling without the tokens of the prompt", path)
     named = config.get("pooling_mode")

@@ -55,7 +55,7 @@ def states_at_places(
 Precision = Literal["float16", "float32"]
 
 
-def kept_states(
+def stored_states(
     encoder: Encoder,
     rows: EncodedRows,
     folder: Path,
@@ -71,7 +71,7 @@ def kept_states(
 
     Layers that are not there yet are computed, stopping at the highest; a file appears whole or
     not at all, and one process at a time writes. The folder is for one encoder and these rows
-    alone: name it by their hashes. `progress` is told the share that is done.
+    alone: name it by their hashes. `progress` gets the share that is done.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = {layer: folder / f"layer-{layer:02d}-{dtype}.npy" for layer in layers}

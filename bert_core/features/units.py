@@ -1,7 +1,7 @@
-"""Texts -> rows of an encoder, and the units whose features are asked for: tokens, words, texts.
+"""Texts to rows of an encoder, with the units whose features are read: tokens, words, texts.
 
-A text that is too long for a row gets overlapping windows; each of its tokens is read in the one
-that shows most around it, so that no text is cut and none counts twice.
+A text longer than a row is read in overlapping windows. Each token is read in the window that shows
+most context around it, so that no text is truncated and no token counts twice.
 Shapes: N texts, W tokens of all texts end to end, R rows (windows), P places, U units.
 """
 
@@ -34,7 +34,7 @@ _CONTINUES = "##"
 
 
 def default_pooling(unit: Unit) -> Pooling | None:
-    """How a unit's tokens become its vector unless something else is said; None of a token."""
+    """Returns the default pooling of a unit; None for tokens."""
     return POOLINGS[unit][0] if POOLINGS[unit] else None
 
 
@@ -44,7 +44,7 @@ class Tokens:
 
     - `input_ids` [W]; `lengths` [N], the tokens of each text
     - `words` [W], the word of each token among the words of all texts; `word_counts` [N]
-    - `offsets` [W, 2], the characters of each token, or None where they were not asked for
+    - `offsets` [W, 2], the characters of each token, or None where they are not needed
     """
 
     input_ids: IntArray
@@ -55,7 +55,7 @@ class Tokens:
 
 
 def cut_texts(tokenizer: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> Tokens:
-    """The tokens of texts. A word is what WordPiece splits: a run of letters, or a sign.
+    """Tokenizes texts. A word is a WordPiece word: a run of letters, or a sign.
 
     Without `offsets` it is faster, as `tokenizers` then leaves the characters alone.
     """
@@ -96,7 +96,7 @@ def cut_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Tokens:
 
 
 def cut_tokens(tokens: Tokens, room: int, side: Side) -> Tokens:
-    """What is left of texts that lose their tokens beyond `room` on a side.
+    """Truncates texts to `room` tokens on a side.
 
     Words of which nothing is left are no longer counted.
     """
@@ -154,7 +154,7 @@ def unit_rows(
     max_length: int,
     stride: int | None = None,
 ) -> UnitRows:
-    """Rows of at most `max_length` tokens, `[CLS] … [SEP]`, with a place wherever a unit is read.
+    """Encodes rows of at most `max_length` tokens, `[CLS] … [SEP]`, with a place for each unit.
 
     The mean and the maximum of a text are over all its tokens, `[CLS]` and `[SEP]` among them, as
     sentence-transformers has it; each window of a long text adds its own two. The windows of a long

@@ -38,7 +38,7 @@ class Strategy:
         return self.combination == "weighted_sum"
 
     def layers_of(self, num_hidden_layers: int) -> tuple[int, ...]:
-        """The layers read of an encoder with so many, 0 being its embeddings.
+        """Returns the layers to read of an encoder with this many, 0 being its embeddings.
 
         Raises `UserError` where it has too few.
         """
@@ -123,5 +123,5 @@ class LayerMix(nn.Module):
 
     @property
     def weights(self) -> Tensor:
-        """What each layer's states are multiplied with, [K]."""
+        """Returns the weight of each layer, [K]."""
         return self.scale * self.logits.softmax(0)

@@ -22,7 +22,7 @@ _OF_AN_ENTITY = ("type", "text", "start", "end", "start_word", "end_word", "scor
 
 
 class Codec(Protocol):
-    """A task, or what is asked of its model: examples become rows, outputs become predictions."""
+    """Encodes examples as rows, and decodes outputs into predictions: a task, or a query to it."""
 
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedRows:
         """The rows of examples."""
@@ -62,7 +62,7 @@ def answering(
     align_to_words: bool | None = None,
     null_threshold: float | None = None,
 ) -> QuestionAnswering:
-    """The task as it is asked: what is None stays the model's own.
+    """Returns the task with a request's options; None keeps the model's own.
 
     A null threshold asks for no answer where the null score is above it, also of a model that was
     not taught that there may be none.

@@ -37,14 +37,14 @@ TASKS: dict[str, Task] = {
     "docs_parameters": ParametersInDocstring(),
     "docs_answers": AnswersInDocstring(),
 }
-"""A task is a file beside this one, and a line here."""
+"""A task is a module next to this one, and a line here."""
 
 CONFIG_FIELD = "bertline_task"
 """Where config.json of a model folder keeps the task's settings."""
 
 
 def task_config(name: str, task: Task) -> dict[str, Any]:
-    """What config.json of a fine-tuned model folder says besides the architecture of the encoder.
+    """Returns the fields of a fine-tuned folder's config.json besides the encoder's architecture.
 
     `transformers` reads the labels and the problem type; the task itself is for ours.
     """
@@ -61,7 +61,7 @@ def task_config(name: str, task: Task) -> dict[str, Any]:
 
 
 def task_of(config: Mapping[str, Any], model: Bert | None = None) -> tuple[str, Task] | None:
-    """Name and task of a model folder's config.json; None where no task of ours stands in it.
+    """Returns name and task from a model folder's config.json; None if it records no task of ours.
 
     Rows are no longer than the `model` has positions. Raises `UserError` for a task, or settings of
     one, that this version does not know, and for one that the model's heads are not of.
@@ -74,7 +74,7 @@ def task_of(config: Mapping[str, Any], model: Bert | None = None) -> tuple[str, 
         task = type(TASKS[name]).model_validate(described["settings"])
     except (KeyError, TypeError, ValidationError) as error:
         raise UserError(
-            "a task that this version does not know",
+            "unknown task or task settings",
             f"{CONFIG_FIELD} in config.json: {str(described)[:80]}",
             "open the model with the version that wrote it, or fine-tune again",
         ) from error
@@ -94,7 +94,7 @@ def _of_model(task: Task, model: Bert) -> Task:
         or pooler - heads.keys()
     ):
         raise UserError(
-            f"a head of {num_outputs} outputs, and a task of {task.head.num_outputs}",
+            f"a head of {num_outputs} outputs, the task needs {task.head.num_outputs}",
             f"{CONFIG_FIELD} in config.json",
             "restore config.json and the weights, or fine-tune again",
         )

@@ -37,10 +37,10 @@ from bert_core.tasks.tables import (
     Record,
     TaskDataError,
     column,
+    parse_cell,
     read_split,
     text_of,
     value_of,
-    written_value,
 )
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 
@@ -87,12 +87,13 @@ class Classification(Task):
     label_column: str = Field(default="label", description="column of the answer")
     drop_labels: tuple[str, ...] = Field(
         default=(),
-        description="labels that are no answers: their rows are counted, and left out of training"
-        " and metrics; by default - (no agreement) where the others are those of entailment",
+        description="labels to treat as unanswered: their rows are counted, and left out of"
+        " training and metrics; by default - (no agreement) among labels of"
+        " entailment",
     )
     header: bool = Field(
         default=True,
-        description="whether TSV and CSV begin with column names; else they are 0, 1 …",
+        description="whether TSV and CSV start with column names; else columns are 0, 1 …",
     )
     skip_ragged: bool = Field(
         default=False, description="leave out lines with too few or too many columns (QQP has some)"
@@ -101,16 +102,17 @@ class Classification(Task):
         default=MAX_SKIPPED,
         ge=0,
         le=1,
-        description="share of the lines of a TSV or CSV file that may be lost: left out by"
-        " skip_ragged, or within a quote that is not closed",
+        description="largest share of lost lines in a TSV or CSV file: left out by"
+        " skip_ragged, or inside an unclosed quote",
     )
     overflow: Overflow = Field(
         default="right",
-        description="what becomes of a text longer than max_length: cut on the right or left, or"
-        " read in windows that overlap by half, whose answers are averaged by their tokens",
+        description="how to read a text longer than max_length: truncate on the right or"
+        " left, or use windows that overlap by half and average their answers,"
+        " weighted by tokens",
     )
     metric: str | None = Field(
-        default=None, description="metric that decides which epoch is best; more is better"
+        default=None, description="metric that selects the best epoch; more is better"
     )
 
     def ignored_options(self) -> dict[str, str]:
@@ -122,7 +124,7 @@ class Classification(Task):
 
     @property
     def criterion(self) -> str:
-        """The metric asked for, or the usual one of this kind."""
+        """The configured metric, or the default of this kind."""
         usual = {"single": "accuracy", "multiple": "f1_micro", "regression": "correlation"}
         return self.metric or usual[self.kind]
 
@@ -149,7 +151,7 @@ class Classification(Task):
 
     @property
     def score_function(self) -> ScoreFunction:
-        """What makes scores of the outputs unless something else is asked for."""
+        """The function that turns outputs into scores by default."""
         usual: dict[str, ScoreFunction] = {
             "single": "softmax",
             "multiple": "sigmoid",
@@ -200,7 +202,7 @@ class Classification(Task):
         return odd + several + quoted_warnings(self.labels)
 
     def unanswered(self, examples: Sequence[Text]) -> dict[str, int]:
-        """The examples without an answer, by what stands in place of it."""
+        """Counts the examples without an answer, by the value in its place."""
         written = [
             label_of(value_of(Record(each.columns, each.where), self.label_column))
             for each in examples
@@ -304,7 +306,7 @@ class Classification(Task):
     def _answer(self, value: Any, where: str) -> Answer | None:  # noqa: ANN401 - a table holds anything
         may_be_list = self.kind == "multiple"
         if isinstance(value, dict if may_be_list else dict | list):
-            raise TaskDataError(f"no label, {str(value)[:40]!r}", where, "mend the label")
+            raise TaskDataError(f"not a label, {str(value)[:40]!r}", where, "fix the label")
         if self.kind == "single":
             return label_of(value)
         if self.kind == "multiple":
@@ -315,8 +317,8 @@ class Classification(Task):
         try:
             return _learnable(float(name), where)
         except ValueError as error:
-            what = f"{str(value)[:40]!r} is no number"
-            remedy = "write a point for the decimal comma" if "," in name else "mend the label"
+            what = f"{str(value)[:40]!r} is not a number"
+            remedy = "write a point for the decimal comma" if "," in name else "fix the label"
             raise TaskDataError(what, where, remedy) from error
 
     def _with_known_answers(self, texts: Sequence[Text]) -> list[Text]:
@@ -416,17 +418,17 @@ def _refuse_indicators(texts: Sequence[Text]) -> None:
 
 def _written_list(text: str, where: str) -> list[Any]:
     """The list that a text in brackets is; raises `TaskDataError` for one of another kind."""
-    found = written_value(text)
+    found = parse_cell(text)
     if isinstance(found, list) and not any(isinstance(each, list | dict) for each in found):
         return found
-    raise TaskDataError(f"no list of labels, {text[:40]!r}", where, "write them as ['x', 'y']")
+    raise TaskDataError(f"not a list of labels, {text[:40]!r}", where, "write them as ['x', 'y']")
 
 
 def _learnable(number: float, where: str) -> float:
     """The number; raises `TaskDataError` for one whose error has no square in float32."""
     if not abs(number) <= _LARGEST:  # nor NaN
-        remedy = f"mend the label: at most {_LARGEST:g} can be learned"
-        raise TaskDataError(f"{number:g} is no number to learn", where, remedy)
+        remedy = f"fix the label: at most {_LARGEST:g} can be learned"
+        raise TaskDataError(f"{number:g} is too large to be learned", where, remedy)
     return number
 
 

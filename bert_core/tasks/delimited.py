@@ -1,4 +1,4 @@
-"""TSV and CSV files -> the cells of their lines, and what of the lines is lost."""
+"""Reads the cells of TSV and CSV files, and counts lost lines."""
 
 import csv
 import logging
@@ -32,7 +32,7 @@ def read_tsv(path: Path) -> Lines:
 
 
 def line_end(path: Path) -> str | None:
-    """What `open` takes as `newline` for a file whose lines end in a line feed, CRs being letters.
+    """Returns the `newline` argument for `open`: line feeds end lines, so that CR is a character.
 
     None, which is any line end, where the file has no line feed: an old Macintosh wrote it.
     """
@@ -62,9 +62,7 @@ def read_csv(path: Path) -> Lines:
                 cells = next(reader, None)
             except csv.Error as error:
                 what = "a quote that is not closed" if "end of data" in str(error) else str(error)
-                raise TaskDataError(
-                    f"not CSV, {what}", f"{path}:{line}", "mend the line"
-                ) from error
+                raise TaskDataError(f"not CSV, {what}", f"{path}:{line}", "fix the line") from error
             finally:
                 csv.field_size_limit(before)
             if cells is None:
@@ -73,7 +71,7 @@ def read_csv(path: Path) -> Lines:
 
 
 def _delimiter(path: Path) -> tuple[str, bool]:
-    """What divides a CSV file, and whether its first line says so, as Excel's `sep=;`.
+    """The delimiter of a CSV file, and whether its first line declares it, as Excel's `sep=;`.
 
     Otherwise it is what the first line has most of: commas, semicolons or tabs.
     """
@@ -144,13 +142,11 @@ class SkippedLines:
         `is_open` says that a quote in one of its cells is not closed.
         """
         if not self.skip_ragged:
-            remedy = "mend the line, or leave such lines out with --options.skip_ragged"
+            remedy = "fix the line, or leave such lines out with --options.skip_ragged"
             remedy += " (evaluate.py: --options skip_ragged=true)"
             if is_open:
                 remedy += f"; {_NAME_IT_CSV}"
-            raise TaskDataError(
-                f"{found} columns where {width} belong", f"{self.path}:{line}", remedy
-            )
+            raise TaskDataError(f"{found} columns, expected {width}", f"{self.path}:{line}", remedy)
         self._count(f"of another number of columns than {width}", line, 1)
 
     def swallowed(self, line: int, cells: Sequence[str]) -> None:
@@ -165,7 +161,7 @@ class SkippedLines:
                 self.lines += len(inner)
 
     def empty(self, line: int, number: int) -> None:
-        """Counts rows without a value that stand between others."""
+        """Counts empty rows between others."""
         self._count("in which all cells are empty", line, number)
         self.lines += number
 
@@ -174,7 +170,7 @@ class SkippedLines:
         self.first.setdefault(reason, line)
 
     def tell(self) -> None:
-        """Logs what is lost; raises `TaskDataError` where it is too much."""
+        """Logs lost lines; raises `TaskDataError` where there are too many."""
         self._tell_quotes()
         for reason, count in self.counts.items():
             place = f"{self.path}:{self.first[reason]}"
@@ -184,7 +180,7 @@ class SkippedLines:
                 raise TaskDataError(
                     f"{count:,} of {self.lines:,} lines {reason} ({share:.1%})",
                     f"{place} is the first",
-                    f"mend them, or allow more with --options.max_skipped {enough:.3f}"
+                    f"fix them, or allow more with --options.max_skipped {enough:.3f}"
                     f" (evaluate.py: --options max_skipped={enough:.3f})",
                 )
             _LOG.warning(

@@ -25,12 +25,12 @@ from bert_core.tasks.docstrings import (
     Entry,
     Module,
     divide_by_split,
+    evenly_spaced,
     examples_of,
     modules_of,
     packages_of,
     parameter_entries,
     passages,
-    some_of,
     without_markup,
 )
 from bert_core.tasks.question_answering import QuestionAnswering
@@ -53,7 +53,7 @@ OTHER_NAMES = {
 """What libraries are called in text besides the name that is imported."""
 
 INSTEAD = "library"
-"""What stands in a passage where its library was named."""
+"""Replaces the name of the library in its passages."""
 
 _PASSAGES_PER_MODULE = 40
 _FEWEST = {"train": 60, "dev": 8, "test": 0}
@@ -64,7 +64,7 @@ _FEWEST_WORDS_OF_PROSE = 8
 
 
 class LibraryOfPassage(Classification):
-    """Tells libraries apart by what their documentation says."""
+    """Classifies passages by the library they document."""
 
     unused: ClassVar[tuple[str, ...]] = (
         *("kind", "text_column", "second_column", "label_column"),
@@ -72,7 +72,7 @@ class LibraryOfPassage(Classification):
     )
 
     max_examples: int = Field(
-        default=4000, ge=120, description="passages to train with, of all libraries together"
+        default=4000, ge=120, description="training passages, for all libraries together"
     )
 
     def examples(self, data: str | Path, split: str) -> list[Text]:
@@ -83,7 +83,7 @@ class LibraryOfPassage(Classification):
         splits = _passages_by_split(packages_of(data), self.max_examples)
         if len({each.answer for each in splits["train"]}) < 2:
             raise TaskDataError(
-                "fewer than two libraries with documentation enough",
+                "fewer than two libraries have enough documentation",
                 str(data),
                 "name more packages, or raise max_examples",
             )
@@ -128,7 +128,7 @@ def _labelled(library: str, modules: Iterable[Module]) -> Iterator[tuple[Module,
             for passage in passages(definition.docstring)
             if _is_prose(masked := name.sub(INSTEAD, passage))
         }
-        for text, example in some_of([*found.items()], _PASSAGES_PER_MODULE):
+        for text, example in evenly_spaced([*found.items()], _PASSAGES_PER_MODULE):
             yield module, text, example
 
 
@@ -192,7 +192,7 @@ class ParametersInDocstring(Tagging):
         *("scheme", "invalid_tags", "document_context"),
     )
 
-    max_examples: int = Field(default=4000, ge=100, description="passages to train with")
+    max_examples: int = Field(default=4000, ge=100, description="training passages")
 
     def examples(self, data: str | Path, split: str) -> list[TaggedSentence]:
         """Passages of the documentation of the packages of `docs://…`."""
@@ -201,7 +201,7 @@ class ParametersInDocstring(Tagging):
 
 @dataclass(frozen=True)
 class Names:
-    """What the syntax tree says of a definition: names of each kind."""
+    """Holds the names of each kind in the syntax tree of a definition."""
 
     parameters: frozenset[str]
     types: frozenset[str]
@@ -209,7 +209,7 @@ class Names:
 
     @classmethod
     def of(cls, definition: Definition) -> "Names":
-        """The arguments; what annotations and the module call types; what may be raised."""
+        """Collects arguments, types in annotations and the module, and raised exceptions."""
         function = definition.function
         parameters = frozenset(each.arg for each in definition.arguments)
         classes = frozenset(name for name in definition.classes if not name.islower())
@@ -238,7 +238,7 @@ class Names:
 
 
 def tag_words(passage: str, names: Names) -> tuple[list[str], list[str]] | None:
-    """Words and IOB2 tags; None where the text does not show what a word is meant to be.
+    """Returns words and IOB2 tags; None where the meaning of a word is ambiguous.
 
     A dotted name is one entity: of `np.ndarray` all three words.
     """
@@ -270,7 +270,7 @@ def tag_words(passage: str, names: Names) -> tuple[list[str], list[str]] | None:
 
 
 def _is_meant(words: list[str], index: int, kind: str) -> bool | None:
-    """Whether a word of this name stands for what has the name; None where nothing shows it.
+    """Whether a word refers to the entity of this name; None where that is ambiguous.
 
     A plain word of English, such as `data`, is meant only where the text sets it apart.
     """
@@ -315,7 +315,7 @@ def _tagged(packages: tuple[str, ...]) -> Iterator[tuple[Module, str, TaggedSent
                     sentence = TaggedSentence(*tagged, file=definition.where, columns=columns)
                     by_kind[kind].setdefault(" ".join(sentence.words).lower(), sentence)
         for kind, found in by_kind.items():
-            for text, sentence in some_of([*found.items()], _TAGGED_PER_MODULE[kind]):
+            for text, sentence in evenly_spaced([*found.items()], _TAGGED_PER_MODULE[kind]):
                 yield module, text, sentence
 
 
@@ -367,7 +367,7 @@ class AnswersInDocstring(QuestionAnswering):
     unused: ClassVar[tuple[str, ...]] = ("labels", "no_answer", "null_threshold")
 
     max_length: int = Field(default=128, ge=8, description="longest row, in tokens")
-    max_examples: int = Field(default=4000, ge=100, description="questions to train with")
+    max_examples: int = Field(default=4000, ge=100, description="training questions")
 
     def examples(self, data: str | Path, split: str) -> list[Question]:
         """Questions about the documentation of the packages of `docs://…`."""
@@ -386,7 +386,7 @@ def _questions(packages: tuple[str, ...]) -> Iterator[tuple[Module, str, Questio
             for definition in module.definitions(HEADERS)
             for question in questions_about(definition)
         ]
-        for each in some_of(questions, _QUESTIONS_PER_MODULE):
+        for each in evenly_spaced(questions, _QUESTIONS_PER_MODULE):
             yield module, each.context.lower(), each
 
 
@@ -425,7 +425,7 @@ def _contexts(summary: str, entries: list[Entry]) -> Iterator[tuple[str, list[tu
 
 
 def _first_sentence(entry: Entry) -> tuple[int, int] | None:
-    """Where the first sentence of a description stands, without its full stop."""
+    """The span of a description's first sentence, without its full stop."""
     if entry.description is None:
         return None
     start, end = entry.description

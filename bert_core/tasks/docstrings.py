@@ -41,7 +41,7 @@ ALWAYS_THERE = (
     "sympy",
     "torch",
 )
-"""What `docs://` alone stands for: Python's own documentation and that of what Bertline needs."""
+"""The packages of `docs://` alone: the standard library and the dependencies of Bertline."""
 
 PARTS = {"train": 4, "dev": 1, "test": 1}
 """How modules are divided, and examples too: then all splits are full after as much reading."""
@@ -57,7 +57,7 @@ Example = TypeVar("Example")
 
 @dataclass(frozen=True)
 class Module:
-    """A source file: the package it was asked for by, its dotted name, its place."""
+    """A source file: the requested package, its dotted name, and its path."""
 
     package: str
     name: str
@@ -71,7 +71,7 @@ class Module:
         return next(split for split, end in zip(PARTS, ends, strict=True) if place < end)
 
     def definitions(self, holding: re.Pattern[bytes] | None = None) -> Iterator["Definition"]:
-        """Yields what has a docstring, in the order of the source.
+        """Yields the definitions that have a docstring, in source order.
 
         Nothing if the source does not parse, or does not hold what it is asked to hold.
         """
@@ -132,7 +132,7 @@ def packages_of(data: str | Path) -> tuple[str, ...]:
     address = str(data)
     if not address.startswith(ADDRESS):
         raise TaskDataError(
-            "no address of documentation", address, "give docs:// or docs://numpy,torch as --data"
+            "not a documentation address", address, "give docs:// or docs://numpy,torch as --data"
         )
     names = [name.strip() for name in address.removeprefix(ADDRESS).split(",") if name.strip()]
     if names:
@@ -158,7 +158,7 @@ def divide_by_split(
     max_examples: int,
     owners: dict[str, str] | None = None,
 ) -> dict[str, list[Example]]:
-    """The examples of each split: at most `max_examples` to train, a quarter of it each for others.
+    """Divides examples by split: `max_examples` to train, a quarter of that for each other split.
 
     With an example come its module and its text. A text belongs to the module that it was met in
     first, in `owners`, and is left out of others: modules quote each other. Stops reading when
@@ -176,7 +176,7 @@ def divide_by_split(
     return found
 
 
-def some_of(examples: Sequence[Example], at_most: int) -> Sequence[Example]:
+def evenly_spaced(examples: Sequence[Example], at_most: int) -> Sequence[Example]:
     """At most this many of the examples, evenly spread over all of them."""
     return examples[:: max(1, -(-len(examples) // at_most))] if at_most else examples[:0]
 
@@ -267,9 +267,9 @@ HEADERS = re.compile(
 
 @dataclass(frozen=True)
 class Entry:
-    """What a docstring says of one parameter.
+    """The documentation of one parameter.
 
-    `text` is the entry as it stands there, with its wrapped lines joined; `type` and `description`
+    `text` is the entry with its wrapped lines joined; `type` and `description`
     are stretches of it, given by their first character and that after the last, or None.
     """
 
@@ -324,9 +324,9 @@ def _items(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _first_paragraph(lines: list[str], begun: str = "") -> str:
-    """What was `begun` and the lines after it, up to a blank one or another indentation.
+    """`begun` and the lines after it, up to a blank line or another indentation.
 
-    Empty where the text goes on after that in the middle of a sentence.
+    Empty where the text continues after that in the middle of a sentence.
     """
     lines = lines if begun else list(dropwhile(lambda line: not line.strip(), lines))
     depth = _depth(lines[0]) if lines else 0
@@ -341,7 +341,7 @@ def _depth(line: str) -> int:
 
 
 def _entry(head: re.Match[str], between: str, description: str) -> Entry:
-    """An entry of a matched first line and a description; of the type only what says it."""
+    """An entry from a matched first line and a description; only the type of its annotation."""
     start_of_text = head.start("text") if "text" in head.re.groupindex else -1
     opening = (head.string[:start_of_text] if start_of_text >= 0 else head.string).rstrip()
     text = f"{opening}{between}{description}".rstrip()

@@ -27,7 +27,7 @@ LayoutName = Literal["packed", "padded"]
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """One micro-batch of whole items; its rows stand longest first.
+    """One micro-batch of whole items, rows sorted longest first.
 
     `places` [P] are indices into the flat tokens, in the order of items and rows as they were
     encoded, and `place_counts` [R] says how many belong to each row. `labels` are the task's, by
@@ -49,7 +49,7 @@ class TaskBatch:
         """The places for a model that attends to the left only, [P].
 
         A row asked at its first token alone, [CLS], is asked as a whole. There that token has seen
-        nothing but itself, so the last one stands for the row (Radford et al. 2018, section 3.2).
+        nothing but itself, so the last one represents the row (Radford et al. 2018, section 3.2).
         """
         firsts = self.layout.first_positions  # [R], ascending
         rows = torch.searchsorted(firsts, self.places, right=True) - 1  # [P]
@@ -66,7 +66,7 @@ class TaskBatch:
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows end to end, and what belongs to them.
+    """Holds the rows of examples, end to end.
 
     - `input_ids` [T]; `lengths` [R]; `first_lengths` [R], the tokens of segment A
     - `places` [P], positions within the row where a head answers; `place_counts` [R]
@@ -102,7 +102,7 @@ class EncodedRows:
 
     @property
     def tally(self) -> dict[str, int]:
-        """How much of the examples is not in the rows as it was, by what it is.
+        """Counts how examples were changed or lost on encoding, by the reason.
 
         Every summary has it, so that nothing is lost in silence (see `tally_text`).
         """
@@ -111,7 +111,7 @@ class EncodedRows:
 
     @property
     def num_items(self) -> int:
-        """What an epoch counts."""
+        """The number of items in an epoch."""
         return len(self.rows_per_item)
 
     @cached_property
@@ -128,7 +128,7 @@ class EncodedRows:
         return sums[ends] - sums[ends - self.labels_per_item]
 
     def sum_of_squared_lengths(self, items: IntArray) -> int:
-        """Over the rows of these items: what attention costs."""
+        """The cost of attention over the rows of these items."""
         return int((self.lengths[self.rows_of(items)] ** 2).sum())
 
     def batch(
@@ -284,7 +284,7 @@ def _ignored(labels: npt.NDArray[np.int64] | npt.NDArray[np.float32]) -> npt.NDA
 
 @dataclass(frozen=True)
 class TaskStep:
-    """What one rank computes in one step, with the counts of the whole global batch."""
+    """One rank's share of a step, with the counts of the whole global batch."""
 
     micro_batches: list[TaskBatch]
     num_labels: int
@@ -293,12 +293,12 @@ class TaskStep:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What `task_loss` divides by."""
+        """The denominators of `task_loss`."""
         return {"num_labels": self.num_labels}
 
 
 class TaskBatchSource:
-    """The training batches of a task: each epoch goes once through all items, in its own order.
+    """Makes training batches: each epoch visits every item once, in its own order.
 
     The last step of an epoch has what is left. `max_tokens` bounds the slots of a micro-batch,
     which changes speed and memory, not the result.
@@ -336,7 +336,7 @@ class TaskBatchSource:
     def step(self, step: int, rank: int = 0, world_size: int = 1) -> TaskStep:
         """The share of `rank` in the global batch of a step (from 0).
 
-        Items are dealt out by length, so that ranks have alike much to do. A rank without a share
+        Items are distributed by length, so that ranks have equal work. A rank without a share
         gets a micro-batch that teaches nothing, since all ranks take part in the exchange of
         gradients. Raises `UserError` when the batch size leaves workers without work.
         """
@@ -387,7 +387,7 @@ States = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class FeatureBatch(TaskBatch):
-    """A micro-batch with what the encoder says at its places: `states` [K, P, H]."""
+    """A micro-batch with the encoder's states at its places: `states` [K, P, H]."""
 
     states: Tensor
 

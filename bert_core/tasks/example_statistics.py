@@ -1,7 +1,4 @@
-"""The examples that a task is learned from go in, what they are like comes out: see below.
-
-Unknown tokens, lengths, labels; beside them the names of the labels whose shares are told.
-"""
+"""Reference statistics of training examples for drift detection: tokens, lengths and labels."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -37,7 +34,7 @@ def statistics_of_examples(
 
 
 def label_names(task: Task | None) -> tuple[str, ...]:
-    """The labels whose shares are told; none of a task without labels.
+    """Returns the labels whose shares are recorded; none for a task without labels.
 
     Of words they are the types of entities and O, or plain tags; of questions, where there may be
     no answer, whether there is one.

@@ -1,4 +1,4 @@
-"""Fine-tuned model folders that `transformers` wrote: config.json goes in, the task comes out."""
+"""Infers the task of a model folder that `transformers` fine-tuned, from its config.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,14 +25,14 @@ _USUAL = {
     TASKS[name].architecture: name
     for name in ("classification", "tagging", "question_answering", "multiple_choice")
 }
-"""What a class of `transformers` does where nobody says it more closely."""
+"""The default task of each class of `transformers`."""
 
 _KINDS = {
     "single_label_classification": "single",
     "multi_label_classification": "multiple",
     "regression": "regression",
 }
-"""What `problem_type` of config.json means."""
+"""The kinds of `problem_type` in config.json."""
 
 _ACTIVATIONS = {
     "torch.nn.modules.activation.Sigmoid": True,
@@ -45,18 +45,18 @@ class ForeignClassification(Classification):
     """Classification by a model whose folder does not say whether it reads texts or pairs."""
 
     published_labels: tuple[str, ...] = Field(
-        default=(), description="the labels as config.json has them, in the order of the outputs"
+        default=(), description="labels in config.json, in the order of the outputs"
     )
     is_score: bool = Field(
-        default=False, description="whether the only output is a score, not the number of a scale"
+        default=False, description="whether the single output is a score, not a number on a scale"
     )
     is_raw: bool = Field(
-        default=False, description="whether such a score is the output itself, not its sigmoid"
+        default=False, description="whether that score is the raw output, not its sigmoid"
     )
 
     @property
     def reads_pairs(self) -> bool | None:
-        """Whether data are pairs, where the user says so; else what the example is."""
+        """True if the user names a second column; else None, which follows the example."""
         return True if self.second_column is not None else None
 
     @property
@@ -66,7 +66,7 @@ class ForeignClassification(Classification):
 
     @property
     def score_function(self) -> ScoreFunction:
-        """As `transformers` has it: the sigmoid of a single output that is no regression."""
+        """As in `transformers`: the sigmoid of a single output that is no regression."""
         return "sigmoid" if self.is_score else super().score_function
 
     def decode(
@@ -95,7 +95,7 @@ def infer_task(
     architecture = next(iter(config.get("architectures") or ()), None)
     if architecture not in _USUAL:
         raise ModelFolderError(
-            "a model that knows no task",
+            "no known task in the model",
             str(folder),
             "fine-tune it with workflows/finetune.py; features are by workflows/extract.py",
         )
@@ -143,13 +143,13 @@ def infer_task(
 
 
 def _kind(folder: Path, config: Mapping[str, Any], num_outputs: int, where: str) -> dict[str, Any]:
-    """The kind of classification, and what becomes of a single output.
+    """The kind of classification, and the meaning of a single output.
 
     It is a number where `problem_type` says so; else a score, of a cross-encoder.
     """
     written = config.get("problem_type") or "single_label_classification"
     if written not in _KINDS:
-        raise ModelFolderError(f"unknown problem_type {written!r}", where, "mend config.json")
+        raise ModelFolderError(f"unknown problem_type {written!r}", where, "fix config.json")
     if num_outputs > 1 or written != "single_label_classification":
         return {"kind": _KINDS[written]}
     return {"kind": "regression", "is_score": True, "is_raw": not _is_sigmoid(folder, config)}
@@ -178,7 +178,9 @@ def _output_names(config: Mapping[str, Any], num_outputs: int, where: str) -> tu
     try:
         names = {int(index): str(name) for index, name in written.items()}
     except (AttributeError, ValueError) as error:
-        raise ModelFolderError("id2label is no map of numbers", where, "mend it") from error
+        raise ModelFolderError(
+            "id2label does not map numbers to labels", where, "fix it"
+        ) from error
     if sorted(names) != list(range(num_outputs)) or len(set(names.values())) < num_outputs:
         raise ModelFolderError(
             f"id2label has {', '.join(f'{index}: {name}' for index, name in names.items())[:200]}",
@@ -189,7 +191,7 @@ def _output_names(config: Mapping[str, Any], num_outputs: int, where: str) -> tu
 
 
 def _labels(task: Task, names: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The labels in the order of the outputs, as the task calls them where it has its own.
+    """The labels in the order of the outputs, with the task's names where it has its own.
 
     Classes without names are numbers, as in data sets.
     """
@@ -211,7 +213,7 @@ def _labels(task: Task, names: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 def _max_length(task: Task, folder: Path, model: Bert) -> int:
-    """What the folder says, as far as there are positions for it."""
+    """The folder's length, at most the number of positions."""
     positions = model.config.max_position_embeddings
     longest = longest_row(folder, positions)
     # Windows over long contexts are an end in themselves: no longer than the task has them.

@@ -1,7 +1,6 @@
 """The nine tasks of GLUE by name, in the files as they were published (Wang et al. 2018).
 
-On the Hugging Face Hub, `hf://nyu-mll/glue:CONFIG`, columns and labels have other names, which are
-understood as well.
+The Hugging Face Hub, `hf://nyu-mll/glue:CONFIG`, has other column and label names; both are read.
 """
 
 from dataclasses import replace
@@ -47,7 +46,7 @@ class GlueTask(Classification):
     refuses_unused: ClassVar[bool] = False  # its options are those of the published files
 
     def published_label(self, name: str) -> str:
-        """A label as the published files have it, whatever the Hub calls it; others stay."""
+        """Returns a label as in the published files, given the Hub's name; others are unchanged."""
         return name if name in self.labels else _NUMBERS.get(name, name)
 
     def _text(self, record: Record) -> Text:

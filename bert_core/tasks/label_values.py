@@ -1,13 +1,13 @@
-"""Cells of a label column -> names of labels, and which of them say that there is no label.
+"""Label names from table cells, and which cells mean that there is no label.
 
-The rule, for every reader of labels and tags:
+The rules, for every reader of labels and tags:
 
-- White space and invisible characters at the edges are no part of a label.
+- White space and invisible characters at the edges are not part of a label.
 - Nothing, null, NaN, and the texts `nan`, `<NA>`, `#N/A` and `\\N` are no label.
-- `-1`, `none`, `null`, `NA` and `N/A` may be a class or mean that there is none. Where the labels
-  are known and it is not among them, it is no label. Else it is a class, and a warning says so;
-  but `-1` is no label alone, beside names, or beside class numbers that go beyond 1.
-- Labels that are to be dropped are no labels: those named, or `-` beside those of entailment.
+- `-1`, `none`, `null`, `NA` and `N/A` may be a class or mean that there is no label. If the labels
+  are known and do not include it, it is no label. Otherwise it is a class, with a warning; but `-1`
+  is no label alone, next to names, or next to class numbers above 1.
+- Dropped labels are no labels: those the user names, or `-` next to the labels of entailment.
 """
 
 import json
@@ -124,7 +124,7 @@ def divided_warnings(labels: Collection[str], *, multiple: bool) -> list[str]:
 
 
 def quoted_warnings(labels: Collection[str]) -> list[str]:
-    """A line where all labels of training data stand in quotes, which may be no part of them."""
+    """Warns where all labels of training data are quoted, as the quotes may be unintended."""
     if labels and all(len(each) > 1 and each[0] + each[-1] in _QUOTES for each in labels):
         shown = ", ".join(sorted(labels)[:5])
         return [f"labels include their quotes: {shown}; if that is wrong, remove the quotes"]
@@ -160,7 +160,7 @@ def _may_be_none(name: str) -> bool:
 
 
 def _is_on_a_scale(others: Iterable[str]) -> bool:
-    """Whether -1 beside these is a class: beside 0 and 1, fractions, or other negative numbers."""
+    """Whether -1 is a class among these: with 0 and 1, fractions, or other negative numbers."""
     numbers = list(map(_number, others))
     known = [number for number in numbers if number is not None]
     if any(number < 0 or not number.is_integer() for number in known):

@@ -32,9 +32,9 @@ _ESCAPED = re.compile(r"_x([0-9A-F]{4,6})_")
 
 
 def metric_parts(labels: Iterable[str]) -> dict[str, str]:
-    """For each label what stands for it in the names of metrics, all of them different.
+    """Maps each label to a distinct part of a metric's name.
 
-    Ordinary labels stand for themselves. A character that MLflow does not take, and a slash, which
+    Ordinary labels are unchanged. A character that MLflow does not take, and a slash, which
     parts names, is written `_x0026_` by its code point, as XML tools write names; so `R&D` is
     `R_x0026_D`. Of labels that differ by case or accents alone, which a server's database may take
     for one, all but the first are written in code points. The end of a very long label is a hash.
@@ -229,7 +229,7 @@ def best_threshold(
     good thresholds it is the lowest. Where none is better than giving no answer at all it is
     `never_answering`, which the script of v2.0 calls 0.
 
-    The script takes a threshold to stand between equal null scores, too, which none can; without
+    The script also tries thresholds between equal null scores, which cannot exist; without
     `parts_equals` the score is what the threshold reaches.
     """
     order = np.argsort(null_scores, kind="stable")
@@ -252,7 +252,7 @@ def never_answering(null_scores: FloatArray) -> FloatArray:
 def tuned_threshold(
     best_texts: Sequence[str], null_scores: FloatArray, golds: Sequence[Sequence[str]]
 ) -> float:
-    """The threshold with the best F1, as `squad_v2_metrics` has it but for equal null scores."""
+    """Returns the threshold with the best F1, ignoring those between equal null scores."""
     has_answer = np.array([len(texts) > 0 for texts in golds])
     answered = np.array([len(text) > 0 for text in best_texts])
     _, f1 = answer_scores(best_texts, golds, no_answer=True)

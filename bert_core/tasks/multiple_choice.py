@@ -3,7 +3,7 @@
 Devlin et al. 2018, section 4.4 (SWAG): each choice is a row `[CLS] context [SEP] choice [SEP]`,
 a vector scores its pooled [CLS], and a softmax over the scores of one example decides.
 
-Which choice is right may stand in a file as a column's name, a letter, a number, or the text. A
+A file may give the right choice as a column's name, a letter, a number, or the text. A
 whole file is read in one way; it is refused where two ways are possible and disagree.
 Shapes: I items (examples), k choices, P = I k places.
 """
@@ -31,10 +31,10 @@ from bert_core.tasks.tables import (
     Record,
     TaskDataError,
     column,
+    parse_cell,
     read_split,
     text_of,
     value_of,
-    written_value,
 )
 from bert_core.tasks.task import FloatArray, HeadShape, Task
 
@@ -48,7 +48,7 @@ _Read = Callable[["Key"], int | None]
 
 @dataclass(frozen=True)
 class Key:
-    """What a record says of its answer: `text`, None where it says nothing; beside its `choices`.
+    """A record's answer as written (`text`, None if missing) and its `choices`.
 
     Whole numbers have the same text however they are written: 1, "1", 1.0. `labels` are what the
     record itself calls its choices, if it does.
@@ -97,36 +97,36 @@ class Choices:
 
 
 class MultipleChoice(Task):
-    """Decides how a context goes on; every example has as many choices as the others."""
+    """Chooses the best continuation of a context; every example has as many choices."""
 
     architecture: ClassVar[str] = "BertForMultipleChoice"
     unused: ClassVar[tuple[str, ...]] = ("labels",)
 
     context_column: str = Field(default="context", description="column of the context")
     start_column: str | None = Field(
-        default=None, description="column of the words that every choice begins with (SWAG: sent2)"
+        default=None, description="column of the text that starts every choice (SWAG: sent2)"
     )
     choice_columns: tuple[str, ...] = Field(
         default=("choices",),
         min_length=1,
-        description="columns of the choices, or one column that holds a list of them; a field"
-        " within a column is called COLUMN.FIELD",
+        description="columns of the choices, or one column with a list of them; COLUMN.FIELD"
+        " names a field of a column",
     )
     label_column: str = Field(
         default="label",
-        description="column that says which choice is right: by the name of its column, a letter"
-        " from A on, a number, or its text",
+        description="column of the right choice: the name of its column, a letter from A on,"
+        " a number, or its text",
     )
     first_number: int | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="the number of the first choice, 0 or 1, where answers are numbers; by default"
-        " what all numbers of the data allow, and what allows both is refused",
+        description="number of the first choice, 0 or 1, where answers are numbers; by"
+        " default inferred from the data, which is refused where both are possible",
     )
     header: bool = Field(
         default=True,
-        description="whether TSV and CSV begin with column names; else they are 0, 1 …",
+        description="whether TSV and CSV start with column names; else columns are 0, 1 …",
     )
     skip_ragged: bool = Field(
         default=False, description="leave out lines with too few or too many columns"
@@ -135,8 +135,8 @@ class MultipleChoice(Task):
         default=MAX_SKIPPED,
         ge=0,
         le=1,
-        description="share of the lines of a TSV or CSV file that may be lost: left out by"
-        " skip_ragged, or within a quote that is not closed",
+        description="largest share of lost lines in a TSV or CSV file: left out by"
+        " skip_ragged, or inside an unclosed quote",
     )
 
     @property
@@ -251,7 +251,7 @@ class MultipleChoice(Task):
         )
 
     def _key(self, record: Record) -> Key:
-        """What the record says of its answer, beside the texts of its choices."""
+        """The record's answer, with the texts of its choices."""
         texts, labels = self._choices(record)
         return key_of(value_of(record, self.label_column), texts, record.where, labels)
 
@@ -268,11 +268,11 @@ class MultipleChoice(Task):
         return found
 
     def _choices(self, record: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The texts of the choices, and what the record calls them, where it does."""
+        """The texts of the choices, and the record's own names for them, if any."""
         if len(self.choice_columns) != 1:
             return tuple(text_of(record, name) for name in self.choice_columns), ()
         name = self.choice_columns[0]
-        listed = listed_choices(written_value(column(record, name)))
+        listed = listed_choices(parse_cell(column(record, name)))
         if listed is None or len(listed[0]) < 2:
             raise TaskDataError(
                 f"no list of choices in column {name}",
@@ -325,7 +325,7 @@ def key_of(
     where: str,
     labels: tuple[str, ...] = (),
 ) -> Key:
-    """The key of a record; -1 says nothing, nor does what is no label (`label_values`)."""
+    """Reads the key of a record; -1 and missing labels (`label_values`) give None."""
     text = label_of(value) or ""
     whole = _WHOLE_NUMBER.fullmatch(text)
     text = str(int(whole[1])) if whole else text
@@ -346,7 +346,7 @@ def answers_of(
     first_number: int | None,
     others: Callable[[], Sequence[Key]],
 ) -> list[int | None]:
-    """The answer of each key, counted from 0; None where it says nothing.
+    """Returns the answer of each key, counted from 0; None where it is missing.
 
     `names` are those of the choices' columns, which mean more than letters and numbers do, unless
     there is no header and they are numbers themselves. Numbers count from `first_number`, or from
@@ -393,7 +393,7 @@ def _by_name(names: Sequence[str]) -> _Read:
 
 
 def _letters(given: Sequence[Key], by_name: _Read) -> _Read:
-    """Reads letters, unless one of them is the name of another column than its letter says."""
+    """Reads letters, unless one of them names another column than its letter does."""
     named = [each for each in given if each.letter is not None and by_name(each) is not None]
     if any(by_name(each) != each.letter for each in named):
         return by_name
@@ -436,12 +436,12 @@ def _counted_from(first: int) -> _Read:
 
 
 def _either(*reads: _Read) -> _Read:
-    """The first of these ways that says anything."""
+    """The first reader that gives an answer."""
     return lambda key: next((found for read in reads if (found := read(key)) is not None), None)
 
 
 def _by_text(key: Key) -> int | None:
-    """The choice that has the text of the key, where one alone has it."""
+    """The choice whose text is the key, if it is the only one."""
     for same in (str.strip, str.casefold):
         texts = [same(choice.strip()) for choice in key.choices]
         if texts.count(same(key.text or "")) == 1:
@@ -466,7 +466,7 @@ def _refuse_another_answer(
 def _refuse_unknown(
     given: Sequence[Key], ways: Sequence[_Read], without_numbers: _Read, names: Sequence[str]
 ) -> None:
-    """Raises for the first key that says nothing in the way that fails least often."""
+    """Raises for the first key without an answer, under the reader that fails least often."""
     counted = [_either(_counted_from(first), without_numbers) for first in (0, 1)]
     failures = [[each for each in given if way(each) is None] for way in ways or counted]
     wrong = next(iter(min(failures, key=len)), None)
@@ -478,6 +478,6 @@ def _refuse_unknown(
             f" {numbers[-1]}, with those of the other splits, can be counted neither from 0 nor"
             " from 1",
             (wrong or given[0]).where,
-            f"mend the answer, or give {_FIRST_NUMBER}",
+            f"fix the answer, or give {_FIRST_NUMBER}",
         )
     raise TaskDataError(f"unknown label {wrong.text!r}", wrong.where, f"one of {known}")

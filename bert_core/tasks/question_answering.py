@@ -48,11 +48,11 @@ _NUM_SPECIAL = 3  # [CLS] and two [SEP]
 _NOWHERE = Answer("", -1)
 _NEARBY = 10  # characters
 
-MISALIGNED = "answers that do not stand at their answer_start"
-UNTOKENIZED = "answers that no token holds"
+MISALIGNED = "answers not found at their answer_start"
+UNTOKENIZED = "answers that match no token"
 """Why a question may teach nothing."""
-MOVED = "answers that stand beside their answer_start"
-REPEATED = "questions with the id of another"
+MOVED = "answers found near their answer_start"
+REPEATED = "questions with a repeated id"
 
 
 class Span(NamedTuple):
@@ -82,39 +82,37 @@ class QuestionAnswering(Task):
     unused: ClassVar[tuple[str, ...]] = ("labels",)
 
     max_length: int = Field(default=384, ge=8, description="longest row, in tokens")
-    stride: int = Field(
-        default=128, ge=1, description="tokens from the start of a window to that of the next"
-    )
+    stride: int = Field(default=128, ge=1, description="tokens between the starts of two windows")
     overflow: Overflow = Field(
         default="window",
-        description="what becomes of a context that is too long for a row: read in windows, or cut"
-        " on the left or right",
+        description="how to read a context longer than a row: in windows, or truncated on the"
+        " left or right",
     )
     max_query_length: int = Field(
         default=64,
         ge=1,
-        description="tokens of a question that are kept; at most half of a row in any case",
+        description="longest question, in tokens; at most half of a row in any case",
     )
     max_answer_length: int = Field(default=30, ge=1, description="longest answer, in tokens")
-    n_best: int = Field(default=20, ge=1, description="answers that a prediction lists")
+    n_best: int = Field(default=20, ge=1, description="number of answers in a prediction")
     align_to_words: bool = Field(
-        default=False, description="whether an answer that cuts a word has all of it instead"
+        default=False, description="whether to extend an answer that cuts a word to the whole word"
     )
     no_answer: bool = Field(
-        default=False, description="whether a context may hold no answer, as in SQuAD 2.0"
+        default=False, description="whether a context may have no answer, as in SQuAD 2.0"
     )
     null_threshold: float = Field(
         default=0.0, description="a null score above this means no answer; tuned on the dev split"
     )
 
     def ignored_options(self) -> dict[str, str]:
-        """Also what is for windows, or for questions without an answer, where there are none."""
+        """Also options of windows, or of questions without an answer, where there are none."""
         found = super().ignored_options()
         fields = QuestionAnswering.model_fields
         if self.overflow != "window" and self.stride != fields["stride"].default:
-            found["stride"] = "is for windows, and overflow says that there are none"
+            found["stride"] = "needs overflow window"
         if not self.no_answer and self.null_threshold != fields["null_threshold"].default:
-            found["null_threshold"] = "is for no_answer, which is not set"
+            found["null_threshold"] = "needs no_answer"
         return found
 
     @property
@@ -305,7 +303,7 @@ def _by_row(outputs: Tensor, batch: TaskBatch) -> Tensor:
 
 
 def _counts(questions: Sequence[Question], golds: Sequence[Answer]) -> dict[str, int]:
-    """Answers that were found beside their place, and ids that occur again, where there are any."""
+    """Counts answers found near their start, and repeated ids, where there are any."""
     pairs = zip(questions, golds, strict=True)
     names = [each.id for each in questions if each.id]
     counts = {
@@ -349,7 +347,7 @@ def _labels(
 
 
 def _gold(question: Question) -> Answer:
-    """The first answer that stands where it is said to, or else the first that stands nearby."""
+    """The first answer at its `answer_start`, or else the first that is nearby."""
     answers, context = question.answers or (), question.context
     for each in answers:
         if each.start >= 0 and context.startswith(each.text, each.start):
@@ -358,9 +356,9 @@ def _gold(question: Question) -> Answer:
 
 
 def _nearby(answer: Answer, context: str) -> Answer | None:
-    """The answer where its text, without space around it, stands nearest, if it is at all likely.
+    """The nearest occurrence of the answer's text without outer spaces, if plausible.
 
-    That is a few characters off, fewer for a short text, or the only place where it stands.
+    That is a few characters off, fewer for a short text, or the only occurrence.
     """
     text = answer.text.strip()
     said = max(answer.start, 0) + len(answer.text) - len(answer.text.lstrip())

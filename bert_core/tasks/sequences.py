@@ -68,7 +68,7 @@ def slide(
         of_texts = (counts - 1) * rooms + lengths - (counts - 1) * steps + counts * beside
         if (num_tokens := int(of_texts.sum())) > max_tokens:
             raise TooManyTokensError(
-                f"{num_tokens} tokens to be read, in windows that overlap",
+                f"{num_tokens} tokens in overlapping windows",
                 f"at most {max_tokens}",
                 "ask for fewer or shorter texts at once, or for windows that overlap less",
             )
@@ -78,7 +78,7 @@ def slide(
 
 
 def cut(lengths: IntArray, rooms: IntArray, side: Side) -> Windows:
-    """One window for each text of these lengths, [N]: what is left when it is cut on a side."""
+    """Truncates texts of these lengths, [N], on a side: one window for each."""
     kept = np.minimum(lengths, rooms)
     starts = lengths - kept if side == "left" else np.zeros_like(kept)
     return Windows(np.arange(len(lengths)), starts, kept)
@@ -130,7 +130,7 @@ class AlignedTokens:
         """First and last token, counted within the text, that share a character with each span.
 
         A span is the text's number, its first character and the one after its last, each [S].
-        Where no token has a part in it, the last token stands before the first.
+        If no token overlaps the span, the last token is before the first.
         """
         # Texts follow one another on one line of characters, so one binary search serves all.
         stride = 1 + max(int(self.offsets.max(initial=0)), int(ends.max(initial=0)))
@@ -144,8 +144,7 @@ class AlignedTokens:
 def align(tokenizer: Tokenizer, texts: Sequence[str]) -> AlignedTokens:
     """Tokenizes texts; `tokenizers` keeps track of characters through its normalisation.
 
-    An accent that stands as a character of its own, and was stripped, belongs to its letter's
-    token.
+    A combining accent that was stripped belongs to the token of its letter.
     """
     ids, offsets, lengths = [], [], []
     for begin in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -189,7 +188,7 @@ _TEXTS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Sequences:
-    """Rows end to end, one for each text or several windows of it.
+    """Rows end to end, one or several windows for each text.
 
     - `text` [R], the number of the text, or pair, that a row is of
     - `num_tokens` [N], those of each text or pair, were it one row of any length
@@ -213,9 +212,9 @@ def encode_sequences(
 ) -> Sequences:
     """Rows of at most `max_length` for each text of `first`, or its pair with one of `second`.
 
-    `overflow` says what becomes of what is longer. Cut on the `right`, as the fast tokenizers of
+    `overflow` decides how longer texts are read. Cut on the `right`, as the fast tokenizers of
     Hugging Face do, or on the `left`, pairs lose tokens from the longer text first. A `window` is
-    half a window on from the one before; those of a pair are of its longer text, each beside the
+    half a window on from the one before; those of a pair are of its longer text, each with the
     shorter one, which has half the room at most.
     """
     ids = special_token_ids(tokenizer)
@@ -289,7 +288,7 @@ def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class WordPieces:
-    """Words as tokens; `sizes` [W] are how many each word has, 0 where nothing is left of it.
+    """Words as tokens; `sizes` [W] are their numbers of tokens, 0 for a word without any.
 
     `tokens` are those of the different words, end to end, and `first_tokens` [W] says where those
     of each word begin.
@@ -320,7 +319,7 @@ def word_pieces(tokenizer: Tokenizer, words: Iterable[str]) -> WordPieces:
 def truncate_pairs(
     first: IntArray, second: IntArray, room: IntArray | int
 ) -> tuple[IntArray, IntArray]:
-    """What is kept of pairs of these lengths: the longer gives way until both are equal.
+    """Returns the kept lengths of pairs: the longer text is cut until both are equal.
 
     Where both are cut and `room` is odd, the longer keeps one token more, of equals the second.
     """

@@ -1,6 +1,6 @@
-"""SQuAD's JSON, version 1.1 or 2.0 -> questions, each with its context and its gold answers.
+"""Questions with contexts and gold answers, from SQuAD's JSON (1.1 or 2.0) or from tables.
 
-Also from tables with the columns that SQuAD has on the Hugging Face Hub.
+Tables have the columns of SQuAD on the Hugging Face Hub.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_core.errors import reason_of
-from bert_core.tasks.tables import Record, TaskDataError, written_value
+from bert_core.tasks.tables import Record, TaskDataError, parse_cell
 from bert_core.text_encoding import decode_text
 
 _LAYOUT = "SQuAD's layout is data, paragraphs, context, qas, answers"
@@ -21,7 +21,7 @@ _SINGLE = ("answer", "answer_text")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A passage of a context, and the character at which it is said to start."""
+    """A passage of a context, and the index of its first character according to the file."""
 
     text: str
     start: int
@@ -43,7 +43,7 @@ class Question:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What slices may be made by."""
+        """The columns for slices."""
         return {"id": self.id, "title": self.title}
 
 
@@ -94,7 +94,7 @@ def read_squad_table(records: Iterable[Record]) -> list[Question]:
 
 
 def _is_header(article: object) -> bool:
-    """Whether a record says what the others are, as the first of MRQA's files does."""
+    """Whether a record describes the others, as the first of MRQA's files does."""
     return isinstance(article, Mapping) and article.keys() == {"header"}
 
 
@@ -156,12 +156,12 @@ def _answers(record: Mapping[str, Any], where: str, layout: str) -> tuple[Answer
                 raise TaskDataError("no answer_start", where, layout)
             found.append(Answer(text, start))
     if found and impossible:
-        raise TaskDataError("is_impossible contradicts the answers", where, "mend the record")
+        raise TaskDataError("is_impossible contradicts the answers", where, "fix the record")
     return tuple(found)
 
 
 def _listed(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """The answers of a record, wherever they stand.
+    """The answers of a record, in any of the known fields.
 
     `detected_answers` are those of MRQA, whose `answers` have no place.
     """
@@ -178,9 +178,9 @@ def _listed(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
     if answers:
         return answers
     if record.get("answers") is not None:
-        return written_value(record["answers"])
+        return parse_cell(record["answers"])
     answer = next((record[name] for name in _SINGLE if record.get(name) is not None), None)
-    written = written_value(answer)
+    written = parse_cell(answer)
     if not isinstance(answer, str) or _is_answer(written):
         return written
     start = record.get("answer_start") if answer.strip() else 0
@@ -239,7 +239,7 @@ def _text(values: object, name: str, where: str, layout: str = _LAYOUT) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise TaskDataError(f"half a surrogate pair in {name}", where, "mend the text") from error
+        raise TaskDataError(f"lone surrogate in {name}", where, "fix the text") from error
     return text
 
 

@@ -46,7 +46,7 @@ _COMPRESSED = (".gz", ".xz", ".bz2", ".zip", ".zst")
 
 @dataclass(frozen=True)
 class Record:
-    """One line of a table, its values by column, and where it stands.
+    """One line of a table: its values by column, and its place in the file.
 
     `has_header` says that the names of the columns come from the first line of the file.
     """
@@ -156,7 +156,7 @@ def value_of(record: Record, name: str) -> Any:  # noqa: ANN401 - a table holds 
     return found
 
 
-def written_value(value: Any) -> Any:  # noqa: ANN401 - a table holds anything
+def parse_cell(value: Any) -> Any:  # noqa: ANN401 - a table holds anything
     """The list or mapping that a text writes as Python or JSON do (pandas in CSV), or the value."""
     text = value.strip() if isinstance(value, str) else ""
     if len(text) > _LONGEST_WRITTEN or text[:1] + text[-1:] not in ("[]", "{}"):
@@ -196,7 +196,7 @@ def text_of(record: Record, name: str) -> str:
     """The text of a column, stripped; raises `TaskDataError` where it is missing or empty."""
     value = column(record, name)
     if not isinstance(value, str) or not value.strip():
-        remedy = "mend or remove the record"
+        remedy = "fix or remove the record"
         if isinstance(value, Mapping) and value:
             remedy = f"name a field of it, {' or '.join(f'{name}.{each}' for each in value)}"
         raise TaskDataError(f"no text in column {name}", record.where, remedy)
@@ -265,7 +265,7 @@ def _json_record(line: str, where: str) -> Record:
     try:
         values = json.loads(line, object_pairs_hook=partial(_as_dict, where))
     except (ValueError, RecursionError) as error:
-        remedy = "mend the line: a file has one object a line, or all in one list"
+        remedy = "fix the line: a file has one object a line, or all in one list"
         raise TaskDataError("not JSON", where, remedy) from error
     if not isinstance(values, dict):
         raise TaskDataError("not a JSON object", where, 'write {"column": value}')
@@ -278,9 +278,9 @@ def _read_list(text: str, path: Path) -> Iterator[Record]:
     try:
         found = json.loads(text, object_pairs_hook=partial(_as_dict, str(path)))
     except json.JSONDecodeError as error:
-        raise TaskDataError("not JSON", f"{path}:{error.lineno}", "mend the line") from error
+        raise TaskDataError("not JSON", f"{path}:{error.lineno}", "fix the line") from error
     except (ValueError, RecursionError) as error:
-        raise TaskDataError("not JSON", str(path), "mend the file") from error
+        raise TaskDataError("not JSON", str(path), "fix the file") from error
     has_half = _LONE_SURROGATE.search(text) is not None
     for number, values in enumerate(found):
         where = f"{path}, record {number}"
@@ -297,7 +297,7 @@ def _refuse_half_characters(values: object, where: str) -> None:
         json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
-        raise TaskDataError(f"half a surrogate pair, {half!r}", where, "mend the text") from error
+        raise TaskDataError(f"lone surrogate, {half!r}", where, "fix the text") from error
 
 
 def _read_parquet(path: Path) -> Iterator[Record]:
@@ -358,7 +358,7 @@ def _named(value: Any, names: Sequence[str], where: str) -> Any:  # noqa: ANN401
         return None
     if not isinstance(value, int) or not 0 <= value < len(names):
         raise TaskDataError(
-            f"class {value}", where, f"there are {len(names)}, counted from 0; mend the table"
+            f"class {value}", where, f"there are {len(names)}, counted from 0; fix the table"
         )
     return str(names[value])
 

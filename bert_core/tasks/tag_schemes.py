@@ -1,4 +1,4 @@
-"""Tags of words <-> entities: IOB1, IOB2 and BIOES, for many sentences at once.
+"""Tags of words to entities and back: IOB1, IOB2 and BIOES, for many sentences at once.
 
 IOB1 writes B- only where an entity follows another of its type, IOB2 at the start of each; BIOES
 also marks the last word (E-) and entities of one word (S-). Shapes: W words, E entities.
@@ -170,7 +170,7 @@ class Tags:
         return begins, np.flatnonzero(self.ends) + 1, self.types[begins]
 
     def invalid(self, scheme: Scheme) -> BoolArray:
-        """Which words have a tag that the scheme forbids where it stands, [W]."""
+        """Marks the words whose tag the scheme forbids in its place, [W]."""
         if scheme == "iob1":
             return self._has(_E, _S) | (self._has(_B) & ~self._goes_on)
         if scheme == "iob2":
@@ -194,7 +194,7 @@ class Tags:
 
     @cached_property
     def _goes_on(self) -> BoolArray:
-        """Which words of an entity stand after a word of the same type, [W]."""
+        """Which words of an entity follow a word of the same type, [W]."""
         return self.inside & (self.types == np.roll(self.types, 1)) & ~self.first
 
     def _has(self, *prefixes: int) -> BoolArray:
@@ -212,7 +212,7 @@ def detect_scheme(tags: Tags) -> Scheme:
 
 
 def _moved(mask: BoolArray, by: Literal[1, -1]) -> BoolArray:
-    """What the mask says of the word before (1) or after (-1); False where there is none."""
+    """The mask shifted by one word (1: the word before, -1: the word after), padded with False."""
     moved = np.zeros_like(mask)
     if by == 1:
         moved[1:] = mask[:-1]

@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_core.tasks.delimited import line_end
 from bert_core.tasks.label_values import label_of, stripped
-from bert_core.tasks.tables import Record, TaskDataError, column, text_of, value_of, written_value
+from bert_core.tasks.tables import Record, TaskDataError, column, parse_cell, text_of, value_of
 from bert_core.tasks.tag_schemes import OUTSIDE, Scheme, Tags, detect_scheme, is_plain, respelled
 from bert_core.text_encoding import open_text
 
@@ -52,13 +52,13 @@ class TaggedSentence:
 
     @property
     def where(self) -> str:
-        """Where the sentence stands; its first words if it comes from nowhere."""
+        """The place of the sentence in its file; its first words without a file."""
         if self.line is not None:
             return f"{self.file}:{self.line}"
         return self.file or " ".join(self.words)[:60]
 
     def where_is(self, word: int) -> str:
-        """Where a word (from 0) stands."""
+        """Returns the place of a word (from 0)."""
         if self.line is not None:
             return f"{self.file}:{self.line + word}"
         return f"{self.where}, word {word + 1}"
@@ -82,7 +82,7 @@ class WordColumns:
 
 
 def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
-    """The sentences of a CoNLL file, whose columns stand between tabs or between spaces.
+    """Reads the sentences of a CoNLL file, with columns divided by tabs or spaces.
 
     A file of one column has words and no tags. Tags come as they are written. Raises
     `TaskDataError`, with file and line, for a line with too many or too few columns, and for a
@@ -98,11 +98,11 @@ def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
                 tag_column = _index(columns.tags, columns.names, width, f"{path}:{line}")
         for number, cells in enumerate(rows, start=line):
             if len(cells) != width:
-                remedy = "mend the line"
+                remedy = "fix the line"
                 if rows[0][0].startswith("#") and not columns.comment:
                     remedy += ", or leave comments out with --options.comment '#'"
                 raise TaskDataError(
-                    f"{len(cells)} columns where {width} belong", f"{path}:{number}", remedy
+                    f"{len(cells)} columns, expected {width}", f"{path}:{number}", remedy
                 )
         words = [cells[word_column] for cells in rows]
         tags = [cells[tag_column] for cells in rows] if width > 1 else None
@@ -130,7 +130,7 @@ def in_iob2(
 
     A scheme that is not given is found out from all of them. Where none of the tags belongs to one
     they are plain, and stay as they are. With `refuse` the first tag that the scheme forbids
-    raises `TaskDataError`, with its line; what is no tag always does. A sentence of which a word
+    raises `TaskDataError`, with its line; what is not a tag always does. A sentence of which a word
     has no tag (`bert_core.tasks.label_values`) has none.
     """
     sentences = _as_usual(sentences, scheme)
@@ -148,9 +148,9 @@ def in_iob2(
         number = int(np.searchsorted(bounds, word, side="right")) - 1
         within = word - int(bounds[number])
         raise TaskDataError(
-            f"{(tagged[number].tags or ())[within]} cannot stand here in {found.upper()}",
+            f"{(tagged[number].tags or ())[within]} is not allowed here in {found.upper()}",
             tagged[number].where_is(within),
-            "mend it, or let it be counted: invalid_tags count",
+            "fix it, or let it be counted: invalid_tags count",
         )
     strings, iob2 = tags.strings("iob2"), list(sentences)
     counts = np.diff(np.concatenate([[0], np.cumsum(invalid)])[bounds]).tolist()
@@ -174,7 +174,7 @@ def _refuse_plain(tagged: Sequence[TaggedSentence]) -> None:
         for number, tag in enumerate(each.tags or ()):
             if tag in wrong:
                 raise TaskDataError(
-                    f"{tag!r} is no tag",
+                    f"{tag!r} is not a tag",
                     each.where_is(number),
                     "a tag is O, or B-, I-, E- or S- before a type; or all are without those"
                     + ("; if this line names the columns, remove it" if each.line == 1 else ""),
@@ -288,16 +288,16 @@ def read_word_lists(records: Iterable[Record], columns: WordColumns) -> list[Tag
 def _of_csv(records: Sequence[Record], columns: WordColumns) -> list[Record]:
     """Records of CSV with lists: those written in brackets, or those of the words of a sentence."""
     names = list(records[0].values)
-    if isinstance(written_value(value_of(records[0], _key(records[0], columns.words))), list):
+    if isinstance(parse_cell(value_of(records[0], _key(records[0], columns.words))), list):
         return [
-            replace(each, values={name: written_value(each.values[name]) for name in names})
+            replace(each, values={name: parse_cell(each.values[name]) for name in names})
             for each in records
         ]
     folded = {name.casefold().strip(): name for name in names}
     of_sentence = next((folded[name] for name in _SENTENCES if name in folded), None)
     if of_sentence is None:
         raise TaskDataError(
-            "no column of lists of words, and none says which sentence a word is of",
+            "no column of lists of words, and no column of sentences",
             f"{records[0].where}: {', '.join(names)}",
             "name --options.word_column (evaluate.py: --options word_column=NAME), or call the"
             f" column of the sentence {_SENTENCES[1]}",
@@ -339,7 +339,7 @@ def _from_record(record: Record, columns: WordColumns) -> TaggedSentence:
     tags = _tags(record, tag_column, found)
     if tags is not None and len(tags) != len(words):
         raise TaskDataError(
-            f"{len(tags)} tags for {len(words)} words", record.where, "mend the record"
+            f"{len(tags)} tags for {len(words)} words", record.where, "fix the record"
         )
     document = None
     if columns.document is not None:
@@ -364,7 +364,7 @@ def _named_tags(record: Record, found: Any, names: Sequence[str]) -> Any:  # noq
         found = list(map(int, found))
     if not isinstance(found, list) or not all(type(each) is int for each in found):
         return found
-    if any(each < 0 for each in found):  # -1 and -100 stand for what has no tag
+    if any(each < 0 for each in found):  # -1 and -100 mean no tag
         return None
     wrong = next((each for each in found if names and each >= len(names)), None)
     if wrong is not None:
@@ -392,6 +392,6 @@ def _strings(record: Record, name: str, value: Any) -> list[str]:  # noqa: ANN40
     raise TaskDataError(
         f"no list of strings in column {name}",
         f"{record.where}: {', '.join(record.values)}",
-        "mend it, or name another with --options.word_column and --options.tag_column (evaluate.py:"
+        "fix it, or name another with --options.word_column and --options.tag_column (evaluate.py:"
         " --options word_column=NAME)",
     )

@@ -73,49 +73,49 @@ class Tagging(Task):
     )
     tag_column: str = Field(default="-1", description="column of the tags, by name or number")
     columns: tuple[str, ...] = Field(
-        default=(), description="names of a CoNLL file's columns from left to right, to name them"
+        default=(), description="names of a CoNLL file's columns, from left to right"
     )
     document_column: str | None = Field(
         default=None,
-        description="column of a JSONL or Parquet table that says which document a sentence is of;"
+        description="column of a JSONL or Parquet table with the document of a sentence;"
         " CoNLL files have -DOCSTART- lines",
     )
     comment: str = Field(
         default="",
-        description="what begins a comment before a sentence of a CoNLL file; nothing by default,"
+        description="start of a comment before a sentence of a CoNLL file; none by default,"
         " since # may be a word",
     )
     tag_names: tuple[str, ...] = Field(
         default=(),
-        description="names of the tags that are numbers in a table, from 0 on; by default those"
-        " that the table knows, or the numbers",
+        description="names of tags that are numbers in a table, from 0 on; by default the"
+        " names in the table, or the numbers",
     )
     scheme: Literal["auto", "iob1", "iob2", "bioes", "io", "none"] = Field(
         default="auto",
-        description="how entities are tagged in the data; io where words have types without a"
-        " prefix, none where tags are of single words, such as parts of speech; auto finds it out,"
-        " and takes tags without a prefix for io where O is among them",
+        description="tagging scheme of the data; io where words have types without a prefix,"
+        " none where tags are of single words, such as parts of speech; auto"
+        " detects it, and reads tags without a prefix as io where O is among them",
     )
     invalid_tags: Literal["count", "refuse"] = Field(
         default="count",
-        description="what to do about a tag that its scheme forbids where it stands; what is"
-        " counted is read as conlleval reads it",
+        description="how to handle a tag that its scheme forbids in its place; counted ones"
+        " are read as conlleval reads them",
     )
     overflow: Overflow = Field(
         default="window",
-        description="what becomes of a sentence, or document, that is too long for a row: read in"
-        " windows that overlap by half, or cut on the left or right; words cut off are outside of"
-        " all entities",
+        description="how to read a sentence, or document, longer than a row: in windows that"
+        " overlap by half, or truncated on the left or right; truncated words are"
+        " outside of all entities",
     )
     document_context: bool = Field(
         default=False, description="show the model as much of the document as max_length takes"
     )
 
     def ignored_options(self) -> dict[str, str]:
-        """Also what to do about invalid tags where tags are plain, which none is invalid of."""
+        """Also `invalid_tags` where tags are plain, because none can be invalid."""
         found = super().ignored_options()
         if self.scheme == "none" and self.invalid_tags == "refuse":
-            found["invalid_tags"] = "says nothing where scheme is none"
+            found["invalid_tags"] = "has no effect where scheme is none"
         return found
 
     @property
@@ -168,7 +168,7 @@ class Tagging(Task):
             )
         if self.document_context and all(each.document is None for each in sentences):
             raise TaskDataError(
-                "nothing says where documents begin",
+                "no document boundaries in the data",
                 str(data),
                 "write -DOCSTART- lines or name --options.document_column, or leave"
                 " --options.document_context out (evaluate.py: --options document_context=false)",
@@ -176,7 +176,7 @@ class Tagging(Task):
         return in_iob2(sentences, self.scheme, refuse=self.invalid_tags == "refuse")
 
     def _refuse_options_of_others(self, is_conll: bool, where: str) -> None:
-        """Raises `TaskDataError` for an option that says nothing to data of this form."""
+        """Raises `TaskDataError` for an option that does not apply to this form of data."""
         others = ("document_column", "tag_names") if is_conll else ("comment",)
         for name in others:
             if getattr(self, name):

@@ -1,6 +1,6 @@
-"""What differs between fine-tuning tasks: `Task`, five functions and the settings they need.
+"""The interface of a fine-tuning task: `Task`, its functions and the settings they need.
 
-Examples go in, rows come out (`encode`); outputs of the head go in, predictions come out.
+`encode` turns examples into rows; `decode` turns outputs of the head into predictions.
 Shapes: P places (where the head answers), L outputs of the head, N rows, H hidden size.
 """
 
@@ -41,9 +41,9 @@ class HeadShape:
 class Task(BaseModel, ABC):
     """A kind of question to an encoder, and the settings that are its own.
 
-    A task is an immutable set of settings; what is learned from training data, the labels, is
-    filled in by `with_labels`. The settings stand in the model folder, so that a model knows its
-    task. `E` below is whatever the task calls an example.
+    A task is an immutable set of settings. The labels are learned from training data and added by
+    `with_labels`. The settings are stored in the model folder, so that a model knows its task.
+    Examples are of a type that each task defines.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,15 +57,15 @@ class Task(BaseModel, ABC):
     max_length: int = Field(default=128, ge=8, description="longest row, in tokens")
     labels: tuple[str, ...] = Field(
         default=(),
-        description="names of the answers, in the order of the outputs; by default those of the"
-        " training data, sorted",
+        description="names of the answers, in the order of the outputs; by default those of"
+        " the training data, sorted",
     )
 
     @field_validator("labels")
     @classmethod
     def _labels_are_different(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
         if len({*labels}) < len(labels):
-            raise ValueError("a label is there twice")
+            raise ValueError("a label is repeated")
         return labels
 
     def ignored_options(self) -> dict[str, str]:
@@ -75,7 +75,7 @@ class Task(BaseModel, ABC):
         """
         fields = type(self).model_fields
         return {
-            name: "says nothing to this task"
+            name: "has no effect on this task"
             for name in self.unused
             if getattr(self, name) != fields[name].default
         }
@@ -131,7 +131,7 @@ class Task(BaseModel, ABC):
         return None
 
     def label_warnings(self) -> list[str]:
-        """What is odd about the labels, a line each, for people to read before training."""
+        """Describes suspicious labels, one line each, to be read before training."""
         return []
 
     def unanswered(self, examples: Sequence[Any]) -> dict[str, int]:
@@ -147,13 +147,13 @@ class Task(BaseModel, ABC):
         return self.model_copy(update={"labels": tuple(sorted(found, key=_label_order))})
 
     def tuned(self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]) -> Self:
-        """This task with what is chosen on dev, such as a threshold, given dev's predictions."""
+        """Returns this task with the settings chosen on dev, such as a threshold."""
         del predictions, examples
         return self
 
     @property
     def problem_type(self) -> str | None:
-        """`problem_type` of the model folder, as `transformers` has it."""
+        """The `problem_type` in the model folder, as `transformers` defines it."""
         return None
 
 
@@ -167,7 +167,7 @@ def has_answer(example: Any) -> bool:  # noqa: ANN401 - of any task
 
 
 def refuse_ignored_options(task: Task, given: Collection[str] | None = None) -> None:
-    """Raises `UserError` for an option that says nothing, of those `given`, or of all."""
+    """Raises `UserError` for an option without effect, among those `given`, or among all."""
     for name, reason in task.ignored_options().items():
         if given is None or name in given:
             raise UserError(f"{name} {reason}", f"--options.{name}", "leave it out")

@@ -53,7 +53,7 @@ _WORD = re.compile(
     rf"|(?<=[A-Z\d])&(?=[A-Z\d])"  # AT&T
     rf'|(?<=[א-ת])["״׳](?=[א-ת])'  # Hebrew acronyms
     rf")*+)"
-    rf"|[{_IDEOGRAPHS}]"  # stands without spaces
+    rf"|[{_IDEOGRAPHS}]"  # written without spaces
     rf"|([^\w\s{_MARK}])\2*|_+"  # a sign, or equal ones
 )
 _ABBREVIATION = re.compile(r"(?:^|[.-])[^\W\d_]{1,2}\.-?[^\W\d_]{1,2}$")  # U.N, Ph.D, J.-P
@@ -71,14 +71,14 @@ _ODD = re.compile(rf"[^\w\s!-~]|[{_FILLERS}]")
 def word_spans(text: str) -> list[tuple[int, int]]:
     """First character, and the one after the last, of each word of a text, from left to right.
 
-    Words stand between spaces and signs; a Chinese character is one of its own. Signs are words
+    Words are divided by spaces and signs; a Chinese character is one of its own. Signs are words
     of their own, equal ones together, as are `'s`, `n't` and their like. Signs that join what
     stands on both sides are part of a word: `Franco-German`, `1.5`, `O'Neill`, `+31`, and all
     those of an address. The sign in a Hebrew acronym (`צה"ל`) is part of it, not the one between a
     prefix and a quotation (`ה"ארץ"`). The period of an abbreviation belongs to it where it shows
     that it is one: `J.`, `U.N.`, not `Inc.`.
 
-    Characters that nobody sees and BERT's tokenizer drops, such as byte order marks, zero-width
+    Invisible characters that BERT's tokenizer drops, such as byte order marks, zero-width
     spaces and variation selectors, do not divide words and are not at their edges. Marks that
     follow no letter are in no word.
     """
@@ -86,7 +86,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def iter_word_spans(text: str) -> Iterator[tuple[int, int]]:
-    """What `word_spans` gives, one after another."""
+    """Yields the spans of `word_spans` one by one."""
     hidden: list[int] = []
     shape = text
     if _ODD.search(text) is not None:
@@ -123,7 +123,7 @@ def _spans(shape: str) -> Iterator[tuple[int, int]]:
 
 
 def visible_span(word: str) -> tuple[int, int]:
-    """What is left of a word's characters without those at its edges that are in no word."""
+    """Returns the span of a word without the edge characters that belong to no word."""
     begin, end = 0, len(word)
     if _ODD.search(word) is None:
         return begin, end
@@ -143,7 +143,7 @@ def is_invisible(character: str) -> bool:
 
 
 def _stand_in(found: re.Match[str], hidden: list[int]) -> str:
-    """A sign itself, one mark for all, nothing for what is invisible, whose place is noted."""
+    """The sign itself, one mark for all marks, nothing for an invisible one (noted in `hidden`)."""
     character = found[0]
     if is_invisible(character):
         hidden.append(found.start())

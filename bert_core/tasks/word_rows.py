@@ -1,9 +1,8 @@
-"""Sentences as lists of words -> rows of `[CLS] … [SEP]` in which each word is asked for once.
+"""Sentences given as words to rows of `[CLS] … [SEP]`, in which each word is predicted once.
 
-Only first sub-words are places (section 5.3 of the paper), unless all are asked for. A text is a
-sentence, or a document of several. One that is too long for a row gets windows that overlap by
-half, and each of its words its place in the window that shows most of what is around it; or it is
-cut on a side.
+Places are first sub-words (section 5.3 of the paper), or all sub-words on request. A text is a
+sentence, or a document of several. One longer than a row is read in windows that overlap by half,
+and each word gets its place in the window with most context around it; or it is truncated.
 Shapes: N sentences, W words, K words that have tokens, R rows, P places.
 """
 
@@ -117,7 +116,7 @@ def _kept(sizes: IntArray, text: IntArray, room: int, side: Side) -> npt.NDArray
 def _windows_of_words(
     sizes: IntArray, sentence: IntArray, text: IntArray, room: int
 ) -> tuple[IntArray, IntArray]:
-    """First word, and the word after the last, of the window in which each word has its place, [K].
+    """First word, and the word after the last, of each word's window, [K].
 
     `sizes`, `sentence` and `text` are those of words, [K].
     """
@@ -135,7 +134,7 @@ def _windows_of_words(
 
 
 def word_windows(sizes: IntArray, room: int) -> tuple[IntArray, IntArray]:
-    """Windows over words with so many tokens each: their first words, the words after their last.
+    """Returns windows over words of these sizes: first words, and the words after their last.
 
     A window is as many whole words as `room` has place for; a word has at most that many tokens.
     The next begins about half a window on, where evenly spread windows would.

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 from bert_core.errors import UserError
-from bert_core.machine import give_back_memory
+from bert_core.machine import release_memory
 from serving.engine import Engine
 from serving.models import ServedModel, open_model
 from serving.rollout.aliases import (
@@ -158,7 +158,7 @@ class Switcher:
             _LOG.warning("%s version %s left requests unanswered", model.name, model.version)
         del model
         gc.collect()
-        give_back_memory()
+        release_memory()
 
 
 class Controller:

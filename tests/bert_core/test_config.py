@@ -33,10 +33,6 @@ def test_refuses_an_unknown_field_and_heads_that_do_not_divide():
         ModelConfig(hidden_size=100, num_attention_heads=12)
 
 
-def test_head_size():
-    assert ModelConfig().head_size == 64
-
-
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 

@@ -69,7 +69,7 @@ def test_damage_is_noticed_with_checksums_and_without(folder):
         load_model_folder(folder)
     for content in ("{", json.dumps({"kind": "sing", "inputs": ""}), "[]"):
         path.write_text(content)
-        with pytest.raises(UserError, match=r"damaged example.*example\.json"):
+        with pytest.raises(UserError, match=r"damaged model example.*example\.json"):
             read_example(folder)
 
 

@@ -30,7 +30,7 @@ def test_an_address_has_a_name_a_config_and_a_split(typed, expected):
     "typed", ["hf://", "hf://squad", "hf://csv", "hf://./folder", "hf://a/b/c", "hf://a b/c"]
 )
 def test_what_may_be_a_path_is_no_address(typed):
-    with pytest.raises(HubDataError, match="no data set's name: .*OWNER/NAME"):
+    with pytest.raises(HubDataError, match="no name of a data set: .*OWNER/NAME"):
         HubAddress.of(typed)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from static_batches import static_source
 
-from bert_core.machine import give_back_memory, leave_what_exists_alone, processor_name
+from bert_core.machine import freeze_garbage_collector, processor_name, release_memory
 from bert_core.prefetch import steps_ahead
 
 
@@ -20,7 +20,7 @@ def test_scattered_memory_is_given_back():
     held = [bytes(3000) for _ in range(50_000)]  # 150 MB, of which one in fifty stays
     held = held[::50]
     before = me.memory_full_info().uss
-    give_back_memory()
+    release_memory()
     given_back = before - me.memory_full_info().uss
     assert len(held) == 1000
     assert given_back > (50 << 20 if platform.libc_ver()[0] == "glibc" else -1)
@@ -28,7 +28,7 @@ def test_scattered_memory_is_given_back():
 
 USED_BY_A_THREAD = """
 import ctypes, threading, psutil
-from bert_core.machine import give_back_memory, share_one_heap
+from bert_core.machine import release_memory, use_one_malloc_arena
 
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
@@ -42,12 +42,12 @@ def use():
     for each in pieces:
         library.free(each)
 
-share_one_heap()
+use_one_malloc_arena()
 before = psutil.Process().memory_info().rss
 thread = threading.Thread(target=use)
 thread.start()
 thread.join()
-give_back_memory()
+release_memory()
 print(psutil.Process().memory_info().rss - before)
 """
 
@@ -61,7 +61,7 @@ def test_what_a_thread_has_freed_is_given_back():
 def test_what_exists_is_not_looked_at_again():
     held = [[] for _ in range(100_000)]
     assert len(gc.get_objects()) > len(held)
-    leave_what_exists_alone()
+    freeze_garbage_collector()
     try:
         assert gc.get_freeze_count() > len(held)
         assert len(gc.get_objects()) < len(held)  # those that a collection goes through

@@ -123,7 +123,7 @@ def test_targets_are_ranked_by_their_share_of_all(opened, fill):
 
 
 def test_a_target_that_is_no_token_is_named(opened):
-    with pytest.raises(UserError, match=r"no single token.*zzz"):
+    with pytest.raises(UserError, match=r"not one token.*zzz"):
         target_ids(opened[1], ["cat", "zzz zzz"])
 
 

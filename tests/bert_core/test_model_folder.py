@@ -239,7 +239,7 @@ def test_a_list_of_checksums_names_what_is_read(folder, name):
     path = folder / "checksums"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if not line.endswith(f"  {name}\n")))
-    with pytest.raises(ModelFolderError, match=f"not whole: .*checksums lacks {name}"):
+    with pytest.raises(ModelFolderError, match=f"incomplete list of .*checksums lacks {name}"):
         load_model_folder(folder)
 
 

@@ -71,7 +71,7 @@ def test_nothing_to_predict_gives_nothing(model, task, tokenizer):
 
 def test_an_encoder_that_knows_no_task_is_refused(small_config, tokenizer, tmp_path):
     save_model_folder(tmp_path / "model", Bert(Encoder(small_config), {}), tokenizer, card="")
-    with pytest.raises(ModelFolderError, match="knows no task.*finetune.py"):
+    with pytest.raises(ModelFolderError, match="no known task.*finetune.py"):
         load_predictor(tmp_path / "model")
 
 

@@ -89,7 +89,7 @@ def test_own_files_may_have_numbers_that_are_none(tmp_path):
 def test_an_object_is_asked_for(tmp_path, value):
     path = tmp_path / "file.json"
     path.write_text(value)
-    with pytest.raises(UserError, match="no JSON object but"):
+    with pytest.raises(UserError, match="expected a JSON object, found"):
         read_json_object(path)
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_need_not_be_there_is_no_link_into_nothing(tmp_path):
         read_json_object(path, is_optional=True)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         read_json_object(path, is_optional=True)
 
 
@@ -269,7 +269,7 @@ def test_several_labels_as_they_are_written(tmp_path, written, labels):
 def test_a_list_of_labels_that_cannot_be_read_is_refused(tmp_path, written):
     path = tmp_path / "train.tsv"
     path.write_text(f"text\tlabel\na cat\t{written}\n")
-    with pytest.raises(TaskDataError, match="no list of labels"):
+    with pytest.raises(TaskDataError, match="not a list of labels"):
         Classification(kind="multiple").examples(path, "train")
 
 

@@ -196,8 +196,8 @@ def test_lines_of_a_vocabulary_are_read_as_transformers_does(tmp_path):
         ({"tokenizer_config": {"added_tokens_decoder": {"1": {"text": "a"}}}}, "content"),
         ({"tokenizer_config": {"added_tokens_decoder": ["a"]}}, "items"),
         ({"tokenizer_config": {"extra_special_tokens": [5]}}, "settings"),
-        ({"added_tokens": ["a"]}, "no JSON object"),
-        ({"special_tokens_map": 5}, "no JSON object"),
+        ({"added_tokens": ["a"]}, "JSON object, found"),
+        ({"special_tokens_map": 5}, "JSON object, found"),
         ({"vocabulary": ["a", "b"]}, "UNK"),
     ],
 )

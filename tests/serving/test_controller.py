@@ -311,7 +311,7 @@ class QuickThread(Thread):
 def test_memory_is_given_back_when_the_version_before_is_gone(small_models, tmp_path, monkeypatch):
     engine = Engine(load_models({"mood": small_models["sentiment"]}))
     before, gone = weakref.ref(engine.models["mood"]), SimpleQueue()
-    monkeypatch.setattr(controller, "give_back_memory", lambda: gone.put(before() is None))
+    monkeypatch.setattr(controller, "release_memory", lambda: gone.put(before() is None))
     folder = other_encoder(small_models["sentiment"], tmp_path / "second")
     monkeypatch.setattr(controller, "Thread", QuickThread)
     Switcher(engine).put((None, "mood"), folder, 1.0, None)

@@ -27,7 +27,7 @@ from hostile import (
 )
 from running import ask_at, start, started
 
-from bert_core.machine import give_back_memory
+from bert_core.machine import release_memory
 from serving.engine import Engine
 from serving.limits import Limits
 from serving.models import close_models, load_models
@@ -286,7 +286,7 @@ def test_others_are_answered_meanwhile_and_memory_comes_back(generous):
 def resident():
     """The memory of this process, server and clients, without what is only not yet freed."""
     gc.collect()
-    give_back_memory()
+    release_memory()
     return psutil.Process().memory_full_info().uss
 
 

@@ -104,7 +104,7 @@ TAGGING = {"approach": "features", "task": "ner"}
         (lose_a_column, {}, "no column text: .*dev.tsv:2: sentence, label"),
         (add_a_label, {}, "unknown label 'sideways': .*dev.tsv:42 .*down, up"),
         (keep_one_label, {}, "fewer than two labels, up"),
-        (tear_a_line, {}, "1 columns where 2 belong: .*train.tsv:92"),
+        (tear_a_line, {}, "1 columns, expected 2: .*train.tsv:92"),
         (lose_dev, {}, "no file of the dev split"),
         (swap_the_tokenizer, {}, "the tokenizer has .* words, the model 30"),
         (damage_the_weights, {}, "damaged model folder: .*model.safetensors"),

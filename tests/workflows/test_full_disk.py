@@ -13,7 +13,7 @@ from bert_core.disk import DiskFullError, written_whole
 from bert_core.errors import UserError
 from bert_core.evaluation.outcomes import write_for_scorers, write_predictions
 from bert_core.features.output import join_parts, write_features
-from bert_core.features.states import kept_states
+from bert_core.features.states import stored_states
 from bert_core.lineage import Lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
@@ -231,7 +231,9 @@ def test_features_end_before_the_process_would(small_disk, model):
 
     fill(small_disk)
     with pytest.raises(DiskFullError, match="layer-01"):
-        kept_states(model[0].encoder, Rows(), small_disk / "kept", [1], device=torch.device("cpu"))  # type: ignore[arg-type] # no row is read
+        stored_states(
+            model[0].encoder, Rows(), small_disk / "kept", [1], device=torch.device("cpu")
+        )  # type: ignore[arg-type] # no row is read
     assert names(small_disk) == ["filler", "kept", "kept/lock"]
 
 

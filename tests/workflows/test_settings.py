@@ -201,5 +201,5 @@ def test_a_settings_file_that_is_none_is_refused_in_one_line(tmp_path, content):
     with pytest.raises(UserError) as caught:
         read_layer("preset", str(path), tmp_path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="no regular file|cannot be read"):
+    with pytest.raises(UserError, match="not a regular file|cannot be read"):
         read_layer("preset", str(tmp_path / "none.yaml"), tmp_path)

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from bert_core.config import ModelConfig
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
-from bert_core.features.states import kept_states
+from bert_core.features.states import stored_states
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model.strategies import find_strategy
@@ -212,7 +212,7 @@ class FeatureStates:
                 text = f"computing the features of {split}, {share:.0%}, {left} left"
                 self._worker.publish(RunProgress(activity=text))
 
-        states = kept_states(
+        states = stored_states(
             self._encoder,
             rows,
             self._folder / split,

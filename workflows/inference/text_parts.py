@@ -19,7 +19,7 @@ import torch
 
 from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
-from bert_core.machine import give_back_memory
+from bert_core.machine import release_memory
 from bert_core.strict_json import read_json_object
 from bert_core.text.shards import write_bytes
 from bert_core.text.sources import UnreadableFileError
@@ -135,7 +135,7 @@ def _work(row: dict[str, Any], job: TextJob) -> dict[str, Any]:
     except DiskFullError as error:
         told = [error.what, error.where, error.remedy]
         record = json.dumps({"error": told, "left_out": False, "disk_is_full": True})
-    give_back_memory()
+    release_memory()
     return {"number": number, "record": record}
 
 

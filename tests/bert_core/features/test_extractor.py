@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, BertModel
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice, load_extractor
-from bert_core.features.states import kept_states, states_at_places
+from bert_core.features.states import states_at_places, stored_states
 from bert_core.features.units import cut_words
 from bert_core.model.bert import Bert
 from bert_core.model.strategies import STRATEGIES
@@ -77,7 +77,7 @@ def rows(task, tokenizer, sentences):
 
 
 def keep(bert, rows, folder, layers=(3, 0), **options):
-    return kept_states(bert.encoder, rows, folder, layers, device=CPU, **options)
+    return stored_states(bert.encoder, rows, folder, layers, device=CPU, **options)
 
 
 def test_states_stand_where_their_places_are(bert, rows, tmp_path):

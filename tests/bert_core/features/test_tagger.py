@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
-from bert_core.features.states import kept_states
+from bert_core.features.states import stored_states
 from bert_core.model.strategies import STRATEGIES, Strategy
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
@@ -55,7 +55,7 @@ def test_kept_states_answer_as_the_encoder_does(
 ):
     rows = task.encode(sentences, tokenizer)
     tagger = tagger_of(strategy, bert.config, len(task.labels)).eval()
-    states = kept_states(
+    states = stored_states(
         bert.encoder, rows, tmp_path, tagger.layers.tolist(), device=CPU, dtype="float32"
     )
     kept, loss = compute_all_outputs(task, tagger, FeatureRows.of(rows, states), device=CPU)
@@ -68,7 +68,7 @@ def test_kept_states_answer_as_the_encoder_does(
 def test_a_tagger_learns_from_kept_states(bert, task, tokenizer, sentences, tmp_path):
     """Words that stand for their tags: all of them are learned, and the encoder stays."""
     rows = task.encode(sentences, tokenizer)
-    states = kept_states(bert.encoder, rows, tmp_path, (1, 2, 3), device=CPU)
+    states = stored_states(bert.encoder, rows, tmp_path, (1, 2, 3), device=CPU)
     tagger = tagger_of(STRATEGIES["weighted_sum_all"], bert.config, len(task.labels))
     source = TaskBatchSource(
         FeatureRows.of(rows, states), batch_size=8, max_tokens=64, seed=0, layout="packed"

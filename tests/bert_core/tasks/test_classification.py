@@ -133,7 +133,7 @@ def test_wrong_data_is_refused_with_its_place(tmp_path, tokenizer):
             task.encode(task.examples(tmp_path / name, "train"), tokenizer)
 
     refused("no column text, did you mean texts.*train.tsv:2", "texts\tlabel\na\tb\n")
-    refused("3 columns where 2 belong: .*train.tsv:3", "text\tlabel\na\tb\na\tb\tc\n")
+    refused("3 columns, expected 2: .*train.tsv:3", "text\tlabel\na\tb\na\tb\tc\n")
     refused("no text in column text: .*train.tsv:2", "text\tlabel\n \tb\n")
     refused(
         "unknown label 'z': .*train.tsv:2 .*x, y",
@@ -141,7 +141,7 @@ def test_wrong_data_is_refused_with_its_place(tmp_path, tokenizer):
         Classification(labels=("x", "y")),
     )
     refused(
-        "'high' is no number: .*train.tsv:2",
+        "'high' is not a number: .*train.tsv:2",
         "text\tlabel\na\thigh\n",
         Classification(kind="regression"),
     )
@@ -264,7 +264,7 @@ def test_columns_of_the_hub_are_named_by_options(hub_copy):
 def test_a_number_that_cannot_be_learned_is_refused_where_it_is_read(tmp_path, label):
     path = tmp_path / "train.jsonl"
     path.write_text(f'{{"text": "a", "label": -2.5}}\n{{"text": "b", "label": {label}}}\n')
-    with pytest.raises(TaskDataError, match=r"train\.jsonl:2 .mend the label"):
+    with pytest.raises(TaskDataError, match=r"train\.jsonl:2 .fix the label"):
         Classification(kind="regression").examples(path, "train")
 
 
@@ -272,7 +272,7 @@ def test_a_number_that_cannot_be_learned_is_refused_where_it_is_read(tmp_path, l
 def test_a_label_is_no_list_and_no_mapping(tmp_path, label):
     path = tmp_path / "train.jsonl"
     path.write_text(f'{{"text": "b", "label": {label}}}\n')
-    with pytest.raises(TaskDataError, match="no label, .*train.jsonl:1"):
+    with pytest.raises(TaskDataError, match="not a label, .*train.jsonl:1"):
         Classification().examples(path, "train")
 
 

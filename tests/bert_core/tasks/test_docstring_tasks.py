@@ -23,6 +23,8 @@ from bert_core.tasks.docstring_tasks import (
 from bert_core.tasks.docstrings import modules_of
 from bert_core.tasks.tables import TaskDataError
 
+SPLITS = ("train", "dev", "test")
+
 
 def modules(package, count, verb):
     """Modules whose docstrings name their package; a sentence in each says the same."""
@@ -56,15 +58,6 @@ def test_passages_are_labelled_by_their_package_whose_name_is_masked(two_librari
     labelled = task.with_labels(train)
     assert labelled.labels == ("lowers", "upper")
     assert labelled.label_names(dev) == {"lowers", "upper"}
-
-
-def test_no_text_and_no_module_is_in_two_splits(two_libraries):
-    task = LibraryOfPassage(max_examples=200)
-    seen = {}
-    for split in ("train", "dev", "test"):
-        for each in task.examples(two_libraries, split):
-            assert seen.setdefault(each.first.lower(), split) == split
-            assert seen.setdefault(each.columns["module"], split) == split
 
 
 def test_one_library_alone_is_refused(two_libraries):
@@ -185,15 +178,6 @@ def arguments_of(where, modules):
     return {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
 
 
-def test_no_text_is_in_two_splits():
-    task, data = ParametersInDocstring(max_examples=200), "docs://sklearn"
-    seen = {}
-    for split in ("train", "dev", "test"):
-        for each in task.examples(data, split):
-            assert seen.setdefault(" ".join(each.words).lower(), split) == split
-            assert seen.setdefault(each.columns["module"], split) == split
-
-
 DOCUMENTED = '''
 class Shape:
     """A :class:`Shape` to draw.
@@ -259,16 +243,14 @@ def test_long_lists_are_divided(write_package):
 
 
 def test_examples_of_an_installed_package():
-    task, data, seen = AnswersInDocstring(max_examples=200), "docs://sklearn", {}
+    task = AnswersInDocstring(max_examples=200)
     for split in ("train", "dev", "test"):
-        questions = task.examples(data, split)
+        questions = task.examples("docs://sklearn", split)
         assert len(questions) == (200 if split == "train" else 50)
         for each in questions:
             (answer,) = each.answers
             assert each.context[answer.start : answer.start + len(answer.text)] == answer.text
             assert answer.text == answer.text.strip() and answer.text
-            assert seen.setdefault(each.context, split) == split
-            assert seen.setdefault(each.title, split) == split
         assert len({each.id for each in questions}) == len(questions)
 
 
@@ -283,27 +265,38 @@ TEXT_OF = {
     "docs_parameters": lambda each: " ".join(each.words),
     "docs_answers": lambda each: each.context,
 }
-MODULE_OF = {
-    "docs_library": lambda each: each.columns["module"],
-    "docs_parameters": lambda each: each.columns["module"],
-    "docs_answers": lambda each: each.title,
-}
+
+
+def check_splits(name, splits):
+    """No text and no module is in two splits."""
+    seen = {}
+    for split, examples in splits.items():
+        for each in examples:
+            for part in (
+                TEXT_OF[name](each).lower(),
+                each.columns.get("module", each.columns.get("title")),
+            ):
+                assert seen.setdefault(part, split) == split
+
+
+@pytest.mark.parametrize("name", TEXT_OF)
+def test_splits_share_no_text_and_no_module(name):
+    task = TASKS[name].model_copy(update={"max_examples": 200})
+    splits = {split: task.examples("docs://sklearn,email", split) for split in SPLITS}
+    assert all(len(examples) >= 20 for examples in splits.values())
+    check_splits(name, splits)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEXT_OF)
 def test_examples_are_many_and_quick_and_their_splits_share_no_text(name):
     started = time.process_time()
-    splits = {split: TASKS[name].examples("docs://", split) for split in ("train", "dev", "test")}
+    splits = {split: TASKS[name].examples("docs://", split) for split in SPLITS}
     seconds = time.process_time() - started
     counts = {split: len(examples) for split, examples in splits.items()}
     print(name, counts, f"in {seconds:.1f} s")
     assert counts["train"] >= 2000 and counts["dev"] >= 200 and seconds < 20
-    seen = {}
-    for split, examples in splits.items():
-        for each in examples:
-            for of in (TEXT_OF, MODULE_OF):
-                assert seen.setdefault(of[name](each), split) == split
+    check_splits(name, splits)
 
 
 @pytest.mark.slow

@@ -10,12 +10,12 @@ from bert_core.tasks.docstrings import (
     HEADERS,
     Module,
     divide_by_split,
+    evenly_spaced,
     examples_of,
     modules_of,
     packages_of,
     parameter_entries,
     passages,
-    some_of,
     without_markup,
 )
 from bert_core.tasks.tables import TaskDataError
@@ -132,8 +132,8 @@ def find_module(split):
 
 
 def test_some_are_spread_evenly():
-    assert list(some_of(range(10), 3)) == [0, 4, 8]
-    assert list(some_of(range(3), 5)) == [0, 1, 2]
+    assert list(evenly_spaced(range(10), 3)) == [0, 4, 8]
+    assert list(evenly_spaced(range(3), 5)) == [0, 1, 2]
 
 
 def test_a_split_without_examples_is_named():

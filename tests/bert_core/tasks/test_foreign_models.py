@@ -281,7 +281,7 @@ def test_rows_are_as_long_as_the_model_takes_them(folder, tmp_path):
             "2 outputs where the task has 1",
         ),
         (TAGGER, {}, "mrpc", f"a {TAGGER}, and the task mrpc needs a {CLASSIFIER}"),
-        ("BertForMaskedLM", {}, None, "a model that knows no task"),
+        ("BertForMaskedLM", {}, None, "no known task in the model"),
         (CLASSIFIER, {"is_decoder": True}, None, f"a {CLASSIFIER} that attends to the left only"),
     ],
 )

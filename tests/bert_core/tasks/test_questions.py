@@ -102,7 +102,7 @@ def test_contexts_are_held_once(write):
             squad(record(answers=[{"text": "Ada", "answer_start": 0}], is_impossible=True)),
             "contradicts.*question q1",
         ),
-        (squad(record(question="half \ud83d")), "surrogate pair in question: .*question q1"),
+        (squad(record(question="half \ud83d")), "lone surrogate in question: .*question q1"),
     ],
 )
 def test_damage_is_named_in_one_line(write, content, said):

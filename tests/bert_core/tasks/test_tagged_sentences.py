@@ -281,11 +281,11 @@ def test_comments_are_left_out_only_where_asked(conll):
 @pytest.mark.parametrize(
     ("text", "columns", "match"),
     [
-        ("a X O\nb O\n", FIRST_AND_LAST, r"2 columns where 3 belong: .*train.txt:2 \(mend"),
-        ("a X O\n\nb X\tO\n", FIRST_AND_LAST, "2 columns where 3 belong: .*train.txt:3"),
-        ("a O\n\n-DOCSTART-\n\nb O\nc\n", FIRST_AND_LAST, "1 columns where 2 .*train.txt:6"),
-        ("a\nb O\n", FIRST_AND_LAST, "2 columns where 1 belong: .*train.txt:2"),
-        ("\na O\n", WordColumns("token", "ner", CONLL2003), "2 columns where 4 .*train.txt:2"),
+        ("a X O\nb O\n", FIRST_AND_LAST, r"2 columns, expected 3: .*train.txt:2 \(fix"),
+        ("a X O\n\nb X\tO\n", FIRST_AND_LAST, "2 columns, expected 3: .*train.txt:3"),
+        ("a O\n\n-DOCSTART-\n\nb O\nc\n", FIRST_AND_LAST, "1 columns, expected 2.*train.txt:6"),
+        ("a\nb O\n", FIRST_AND_LAST, "2 columns, expected 1: .*train.txt:2"),
+        ("\na O\n", WordColumns("token", "ner", CONLL2003), "2 columns, expected 4.*train.txt:2"),
         ("a X O\n", WordColumns("0", "3"), "no column 3: .*train.txt:1: there are 3"),
         ("a X O\n", WordColumns("word", "-1"), "no column word: .*train.txt:1: there are 3"),
         (
@@ -336,16 +336,16 @@ def test_invalid_tags_are_counted_or_refused_with_their_line():
     counted = in_iob2(sentences, "iob2", refuse=False)
     assert [each.num_invalid for each in counted] == [0, 0, 2, 1]
     assert counted[2].tags == ["O", "B-PER", "B-LOC"]
-    with pytest.raises(TaskDataError, match=r"I-PER cannot stand here in IOB2: f.txt:10 \(mend"):
+    with pytest.raises(TaskDataError, match=r"I-PER is not allowed here in IOB2: f.txt:10 \(fix"):
         in_iob2(sentences, "iob2", refuse=True)
-    with pytest.raises(TaskDataError, match="B-PER cannot stand here in IOB1: f.txt:3"):
+    with pytest.raises(TaskDataError, match="B-PER is not allowed here in IOB1: f.txt:3"):
         in_iob2(sentences, "iob1", refuse=True)
 
 
 def test_what_is_no_tag_is_refused_with_its_line():
-    with pytest.raises(TaskDataError, match="'NNP' is no tag: f.txt:7 .*B-, I-, E- or S-"):
+    with pytest.raises(TaskDataError, match="'NNP' is not a tag: f.txt:7 .*B-, I-, E- or S-"):
         in_iob2(tagged("O B-X", "O NNP", "NNP"), "auto", refuse=False)
-    with pytest.raises(TaskDataError, match="'NNP' is no tag: f.txt:7"):
+    with pytest.raises(TaskDataError, match="'NNP' is not a tag: f.txt:7"):
         in_iob2(tagged("O O", "O NNP", "NNP"), "iob2", refuse=False)
 
 
@@ -553,7 +553,7 @@ def test_csv_of_lists_as_pandas_writes_them(tmp_path):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("word,tag\nEU,O\n", r"which sentence a word is of.*a.csv:2: word, tag .*sentence_id"),
+        ("word,tag\nEU,O\n", r"no column of sentences.*a.csv:2: word, tag .*sentence_id"),
         ("tokens,tags\n['a' 'b'],['O' 'O']\n", "no column of lists"),
         ("sent_id,word,tag\n1,,O\n", "no text in column word.*a.csv:2"),
         ("sent_id,word,tag\n1,x,7\n", "no name for the tag 7"),

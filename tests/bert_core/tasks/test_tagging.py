@@ -200,9 +200,9 @@ def test_examples_of_a_folder_and_what_is_refused(tmp_path, tokenizer):
     counting = Tagging(scheme="iob2").examples(tmp_path, "train")
     assert [each.num_invalid for each in counting] == [1, 0]
     assert task.encode(counting, tokenizer).tally["invalid tags"] == 1
-    with pytest.raises(TaskDataError, match="I-PER cannot stand here in IOB2: .*train.txt:1"):
+    with pytest.raises(TaskDataError, match="I-PER is not allowed here in IOB2: .*train.txt:1"):
         Tagging(scheme="iob2", invalid_tags="refuse").examples(tmp_path, "train")
-    with pytest.raises(TaskDataError, match="nothing says where documents begin: .*train.txt"):
+    with pytest.raises(TaskDataError, match="no document boundaries in the data: .*train.txt"):
         Tagging(document_context=True).examples(tmp_path, "train")
     with pytest.raises(TaskDataError, match="no column ner: .*train.txt:1"):
         Tagging(tag_column="ner").examples(tmp_path, "train")

@@ -124,7 +124,7 @@ def test_a_folder_of_somebody_else_knows_no_task():
     ],
 )
 def test_a_task_of_another_version_is_one_line(described):
-    with pytest.raises(UserError, match="a task that this version does not know"):
+    with pytest.raises(UserError, match="unknown task or task settings"):
         task_of({CONFIG_FIELD: described})
 
 

@@ -349,7 +349,7 @@ BROKEN = [
     ("classification", "jsonl", f'{{"text": {"9" * 5000}}}', "not JSON: .*SPLIT.jsonl:1"),
     ("classification", "jsonl", '{"text": 5, "label": "up"}', "no text .*SPLIT.jsonl:1"),
     ("classification", "jsonl", '{"text": ["ba"], "label": "up"}', "no text .*SPLIT.jsonl:1"),
-    ("classification", "jsonl", '{"text": "ba", "label": {"a": 1}}', "no label.*SPLIT.jsonl:1"),
+    ("classification", "jsonl", '{"text": "ba", "label": {"a": 1}}', "not a label.*SPLIT.jsonl:1"),
     ("classification", "tsv", "text\tlabel\n \tup\n", "no text .*SPLIT.tsv:2"),
     ("classification", "csv", 'text,label\n"ba,up\nto,down\n', "not closed: .*SPLIT.csv:2"),
     (REGRESSION, "jsonl", NUMBERS + '{"text": "ba", "label": 1e999}', "to learn: .*SPLIT.jsonl:3"),

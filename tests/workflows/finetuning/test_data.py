@@ -177,7 +177,7 @@ def test_answers_that_are_all_lost_leave_nothing_to_learn(storage):
     row = ANSWERED["squad"] | {"answers": {"text": ["rume"], "answer_start": [0]}}
     for name in ("train", "dev"):
         (storage / "data" / f"{name}.jsonl").write_text(json.dumps(row))
-    with pytest.raises(UserError, match="nothing to learn: answers that do not stand at their"):
+    with pytest.raises(UserError, match="nothing to learn: answers not found at their"):
         read_task_data(parse(arguments(storage, task="squad")), load_tokenizer(storage / "encoder"))
 
 
@@ -230,14 +230,14 @@ def test_splits_may_be_files_of_any_name(storage, tmp_path):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ("squad --options.labels a,b", "labels says nothing to this task: --options.labels"),
-        ("multiple_choice --options.labels a,b", "labels says nothing"),
+        ("squad --options.labels a,b", "labels has no effect on this task: --options.labels"),
+        ("multiple_choice --options.labels a,b", "labels has no effect"),
         ("stsb --options.labels a,b", "labels is not for numbers"),
-        ("squad --options.stride 64 --options.overflow right", "stride is for windows"),
-        ("squad --options.null_threshold 1", "null_threshold is for no_answer"),
+        ("squad --options.stride 64 --options.overflow right", "stride needs overflow window"),
+        ("squad --options.null_threshold 1", "null_threshold needs no_answer"),
         ("ner --options.scheme none --options.invalid_tags refuse", "invalid_tags"),
-        ("docs_library --options.text_column a", "text_column says nothing to this task"),
-        ("classification --options.labels up,up", "a label is there twice"),
+        ("docs_library --options.text_column a", "text_column has no effect on this task"),
+        ("classification --options.labels up,up", "a label is repeated"),
     ],
 )
 def test_an_option_that_says_nothing_is_refused(storage, options, match):

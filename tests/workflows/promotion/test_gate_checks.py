@@ -121,7 +121,7 @@ def test_an_encoder_is_judged_by_its_loss(models):
     gate = Gate(largest_drop={CRITERION: 0.1})
     assert judged(gate, encoder(2, 2.55), encoder(1, 2.5))["drop of masked_token_loss"].passed
     assert not judged(gate, encoder(2, 2.65), encoder(1, 2.5))["drop of masked_token_loss"].passed
-    with pytest.raises(UserError, match="a model that knows no task"):
+    with pytest.raises(UserError, match="no known task in the model"):
         judged(Gate(data="data", metrics={"accuracy": 1}), encoder(2, 2.5))
 
 
