@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(options: argparse.Namespace, temporary: Path) -> dict[str, Any]:
-    """Everything, in its order; what is known is kept after each round."""
+    """Measure everything, writing results after each round."""
     device = device_named(options.device)
     so_far = ResultsSoFar(options.json, math.inf)
     torch.set_flush_denormal(True)

@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Everything, in its order; what is known is kept after each pass."""
+    """Measure everything, writing results after each pass."""
     device = device_named(options.device)
     so_far = ResultsSoFar(options.json, math.inf)
     torch.set_flush_denormal(True)

@@ -19,10 +19,9 @@ SHORTEST_PARAGRAPH = 20
 
 
 def fresh_encoder(model: Path, size: str, folder: Path) -> Path:
-    """Writes an encoder with the vocabulary of `model` into a folder within `folder`.
+    """Write an encoder with random weights and the vocabulary of `model` into `folder`.
 
-    `model` is a model folder, or has no more than a tokenizer, so that no weights have to be
-    carried to where they are not used.
+    `model` is a model folder or a folder with just a tokenizer; its weights are not used.
     """
     if (model / CONFIG).is_file():
         config, _, tokenizer = load_model_folder(model)
@@ -37,18 +36,18 @@ def fresh_encoder(model: Path, size: str, folder: Path) -> Path:
 
 
 def sentences_of(path: Path) -> list[str]:
-    """Those of SST-2's training data, or the lines of a text file."""
+    """Read the sentences of SST-2's training data, or the lines of a text file."""
     if path.is_dir():
         return [each.first for each in GLUE["sst2"].examples(path, "train")]
     return lines_of(path)
 
 
 def paragraphs_of(path: Path) -> list[str]:
-    """The paragraphs of a text file."""
+    """Read the paragraphs of a text file, without headings."""
     return [text for text in lines_of(path) if len(text.split()) >= SHORTEST_PARAGRAPH]
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text file, compressed or not."""
+    """Read the lines of a text file, compressed or not."""
     parts = divide(list(find_parts([str(path)], "text", Counter())))
     return [str(each.text) for part in parts for each in read_texts(part, Counter())]

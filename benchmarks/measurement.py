@@ -39,7 +39,7 @@ class Arm:
 
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-"""Elapsed time, or processor time: what one thread would need were no other program running."""
+"""Elapsed time, or CPU time: what one thread would need on an idle machine."""
 
 
 def run_interleaved(
@@ -112,7 +112,7 @@ def matmul_peak(device: torch.device, clock: Callable[[], float] = time.perf_cou
 
 
 def surroundings(device: torch.device) -> dict[str, str | int]:
-    """What the figures depend on: the device, the versions, the threads."""
+    """Describe what the figures depend on: device, versions, threads."""
     try:
         theirs = version("transformers")
     except PackageNotFoundError:
@@ -220,14 +220,14 @@ def device_state(device: torch.device) -> dict[str, str] | None:
 
 
 def device_named(name: str) -> torch.device:
-    """The device of this name; raises `UserError` where there is none."""
+    """Return the device of this name; raise `UserError` if there is none."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("torch sees no GPU here", "--device cuda", "take --device cpu")
+        raise UserError("torch sees no GPU", "--device cuda", "use --device cpu")
     return torch.device(name)
 
 
 class MemoryWatch:
-    """The most memory of a device since this began, above what lay there then."""
+    """The peak memory of a device since the start of the watch, above what was in use then."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -238,7 +238,7 @@ class MemoryWatch:
             self._before = torch.cuda.memory_allocated(device)
 
     def peak_bytes(self) -> int | None:
-        """Bytes of tensors; None on a CPU, which is not asked."""
+        """Return the bytes of tensors; None on a CPU, which is not measured."""
         if self._device.type != "cuda":
             return None
         torch.cuda.synchronize(self._device)

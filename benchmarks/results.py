@@ -9,10 +9,10 @@ from typing import Any
 
 
 class ResultsSoFar:
-    """The results of a run, written at every step of it, so that a killed one leaves its own.
+    """The results of a run, written after every step, so that a killed run leaves what it has.
 
-    `unfinished` stands among them until the end. What there was no time for is named under
-    `left_out`, what did not work under `failed`.
+    They contain `unfinished` until the end, `left_out` for what there was no time for, and
+    `failed` for errors.
     """
 
     def __init__(
@@ -25,34 +25,34 @@ class ResultsSoFar:
 
     @property
     def seconds_left(self) -> float:
-        """Of the budget; negative when it is used up."""
+        """Return the rest of the budget; negative when it is used up."""
         return self._end - self._clock()
 
     def keep(self, **values: object) -> None:
-        """Takes these results in, in place of older ones of the same names, and writes all."""
+        """Add these results, replacing older ones of the same names, and write all."""
         self.values |= values
         write_results({**self.values, "unfinished": True}, self._path)
 
     def leave_out(self, name: str) -> None:
-        """Notes something that there is no time for."""
+        """Record something that there is no time for."""
         self.keep(left_out=[*self.values.get("left_out", []), name])
 
     def fail(self, name: str, error: Exception) -> None:
-        """Notes what failed and why, in a line; where is said on standard error."""
+        """Record what failed and why, in a line; print the traceback to standard error."""
         traceback.print_exception(error)
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         self.keep(failed={**self.values.get("failed", {}), name: said})
 
     def finish(self) -> None:
-        """Writes the results as those of a run that came to its end."""
+        """Write the results of a finished run."""
         write_results(self.values, self._path)
 
 
 def write_results(results: Mapping[str, Any], path: Path | None) -> None:
-    """Writes results as JSON, beside the name and renamed; nothing without a path."""
+    """Write results as JSON, atomically; do nothing without a path."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.written")
-    beside.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
+    temporary = path.with_name(f".{path.name}.written")
+    temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)

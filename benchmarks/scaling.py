@@ -12,7 +12,6 @@ import json
 import math
 import sys
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -134,7 +133,6 @@ class Rate:
 # --- a step -----------------------------------------------------------------------------------
 
 
-@cache
 def row_flops(config: ModelConfig, rows: int, sequence_length: int) -> float:
     """Count model FLOPs of forward and backward pass of full rows."""
     predictions = round(MASKED_SHARE * rows * sequence_length)
@@ -180,7 +178,6 @@ class Bucket:
     ready: float
 
 
-@cache
 def gradient_buckets(
     config: ModelConfig, gradient_bytes: int = 4, limit_bytes: float = BUCKET_BYTES
 ) -> tuple[Bucket, ...]:

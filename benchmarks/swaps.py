@@ -51,7 +51,7 @@ class Client:
     _is_over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Asks until it is told to stop."""
+        """Send requests until `stop` is called."""
         request = self.server.kind.request("A short text, as somebody may ask about.")
         connection = Connection(self.server.port)
         while not self._is_over.wait(_PAUSE_SECONDS):
@@ -67,7 +67,7 @@ class Client:
                 self.failures.append(f"{status}: {body[:200]!r}")
 
     def stop(self) -> None:
-        """Has it ask no more."""
+        """Stop sending requests."""
         self._is_over.set()
 
     def wait_for(self, version: str, moved: float) -> float:

@@ -35,14 +35,14 @@ from bert_core.errors import UserError
 from bert_core.model_folder import CONFIG, WEIGHTS, load_model_folder, save_model_folder
 
 OUT_OF_TIME = 130
-"""Exit code of a call whose time was up, as that of a workflow that was told to stop."""
+"""Exit code of a call that ran out of time, like that of a stopped workflow."""
 PRETRAINING_SHARE = 0.7
-"""Of the minutes of a call, where nothing else is asked for."""
+"""Of the minutes of a call, by default."""
 PEAK_SECONDS = 3.0
 
 RECIPE_OPTIONS = ("step_slots", "sequence_length", "peak_learning_rate", "finetuning_learning_rate")
 OF_THE_RESULT = ("preset", "device", "steps", "heldout_rows", "epochs", "examples", "threads")
-"""Options that decide what comes out: results of others are left alone."""
+"""Options that determine the results: a file of other settings is refused."""
 SHOWN_ABOVE_UNIGRAM = 0.6
 """Nats above the baseline at which the picture ends: what falls so steeply shows nothing."""
 PIECE_BYTES = 15_000_000
@@ -53,18 +53,20 @@ _WITH_THE_WEIGHTS = (CONFIG, "tokenizer.json", "README.md")
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.encoder_run", description=__doc__)
-    parser.add_argument("--json", type=Path, required=True, help="where the results go and stand")
+    parser.add_argument(
+        "--json", type=Path, required=True, help="file of the results; continued if it exists"
+    )
     parser.add_argument("--plot", type=Path, help="only draw the results, .svg or .png")
     parser.add_argument("--shards", type=Path, help="folder of token shards")
     parser.add_argument("--glue", type=Path, help="folder of GLUE's folders: SST-2, MRPC, …")
     parser.add_argument("--out", type=Path, help="folder of checkpoints and the encoder")
-    parser.add_argument("--pieces", type=Path, help="folder of the encoder's travelling form")
+    parser.add_argument("--pieces", type=Path, help="folder for the encoder in files of 15 MB")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=int, help="of torch; by default its own choice")
+    parser.add_argument("--threads", type=int, help="of torch; default: its own choice")
     parser.add_argument("--preset", choices=tuple(RECIPES), default="small")
-    parser.add_argument("--minutes", type=float, default=9.0, help="of this call, for everything")
-    parser.add_argument("--pretraining_minutes", type=float, help="of them; by default 0.7")
-    parser.add_argument("--steps", type=int, help="of pre-training; by default what fits")
+    parser.add_argument("--minutes", type=float, default=9.0, help="that the whole call may take")
+    parser.add_argument("--pretraining_minutes", type=float, help="of these; default: 70 %%")
+    parser.add_argument("--steps", type=int, help="of pre-training; default: as many as fit")
     parser.add_argument("--step_slots", type=int, help="places for tokens of a step")
     parser.add_argument("--sequence_length", type=int, help="longest row, in tokens")
     parser.add_argument("--peak_learning_rate", type=float, help="of pre-training")
@@ -72,7 +74,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=tuple(FOLDERS), default=["sst2", "mrpc"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of fine-tuning")
     parser.add_argument("--epochs", type=int, default=3, help="of fine-tuning")
-    parser.add_argument("--examples", type=int, help="of train, drawn; by default all")
+    parser.add_argument("--examples", type=int, help="of train, drawn at random; default: all")
     parser.add_argument("--finetuning_learning_rate", type=float)
     parser.add_argument("--checkpoint_minutes", type=float, default=2.0, help="between two")
     options = parser.parse_args(arguments)
@@ -83,7 +85,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 class EncoderRun:
-    """The stages of a run, and the results so far."""
+    """The stages of a run and their results."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         """Raises `UserError` where --json holds the results of something else."""
@@ -102,7 +104,7 @@ class EncoderRun:
         self._data: dict[str, GlueData] = {}
 
     def run(self) -> bool:
-        """Goes through what is missing; False where the time was up before the end."""
+        """Run what is missing; return False if the time is up before the end."""
         if not self.results["pretraining"].get("finished") and not self._pretrain():
             return False
         if not (self.encoder / CONFIG).exists():
@@ -156,7 +158,7 @@ class EncoderRun:
         return True
 
     def _bring_the_encoder(self) -> None:
-        """Takes the encoder of these results from its pieces. Raises `UserError` without any."""
+        """Restore the encoder of these results from its pieces; raise `UserError` without any."""
         pieces = self.options.pieces
         if pieces is None or not join_pieces(pieces, self.encoder):
             raise UserError(
@@ -208,21 +210,21 @@ class EncoderRun:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draws, or runs what is missing: 0 when all is done, 130 when the time was up before."""
+    """Draw, or run what is missing: 0 when all is done, 130 when the time ran out before."""
     options = parse_arguments(arguments)
     if options.plot:
         draw(json.loads(options.json.read_text(encoding="utf-8")), options.plot)
         return 0
     run = EncoderRun(options)
     if not run.run():
-        print("the time is up; the same command goes on", flush=True)
+        print("out of time; run the same command again to continue", flush=True)
         return OUT_OF_TIME
     print_results(run.results)
     return 0
 
 
 def print_results(results: dict[str, Any]) -> None:
-    """Prints what came out, a line for each stage."""
+    """Print a line of results for each stage."""
     record = results["pretraining"]
     end = record["heldout"][-1]
     print(

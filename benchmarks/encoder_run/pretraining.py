@@ -42,11 +42,11 @@ SAFETY = 0.97
 """Share of the time that the steps are planned for; checkpoints and the export take the rest."""
 
 Record = dict[str, Any]
-"""What is known of the pre-training, ready for JSON."""
+"""The results of the pre-training, ready for JSON."""
 
 
 class Pretraining:
-    """An encoder in training, and what is known of it."""
+    """An encoder in training, and its results."""
 
     def __init__(self, recipe: Recipe, shards: Path, device: torch.device, folder: Path) -> None:
         """Reads the shards; checkpoints go into `folder`."""
@@ -91,10 +91,10 @@ class Pretraining:
         checkpoint_seconds: float,
         report: Callable[[Record], None],
     ) -> bool:
-        """Trains to the last step, or until the time of this call is up; whether it is finished.
+        """Train to the last step or until the call is out of time; return whether it is finished.
 
         Without `steps` there are as many as fit into `clock.pretraining_seconds`, by the rate of
-        some first steps that are forgotten again. `report` is told what is known, now and then.
+        some first steps whose updates are discarded. `report` gets the record now and then.
         """
         self._resume()
         is_planned = bool(steps or self.record["total_steps"])
@@ -109,7 +109,7 @@ class Pretraining:
         return self._train(clock, checkpoint_seconds, report)
 
     def export(self, folder: Path) -> None:
-        """Writes the model folder; the checkpoints are of no more use and go."""
+        """Write the model folder."""
         record = self.record
         card = (
             f"# A {self.recipe.size} BERT encoder\n\nPre-trained for {record['step']:,} steps on "
@@ -118,7 +118,7 @@ class Pretraining:
         save_model_folder(folder, self.model, self.tokenizer, card)
 
     def remove_checkpoints(self) -> None:
-        """Deletes what was kept to go on from."""
+        """Delete the checkpoints."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def _train(
@@ -191,7 +191,7 @@ class Pretraining:
                 "a checkpoint of other settings or text", str(path), "give another --out"
             )
         self.record = found["record"]
-        print(f"going on from step {self.state.step:,}", flush=True)
+        print(f"resuming from step {self.state.step:,}", flush=True)
 
     def _save(self) -> None:
         save_checkpoint(

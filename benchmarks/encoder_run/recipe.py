@@ -92,25 +92,25 @@ SAID_SECONDS = 5.0
 
 
 class Clock:
-    """The time of one call, from its start."""
+    """The time of one call, from its start, and its lines of progress."""
 
     def __init__(self, minutes: float, pretraining_minutes: float) -> None:
-        """`minutes` for everything; in the first `pretraining_minutes` of them pre-training."""
+        """Start the clock: `minutes` in all, the first `pretraining_minutes` for pre-training."""
         self._begin = time.monotonic()
         self._end = self._begin + 60 * minutes
         self._pretraining_end = self._begin + 60 * min(pretraining_minutes, minutes)
         self._said = 0.0
 
     def is_over(self) -> bool:
-        """Whether the call should come to its end."""
+        """Return whether the call should end."""
         return time.monotonic() >= self._end
 
     def pretraining_seconds(self) -> float:
-        """What is left for pre-training, in seconds."""
+        """Return the seconds left for pre-training."""
         return self._pretraining_end - time.monotonic()
 
     def say(self, line: str) -> None:
-        """Prints a line of progress behind the minutes gone, unless one was printed just now."""
+        """Print a line of progress after the elapsed minutes, unless one was printed just now."""
         now = time.monotonic()
         if now - self._said >= SAID_SECONDS:
             self._said = now
@@ -118,6 +118,6 @@ class Clock:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it: 45 s, 12 min 30 s."""
+    """Format a duration: 45 s, 12 min 30 s."""
     whole = round(seconds)
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"

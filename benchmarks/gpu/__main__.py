@@ -31,11 +31,11 @@ from benchmarks.measurement import device_named, device_state, surroundings
 from bert_core.errors import UserError, nearest
 
 MARGIN_SECONDS = 5.0
-"""Of a call, for what comes after its last job."""
+"""Of a call, reserved for what follows its last job."""
 STOPPING_SECONDS = 10.0
-"""Between asking a job to end and ending it."""
+"""Between asking a job to stop and killing it."""
 PLANNED_SHARE = 0.9
-"""Of its time limit is what a job is told that it has."""
+"""Of its time limit: what a job may plan with."""
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -47,11 +47,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--encoder", type=Path, help="folder with a tokenizer; by default that of the shards"
     )
     parser.add_argument("--shards", type=Path, help="folder of token shards")
-    parser.add_argument("--minutes", type=float, default=9.0, help="of this call")
+    parser.add_argument("--minutes", type=float, default=9.0, help="that this call may take")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these jobs, in this order")
-    parser.add_argument("--list", action="store_true", help="name the jobs, and begin none")
-    parser.add_argument("--copy", type=Path, help="folder that all.json and summary.md go to too")
-    parser.add_argument("--rehearse", action="store_true", help="as small as can be, on any device")
+    parser.add_argument("--list", action="store_true", help="list the jobs without starting any")
+    parser.add_argument("--copy", type=Path, help="copy all.json and summary.md here as well")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="the smallest of everything, on any device"
+    )
     return parser.parse_args(arguments)
 
 
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def device_of(options: argparse.Namespace) -> str:
-    """What to measure on; a rehearsal takes what is there."""
+    """Choose the device; a rehearsal uses the CPU if there is no GPU."""
     return "cpu" if options.rehearse and not torch.cuda.is_available() else "cuda"
 
 
@@ -89,7 +91,7 @@ def _leave(*_: object) -> None:
 
 
 def chosen_jobs(options: argparse.Namespace) -> tuple[list[Job], dict[str, str]]:
-    """The jobs that are wanted and can be done, and why others cannot.
+    """Select the jobs that are wanted and possible; explain why others are not.
 
     Raises `UserError` for a folder that is not there and for a name that no job has.
     """
@@ -112,7 +114,7 @@ def chosen_jobs(options: argparse.Namespace) -> tuple[list[Job], dict[str, str]]
 
 
 def list_jobs(jobs: Sequence[Job], missing: dict[str, str], ledger: Ledger) -> None:
-    """Prints every job, what it is expected to take, and what became of it."""
+    """Print every job, its expected minutes and its state."""
     for job in jobs:
         state = ledger.status(job.name) or "not begun"
         print(f"{job.name:32}{job.expected_minutes:5.1f} min  {state}")
@@ -141,7 +143,7 @@ def run_jobs(jobs: Sequence[Job], ledger: Ledger, *, seconds_left: Callable[[], 
         if left < needed:
             print(f"{job.name}: needs {needed / 60:.1f} min, {left / 60:.1f} left", flush=True)
             continue
-        print(f"{job.name}: begun, {needed / 60:.1f} min expected", flush=True)
+        print(f"{job.name}: started, {needed / 60:.1f} min expected", flush=True)
         limit = 60 * job.limit_minutes
         begin = time.monotonic()
         code = run_job(job, ledger, min(limit, left))
@@ -171,7 +173,7 @@ def run_job(job: Job, ledger: Ledger, seconds: float) -> int | None:
                 env=os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"},
             )
         except OSError as error:
-            log.write(f"cannot be begun: {error}\n".encode())
+            log.write(f"cannot be started: {error}\n".encode())
             return 127
         try:
             return process.wait(max(seconds - STOPPING_SECONDS, seconds / 2))
@@ -191,7 +193,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 
 def exit_code(jobs: Sequence[Job], ledger: Ledger) -> int:
-    """0 when all is finished, 130 when another call goes on, 1 when what is left has failed."""
+    """Return 0 when all is finished, 130 when another call continues, 1 when jobs failed."""
     left = {ledger.status(job.name) for job in jobs} - {"finished"}
     if left & {None, "unfinished", "cut off"}:
         return OUT_OF_TIME

@@ -13,7 +13,7 @@ from pathlib import Path
 from bert_core.tokenizer import TokenizerError, load_tokenizer
 
 MOST_MINUTES = 7.8
-"""Of a job: a machine that is lent for ten minutes a call has to start and to end too."""
+"""Of a job: a machine with ten minutes a call also has to start and to stop."""
 REHEARSAL_MINUTES = 0.5
 FIRST = (
     "pretraining-base-128-full",
@@ -21,19 +21,19 @@ FIRST = (
     "pretraining-large-512-natural",
     "encoder",
 )
-"""What comes first: all jobs together take an hour, which not every machine is there for."""
+"""The jobs that run first: all together take an hour, longer than some machines are available."""
 ABLATED = (
     "packing masked_rows compile fused_projections",
     "last_layer padded_vocabulary fused_adamw large_step",
 )
 """What the fast step is measured without, in parts that fit into a job each."""
 OUT_OF_TIME = 130
-"""Exit code of a job that made headway, and goes on where it stopped when it is called again."""
+"""Exit code of a job that made progress and resumes when it is called again."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement: a process that writes the results it is told to, as JSON.
+    """One measurement: a process that writes its results as JSON.
 
     In its arguments `{json}` is the file for its results, `{folder}` where a folder of its own may
     be, and `{minutes}` and `{seconds}` are the time that it has.

@@ -17,11 +17,11 @@ ALL, SUMMARY = "all.json", "summary.md"
 TAIL_LINES, TAIL_CHARACTERS = 40, 400
 
 Status = Literal["finished", "unfinished", "cut off", "timed out", "failed", "no results"]
-"""`unfinished` goes on in the next call, and so does what was cut off by the end of this one."""
+"""`unfinished` and `cut off` (by the end of the call) continue in the next call."""
 
 
 class Ledger:
-    """The record of a folder's jobs, on disk after every change."""
+    """The record of a folder's jobs, written to disk after every change."""
 
     def __init__(self, out: Path, copy: Path | None = None) -> None:
         """Reads what is there, and puts back results that came without their own files.

@@ -45,7 +45,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--preset", choices=tuple(SIZES), default="tiny", help="size of the model")
     parser.add_argument("--vocab", type=int, default=30_522, help="entries of the vocabulary")
     parser.add_argument("--batch", type=int, default=16, help="rows of a step on the CPU")
-    parser.add_argument("--tokens", type=int, default=65_536, help="of a step on CUDA, about")
+    parser.add_argument(
+        "--tokens", type=int, default=65_536, help="of a step on CUDA, approximately"
+    )
     parser.add_argument("--sequence_length", type=int, default=128, help="tokens of a row")
     parser.add_argument("--lengths", choices=("full", "natural"), default="full")
     parser.add_argument("--dropout", type=float, default=0.1, help="on hidden states")
@@ -55,14 +57,22 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--paper_recipe", action="store_true", help="also with attention dropout")
     parser.add_argument("--max_autotune", action="store_true", help="also compiled that way")
     parser.add_argument(
-        "--ablation", nargs="*", metavar="NAME", help="only what the fast arm is without each, CUDA"
+        "--ablation",
+        nargs="*",
+        metavar="NAME",
+        help="measure only the fast arm without each of these; CUDA",
     )
     parser.add_argument("--rounds", type=int, help="turns of each arm")
     parser.add_argument("--steps", type=int, help="timed steps of a turn")
     parser.add_argument("--warmup", type=int, help="steps of each arm before timing")
-    parser.add_argument("--budget_seconds", type=float, default=450, help="for all of it, about")
     parser.add_argument(
-        "--clock", choices=tuple(CLOCKS), default="wall", help="cpu is for one thread, when busy"
+        "--budget_seconds", type=float, default=450, help="for the whole run, approximately"
+    )
+    parser.add_argument(
+        "--clock",
+        choices=tuple(CLOCKS),
+        default="wall",
+        help="cpu: CPU time of one thread, for a busy machine",
     )
     parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
     options = parser.parse_args(arguments)
@@ -78,9 +88,9 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     if options.clock == "cpu" and (on_cuda or torch.get_num_threads() != 1):
         parser.error("--clock cpu needs --device cpu and OMP_NUM_THREADS=1")
     if on_cuda and options.attention_dropout:
-        parser.error("packed rows have no attention dropout on CUDA: --paper_recipe adds its rows")
+        parser.error("packed rows have no attention dropout on CUDA; use --paper_recipe")
     if options.ablation is not None and not on_cuda:
-        parser.error("--ablation is of the fast path, which is compiled: it needs --device cuda")
+        parser.error("--ablation measures the compiled path and needs --device cuda")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything, in its order; what is known is kept at once."""
+    """Measure everything, writing results as soon as they are known."""
     so_far = ResultsSoFar(options.json, options.budget_seconds)
     device = device_named(options.device)
     torch.set_flush_denormal(True)
@@ -239,13 +249,13 @@ def print_results(results: dict[str, Any]) -> None:
     for name, arm in (results.get("arms", {}) | results.get("ablation", {})).items():
         print(printed_arm(name, arm))
     if results.get("rounds_done", results["settings"]["rounds"]) < results["settings"]["rounds"]:
-        print(f"ended after {results['rounds_done']} rounds: --budget_seconds was used up")
+        print(f"ended after {results['rounds_done']} rounds: --budget_seconds is used up")
     if left_out := results.get("left_out"):
-        print(f"left out, there was no time for it: {', '.join(left_out)}")
+        print(f"left out for lack of time: {', '.join(left_out)}")
     for name, why in results.get("failed", {}).items():
         print(f"failed: {name}: {why}")
     if results["surroundings"]["transformers"] == "absent":
-        print("left out, transformers is not installed: its arms")
+        print("left out: the arms of transformers, which is not installed")
 
 
 def printed_arm(name: str, arm: dict[str, Any]) -> str:

@@ -90,7 +90,7 @@ def test_killed_on_a_bare_machine_it_comes_to_the_same(places, tmp_path):
     assert results_in(bare)["pretraining"]["step"] < 40
     assert start_bare(arguments, bare).wait(240) == 0, (bare / "log").read_text()
     log = (bare / "log").read_text()
-    assert "going on from step 1" in log and "mrpc: f1" in log
+    assert "resuming from step 1" in log and "mrpc: f1" in log
     whole = tmp_path / "whole"
     assert encoder_run.main(command(places, whole)) == 0
     found, expected = without_times(results_in(bare)), without_times(results_in(whole))
@@ -117,7 +117,7 @@ def test_a_finished_run_is_not_repeated_and_takes_more_seeds(places, tmp_path, m
 
 def test_a_call_that_is_out_of_time_says_so(places, tmp_path, capsys):
     assert encoder_run.main(command(places, tmp_path, "--minutes", 0)) == 130
-    assert "the time is up; the same command goes on" in capsys.readouterr().out
+    assert "out of time" in capsys.readouterr().out
     assert results_in(tmp_path)["pretraining"]["step"] == 1
     calls = 0
     while encoder_run.main(command(places, tmp_path, "--minutes", 0.02)) != 0:

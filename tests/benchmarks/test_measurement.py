@@ -128,7 +128,7 @@ def test_the_state_of_the_card_is_only_read(monkeypatch, tmp_path):
 def test_a_gpu_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_named("cpu").type == "cpu"
-    with pytest.raises(UserError, match="no GPU here"):
+    with pytest.raises(UserError, match="no GPU"):
         device_named("cuda")
 
 
