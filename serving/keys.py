@@ -83,13 +83,13 @@ class TokenBucket:
 
 
 Scope = Literal["predict", "admin"]
-"""What a key is for: asking models, or seeing how the server does as well."""
+"""What a key is for: asking models, or operating the server."""
 
 _PREFIX = "bertline-"
 
 
 class KeyRecord(BaseModel):
-    """A key as its file has it: never the key itself."""
+    """A key in the file of keys, without the key itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -117,7 +117,7 @@ class Key:
 
     @property
     def name(self) -> str:
-        """Under which it is known."""
+        """The name of the key."""
         return self.record.name
 
     def pay(self, num_tokens: int) -> None:
@@ -175,12 +175,12 @@ def read_keys(path: Path) -> Keys:
 
 
 def hash_of(key: str) -> str:
-    """What a file has of a key; it is random and long, so nothing slower is needed."""
+    """The hash of a key in its file; keys are long and random, so a fast hash is enough."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: int | None) -> str:
-    """Makes a key, writes its hash to the file, which only its owner may read, and gives it.
+    """Makes a key, writes its hash to the file, which only its owner may read, and returns it.
 
     Of several at once each waits for those before it. Raises `UserError` for a name that is taken,
     and for a file that cannot be read or written.

@@ -1,4 +1,4 @@
-"""What a request asks about, and the checks before any of it is computed.
+"""The items of a request, and the checks before any of them is computed.
 
 Work is bounded before it is done: each check takes time in proportion to the limits, not to the
 request.
@@ -39,7 +39,7 @@ class Inputs:
 
     @classmethod
     def of(cls, value: Any, field: str = "inputs") -> Self:  # noqa: ANN401 - any route's
-        """Of a request's field that is one item or a list of them."""
+        """Reads a field of a request that is one item or a list of items."""
         if isinstance(value, list):
             return cls(value, lambda number: f"{field}[{number}]")
         return cls([value], lambda _: field)
@@ -83,7 +83,7 @@ def has_more_tokens(texts: Sequence[str], most: int) -> bool:
 
 
 def check_texts(texts: Sequence[str], limits: Limits) -> None:
-    """Raises `RequestError` for texts that are sure to have too many tokens, or are too long."""
+    """Raises `RequestError` for texts that certainly have too many tokens, or are too long."""
     most = limits.max_request_tokens
     if sum(map(len, texts)) <= most:
         return
@@ -249,7 +249,7 @@ def check_pairs(inputs: Inputs, task: Classification, name: str) -> None:
 
 
 def cutting(overflow: OverflowOrError) -> Overflow:
-    """How a codec encodes: where too long a text is an error, it cuts, which is then noticed."""
+    """How a codec encodes: it cuts where a too long text is an error, which `check_rows` raises."""
     return "right" if overflow == "error" else overflow
 
 

@@ -50,7 +50,7 @@ _PATIENCE_SECONDS = 5.0
 _STILL_ASKED = "is as fetched before: MLflow, or the store of its artifacts, is still being asked"
 
 Wanted = Literal["answer", "pointer", "nothing"]
-"""What there has to be for an address: MLflow's answer, a pointer of now or before, or neither."""
+"""What an address needs: MLflow's answer, a pointer of now or before, or neither."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,7 +102,7 @@ class Commands:
             return self._has_ended and not self._addresses
 
     def read(self, lines: Iterable[bytes]) -> None:
-        """Takes lines in until they end; for a thread of its own, so that no writer waits."""
+        """Reads lines until they end; on a thread of its own, so that no writer waits."""
         for line in lines:
             text = line.decode("utf-8", errors="replace").rstrip("\r\n")
             with self._changed:
@@ -116,7 +116,7 @@ class Commands:
             self._changed.notify()
 
     def take_address(self) -> str | None:
-        """The next address as it was written; None where there is none now."""
+        """The next address as it was written; None if there is none now."""
         with self._changed:
             return self._addresses.popleft() if self._addresses else None
 
@@ -136,11 +136,11 @@ class Commands:
 
 
 AGAIN_SECONDS = 60.0
-"""Between two questions about a model, which are for alerts after hours."""
+"""Between two questions about a model; alerts on the answer wait for hours."""
 
 
 class NewestVersions:
-    """Of one store; `ask` is what asks it, by name and tracking URI."""
+    """The newest versions in one store; `ask` gets one by name and tracking URI."""
 
     def __init__(self, tracking_uri: str, ask: Callable[[str, str], int | None]) -> None:
         self._tracking_uri, self._ask = tracking_uri, ask
@@ -225,7 +225,7 @@ class Watch:
         self._make_room()
 
     def _answer(self, commands: Commands) -> None:
-        """Follows each address that is commanded, or says why not."""
+        """Follows each address of the commands, or prints why not."""
         while (text := commands.take_address()) is not None:
             answering = _apart(lambda text=text: self._follow_too(text), _PATIENCE_SECONDS)
             self._ordered = [future for future in (*self._ordered, answering) if not future.done()]
@@ -265,7 +265,7 @@ class Watch:
             self._has_switched |= read_pointer(path) != before
 
     def _report(self, address: Address, warning: str | None, newest: int | None = None) -> None:
-        """Writes and prints what became of an address."""
+        """Writes and prints the state of an address."""
         path = pointer_path(self._cache, address, self._tracking_uri)
         status = WatchStatus(asked_at=time.time(), fault=warning, newest_version=newest)
         unwritten = write_status(path, status)
@@ -279,7 +279,7 @@ class Watch:
             _print_line({"model": str(address), "pointer": str(path), "warning": warning})
 
     def _make_room(self) -> None:
-        """After a switch, has the cache be no larger than it may."""
+        """Evicts unused models after a switch."""
         if not self._has_switched or not self._cache_gib:
             return
         self._has_switched = False
@@ -307,7 +307,7 @@ def _print_line(line: Mapping[str, str | None]) -> None:
 
 
 def _apart(function: Callable[[], None], seconds: float | None) -> Future[None]:
-    """Calls a function on a thread of its own; returns when it has ended, or after so long."""
+    """Calls a function on a thread; returns when it has ended, or after so many seconds."""
     future: Future[None] = Future()
 
     def run() -> None:
@@ -324,7 +324,7 @@ def _apart(function: Callable[[], None], seconds: float | None) -> Future[None]:
 def bring_up_to_date(
     address: Address, tracking_uri: str, cache: Path, known_damage: KnownDamage | None = None
 ) -> str | None:
-    """Has the pointer of an address say what MLflow says now.
+    """Brings the pointer of an address up to date with MLflow.
 
     Gives a warning, where that version does not come, whatever the reason, and the pointer stays as
     it is. Raises `UserError` where there is none to stay, and for what MLflow does not have.

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted; several may be in one go."""
 _OTHER_FILES = 256
-"""Files that a process has open besides connections: models, pipes, the libraries' own."""
+"""Open files besides connections: models, pipes, those of libraries."""
 
 _MAX_HEADERS = 100
 _MAX_HEAD_BYTES = 64 << 10
@@ -86,7 +86,7 @@ class Connection(HttpToolsProtocol):
             self._all.make_room(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets it."""
+        """Removes it from the open connections."""
         super().connection_lost(exc)
         self._all.waiting.pop(self, None)
         self._stop_awaiting_head()
@@ -226,7 +226,7 @@ class _Parser(HttpRequestParser):
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    """The application of a connection that there is no room for."""
+    """The application of a connection beyond the limit."""
 
     async def send_and_close(message: Message) -> None:
         if message["type"] == "http.response.start":

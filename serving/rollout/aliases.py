@@ -215,7 +215,8 @@ def parse_variants(
     Raises `UserError` for another form, two of one slot, and a name that is not served.
     """
     found: dict[Slot, VariantSource] = {}
-    for role, texts in (("canary", canaries), ("shadow", shadows)):
+    given: dict[Role, Sequence[str]] = {"canary": canaries, "shadow": shadows}
+    for role, texts in given.items():
         for text in texts:
             name, has_name, rest = text.partition("=")
             model, has_share, share = rest.rpartition(",")

@@ -1,4 +1,4 @@
-"""The cache of fetched models: a folder lies under the hash of what it holds, or its model's id.
+"""The cache of fetched models: a folder is named by the hash of its content, or by its model's id.
 
 In: what downloads a folder. Out: its place, whole, until nothing names it and its room is needed.
 Where the hash is the name, the model's id at MLflow is a link to it.
@@ -22,7 +22,7 @@ UNUSED_SECONDS = 3600.0
 """A folder that was fetched or found again since then may be about to be read."""
 
 _FOLDER = re.compile(r"m-[0-9a-f]+|[0-9a-f]{64}")
-"""What is ours in the cache, where people may keep other things."""
+"""Our folders in the cache, which may contain other files."""
 _PART, _REMOVED = ".part", ".removed"
 
 
@@ -93,7 +93,7 @@ def listed_files(checksums: str) -> dict[str, str]:
 
 
 def damaged_file(folder: Path, content: str) -> str | None:
-    """The first file that is not as the list says whose hash is `content`; None if all are."""
+    """The first file that differs from the checksums whose hash is `content`; None if all match."""
     listed = folder / CHECKSUMS
     if not listed.is_file() or file_sha256(listed) != content:
         return CHECKSUMS
@@ -105,7 +105,7 @@ def damaged_file(folder: Path, content: str) -> str | None:
 
 @contextmanager
 def locked(folder: Path, *, waits: bool = True, is_for_once: bool = False) -> Iterator[bool]:
-    """Keeps other processes and threads from a folder of the cache, or from a file.
+    """Locks a folder of the cache, or a file, against other processes and threads.
 
     Gives False where another has it and this one is not to wait. With `is_for_once` the lock's own
     file is removed in the end.
@@ -178,7 +178,7 @@ def _remove(folder: Path, unused_since: float) -> bool:
 
 
 def _remove_left_overs(cache: Path) -> None:
-    """Removes what killed processes were about to remove, or to fetch."""
+    """Removes what killed processes left of folders that they removed or fetched."""
     for path in cache.glob(f".*{_REMOVED}"):
         shutil.rmtree(path, ignore_errors=True)
     for path in cache.glob(f".*{_PART}"):

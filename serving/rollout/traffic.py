@@ -97,7 +97,7 @@ class _Table:
 
 
 class Traffic:
-    """Models by name, and which of them answers what."""
+    """Models by name; chooses the version that answers a request."""
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
         self._table = _Table(dict(models))
@@ -338,5 +338,5 @@ class SlotState:
 
 
 def source_of(model: ServedModel) -> Path | Address:
-    """What a model was opened by: its folder, or its address at MLflow."""
+    """The source of a model: its folder, or its address at MLflow."""
     return model.folder if model.pointer is None else Address.of(model.pointer.address)

@@ -53,7 +53,7 @@ class WatchSettings:
 
 
 class Watcher(Protocol):
-    """Who asks MLflow for a server: `WatchProcess`, or `NodeWatcher` on Ray."""
+    """Asks MLflow for a server: `WatchProcess`, or `NodeWatcher` on Ray."""
 
     pointers: dict[Address, Path]
 
@@ -219,7 +219,7 @@ class WatchProcess:
             return None if model is None else self._awaited.pop(Address.of(model), None)
 
     def _ask_once(self, addresses: tuple[Address, ...], seconds: float | None = None) -> None:
-        """Has a process of its own ask about addresses; raises `UserError` as `start` does."""
+        """Asks about addresses with another process, once; raises as `start`."""
         process = _popen(_arguments(self._settings, addresses), stderr=subprocess.PIPE)
         with process:
             try:
@@ -298,7 +298,7 @@ def _too_late(address: Address) -> UserError:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process; the code of this project is found from any working folder."""
+    """The environment of the process, which finds this project from any working folder."""
     project = str(Path(__file__).resolve().parent.parent)
     paths = [project, os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

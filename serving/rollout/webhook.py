@@ -138,7 +138,7 @@ class WebhookRoutes:
         return router
 
     async def take(self, request: Request) -> WebhookAnswer:
-        """Takes what MLflow has sent and signed; an alias that moved is followed at once."""
+        """Takes a signed event of MLflow; an alias that moved is followed at once."""
         body = await request.body()
         if not self._deliveries.is_new(request.headers, body):
             return WebhookAnswer(asked=False)

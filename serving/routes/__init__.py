@@ -1,1 +1,1 @@
-"""What clients may ask over HTTP, a file for each family of routes."""
+"""The HTTP routes, a module for each family."""

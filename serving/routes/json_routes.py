@@ -24,7 +24,7 @@ Handlers = Mapping[str, tuple[Callable[..., Any], type[BaseModel]]]
 
 
 def own_router(tag: str, handlers: Handlers) -> APIRouter:
-    """Routes that take JSON by POST, each with what it gives and what it may refuse."""
+    """Routes that take JSON by POST, with their answers and refusals."""
     router = APIRouter(tags=[tag])
     for path, (handler, answer) in handlers.items():
         router.add_api_route(
@@ -70,13 +70,13 @@ async def answered(
 async def answered_apart(
     engine: Engine, build: Callable[[], Any], headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The same, always off the event loop: for what takes long to build."""
+    """The same, always off the event loop, for answers that take long to build."""
     body = await engine.run_apart(lambda: _in_pieces(build()))
     return _LongResponse(memoryview(body), media_type=_MEDIA_TYPE, headers=headers)
 
 
 class _LongResponse(Response):
-    """Is sent as fast as its client reads, so that no server's buffer holds it once more."""
+    """An answer that is sent as fast as its client reads, without a copy in a buffer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends it in parts."""
@@ -111,7 +111,7 @@ _as_json = partial(to_json, inf_nan_mode="null")  # as models have it
 
 
 def _write(content: Any, body: bytearray) -> None:  # noqa: ANN401 - any JSON
-    """Appends JSON; each call of what holds the interpreter is about a small part."""
+    """Appends JSON in small parts, because each call holds the interpreter's lock."""
     match content:
         case np.ndarray() if content.ndim == 1:
             body += _as_json(content.tolist())

@@ -24,13 +24,13 @@ Shape = TypeVar("Shape", bound=BaseModel)
 
 
 class State(BaseModel):
-    """Whether the server is well."""
+    """The state of the server."""
 
     status: str
 
 
 class RegisteredVersion(BaseModel):
-    """What a model is in MLflow's registry.
+    """A model's version in MLflow's registry.
 
     `alias` is None where the version was asked for by its number; an alias may have moved since.
     """
@@ -103,7 +103,7 @@ class ModelInfo(BaseModel):
 
 
 class Info(BaseModel):
-    """What is loaded, and within which limits it may be asked; with the fields that TEI has.
+    """The loaded models and the limits, with the fields that TEI has.
 
     Those are of the model that answers where none is named, and empty where one has to be.
     """
@@ -148,11 +148,11 @@ class OperationRoutes:
         return State(status="ready")
 
     async def metrics(self) -> Response:
-        """What the server counts, for Prometheus."""
+        """The metrics, for Prometheus."""
         return Response(self._engine.metrics.text, media_type=CONTENT_TYPE_LATEST)
 
     async def info(self) -> Info:
-        """What is loaded, and within which limits it may be asked."""
+        """Shows the loaded models and the limits."""
         engine = self._engine
         models = {name: _described(engine, name) for name in engine.models}
         only = next(iter(models)) if len(models) == 1 else None

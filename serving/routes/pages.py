@@ -35,7 +35,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class _File:
-    """A file as it is answered with."""
+    """A file with its headers."""
 
     content: bytes
     media_type: str
@@ -65,7 +65,7 @@ class PlaygroundRoutes:
         return router
 
     async def page(self, request: Request) -> Response:
-        """The page itself, at `/`, by which it finds its files wherever the server is mounted."""
+        """The page at `/`, from which it finds its files wherever the server is mounted."""
         return _answer(request, self._page)
 
     async def file(self, request: Request, name: str) -> Response:

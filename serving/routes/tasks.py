@@ -73,7 +73,7 @@ class TaskRoutes:
         )
 
     async def classify(self, request: ClassifyRequest) -> Response:
-        """Decides about texts or pairs of texts: one label, several, or a number."""
+        """Classifies texts or pairs of texts: one label, several, or a number."""
         model, task = self._engine.traffic.find(request.model, Classification)
         inputs = Inputs.of(request.inputs).map(text_of)
         check_pairs(inputs, task, model.name)
@@ -185,7 +185,7 @@ async def _answered(
 
 
 def _features(found: TextFeatures, *, is_base64: bool) -> Features:
-    """As they are found: to check millions of numbers, each in a list, would take long."""
+    """Features without validation, which takes long for millions of numbers."""
     vectors = [base64_of(vector) if is_base64 else vector for vector in found.vectors]
     vector = units = None
     if found.units is None:

@@ -1,4 +1,4 @@
-"""How what is asked differs from what models were trained on: rows and answers go in, figures out.
+"""Drift metrics: how requests differ from the data that models were trained on.
 
 The figures are for Prometheus: counts of what came, to be rated there, and the training data's
 shares beside them. The population stability index, which Prometheus cannot compute in a line, is of
@@ -29,21 +29,21 @@ from bert_core.training_statistics import (
 from serving.models import ServedModel
 
 WINDOW = 1000
-"""The texts that an index is of. Of fewer it would be high by chance: until then it is NaN."""
+"""Texts in an index; NaN for fewer, where it would be high by chance."""
 
 _RANGES = [str(float(edge)) for edge in LENGTH_EDGES] + ["+Inf"]
-"""As Prometheus writes the upper ends."""
+"""Upper ends of the length buckets, as Prometheus writes them."""
 
 _LABELS = ("model", "version")
 
 _Counted = Sequence[tuple[int, int]]
-"""What is counted of a text: numbers of labels or ranges, and how often each."""
+"""The counts of a text: numbers of labels or length buckets, and how often each occurs."""
 
 _ONCE: list[_Counted] = [((number, 1),) for number in range(len(_RANGES))]
 
 
 class Drift:
-    """The figures of the models of an application, in its registry; of each version its own.
+    """The drift metrics of all models, in the registry of the application, by version.
 
     `note` is for one thread, that of the event loop; the others are for any.
     """
@@ -53,7 +53,7 @@ class Drift:
         registry.register(self)
 
     def add(self, model: ServedModel) -> None:
-        """Counts what is asked of a model from now on; of a folder that is loaded twice, together.
+        """Counts the requests to a model from now on; a folder that is loaded twice counts as one.
 
         Raises nothing for a folder without statistics: it has the counters alone.
         """
@@ -64,13 +64,13 @@ class Drift:
         )
 
     def remove(self, model: ServedModel) -> None:
-        """Forgets a model: what is noted of it later changes nothing."""
+        """Removes a model; later requests to it are not counted."""
         self._figures.pop(model, None)
 
     def note(
         self, model: ServedModel, rows: EncodedRows, found: Sequence[Mapping[str, Any]] | None
     ) -> None:
-        """Takes in texts as rows, and what the head of the model's task has found in each.
+        """Counts texts, given as rows, and the answers of the model's task to them.
 
         None is found by other heads, nor where features are asked for. Of a fine-tuned model such
         texts do not count: they need not be like those of its task.
@@ -114,7 +114,7 @@ class Drift:
 
 
 class _Counts:
-    """How often each of some things came: in all texts, and in the last `WINDOW`."""
+    """Counts by number, over all texts and over the last `WINDOW`."""
 
     def __init__(self, size: int) -> None:
         self.total = [0] * size
@@ -122,7 +122,7 @@ class _Counts:
         self._texts: deque[_Counted] = deque()
 
     def add(self, text: _Counted) -> None:
-        """Takes in a text."""
+        """Adds the counts of a text."""
         for number, count in text:
             self.total[number] += count
             self._last[number] += count
@@ -139,7 +139,7 @@ class _Counts:
 
 
 class _Figures:
-    """What is counted of one version of a model, and what its training data were like."""
+    """The counts of one version of a model, and its training statistics."""
 
     def __init__(self, model: ServedModel) -> None:
         self.key = (model.name, model.version or "")
@@ -157,7 +157,7 @@ class _Figures:
         self._unknown_id = special_token_ids(model.tokenizer).unk
 
     def note(self, rows: EncodedRows, found: Sequence[Mapping[str, Any]]) -> None:
-        """Takes in texts and what was found in them."""
+        """Counts texts and their answers."""
         unknown, known = count_tokens(rows, self._unknown_id)
         self.num_unknown += unknown
         self.num_tokens += unknown + known

@@ -268,4 +268,4 @@ def test_a_server_with_few_files_answers_beside_many_silent_clients(
         for each in silent:
             each.close()
     said = "".join(server.said)
-    assert "warning: this process may open few files" in said and "Traceback" not in said
+    assert "warning: the limit of open files" in said and "Traceback" not in said

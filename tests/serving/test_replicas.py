@@ -27,6 +27,8 @@ from serving.rollout.replicas import (
 )
 from serving.rollout.watcher import WatchSettings
 
+pytestmark = pytest.mark.ray
+
 
 def forgotten(ended):
     """A process that is asked for twice, and then never more."""

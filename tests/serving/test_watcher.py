@@ -124,7 +124,7 @@ def test_addresses_are_added_while_it_runs(watch, copied_registry, small_models,
     os.kill(child.pid, signal.SIGCONT)
     wait_until(lambda: Address("mood", "champion", None) in process.pointers)
     process.close()
-    with pytest.raises(UserError, match="the server is ending"):
+    with pytest.raises(UserError, match="the server is stopping"):
         process.add(Address("people", None, 1))
 
 
