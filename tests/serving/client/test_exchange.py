@@ -203,27 +203,25 @@ def test_whether_a_server_is_healthy_is_no_error(open_client, dead_address):
 PROBLEM = Problem(
     title="Too long", status=422, detail="900\nof 512", field="inputs[3]", remedy="cut"
 )
-ERRORS = {
-    "422: inputs[3]: Too long: 900 of 512 (cut)": RefusalError(PROBLEM),
-    "429: Rate: slow; tried 4 times in 3.2 s": RefusalError(
-        Problem(title="Rate", status=429, detail="slow"), 4, 3.2, "abc"
+ERRORS = [
+    (RefusalError(PROBLEM), ["422", "inputs[3]", "Too long", "900 of 512", "cut"]),
+    (
+        RefusalError(Problem(title="Rate", status=429, detail="slow"), 4, 3.2, "abc"),
+        ["429", "tried 4 times in 3.2 s"],
     ),
-    "server unreachable: http://a: connection refused, tried 9 times in 60.0 s"
-    " (check that it runs, and the address)": UnreachableError(
-        "http://a", "connection refused", 9, 60.0
+    (
+        UnreachableError("http://a", "connection refused", 9, 60.0),
+        ["http://a", "refused", "9 times"],
     ),
-    "no response in time: http://a: late, tried once in 60.0 s (send fewer"
-    " items, or raise timeout_seconds or retry_seconds)": NoAnswerError(
-        "http://a", "late", 1, 60.0
-    ),
-    "unexpected response: http://a: no JSON (check that the address is that of a server of the"
-    " client's version)": AnswerError("http://a", "no JSON"),
-}  # fmt: skip
+    (NoAnswerError("http://a", "late", 1, 60.0), ["http://a", "late", "once", "timeout_seconds"]),
+    (AnswerError("http://a", "no JSON"), ["http://a", "no JSON"]),
+]
 
 
-@pytest.mark.parametrize(("line", "error"), ERRORS.items())
-def test_an_error_is_one_line_here_and_elsewhere(line, error):
-    assert str(error) == line
-    assert isinstance(error, ClientError)
+@pytest.mark.parametrize(("error", "facts"), ERRORS)
+def test_an_error_is_one_line_here_and_in_other_processes(error, facts):
+    line = str(error)
+    assert isinstance(error, ClientError) and "\n" not in line
+    assert all(fact in line for fact in facts)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error) and str(copy) == line and vars(copy) == vars(error)

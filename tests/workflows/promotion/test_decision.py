@@ -22,7 +22,6 @@ from workflows.promotion.decision import (
     GATE_TAG,
     MOST_REASON,
     REPORT_TAG,
-    HistorySettings,
     PromoteSettings,
     RollbackSettings,
 )
@@ -246,17 +245,3 @@ def test_a_reason_has_to_fit_into_a_tag():
     parse_command_line(RollbackSettings, [*GIVEN[:2], "--reason", "x" * MOST_REASON])
     with pytest.raises(UserError, match="at most 1000 characters: --reason"):
         parse_command_line(PromoteSettings, [*GIVEN, "--reason", "x" * (MOST_REASON + 1)])
-
-
-@pytest.mark.parametrize(
-    ("settings", "arguments", "match"),
-    [
-        (PromoteSettings, GIVEN[:2], "Field required: --version"),
-        (PromoteSettings, GIVEN[2:], "Field required: --name"),
-        (PromoteSettings, [*GIVEN, "--gates", "a"], "unknown setting, did you mean gate: --gates"),
-        (HistorySettings, [*GIVEN], "unknown setting"),
-    ],
-)
-def test_what_is_wrong_is_said(settings, arguments, match):
-    with pytest.raises(UserError, match=match):
-        parse_command_line(settings, arguments)
