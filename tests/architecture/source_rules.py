@@ -16,7 +16,7 @@ OF_SERVING_IN_WORKFLOWS = "serving.registry"
 NEAR_MLFLOW_IN_SERVING = {"serving.watch", "serving.registry"}
 RAY_TRAIN_MODULES = {"workflows.cluster"}
 MLFLOW_MODULES = re.compile(
-    r"workflows\.(report_run|tracking\.\w+|promotion\.champion|reproduction\.recorded_run"
+    r"workflows\.(reporting\.upload|tracking\.\w+|promotion\.champion|reproduction\.recorded_run"
     r"|versions\.(registration|lineage|model_pyfunc))|serving\.registry"
 )
 

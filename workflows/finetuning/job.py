@@ -86,8 +86,12 @@ class FinetuningJob:
 
     def write_results(self) -> JobResults:
         """Writes plots, card and the best epoch's model and report on dev from the checkpoint."""
-        from workflows.finetuning.artifacts import write_dev_report
-        from workflows.finetuning.report import export, finetuning_card, summary_lines
+        from workflows.finetuning.report import (
+            export,
+            finetuning_card,
+            summary_lines,
+            write_dev_report,
+        )
         from workflows.training.loss_plot import FINETUNING, plot_losses
 
         folder = self.folder

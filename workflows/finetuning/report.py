@@ -1,12 +1,14 @@
-"""What a fine-tuning run leaves behind: the model folder, its card, the lines of its summary."""
+"""Results of a fine-tuning run: model folder, model card, report on the dev set, summary lines."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from safetensors.torch import load_file
 
 from bert_core.errors import one_line
+from bert_core.evaluation.intervals import NUM_RESAMPLES
 from bert_core.example_answers import example_of_task
 from bert_core.model.bert import Bert
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
@@ -19,13 +21,17 @@ from bert_core.tasks.example_statistics import statistics_of_examples
 from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
+from workflows.evaluation.report import evaluation_report, write_report
+from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
+from workflows.run_folder import RunFolder
+from workflows.tracking.tracker import ARTIFACTS_NAME, DatasetInput
 from workflows.versions.finished_run import Usage, lineage_of
 from workflows.versions.model_card import finetuned_model_card
 
-if TYPE_CHECKING:
-    from workflows.finetuning.job import FinetuningJob
+DEV_REPORT = "dev"
+"""Folder of the report on the dev set, among the artifacts."""
 
 PIPELINES = {
     "BertForSequenceClassification": "text-classification",
@@ -36,7 +42,35 @@ PIPELINES = {
 
 
 CARD_LABELS = 100
-"""So many labels a card names: a description at MLflow has room for 5,000 characters."""
+"""Most labels that a card names: a description at MLflow has room for 5,000 characters."""
+
+
+class FinetuningResults(Protocol):
+    """The parts of a finished job that its results are made of."""
+
+    @property
+    def settings(self) -> TaskRunSettings:
+        """The settings of the run."""
+        ...
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        ...
+
+    @property
+    def encoder(self) -> EncoderFolder:
+        """The encoder it started from."""
+        ...
+
+    @property
+    def data(self) -> TaskData:
+        """The encoded examples."""
+        ...
+
+    def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
+        """Parameters, tags and data of the run, for MLflow."""
+        ...
 
 
 def shown_labels(labels: Sequence[str], num_shown: int) -> str:
@@ -46,7 +80,7 @@ def shown_labels(labels: Sequence[str], num_shown: int) -> str:
     return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
-def finetuning_card(job: "FinetuningJob", checkpoint: CheckpointInfo) -> str:
+def finetuning_card(job: FinetuningResults, checkpoint: CheckpointInfo) -> str:
     """The model card of a finished run."""
     settings, data = job.settings, job.data
     best = checkpoint.extra["notes"]["best"]
@@ -93,7 +127,7 @@ def _summary(settings: TaskRunSettings) -> str:
     return f"A BERT encoder fine-tuned for the task {settings.task} with Bertline."
 
 
-def _direction(job: "FinetuningJob") -> str:
+def _direction(job: FinetuningResults) -> str:
     """What the card adds of an encoder that attends to the left only."""
     if not job.encoder.config.is_decoder:
         return ""
@@ -116,7 +150,7 @@ def _approach(settings: TaskRunSettings) -> dict[str, Any]:
     return {"Dropout": settings.dropout.hidden_dropout_prob}
 
 
-def _architecture(job: "FinetuningJob") -> str:
+def _architecture(job: FinetuningResults) -> str:
     """The class of `transformers` that loads the folder: the encoder's, where it lacks the head.
 
     That is of a tagger over features, and of a text's last token.
@@ -133,7 +167,7 @@ def best_predictions(checkpoint: CheckpointInfo) -> list[dict[str, Any]]:
         return [parse_json(line, str(path), allow_nan=True) for line in file]
 
 
-def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
+def export(job: FinetuningResults, checkpoint: CheckpointInfo, card: str) -> None:
     """Writes the best epoch's weights as a model folder that knows its task."""
     weights = load_file(checkpoint.files[BEST_WEIGHTS])
     changes = job.settings.encoder_changes()
@@ -161,7 +195,25 @@ def export(job: "FinetuningJob", checkpoint: CheckpointInfo, card: str) -> None:
     )
 
 
-def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) -> list[str]:
+def write_dev_report(job: FinetuningResults, checkpoint: CheckpointInfo) -> None:
+    """Writes the evaluation report of the best epoch to the artifacts, which go to MLflow."""
+    predictions, dev = best_predictions(checkpoint), job.data.dev
+    epoch = checkpoint.extra["notes"]["best"]["epoch"]
+    report = evaluation_report(
+        job.data.task,
+        predictions,
+        dev.examples,
+        title=f"{job.folder.name}: dev after epoch {epoch}",
+        slice_by=(),
+        num_resamples=NUM_RESAMPLES,
+        seed=job.settings.seed,
+        hurried=True,
+    )
+    report = replace(report, tally=dev.rows.tally)
+    write_report(report, job.folder.path / ARTIFACTS_NAME / DEV_REPORT)
+
+
+def summary_lines(job: FinetuningResults, checkpoint: CheckpointInfo, plot: Path) -> list[str]:
     """What the run came to and where everything lies."""
     data, best = job.data, checkpoint.extra["notes"]["best"]
     criterion = data.task.criterion
@@ -186,7 +238,7 @@ def summary_lines(job: "FinetuningJob", checkpoint: CheckpointInfo, plot: Path) 
     ]
 
 
-def _test_lines(job: "FinetuningJob") -> list[str]:
+def _test_lines(job: FinetuningResults) -> list[str]:
     """What the model reaches on the test file, where one was given."""
     test = job.data.test
     if test is None:

@@ -1,6 +1,6 @@
-"""Our figures beside the paper's, row by row: a table as Markdown, HTML or for JSON.
+"""Tables of our figures next to the paper's, for reports and JSON.
 
-For whatever has rows and columns in the paper: a task with its metrics, an ablation with its tasks.
+Rows and columns are those of the paper: a task with its metrics, an ablation with its tasks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _TITLES = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman":
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row: what our seeds reached and what the paper has, by column, in points (0..100)."""
+    """A row: scores of our seeds and the paper's figure by column, in points (0..100)."""
 
     name: str
     ours: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Rows of figures by column, ours and the paper's, and what has to be known to compare them."""
+    """Rows of figures by column, ours and the paper's, with notes on how to compare them."""
 
     title: str
     columns: tuple[str, ...]
@@ -107,7 +107,7 @@ def html_paper_table(table: PaperTable) -> str:
 
 
 def json_paper_table(table: PaperTable) -> dict[str, Any]:
-    """What stands in the table, for JSON, with our means."""
+    """The table for JSON, with our means."""
     rows = [
         {
             "name": row.name,
@@ -123,7 +123,7 @@ def json_paper_table(table: PaperTable) -> dict[str, Any]:
 def beside_published(
     task: str, figures: Mapping[str, Sequence[float]], *, criterion: str, num_dev: int
 ) -> PaperTable | None:
-    """Our dev figures beside the paper's; None for a task that the paper does not have.
+    """Our dev figures next to the paper's; None for a task that is not in the paper.
 
     `figures` are those of each seed by metric, in 0..1; `criterion` is the one that decided.
     """
@@ -148,7 +148,7 @@ def beside_published(
 
 
 def metric_title(name: str) -> str:
-    """A metric as people write it."""
+    """The usual spelling of a metric."""
     return _TITLES.get(name, name.replace("_", " "))
 
 

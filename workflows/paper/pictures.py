@@ -36,9 +36,9 @@ from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import EncoderFolder, located, open_encoder
 from workflows.model_location import model_name
 from workflows.paper.suite_settings import PicturesSettings, Projection
-from workflows.report_run import log_report
 from workflows.reporting.figures import GREY, INK, Figure, inline_figure, new_figure, save_picture
 from workflows.reporting.render import Cell, Figures, Page, Part, Row, Section, Table, write_page
+from workflows.reporting.upload import log_report
 from workflows.run_folder import write_atomically
 from workflows.tracking.tracker import default_tracking_uri
 
@@ -84,7 +84,7 @@ class WordNeighbours:
 def draw_pictures(settings: PicturesSettings) -> bool:
     """Writes the pictures and the report, and logs them at MLflow; True when it is done.
 
-    Raises `UserError` for what the user can mend, before anything is written.
+    Raises `UserError` before anything is written.
     """
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)

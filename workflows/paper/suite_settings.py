@@ -6,15 +6,15 @@ from pydantic import Field, field_validator
 
 from workflows.cluster_settings import ClusterSettings
 from workflows.finetuning.settings import TaggerSettings
-from workflows.report_run import ReportFolder
+from workflows.reporting.upload import ReportFolder
 from workflows.settings import ONE_PER_ARGUMENT, CommandLineSettings, default_storage
 
 
 class Table7Settings(CommandLineSettings):
     """Table 7 of Devlin et al.: fine-tuning and six strategies of features, on NER, seed by seed.
 
-    Each seed of each row is a run of its own under the storage folder; killed at any moment, the
-    same command goes on, and finished runs are not repeated.
+    Each seed of each row is a run of its own under the storage folder; after a kill the
+    same command resumes; finished runs are not repeated.
     """
 
     suite: Literal["table7"] = Field(default="table7", description="this suite")

@@ -38,7 +38,6 @@ from workflows.model_location import model_name
 from workflows.paper.paper_table import DASH, score_text
 from workflows.paper.published import FINETUNING, TABLE_7_DEV, TABLE_7_TEST, TABLE_7_TITLES
 from workflows.paper.suite_settings import Table7Settings
-from workflows.report_run import log_report
 from workflows.reporting.figures import (
     BLUE,
     DASHED,
@@ -61,6 +60,7 @@ from workflows.reporting.render import (
     terminal_table,
     write_page,
 )
+from workflows.reporting.upload import log_report
 from workflows.run_folder import write_atomically
 from workflows.storage import Storage, open_storage
 from workflows.tracking.tracker import default_tracking_uri
@@ -89,7 +89,7 @@ class SeedScores:
 
 @dataclass(frozen=True)
 class Table7:
-    """Scores by row, and what has to be known about them.
+    """Scores by row, with notes.
 
     `encoder` and `recipe` are sentences; rows that were not measured have a dash.
     """
@@ -106,7 +106,7 @@ class Table7:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know to compare the columns."""
+        """Notes needed to compare the columns."""
         paper = sorted(TABLE_7_DEV, key=lambda name: -TABLE_7_DEV[name])
         order = [name for name in paper if name in self.order]
         return [
@@ -125,9 +125,9 @@ def _order(names: Sequence[str]) -> str:
 
 
 def measure_table7(settings: Table7Settings) -> bool:
-    """Trains what is missing, prints the table and writes it; False when it was told to stop.
+    """Trains the missing runs, prints and writes the table; returns False if it was stopped.
 
-    Raises `UserError` for what the user can mend.
+    Raises `UserError` for wrong settings or data.
     """
     storage = open_storage(settings.storage)
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage.folder)
@@ -181,7 +181,7 @@ def rows_to_measure(settings: Table7Settings, num_hidden_layers: int) -> list[st
 def measure_seed(
     settings: Table7Settings, storage: Storage, names: Sequence[str], seed: int
 ) -> dict[str, dict[str, Any]] | None:
-    """What each row came to with a seed; None when it was told to stop."""
+    """Returns the results of each row for a seed; None if it was stopped."""
     with ExitStack() as opened:
         jobs: dict[str, FinetuningJob] = {}
         for number, name in enumerate(names, start=1):
@@ -236,7 +236,7 @@ def run_settings(settings: Table7Settings, name: str, seed: int) -> TaskRunSetti
 def result_of(settings: Table7Settings, job: FinetuningJob) -> dict[str, Any]:
     """F1 (points) of a finished run on dev and, of fine-tuning, on test; learned shares of layers.
 
-    Written beside the run, so that it is computed once.
+    Stored in the run's folder, so that it is computed once.
     """
     path = job.folder.path / RESULT
     if path.is_file():

@@ -1,7 +1,7 @@
-"""What a pre-training run leaves behind: the model folder, its card, the lines of its summary."""
+"""Results of a pre-training run: model folder, model card, summary lines."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from safetensors.torch import load_file
@@ -23,15 +23,37 @@ from workflows.pretraining.metrics import (
     predicted,
 )
 from workflows.pretraining.settings import PretrainSettings
+from workflows.run_folder import RunFolder
 from workflows.versions.finished_run import Usage
 from workflows.versions.model_card import model_card
 
-if TYPE_CHECKING:
-    from workflows.pretraining.job import PretrainingJob
+
+class PretrainingResults(Protocol):
+    """The parts of a finished job that its results are made of."""
+
+    @property
+    def settings(self) -> PretrainSettings:
+        """The settings of the run."""
+        ...
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        ...
+
+    @property
+    def shards(self) -> TokenShards:
+        """The shards it was trained on."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The source of the text."""
+        ...
 
 
 def pretraining_card(
-    job: "PretrainingJob", checkpoint: CheckpointInfo, figures: dict[str, float]
+    job: PretrainingResults, checkpoint: CheckpointInfo, figures: dict[str, float]
 ) -> str:
     """The model card of a finished run."""
     settings, shards = job.settings, job.shards
@@ -90,7 +112,7 @@ def _summary(settings: PretrainSettings) -> str:
 
 
 def export(
-    job: "PretrainingJob", tokenizer: Tokenizer, checkpoint: Path, card: str, lineage: Lineage
+    job: PretrainingResults, tokenizer: Tokenizer, checkpoint: Path, card: str, lineage: Lineage
 ) -> None:
     """Writes the checkpoint's weights as a model folder."""
     settings = job.settings
@@ -116,7 +138,7 @@ def _statistics(shards: TokenShards, tokenizer: Tokenizer) -> TrainingStatistics
 
 
 def summary_lines(
-    job: "PretrainingJob", checkpoint: CheckpointInfo, figures: dict[str, float], plot: Path
+    job: PretrainingResults, checkpoint: CheckpointInfo, figures: dict[str, float], plot: Path
 ) -> list[str]:
     """What the run came to and where everything lies."""
     folder, rows = job.folder, job.settings.rows

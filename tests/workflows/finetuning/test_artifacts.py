@@ -2,13 +2,13 @@
 
 import json
 
-from workflows.finetuning.artifacts import FOLDER, write_dev_report
+from workflows.finetuning.report import DEV_REPORT, write_dev_report
 
 
 def test_the_report_is_that_of_the_best_epoch(finetuning_job):
     checkpoint = finetuning_job.folder.last_checkpoint()
     write_dev_report(finetuning_job, checkpoint)
-    folder = finetuning_job.folder.path / "artifacts" / FOLDER
+    folder = finetuning_job.folder.path / "artifacts" / DEV_REPORT
     report = json.loads((folder / "report.json").read_text())
     best = checkpoint.extra["notes"]["best"]
     figures = {f"dev/{name}": each["value"] for name, each in report["metrics"].items()}

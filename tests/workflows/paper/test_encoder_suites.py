@@ -10,7 +10,7 @@ import torch
 from finetuning_runs import write_encoder, write_tagged, write_task
 
 from bert_core.errors import UserError
-from bert_core.features.attention_maps import AttentionMaps
+from bert_core.features.inspection import AttentionMaps
 from workflows import evaluate
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings
 from workflows.paper.paper_table import DASH

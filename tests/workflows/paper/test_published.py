@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_up_predictions import MAKERS
 
-from bert_core.features.strategies import STRATEGIES
+from bert_core.model.strategies import STRATEGIES
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.glue import GLUE
 from workflows.paper.paper_table import (

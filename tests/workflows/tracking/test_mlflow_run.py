@@ -16,7 +16,7 @@ from tracked_runs import described, write_steps
 from bert_core.errors import UserError
 from serving.registry import fetch_model, sqlite_path, sqlite_uri
 from workflows.promotion.champion import open_registry
-from workflows.report_run import log_report
+from workflows.reporting.upload import log_report
 from workflows.tracking.journal import Journal
 from workflows.tracking.mlflow_run import RunSender, artifact_location, open_client
 from workflows.tracking.tracker import JOURNAL_NAME, write_specification

@@ -1,4 +1,4 @@
-"""A report: the folder it is written to, and the run at MLflow that has its files and figures."""
+"""The folder setting of a report, and the upload of its files and metrics as a run at MLflow."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ def _writable(folder: Path) -> Path:
 
 
 ReportFolder = Annotated[Path, AfterValidator(_writable)]
-"""The setting of a folder for a report, refused where none can be written."""
+"""A setting: the folder of a report; refused if it cannot be written."""
 
 
 def log_report(
@@ -30,10 +30,10 @@ def log_report(
     params: Mapping[str, object],
     metrics: Mapping[str, float],
 ) -> str | None:
-    """Logs files as artifacts; returns the run's id.
+    """Logs files as artifacts of a new run and returns its id.
 
-    The report is there without MLflow, so where that does not answer the reason is printed in one
-    line, and None is returned.
+    The report does not need MLflow: if that fails, the reason is printed in one line and None is
+    returned.
     """
     from mlflow.entities import Metric, Param, RunTag
 
@@ -53,7 +53,7 @@ def log_report(
             params=[
                 Param(name, without_machine_paths(str(value))) for name, value in params.items()
             ],
-            tags=[RunTag(*each) for each in code_tags(Path(__file__).parent).items()],
+            tags=[RunTag(*each) for each in code_tags(Path(__file__).parents[1]).items()],
         )
         check_artifacts(client, run_id)
         for path in files:

@@ -4,7 +4,7 @@ from contextlib import closing
 import mlflow
 import pytest
 
-from workflows.report_run import log_report
+from workflows.reporting.upload import log_report
 
 
 @pytest.fixture
