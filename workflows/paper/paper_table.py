@@ -37,6 +37,7 @@ class PaperTable:
 
 OURS, PAPERS = "ours", "paper"
 """The two halves of a column."""
+_OWN = ' class="own"'
 
 
 def halves(table: PaperTable, column: str) -> tuple[str, ...]:
@@ -51,22 +52,25 @@ def halves(table: PaperTable, column: str) -> tuple[str, ...]:
     return (OURS,) if ours else (PAPERS,)
 
 
-def paper_cell(row: PaperRow, column: str, half: str) -> Cell:
+def paper_cell(row: PaperRow, column: str, half: str) -> str:
     """Ours, with a deviation where there are several seeds, or the paper's; a dash for none."""
     if half == OURS:
-        scores = row.ours.get(column, ())
-        return Cell(score_text(scores), fmean(scores) if scores else None, strong=True)
+        return score_text(row.ours.get(column, ()))
     paper = row.paper.get(column)
-    return Cell(DASH if paper is None else f"{paper:.1f}", paper)
+    return DASH if paper is None else f"{paper:.1f}"
 
 
-def report_table(table: PaperTable) -> Table:
-    """The table for a report: the halves of each column side by side."""
+def report_table(table: PaperTable, rows_are: str = "figures") -> Table:
+    """The table for a report, the halves of each column side by side; `rows_are` heads names."""
     layout = [(column, half) for column in table.columns for half in halves(table, column)]
-    rows = [Row([row.name, *(paper_cell(row, *place) for place in layout)]) for row in table.rows]
-    return Table(
-        table.title, ["", *(f"{column}, {half}" for column, half in layout)], rows, table.notes
-    )
+    rows = []
+    for row in table.rows:
+        texts = [paper_cell(row, column, half) for column, half in layout]
+        # Also a dash has an order, so that columns without any figure align to the right.
+        cells = [Cell(text, 0.0 if text == DASH else float(text.split()[0])) for text in texts]
+        rows.append(Row([row.name, *cells]))
+    heads = [f"{column}, {half}" for column, half in layout]
+    return Table(f"{table.title}, in points (0 to 100)", [rows_are, *heads], rows, table.notes)
 
 
 def markdown_paper_table(table: PaperTable) -> str:
@@ -76,7 +80,7 @@ def markdown_paper_table(table: PaperTable) -> str:
     head = [f"{column}, {whose[half]}" for column, half in layout]
     lines = [markdown_line(["", *head]), "|---|" + "--:|" * len(head)]
     for row in table.rows:
-        cells = [paper_cell(row, column, half).text for column, half in layout]
+        cells = [paper_cell(row, column, half) for column, half in layout]
         lines.append(markdown_line([row.name, *cells]))
     return "\n".join([*lines, "", *(f"- {note}" for note in table.notes)]).rstrip()
 
@@ -84,7 +88,6 @@ def markdown_paper_table(table: PaperTable) -> str:
 def html_paper_table(table: PaperTable) -> str:
     """The table, in a box that scrolls, and its notes, without the title."""
     layout = [(column, half) for column in table.columns for half in halves(table, column)]
-    own = ' class="own"'
     over = "".join(
         f'<th scope="colgroup" colspan="{len(halves(table, column))}">{escape(column)}</th>'
         for column in table.columns
@@ -93,7 +96,7 @@ def html_paper_table(table: PaperTable) -> str:
     lines = []
     for row in table.rows:
         cells = "".join(
-            f"<td{own if half == OURS else ''}>{paper_cell(row, column, half).text}</td>"
+            f"<td{_OWN if half == OURS else ''}>{paper_cell(row, column, half)}</td>"
             for column, half in layout
         )
         lines.append(f'<tr><th scope="row">{escape(row.name)}</th>{cells}</tr>')

@@ -361,7 +361,7 @@ def report_table(table: Table7) -> Table:
             else Cell(""),
         ]
         rows.append(Row([title, *cells]))
-    heads = ["", "dev F1", "seeds", "paper's", "test F1", "paper's"]
+    heads = ["approach", "dev F1", "seeds", "paper, dev", "test F1", "paper, test"]
     return Table("F1 of entities, in points", heads, rows, table.notes)
 
 
