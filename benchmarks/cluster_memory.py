@@ -1,4 +1,4 @@
-"""The memory of this process and of the Ray cluster that it has joined, while work goes on."""
+"""Measure the memory of this process and of the Ray cluster that it has joined."""
 
 import os
 import threading

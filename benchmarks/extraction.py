@@ -1,8 +1,8 @@
-"""A long extraction: is its memory flat, its rate the same to the end, nothing lost by a kill?
+"""Measure a long extraction: flat memory, constant rate, nothing lost by a kill.
 
 `python -m benchmarks.extraction --sentences DIR --model FOLDER`. Sentences of SST-2, repeated until
 there are enough, go through `workflows/extract.py` twice: once to the end, watched; once killed
-(SIGKILL) in the middle and started again, to have the same features of every text.
+(SIGKILL) in the middle and started again, which must give the same features of every text.
 """
 
 import argparse
@@ -22,13 +22,12 @@ import ray
 from pyarrow import parquet
 
 from benchmarks.cluster_memory import Memory, watched_memory
-from benchmarks.fresh_encoder import fresh_encoder
-from benchmarks.measurement import write_results
+from benchmarks.inputs import fresh_encoder
+from benchmarks.results import write_results
 from bert_core.config import SIZES
 from bert_core.tasks.glue import GLUE
 from workflows.extract import extract
-from workflows.inference.extract_settings import ExtractSettings
-from workflows.inference.extraction import FEATURES
+from workflows.inference.extraction import FEATURES, ExtractSettings
 
 STRETCHES = 10
 _COMMAND = Path(__file__).parent.parent / "workflows" / "extract.py"

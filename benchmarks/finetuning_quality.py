@@ -1,9 +1,9 @@
-"""Fine-tuning results, ours beside transformers' Trainer: the same seeds and settings, dev metrics.
+"""Compare fine-tuning results with transformers' Trainer: same seeds and settings, dev metrics.
 
 `python -m benchmarks.finetuning_quality --task mrpc --data DIR --model FOLDER --json FILE`. Each
-finished training is added to the file, and one that is stopped goes on from its last checkpoint in
---work with the same command; dev predictions lie there too, until both arms of a seed can be
-compared example by example.
+finished training is added to the file. The same command resumes a stopped one from its last
+checkpoint in --work, which also holds dev predictions until both arms of a seed can be compared by
+example.
 """
 
 import argparse
@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.finetuning.arms import (
+from benchmarks.finetuning_arms import (
     Recipe,
     our_training,
     their_outputs,
     their_trainer,
     write_start,
 )
-from benchmarks.measurement import surroundings, write_results
+from benchmarks.measurement import surroundings
+from benchmarks.results import write_results
 from bert_core.errors import UserError
 from bert_core.evaluation.comparison import compare, mean_difference
 from bert_core.evaluation.outcomes import documents

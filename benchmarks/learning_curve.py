@@ -1,8 +1,8 @@
-"""Held-out loss against training time, ours beside transformers' BertForPreTraining.
+"""Compare held-out loss over training time with transformers' BertForPreTraining.
 
 `python -m benchmarks.learning_curve --shards DIR --minutes 30`. Both arms start from the same
-weights, read the same batches at their own pace and take turns of some seconds, so that a busy
-machine slows them alike; each has the minutes for itself, evaluation not counted.
+weights, read the same batches at their own pace and alternate every few seconds, so that a busy
+machine slows both equally. Each trains for all the minutes; evaluation is not counted.
 """
 
 import argparse
@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measurement import surroundings, write_results
+from benchmarks.measurement import surroundings
 from benchmarks.pretraining.arms import our_model, their_model
+from benchmarks.results import write_results
 from bert_core.config import IGNORE_INDEX, SIZES
 from bert_core.hugging_face import from_hugging_face
 from bert_core.model.layout import Padded
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.batches import BatchSource, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary

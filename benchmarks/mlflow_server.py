@@ -15,7 +15,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from workflows.tracking.mlflow_run import create_store
+from workflows.runs.mlflow_run import create_store
 
 FULL = b"HTTP/1.1 507 Insufficient Storage\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 START_SECONDS = 120.0

@@ -1,8 +1,8 @@
-"""Are answers over HTTP, of long contexts in windows, those of `workflows/evaluate.py`?
+"""Compare answers over HTTP, of long contexts in windows, with offline predictions.
 
 `python -m benchmarks.served_squad --data DIR --model FOLDER`. All questions of SQuAD's dev set go
-to `python -m serving`, by several clients at once and some in each request, and through the offline
-predictor; what both say is compared, and measured against the gold answers.
+to `python -m serving`, from several clients and several per request, and through the offline
+predictor; both are compared, and measured against the gold answers.
 """
 
 import argparse
@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measurement import write_results
-from benchmarks.served import Served
-from benchmarks.serving_kinds import UVICORN, kinds
-from benchmarks.serving_load import Connection, request_of
+from benchmarks.results import write_results
+from benchmarks.servers import UVICORN, Connection, Served, kinds, request_of
 from bert_core.errors import UserError
 from bert_core.predictor import load_predictor
 from bert_core.tasks.question_answering import QuestionAnswering

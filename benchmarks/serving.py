@@ -1,8 +1,8 @@
-"""One classifier over HTTP, ours beside its peers: requests, latency, processor time, memory.
+"""Compare one classifier over HTTP with other servers: throughput, latency, CPU time, memory.
 
 `python -m benchmarks.serving --text FILE --model FOLDER --work DIR`. Every peer has a virtual
-environment of its own under DIR, made once. All servers are up at once, and take turns; each text
-is a request. The processor time is that of all processes of a server, for a request.
+environment of its own under DIR, created once. All servers run at the same time and take turns;
+each text is a request. The CPU time of a request is that of all processes of a server.
 """
 
 import argparse
@@ -18,11 +18,20 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from benchmarks.features.__main__ import paragraphs_of
-from benchmarks.measurement import surroundings, write_results
-from benchmarks.served import Scores, Served, make_environment
-from benchmarks.serving_kinds import INT8, RAY_SERVE, UVICORN, kinds
-from benchmarks.serving_load import Turn, ask_for_a_while
+from benchmarks.inputs import paragraphs_of
+from benchmarks.measurement import surroundings
+from benchmarks.results import write_results
+from benchmarks.servers import (
+    INT8,
+    RAY_SERVE,
+    UVICORN,
+    Scores,
+    Served,
+    Turn,
+    ask_for_a_while,
+    kinds,
+    make_environment,
+)
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor

@@ -1,10 +1,10 @@
-"""A server that is asked ten times as much as it can: does it go on at its rate, and say so soon?
+"""Overload a server: does it keep its throughput and refuse the rest quickly?
 
-`python -m benchmarks.serving_overload --text FILE --model FOLDER --work DIR`. Turns of two kinds
-alternate: clients that ask one question after another, whose rate is the capacity; and requests
-that come at ten times that rate, whoever waits. The clients share the cores with the server, and
-to send a request costs them too; so there is a second figure, what the server answers with a second
-of its own processor time. The more texts a request has, the less its refusal weighs.
+`python -m benchmarks.serving_overload --text FILE --model FOLDER --work DIR`. Two kinds of turns
+alternate: clients that send one request after another, whose rate is the capacity; and requests
+that arrive at ten times that rate, however many wait. The clients share the cores with the server,
+and sending costs them too; so there is a second figure, the answers per second of the server's own
+CPU time. The more texts a request has, the less its refusal weighs.
 """
 
 import argparse
@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measurement import surroundings, write_results
-from benchmarks.served import Served
+from benchmarks.measurement import surroundings
+from benchmarks.results import write_results
+from benchmarks.servers import UVICORN, Served, ask_for_a_while, kinds
 from benchmarks.serving import MIX, ROUNDING, draw_texts, offline_scores, write_classifiers
-from benchmarks.serving_kinds import UVICORN, kinds
-from benchmarks.serving_load import ask_for_a_while
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder
 

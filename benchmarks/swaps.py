@@ -1,8 +1,8 @@
-"""Does a server stay as large as it was while versions change under it, and does nobody notice?
+"""Measure a server while versions change: does its memory stay flat, and does any request fail?
 
-`python -m benchmarks.swaps`. Versions of an encoder take turns at an alias of MLflow; a client asks
-all the time. Out: the server's memory after so many swaps, what each took from the alias' move to
-the first answer of the new version, and the requests that failed.
+`python -m benchmarks.swaps`. Versions of an encoder take turns at an alias of MLflow while a client
+sends requests. Reports the server's memory after some of the switches, the time from moving the
+alias to the first answer of the new version, and the requests that failed.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.measurement import surroundings, write_results
-from benchmarks.served import Command, Kind, Served
-from benchmarks.serving_load import Connection
+from benchmarks.measurement import surroundings
+from benchmarks.results import write_results
+from benchmarks.servers import Command, Connection, Kind, Served
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder, save_model_folder
-from workflows.tracking.mlflow_run import create_store, open_client
+from workflows.runs.mlflow_run import create_store, open_client
 from workflows.versions.registration import register_model_folder
 
 MARKS = (5, 10, 20, 50, 100, 200)

@@ -1,7 +1,7 @@
-"""What tracking costs a step while MLflow is well, down, slow or full.
+"""Measure what tracking costs a step while MLflow is well, down, slow or full.
 
-`python -m benchmarks.tracking [--json FILE]` prints median step times, with tracking and without in
-turn, and whether MLflow held every step once at the end.
+`python -m benchmarks.tracking [--json FILE]` prints median step times, with and without tracking in
+turn, and whether MLflow recorded every step exactly once.
 """
 
 import argparse
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.measurement import write_results
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy
-from workflows.tracking.journal import Journal
-from workflows.tracking.report import verify_exactly_once
-from workflows.tracking.tracker import JOURNAL_NAME, STATE_NAME, TrackedRun, Tracker, read_json
+from benchmarks.results import write_results
+from workflows.runs.journal import Journal
+from workflows.runs.sender import verify_exactly_once
+from workflows.runs.tracker import JOURNAL_NAME, STATE_NAME, TrackedRun, Tracker, read_json
 
 MODES = {"well": "pass", "down": "refuse", "slow (10 s per call)": "delay 10", "full": "full"}
 START_SECONDS = 600.0  # the sender's start waits for idle moments of a busy machine

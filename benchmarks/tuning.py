@@ -1,8 +1,8 @@
-"""What a sweep costs besides the training of its trials.
+"""Measure what a sweep costs besides the training of its trials.
 
 `python -m benchmarks.tuning --data MRPC --model DIR [--json FILE]` runs `workflows/tune.py` twice
-on a Ray cluster that is up: four tiny trials, of which it tells the seconds, and trials of half a
-minute and more, whose time it sets against that of the whole command.
+on a running Ray cluster: four tiny trials, whose seconds it reports, and trials of half a minute
+and more, whose training time it compares with that of the whole command.
 """
 
 import argparse
@@ -19,9 +19,10 @@ from pathlib import Path
 import ray
 import torch
 
-from benchmarks.measurement import surroundings, write_results
+from benchmarks.measurement import surroundings
+from benchmarks.results import write_results
 from bert_core.errors import UserError
-from workflows.ray_tasks import connect
+from workflows.clusters.tasks import connect
 from workflows.sweeps.outcome import TrialOutcome
 
 ROOT = Path(__file__).parent.parent

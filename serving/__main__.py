@@ -13,19 +13,19 @@ from fastapi import FastAPI
 from bert_core.errors import UserError
 from bert_core.machine import leave_what_exists_alone, share_one_heap
 from serving.app import create_app
-from serving.connections import Connection, Connections, open_files_for
 from serving.engine import Engine
 from serving.keys import read_keys
+from serving.middleware.connections import Connection, Connections, open_files_for
 from serving.models import ServedModel
-from serving.pointers import Address
+from serving.rollout.aliases import Address
+from serving.rollout.webhook import read_secret
 from serving.settings import ServerSettings, parse_arguments
 from serving.startup import RegistryAccess, RunningEngine, loader_for
-from serving.tracing import start_tracing
-from serving.webhook import read_secret
+from serving.telemetry.tracing import start_tracing
 
 
 def main() -> int:
-    """Serves until it is told to stop; 2 for a `UserError`."""
+    """Serves until it is stopped; returns 2 for a `UserError`."""
     try:
         serve(parse_arguments(sys.argv[1:]))
     except UserError as error:
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def serve(settings: ServerSettings) -> None:
-    """Loads the models, says where they are to be had, and answers."""
+    """Loads the models, prints the server's address, and answers requests."""
     share_one_heap()
     keys = None if settings.api_key_file is None else read_keys(settings.api_key_file)
     secret_file = settings.webhook_secret_file
@@ -48,7 +48,7 @@ def serve(settings: ServerSettings) -> None:
     )
     tracing = start_tracing(settings.otlp_endpoint, settings.trace_share)
     listening = _bind(settings.host, settings.port)
-    addresses = [str(each) for each in models.values() if isinstance(each, Address)]
+    addresses = [str(source) for source in models.values() if isinstance(source, Address)]
     if addresses:
         print(f"asking MLflow for {', '.join(addresses)}", flush=True)
     threads = settings.threads or torch.get_num_threads()
@@ -59,23 +59,23 @@ def serve(settings: ServerSettings) -> None:
         settings.poll_seconds,
         cache_gib=settings.cache_gib,
     )
-    running = RunningEngine.start(models, loader, settings.limits, registry, settings.beside)
+    running = RunningEngine.start(models, loader, settings.limits, registry, settings.variants)
     engine = running.engine
     try:
         app = create_app(
-            *(engine, keys, settings.cors_origins, tracing, running.steering, secret),
+            *(engine, keys, settings.cors_origins, tracing, running.rollout, secret),
             allowed_hosts=settings.allowed_hosts,
         )
-        app.openapi()  # made once, which takes a second, so that nobody's request waits for it
+        app.openapi()  # takes a second, which no request should wait for
         config = uvicorn_config(app, settings)
-        listening.listen(config.backlog)  # from here on a client is answered, if not at once
+        listening.listen(config.backlog)  # from here on clients are answered, if not at once
         host, port = listening.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        _say_what_is_served(engine)
+        _print_models(engine)
         pages = f"try it at {address}/, the API's page is {address}/docs"
         print(f"ready at {address}, {pages}", flush=True)
         leave_what_exists_alone()
-        with suppress(KeyboardInterrupt):  # it has let requests end, and then tells its caller
+        with suppress(KeyboardInterrupt):  # raised after the last requests have ended
             uvicorn.Server(config).run(sockets=[listening])
     finally:
         running.close()
@@ -86,7 +86,7 @@ def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
     most, backlog = open_files_for(settings.max_connections)
     if most < settings.max_connections:
         print(
-            f"warning: this process may open few files, so {most} connections at most:"
+            f"warning: the limit of open files allows {most} connections only:"
             " raise ulimit -n, or give --max_connections",
             file=sys.stderr,
         )
@@ -109,15 +109,15 @@ def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
     )
 
 
-def _say_what_is_served(engine: Engine) -> None:
-    # Apart from `serve`, which would keep the first versions for as long as it runs.
+def _print_models(engine: Engine) -> None:
+    # A function of its own, because locals of `serve` would keep the first versions alive.
     for name, model in engine.models.items():
         origin = "" if model.pointer is None else f"version {model.pointer.version}, "
         print(f"{name}: {_described(model)}, {origin}{model.folder}")
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A socket that has the address, before anything is loaded.
+    """Binds the address before anything is loaded.
 
     Raises `UserError` where it is taken, or not of this machine.
     """

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -12,36 +12,28 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
-from serving.admission import Admission
-from serving.authentication import Authenticated
 from serving.batching import DeadlineError, OverloadedError
-from serving.body_limits import BodyLimits
-from serving.cross_origin import KnownHosts, open_to_origins
 from serving.engine import Engine
-from serving.errors import handle
-from serving.instrumentation import Instrumented
-from serving.keys import Keys
-from serving.mounting import SlashAtPrefix
-from serving.problems import RequestError
-from serving.routes.admin import AdminRoutes
-from serving.routes.documentation import DocumentationRoutes
+from serving.errors import RequestError, handle
+from serving.keys import Keys, RateLimitError
+from serving.middleware.access import Authenticated, KnownHosts, open_to_origins
+from serving.middleware.body_limits import BodyLimits
+from serving.middleware.instrumentation import Admission, Instrumented, SlashAtPrefix
+from serving.rollout.admin import AdminRoutes, Rollout
+from serving.rollout.webhook import MAX_WEBHOOK_BYTES, WEBHOOK_PATH, WebhookRoutes
 from serving.routes.embeddings_inference import EmbeddingsInferenceRoutes
-from serving.routes.explain import ExplainRoutes
 from serving.routes.hugging_face import HuggingFaceRoutes
 from serving.routes.openai import OpenAIRoutes
 from serving.routes.operations import OperationRoutes
-from serving.routes.playground import PlaygroundRoutes
-from serving.routes.pretrained import PretrainedRoutes
-from serving.routes.tasks import TaskRoutes
-from serving.routes.texts import TextRoutes
-from serving.routes.webhook import WebhookRoutes
+from serving.routes.pages import DocumentationRoutes, PlaygroundRoutes
+from serving.routes.tasks import PretrainedRoutes, TaskRoutes
+from serving.routes.texts import ExplainRoutes, TextRoutes
 from serving.schemas.fields import Problem
-from serving.steering import Steering
-from serving.token_bucket import RateLimitError
-from serving.tracing import Tracing
-from serving.webhook import MAX_WEBHOOK_BYTES, WEBHOOK_PATH
 
-_MENDABLE = (
+if TYPE_CHECKING:
+    from serving.telemetry.otlp import Tracing
+
+_HANDLED = (
     RequestError,
     OverloadedError,
     RateLimitError,
@@ -56,22 +48,22 @@ def create_app(
     engine: Engine,
     keys: Keys | None = None,
     cors_origins: Sequence[str] = (),
-    tracing: Tracing | None = None,
-    steering: Steering | None = None,
+    tracing: "Tracing | None" = None,
+    rollout: Rollout | None = None,
     webhook_secret: bytes | None = None,
     allowed_hosts: Sequence[str] = (),
 ) -> FastAPI:
     """The application that answers from the models of an engine.
 
-    Only those who have a key, where `keys` are given; without keys only those who ask by a loopback
-    name or an allowed host. Pages in browsers only where they are of one of the origins. It closes
-    the tracing when it ends. With `steering` it can be told which versions answer; with the secret
-    of MLflow's webhook, by MLflow, that an alias has moved.
+    With `keys` it asks for one; without, it answers under loopback names and allowed hosts alone.
+    Browser pages may ask where they are of one of the CORS origins. With `rollout` it has the admin
+    routes, with a webhook secret also the route by which MLflow reports moved aliases. It closes
+    the tracing when it ends.
     """
     app = FastAPI(
         title="Bertline",
         summary="Classification, named entities, question answering and features",
-        exception_handlers=dict.fromkeys(_MENDABLE, handle),
+        exception_handlers=dict.fromkeys(_HANDLED, handle),
         docs_url=None,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
@@ -92,10 +84,10 @@ def create_app(
         PlaygroundRoutes().router,
         DocumentationRoutes(app.title).router,
     ]
-    if steering is not None:
-        routers.append(AdminRoutes(steering).router)
-    if steering is not None and webhook_secret is not None:
-        routers.append(WebhookRoutes(steering, webhook_secret).router)
+    if rollout is not None:
+        routers.append(AdminRoutes(rollout).router)
+    if rollout is not None and webhook_secret is not None:
+        routers.append(WebhookRoutes(rollout, webhook_secret).router)
     for router in routers:
         _answer_head(router)
         app.include_router(router)
@@ -115,8 +107,8 @@ def create_app(
 
 
 def _answer_head(router: APIRouter) -> None:
-    """Has HEAD answered wherever GET is, as probes ask; the document need not say so."""
-    for route in [each for each in router.routes if isinstance(each, APIRoute)]:
+    """Answers HEAD wherever GET is answered, for probes; left out of the document."""
+    for route in [route for route in router.routes if isinstance(route, APIRoute)]:
         if "GET" in (route.methods or ()):
             router.add_api_route(
                 route.path, route.endpoint, methods=["HEAD"], include_in_schema=False
@@ -124,18 +116,15 @@ def _answer_head(router: APIRouter) -> None:
 
 
 @asynccontextmanager
-async def _traced(tracing: Tracing, app: FastAPI) -> AsyncIterator[None]:
-    """The life of an application; what was noted of its last requests is sent in the end."""
+async def _traced(tracing: "Tracing", app: FastAPI) -> AsyncIterator[None]:
+    """The lifespan of an application; the last spans are sent at its end."""
     del app
     yield
     await asyncio.to_thread(tracing.close)
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the problem that all refusals are described by.
-
-    FastAPI's own validation error is left out: nothing answers with it.
-    """
+    """The OpenAPI document, with our `Problem` in place of FastAPI's validation error."""
     document = FastAPI.openapi(app)
     schemas = document["components"]["schemas"]
     schemas["Problem"] = Problem.model_json_schema()

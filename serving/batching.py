@@ -1,4 +1,4 @@
-"""What many clients ask at once -> packed micro-batches of one encoder, on threads of its own.
+"""Continuous batching: requests of many clients -> packed micro-batches of one encoder.
 
 Shapes: R rows, P places (tokens that are asked for), H hidden size, L outputs of a head.
 """
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -23,19 +23,18 @@ from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gat
 from bert_core.tasks.task import FloatArray, hidden_states
 from bert_core.text.rng import IntArray
 from bert_core.training.loop import autocast
-from serving.overdue import Overdue
 
 _LOG = logging.getLogger(__name__)
 
 _QUIET_SECONDS = 1.0
-"""When nobody has asked for so long, freed memory is given back."""
+"""After this time without requests, freed memory is given back."""
 
 Head = Callable[[Sequence[Tensor], Tensor], Tensor]
 """Answers [P, L] to the states [P, H] of each layer it reads, and the number of places [R]."""
 
 
 class OverloadedError(Exception):
-    """More is waiting than the server takes; it says after how many seconds to ask again."""
+    """More is waiting than the server takes; `retry_after` is in seconds."""
 
     def __init__(self, retry_after: float) -> None:
         super().__init__(f"too much is waiting: ask again in {retry_after:.1f} s")
@@ -43,7 +42,7 @@ class OverloadedError(Exception):
 
 
 class DeadlineError(Exception):
-    """The time a request had was over before its turn came."""
+    """A request timed out in the queue."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What one request wants computed: the states of `layers` at the places of its rows.
+    """The work of one request: the states of `layers` at the places of its rows.
 
     Or what a head, of `num_outputs` outputs, makes of them. Layers count from 1, 0 being the
     embeddings. With `targets` [P] the log probability of that output alone at each place, [P, 1]:
@@ -134,14 +133,14 @@ class _Waiting:
         """Puts away what a micro-batch found for items; the last ones finish the work."""
         self.work.batches.append(batch)
         places = self.work.rows.places_of(items)
-        for found, each in zip(self._found, answers, strict=True):
-            found[places] = each
+        for found, answer in zip(self._found, answers, strict=True):
+            found[places] = answer
         self._is_found[items] = True
         if self._is_found.all():
             self.finish()
 
     def finish(self, error: Exception | None = None) -> None:
-        """Gives what was found, or the error, to whoever still awaits it."""
+        """Completes the future with the answers or the error, if it is still awaited."""
         with suppress(InvalidStateError):  # cancelled in this very moment
             if error is None:
                 self.future.set_result(self._found)
@@ -158,14 +157,14 @@ class Batcher:
     """Computes the work of all requests to one encoder, as it comes, in micro-batches.
 
     A micro-batch has at most `max_tokens` tokens, or one item. It begins as soon as a thread is
-    free, with whatever is waiting, so that nobody waits for others to come. Of several requests
-    each has a like share of it, so that a short one passes a long one; who gets nothing of it is
-    the first of the next.
+    free, with the requests that are waiting then: requests are batched continuously. Each request
+    has an equal share of it, so that a short one passes a long one; a request that gets no share
+    is the first of the next one.
 
     - `num_threads`, each of which computes a micro-batch of its own; on the CPU that is less work
       than one micro-batch on several threads, which wait for each other at every layer
-    - `max_waiting_tokens`, above which a request is turned away; whoever comes then, until there
-      is room for more than the next one
+    - `max_waiting_tokens`, above which a request is refused, and so are the next ones until there
+      is room for more than one
     - `watch`, called after each micro-batch, on the thread that computes
     """
 
@@ -185,7 +184,7 @@ class Batcher:
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._is_closed = self._is_full = False
-        self.overdue = Overdue()
+        self.watchdog = Watchdog()
         self._tokens_per_second = 0.0
         self._threads = [
             threading.Thread(target=self._run, name=f"encoder-{number}", daemon=True)
@@ -216,10 +215,10 @@ class Batcher:
             raise self._overloaded(self.max_waiting_tokens)  # about: to count takes time
 
     def submit(self, work: Work, seconds: float = float("inf")) -> Future[list[FloatArray]]:
-        """Takes work that is to be begun within so many seconds; gives what is to be found.
+        """Queues work that has to start within `seconds`; returns a future of its answers.
 
-        That is the answers of the head, [P, L], alone, or the states of each layer, [P, H], at all
-        places; or `DeadlineError`. A cancelled future is not computed.
+        They are those of the head, [P, L], or the states of each layer, [P, H], at all places; it
+        may also raise `DeadlineError`. A cancelled future is not computed.
 
         Raises `OverloadedError` where too much is waiting.
         """
@@ -247,8 +246,8 @@ class Batcher:
         with self._changed:
             self._is_closed = True
             if not finish:
-                for each in self._waiting:
-                    each.future.cancel()
+                for waiting in self._waiting:
+                    waiting.future.cancel()
                 self._waiting = []
             self._changed.notify_all()
         for thread in self._threads:
@@ -263,11 +262,11 @@ class Batcher:
         return OverloadedError(num_tokens / max(self._tokens_per_second, 1.0))
 
     def _count_tokens(self) -> int:
-        return sum(each.tokens_left for each in self._waiting)
+        return sum(waiting.tokens_left for waiting in self._waiting)
 
     def _run(self) -> None:
         while True:
-            parts: list[_Part] = []  # while it waits it keeps no model of those before
+            parts: list[_Part] = []  # so that no replaced model is kept while it waits
             self._wait_for_work()
             with self._changed:
                 if not self._waiting and self._is_closed:
@@ -276,7 +275,7 @@ class Batcher:
                     continue
             try:
                 batch = self._compute(parts)
-            except Exception as error:  # noqa: BLE001 - whoever asked is told, the others go on
+            except Exception as error:  # noqa: BLE001 - it fails its request, the others continue
                 self._compute_apart(parts, error)
                 continue
             try:
@@ -289,7 +288,7 @@ class Batcher:
         with self._changed:
             if self._changed.wait_for(self._has_work, _QUIET_SECONDS):
                 return
-        give_back_memory()  # now nobody waits for it
+        give_back_memory()  # now no request waits for it
         with self._changed:
             self._changed.wait_for(self._has_work)
 
@@ -297,11 +296,11 @@ class Batcher:
         return bool(self._waiting) or self._is_closed
 
     def _take(self) -> list[_Part]:
-        """The items of the next micro-batch, by request; leaves out those that nobody awaits."""
-        for each in self._waiting:
-            if each.is_late:
-                each.finish(DeadlineError("its time was over before its turn came"))
-        self._waiting = [each for each in self._waiting if not each.future.done()]
+        """The items of the next micro-batch, by request; leaves out cancelled requests."""
+        for waiting in self._waiting:
+            if waiting.is_late:
+                waiting.finish(DeadlineError("the request timed out in the queue"))
+        self._waiting = [waiting for waiting in self._waiting if not waiting.future.done()]
         if not self._waiting:
             self._is_full = False
             return []
@@ -309,33 +308,34 @@ class Batcher:
         left = self.max_tokens
         taken: dict[_Waiting, list[IntArray]] = {}
         for most in (share, self.max_tokens):  # to each its share, then what is left to the first
-            for each in self._waiting:
-                items, tokens = each.take(min(most, left), at_least=0 if taken else 1)
+            for waiting in self._waiting:
+                items, tokens = waiting.take(min(most, left), at_least=0 if taken else 1)
                 if len(items):
-                    taken.setdefault(each, []).append(items)
+                    taken.setdefault(waiting, []).append(items)
                     left -= tokens
         self._is_full = self._is_full and self._count_tokens() > self._room_from
-        # Whoever had nothing of this one comes first in the next.
+        # A request without a share of this one comes first in the next.
         self._waiting = sorted(
-            (each for each in self._waiting if not each.is_taken), key=lambda each: each in taken
+            (waiting for waiting in self._waiting if not waiting.is_taken),
+            key=taken.__contains__,
         )
         # One after another that have the same head, which then answers all of them at once.
-        parts = [(each, np.concatenate(items)) for each, items in taken.items()]
+        parts = [(waiting, np.concatenate(items)) for waiting, items in taken.items()]
         return sorted(parts, key=lambda part: part[0].work.kind)
 
     @torch.inference_mode()
     def _compute(self, parts: Sequence[_Part]) -> Batch:
         begin = time.monotonic()
-        rows = gather_items([(each.work.rows, items) for each, items in parts])
+        rows = gather_items([(waiting.work.rows, items) for waiting, items in parts])
         batch = rows.batch(np.arange(rows.num_items), self._layout).to(self.device)
-        layers = sorted({layer for each, _ in parts for layer in each.work.layers})
-        with self.overdue.at(batch.num_real_tokens), autocast(self.device, self.autocast_dtype):
+        layers = sorted({layer for waiting, _ in parts for layer in waiting.work.layers})
+        with self.watchdog.at(batch.num_real_tokens), autocast(self.device, self.autocast_dtype):
             states = hidden_states(self.encoder, batch, layers)
             answers = list(self._answers(parts, dict(zip(layers, states, strict=True)), batch))
         seconds = time.monotonic() - begin
         done = Batch(batch.num_real_tokens, batch.num_slots, len(parts), begin, seconds)
-        for (waiting, items), each in zip(parts, answers, strict=True):
-            waiting.keep(items, each, done)
+        for (waiting, items), answer in zip(parts, answers, strict=True):
+            waiting.keep(items, answer, done)
         self._tokens_per_second = batch.num_real_tokens / seconds * self.num_threads
         return done
 
@@ -347,8 +347,8 @@ class Batcher:
         for _, group in groupby(parts, key=lambda part: part[0].work.kind):
             some = list(group)
             head = some[0][0].work.head
-            num_places = [len(each.work.rows.places_of(items)) for each, items in some]
-            num_rows = sum(len(each.work.rows.rows_of(items)) for each, items in some)
+            num_places = [len(waiting.work.rows.places_of(items)) for waiting, items in some]
+            num_rows = sum(len(waiting.work.rows.rows_of(items)) for waiting, items in some)
             places = slice(first_place, first_place + sum(num_places))
             rows = slice(first_row, first_row + num_rows)
             first_row, first_place = rows.stop, places.stop
@@ -359,17 +359,17 @@ class Batcher:
                 if (wanted_outputs := _targets(some)) is not None:
                     found = found.float().log_softmax(1).gather(1, wanted_outputs.to(found.device))
                 outputs = _on_host(found)
-                yield from ([each] for each in np.split(outputs, bounds))
+                yield from ([answer] for answer in np.split(outputs, bounds))
                 continue
-            wanted = {layer for each, _ in some for layer in each.work.layers}
+            wanted = {layer for waiting, _ in some for layer in waiting.work.layers}
             of_parts = {
                 layer: np.split(_on_host(states[layer][places]), bounds) for layer in wanted
             }
-            for number, (each, _) in enumerate(some):
-                yield [of_parts[layer][number] for layer in each.work.layers]
+            for number, (waiting, _) in enumerate(some):
+                yield [of_parts[layer][number] for layer in waiting.work.layers]
 
     def _compute_apart(self, parts: Sequence[_Part], error: Exception) -> None:
-        """Fails the request that a micro-batch failed for; one by one, where there were several."""
+        """Computes the requests of a failed micro-batch alone; those that fail get the error."""
         if len(parts) > 1:
             for part in parts:
                 try:
@@ -379,19 +379,49 @@ class Batcher:
             return
         failed = parts[0][0]
         with self._changed:
-            self._waiting = [each for each in self._waiting if each is not failed]
+            self._waiting = [waiting for waiting in self._waiting if waiting is not failed]
         failed.finish(error)
 
 
 def _targets(parts: Sequence[_Part]) -> Tensor | None:
     """The outputs that parts of one kind want at their places, [P, 1]; None of all outputs."""
     wanted = [
-        each.work.targets[each.work.rows.places_of(items)]
-        for each, items in parts
-        if each.work.targets is not None
+        waiting.work.targets[waiting.work.rows.places_of(items)]
+        for waiting, items in parts
+        if waiting.work.targets is not None
     ]
     return torch.from_numpy(np.concatenate(wanted)).unsqueeze(1) if wanted else None
 
 
 def _on_host(states: Tensor) -> FloatArray:
     return states.float().cpu().numpy()
+
+
+_SLOWER = 10
+"""A micro-batch may take this many times longer a token than the last one: the processor may be
+busy, and long rows cost more."""
+
+
+class Watchdog:
+    """Measures how late running micro-batches are."""
+
+    def __init__(self) -> None:
+        self._due: dict[object, float] = {}
+        self._seconds_per_token = float("inf")  # unknown before the first one
+
+    @contextmanager
+    def at(self, num_tokens: int) -> Iterator[None]:
+        """Watches a micro-batch of so many tokens, which is computed inside `with`."""
+        batch, begin = object(), time.monotonic()
+        self._due[batch] = begin + _SLOWER * num_tokens * self._seconds_per_token
+        try:
+            yield
+            self._seconds_per_token = (time.monotonic() - begin) / num_tokens
+        finally:
+            del self._due[batch]
+
+    @property
+    def seconds(self) -> float:
+        """By how many seconds the latest micro-batch is late; 0 where none is."""
+        first = min(list(self._due.values()), default=float("inf"))
+        return max(0.0, time.monotonic() - first)

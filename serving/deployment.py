@@ -8,46 +8,44 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ray import serve
 from ray.serve import Application
+from ray.util.metrics import Gauge
 
 from bert_core.errors import UserError
 from bert_core.machine import leave_what_exists_alone
 from serving.app import create_app
-from serving.cluster import Replica
-from serving.cross_origin import Host, Origin
-from serving.followed import Place
-from serving.keys import read_keys
+from serving.keys import TokenBucket, read_keys
 from serving.limits import Limits
-from serving.model_sources import SharedSource, named_models, versions_beside
+from serving.middleware.access import Host, Origin
 from serving.models import Products
-from serving.ray_export import RayExport
+from serving.rollout.aliases import Slot, VariantSource, named_models, parse_variants
+from serving.rollout.replicas import NodeWatcher, Replica
+from serving.rollout.webhook import read_secret
 from serving.startup import RegistryAccess, RunningEngine, loader_for
-from serving.token_bucket import TokenBucket
-from serving.tracing import OtlpEndpoint, TraceShare, start_tracing
-from serving.traffic import Role
-from serving.watch_actor import NodeWatch
-from serving.webhook import read_secret
+from serving.telemetry.tracing import OtlpEndpoint, TraceShare, start_tracing
 
 _LOG = logging.getLogger("ray.serve")
 
 INGRESS_VARIABLES = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-"""What makes Ray Serve's ingress HAProxy, a tenth of its Python proxy's work for a request.
+"""Makes HAProxy Ray Serve's ingress, at a tenth of its Python proxy's work a request.
 
-To be set on every node before Serve starts; infra/ray-serve.env has them.
+They have to be set on every node before Serve starts; infra/ray-serve.env has them.
 """
 
 
 class DeploymentArguments(BaseModel):
-    """What `build` is told: `key=value` after `serve run`, or `args` of the deployed file."""
+    """The arguments of `build`: `key=value` after `serve run`, or `args` of the deployed file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,10 +105,67 @@ class DeploymentArguments(BaseModel):
         return re.findall(r"[^,]+,?[^,]*", given) if isinstance(given, str) else given
 
     @property
-    def beside(self) -> dict[Role, dict[str, SharedSource]]:
-        """Other versions of the models, by role and name; raises `UserError` for what is none."""
-        given: dict[Role, Sequence[str]] = {"canary": self.canary, "shadow": self.shadow}
-        return versions_beside(named_models(self.model), given)
+    def variants(self) -> dict[Slot, VariantSource]:
+        """The canaries and shadows; raises `UserError` for what is none."""
+        return parse_variants(named_models(self.model), self.canary, self.shadow)
+
+
+EXPORT_SECONDS = 5.0
+"""Between two looks at the counts; Ray passes them on every ten."""
+_OURS = "bertline_"
+
+_Series = tuple[tuple[str, str], ...]
+
+
+class RayExport:
+    """Copies a registry's samples to Ray, for Prometheus at the metrics port of the replica's node.
+
+    A scrape of `/metrics` would reach one replica by chance. Every sample becomes a gauge with
+    `tags` added: a gauge goes when its process does, and Prometheus rates it as it does a counter.
+    Ray puts `ray_` before the names; infra/monitoring takes it away again.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, tags: Mapping[str, str], seconds: float = EXPORT_SECONDS
+    ) -> None:
+        self._registry, self._tags, self._seconds = registry, dict(tags), seconds
+        self._gauges: dict[str, Any] = {}
+        self._shown: set[tuple[str, _Series]] = set()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ray-export", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._is_closed.set()
+        self._thread.join()
+
+    def copy(self) -> None:
+        """Copies all samples once; those that are there no more become no number, which is none."""
+        shown: set[tuple[str, _Series]] = set()
+        for name, labels, value in self._samples():
+            tags = labels | self._tags
+            gauge = self._gauges.get(name)
+            if gauge is None:
+                gauge = self._gauges[name] = Gauge(name, name, tuple(tags))
+            gauge.set(value, tags)
+            shown.add((name, tuple(tags.items())))
+        for name, series in self._shown - shown:
+            self._gauges[name].set(float("nan"), dict(series))
+        self._shown = shown
+
+    def _samples(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        for family in self._registry.collect():
+            for sample in family.samples:
+                if sample.name.startswith(_OURS) and not sample.name.endswith("_created"):
+                    yield sample.name, dict(sample.labels), float(sample.value)
+
+    def _run(self) -> None:
+        while not self._is_closed.wait(self._seconds):
+            try:
+                self.copy()
+            except Exception:
+                _LOG.exception("exporting metrics")
 
 
 @serve.deployment(max_ongoing_requests=1024)
@@ -134,11 +189,11 @@ class Server:
             loader_for(device, arguments.limits, threads, arguments.precision),
             arguments.limits,
             RegistryAccess(
-                *(arguments.tracking_uri, arguments.cache, arguments.poll_seconds, NodeWatch),
+                *(arguments.tracking_uri, arguments.cache, arguments.poll_seconds, NodeWatcher),
                 cache_gib=arguments.cache_gib,
             ),
-            arguments.beside,
-            _agreeing(arguments, {} if keys is None else keys.buckets),
+            arguments.variants,
+            _coordination(arguments, {} if keys is None else keys.buckets),
         )
         self._export = RayExport(
             self._running.engine.metrics.registry,
@@ -149,11 +204,11 @@ class Server:
             keys,
             arguments.cors_origins,
             tracing,
-            self._running.steering,
+            self._running.rollout,
             webhook_secret,
             arguments.allowed_hosts,
         )
-        self._app.openapi()  # made once, which takes a second, so that nobody's request waits
+        self._app.openapi()  # takes a second, which no request should wait for
         leave_what_exists_alone()
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]
@@ -180,19 +235,15 @@ class Server:
             self._running.close()
 
 
-def _agreeing(arguments: DeploymentArguments, buckets: Mapping[str, TokenBucket]) -> Replica:
-    """What has this replica agree with the others of its application.
+def _coordination(arguments: DeploymentArguments, buckets: Mapping[str, TokenBucket]) -> Replica:
+    """How this replica agrees with the others of its application.
 
-    Those of other models or other versions beside them, as while an update is rolled out, agree
-    among themselves.
+    Replicas with other models or variants, as during an update, agree among themselves.
     """
-    beside: dict[Place, SharedSource] = {
-        (role, name): each for role, some in arguments.beside.items() for name, each in some.items()
-    }
     begun_with = repr((arguments.model, arguments.canary, arguments.shadow))
     digest = hashlib.sha256(begun_with.encode()).hexdigest()[:12]
     application = serve.get_replica_context().app_name
-    return Replica(f"{application}-{digest}", buckets, beside)
+    return Replica(f"{application}-{digest}", buckets, arguments.variants)
 
 
 def build(arguments: DeploymentArguments) -> Application:
@@ -207,8 +258,8 @@ def build(arguments: DeploymentArguments) -> Application:
             "api_key_file",
             "give it, or say insecure=true in a closed network",
         )
-    beside = [each.source for some in arguments.beside.values() for each in some.values()]
-    for source in (*named_models(arguments.model).values(), *beside, arguments.cache):
+    variants = [variant.source for variant in arguments.variants.values()]
+    for source in (*named_models(arguments.model).values(), *variants, arguments.cache):
         if isinstance(source, Path) and not source.is_absolute():
             raise UserError(
                 "replicas have a working directory of their own", str(source), "give whole paths"

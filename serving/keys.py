@@ -1,8 +1,10 @@
-"""Keys of an API: named, kept as hashes, each for some scopes and at some rate."""
+"""API keys: named, kept as hashes, each with scopes and a rate limit."""
 
 import hashlib
 import hmac
 import secrets
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -12,8 +14,73 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bert_core.disk import flush_to_disk
 from bert_core.errors import UserError
-from serving.model_cache import locked
-from serving.token_bucket import TokenBucket
+from serving.rollout.cache import locked
+
+
+class RateLimitError(Exception):
+    """A key has used up its tokens; `retry_after` is in seconds."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"the key's tokens are used up: ask again in {retry_after:.1f} s")
+        self.retry_after = retry_after
+
+
+class TokenBucket:
+    """A token bucket that refills evenly, up to the tokens of a minute; thread-safe.
+
+    A request is accepted while tokens are left, and may leave a debt, so that one larger than the
+    rest is not refused forever.
+
+    Where several servers share a limit, each has its own bucket and reports what it took
+    (`take_paid`) to a central one (`settle`), whose level it continues from (`correct`). Over a
+    minute they accept no more than one server, but for what they take between two reports.
+    """
+
+    def __init__(self, per_minute: int) -> None:
+        self.per_minute = per_minute
+        self._left = float(per_minute)
+        self._paid = 0
+        self._at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def pay(self, num_tokens: int) -> None:
+        """Takes tokens off those that are left; raises `RateLimitError` where none are."""
+        with self._lock:
+            self._refill()
+            if self._left <= 0:
+                raise RateLimitError((1 - self._left) * 60 / self.per_minute)
+            self._left -= num_tokens
+            self._paid += num_tokens
+
+    def settle(self, num_tokens: int) -> float:
+        """Takes off tokens that were accepted already; returns what is left, below 0 a debt."""
+        with self._lock:
+            self._refill()
+            self._left -= num_tokens
+            return self._left
+
+    def take_paid(self) -> int:
+        """The tokens that were paid since this was asked last."""
+        with self._lock:
+            paid, self._paid = self._paid, 0
+            return paid
+
+    def put_back(self, num_tokens: int) -> None:
+        """Returns tokens to `take_paid` that could not be reported."""
+        with self._lock:
+            self._paid += num_tokens
+
+    def correct(self, left: float) -> None:
+        """Continues from the common level, less what was paid here since `take_paid`."""
+        with self._lock:
+            self._left, self._at = left - self._paid, time.monotonic()
+
+    def _refill(self) -> None:
+        now = time.monotonic()
+        come_back = (now - self._at) * self.per_minute / 60
+        self._left = min(float(self.per_minute), self._left + come_back)
+        self._at = now
+
 
 Scope = Literal["predict", "admin"]
 """What a key is for: asking models, or seeing how the server does as well."""
@@ -64,20 +131,20 @@ class Keys:
 
     def __init__(self, records: Sequence[KeyRecord]) -> None:
         self.records = list(records)
-        self._keys = [Key(each) for each in records]
+        self._keys = [Key(record) for record in records]
 
     @property
     def buckets(self) -> dict[str, TokenBucket]:
         """The tokens of those keys that have a limit, by their names."""
-        return {each.name: each.bucket for each in self._keys if each.bucket is not None}
+        return {key.name: key.bucket for key in self._keys if key.bucket is not None}
 
     def find(self, given: str) -> Key | None:
-        """The key that a client shows, in the same time wherever it stands and if it is none."""
+        """The key that a client shows, in constant time for any position, and for no key."""
         shown = hash_of(given)
         found = None
-        for each in self._keys:
-            if hmac.compare_digest(each.record.sha256, shown):
-                found = each
+        for key in self._keys:
+            if hmac.compare_digest(key.record.sha256, shown):
+                found = key
         return found
 
 
@@ -99,7 +166,7 @@ def read_keys(path: Path) -> Keys:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise UserError(f"no file of keys ({place}: {first['msg']})", str(path), anew) from None
-    names = [each.name for each in records]
+    names = [record.name for record in records]
     if not records:
         raise UserError("no keys", str(path), anew)
     if len(set(names)) < len(names):
@@ -129,7 +196,7 @@ def add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: i
 
 def _add_key(path: Path, name: str, scopes: Sequence[Scope], tokens_per_minute: int | None) -> str:
     records = read_keys(path).records if path.exists() else []
-    if name in {each.name for each in records}:
+    if name in {record.name for record in records}:
         raise UserError("there is a key of this name", name, f"take another, or edit {path}")
     key = _PREFIX + secrets.token_urlsafe(32)
     record = KeyRecord(

@@ -1,4 +1,4 @@
-"""What a server takes from its clients; `GET /info` shows it to them."""
+"""The limits of requests; `GET /info` shows them to clients."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,7 +51,7 @@ class Limits(BaseModel):
     def max_body_values(self) -> int:
         """Values in a JSON body: twice as many as tokens, which as numbers are most of them.
 
-        So whoever sends a few too many is told of the field.
+        So a request with a few too many is refused by the name of the field.
         """
         return 2 * self.max_request_tokens + 4 * self.max_items + 256
 

@@ -1,19 +1,22 @@
-"""Model folders -> models that answer many requests at once; equal encoders are computed once."""
+"""Opens model folders for serving; models with equal encoders share one batcher."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
+from bert_core.example import check_example, read_example
+from bert_core.example_answers import Source, question_of
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
 from bert_core.features.units import cut_texts, unit_rows
@@ -28,10 +31,10 @@ from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import infer_task
-from bert_core.tasks.task import Task, head_answers, layers_read
+from bert_core.tasks.task import FloatArray, Task, head_answers, layers_read
 from serving.batching import Batcher, Head, Work
-from serving.leases import Leases
-from serving.pointers import Pointer
+from serving.request_context import InFlight
+from serving.rollout.aliases import Pointer
 
 _KNOWS_NO_TASK = (
     "BertLMHeadModel",
@@ -54,8 +57,7 @@ class ServedModel:
 
     `task` is None of an encoder that was not fine-tuned; `head` then is, too. `pointer` is None of
     a folder that does not come from MLflow's registry. `precision` is that of the encoder's
-    products. `leases` are those of the requests that are being answered by it, `opened_at` is in
-    Unix seconds.
+    products, `in_flight` counts the requests that it answers, `opened_at` is in Unix seconds.
     """
 
     name: str
@@ -68,11 +70,11 @@ class ServedModel:
     head: Head | None
     pointer: Pointer | None = None
     precision: Precision | Products = "float32"
-    leases: Leases = field(default_factory=Leases)
+    in_flight: InFlight = field(default_factory=InFlight)
     opened_at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
-        """Reads what the folder says: from a cache it may be removed once another one is served."""
+        """Reads the folder now: the cache may remove it once another version is served."""
         _ = self.sha256, self.lineage, self.created
         with suppress(UserError):  # raised again where it is asked for
             _ = self.sentence_pooling
@@ -118,9 +120,9 @@ class ServedModel:
 
     @property
     def reads_words_in_a_row(self) -> bool:
-        """Whether the head makes of a word what it does because of those beside it.
+        """Whether the head reads words in their context, as an LSTM does.
 
-        So it is with an LSTM, which was taught first sub-words alone and can be asked for no other.
+        It was trained on first sub-words alone and can answer for no others.
         """
         return FEATURE_TAGGER in self.model.heads
 
@@ -183,11 +185,11 @@ class ModelLoader:
     autocast_dtype: torch.dtype | None = None
 
     def load(
-        self, name: str, source: Path | Pointer, beside: Iterable[ServedModel] = ()
+        self, name: str, source: Path | Pointer, present: Iterable[ServedModel] = ()
     ) -> ServedModel:
         """Opens one folder; what comes from MLflow's registry is given as the pointer to it.
 
-        Where one of the models `beside` it has the same encoder, that one computes both. Raises
+        Where one of the models `present` has the same encoder, its batcher computes both. Raises
         `UserError` for a folder that is damaged, and for one in int8 elsewhere than on the CPU.
         """
         pointer = source if isinstance(source, Pointer) else None
@@ -197,7 +199,7 @@ class ModelLoader:
         known = task_of(config, model) or _foreign_task(folder, config, model)
         precision = read_precision(folder)
         model = for_inference(model, precision, self.device)
-        batcher = self._batcher(model.encoder, {each.batcher: None for each in beside})
+        batcher = self._batcher(model.encoder, {other.batcher: None for other in present})
         model.encoder = batcher.encoder
         in_bfloat16 = precision == "float32" and self.autocast_dtype is not None
         return ServedModel(
@@ -213,9 +215,9 @@ class ModelLoader:
             precision="bfloat16" if in_bfloat16 else precision,
         )
 
-    def _batcher(self, encoder: Encoder, present: Iterable[Batcher]) -> Batcher:
+    def _batcher(self, encoder: Encoder, batchers: Iterable[Batcher]) -> Batcher:
         """The batcher of an encoder that computes the same, or a new one."""
-        equal = next((each for each in present if are_equal(each.encoder, encoder)), None)
+        equal = next((batcher for batcher in batchers if are_equal(batcher.encoder, encoder)), None)
         return equal or Batcher(
             encoder,
             device=self.device,
@@ -233,7 +235,7 @@ def load_models(
     loader = loader or ModelLoader()
     served: dict[str, ServedModel] = {}
     for name, source in folders.items():
-        served[name] = loader.load(name, source, beside=served.values())
+        served[name] = loader.load(name, source, present=served.values())
     return served
 
 
@@ -252,7 +254,7 @@ def are_equal(first: Encoder, second: Encoder) -> bool:
 
 def close_models(models: Sequence[ServedModel], *, finish: bool = True) -> None:
     """Lets each encoder finish what is waiting, or only the micro-batch that it is at."""
-    for batcher in {id(each.batcher): each.batcher for each in models}.values():
+    for batcher in {id(model.batcher): model.batcher for model in models}.values():
         batcher.close(finish=finish)
 
 
@@ -262,3 +264,68 @@ def warm_up(model: ServedModel) -> None:
     tokens = cut_texts(model.tokenizer, ["a", "a " * longest], offsets=False)
     rows = unit_rows(tokens, model.tokenizer, unit="text", pooling="cls", max_length=longest).rows
     model.batcher.submit(Work(rows, (model.config.num_hidden_layers,))).result()
+
+
+_PROBE_SECONDS = 60.0
+"""A model that needs longer for a short text is refused."""
+
+
+def open_model(
+    loader: ModelLoader, name: str, source: Path | Pointer, present: Collection[ServedModel]
+) -> ServedModel:
+    """Loads a model, warms it up and checks its example; see `ModelLoader.load`.
+
+    Raises `UserError` for one that is damaged or does not answer as it should.
+    """
+    model = loader.load(name, source, present)
+    try:
+        warm_up(model)
+        probe(model)
+    except BaseException:
+        if model.batcher not in {other.batcher for other in present}:
+            model.batcher.close(finish=False)
+        raise
+    return model
+
+
+def probe(model: ServedModel) -> None:
+    """Asks a model its own example, or without one for the states of a text.
+
+    Raises `UserError` for another answer than when the folder was written, and for values that are
+    not finite.
+    """
+    example = read_example(model.folder)
+    longest = model.config.max_position_embeddings
+    if example is None:
+        tokens = cut_texts(model.tokenizer, ["Is this a text?"], offsets=False)
+        rows = unit_rows(
+            tokens, model.tokenizer, unit="text", pooling="cls", max_length=longest
+        ).rows
+        states = _computed(model, Work(rows, (model.config.num_hidden_layers,)))
+        wrong = None if np.isfinite(states).all() else "it computes values that are not finite"
+    else:
+        question = question_of(example, model.task, model.tokenizer, longest)
+        rows = question.rows(model.tokenizer)
+        outputs = _computed(model, _work_for(question.source, model, rows))
+        wrong = check_example(example, question.answer(outputs, rows), model.precision)
+    if wrong is not None:
+        raise UserError(
+            f"{model.name} does not answer as it should: {wrong}",
+            str(model.folder),
+            "train or export it again; the folder's example.json has the expected answer",
+        )
+
+
+def _work_for(source: Source, model: ServedModel, rows: EncodedRows) -> Work:
+    match source:
+        case "task":
+            return model.work(rows)
+        case "masked_token":
+            return model.masked_token_work(rows)
+        case "states":
+            return model.feature_work(rows, FeatureChoice())
+
+
+def _computed(model: ServedModel, work: Work) -> FloatArray:
+    (found,) = model.batcher.submit(work).result(_PROBE_SECONDS)
+    return found

@@ -25,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scopes: list[Scope] = options.scope or ["predict"]
         key = add_key(options.file, options.name, scopes, options.tokens_per_minute)
     except (UserError, ValidationError) as error:
-        said = str(error) if isinstance(error, UserError) else "wrong --tokens_per_minute or name"
-        print(f"error: {said}", file=sys.stderr)
+        reason = str(error) if isinstance(error, UserError) else "wrong --tokens_per_minute or name"
+        print(f"error: {reason}", file=sys.stderr)
         return 2
     print(key)
     return 0

@@ -1,7 +1,7 @@
 """MLflow's registry, the reading half: `models:/name@alias` in, a model folder in the cache out.
 
-`workflows` find their models by it as well, and register them beside it. In serving only the
-process of `serving.watch` uses it: MLflow is imported when it is first needed.
+`workflows` use it too and have the writing half. In serving only the process of `serving.watch`
+uses it: MLflow is imported when it is first needed.
 """
 
 import os
@@ -19,8 +19,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.lineage import Lineage
-from serving.model_cache import CHECKSUMS, add_folder, damaged_file, find_folder, listed_files
-from serving.pointers import Address, UnreachableError, without_password, without_secrets
+from serving.rollout.aliases import Address, UnreachableError, without_password, without_secrets
+from serving.rollout.cache import CHECKSUMS, add_folder, damaged_file, find_folder, listed_files
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -130,7 +130,7 @@ def sqlite_path(tracking_uri: str) -> Path | None:
 
 
 def store_exists(tracking_uri: str) -> bool:
-    """Whether a SQLite store is there; of a server nobody knows before it is asked."""
+    """Whether a SQLite store exists; True for a server, which is not asked."""
     path = sqlite_path(tracking_uri)
     return path is None or path.exists()
 
@@ -172,7 +172,7 @@ def fetch_model(
     """The version that `models:/name@alias` or `models:/name/3` is now, in `cache`.
 
     A folder is downloaded once for each content, however many ask at once, and is whole when it is
-    there. Whoever asks again and again passes what is known of damage, which is added to. Raises
+    there. A caller that asks repeatedly passes what is known of damage, which is added to. Raises
     `UserError` for another form of URI and for a version of another kind, `NotThereError` for what
     MLflow does not have, `UnreachableError` where it or the store of its artifacts does not answer,
     `DamagedError` where not with what the folder's checksums say.
@@ -258,7 +258,7 @@ class _Download:
 
         self._model_uri, self._source, self._tracking_uri = model_uri, source, tracking_uri
         there = list_artifacts(source, tracking_uri=tracking_uri)
-        names = {PurePosixPath(each.path).name for each in there}
+        names = {PurePosixPath(file.path).name for file in there}
         self._checksums: str | None = None
         self.content: str | None = None
         if CHECKSUMS in names:

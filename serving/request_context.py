@@ -1,66 +1,93 @@
-"""Who asks what, known from the request's arrival to its end wherever it is worked on."""
+"""The request that is being answered: its id, its key, and the models that it uses."""
 
+import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
-from serving.leases import Leases
+from starlette.types import Scope
+
+from serving.keys import Key
 
 AnsweringRole = Literal["active", "canary"]
 """The version that answers a name, or the canary that has a share of its requests."""
 
 
-class Payer(Protocol):
-    """Whoever has a share of the server's tokens."""
+class InFlight:
+    """Counts the requests that use a model, from any thread; retiring the model waits for them."""
 
-    @property
-    def name(self) -> str:
-        """Under which it is known."""
-        ...
+    def __init__(self) -> None:
+        self.count = self.total = 0
+        """Requests that use it now, and all that ever did."""
+        self._changed = threading.Condition()
 
-    def pay(self, num_tokens: int) -> None:
-        """Takes tokens off its share; raises `RateLimitError` where it has none left."""
-        ...
+    def begin(self) -> None:
+        """One more request uses it."""
+        with self._changed:
+            self.count += 1
+            self.total += 1
+
+    def end(self) -> None:
+        """One of them has ended."""
+        with self._changed:
+            self.count -= 1
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until no request uses it, at most so many seconds; whether that was reached."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self.count, seconds)
 
 
 @dataclass
 class RequestContext:
-    """A request, as far as it is known: its id, whose key it has, what it asks of which model.
+    """What is known of a request so far.
 
-    `version` is that of the model that answers, "" before one is found and of one without; `role`
-    is what it is to the name. `num_numbers` are those that models answer it with.
+    `version` is that of the model that answers, "" before one is chosen and for one without;
+    `role` is that of the version. `num_numbers` counts the numbers that models compute for it.
     """
 
     request_id: str
-    payer: Payer | None = None
+    key: Key | None = None
     model: str = ""
     version: str = ""
     role: AnsweringRole = "active"
     num_tokens: int = 0
     num_numbers: int = 0
-    _leases: list[Leases] = field(default_factory=list)
+    _in_flight: list[InFlight] = field(default_factory=list)
 
     def use(
         self,
         model: str,
         version: str | None,
-        leases: Leases,
+        in_flight: InFlight,
         role: AnsweringRole = "active",
     ) -> None:
-        """Has the model stay until the request has ended; it is the one that answers."""
-        leases.take()
-        self._leases.append(leases)
+        """Records the model that answers, which stays until the request has ended."""
+        in_flight.begin()
+        self._in_flight.append(in_flight)
         self.model, self.version, self.role = model, version or "", role
 
     def drop(self) -> None:
-        """Gives back the model that it was given last, unused."""
-        self._leases.pop().release()
+        """Releases the last model, unused."""
+        self._in_flight.pop().end()
 
     def end(self) -> None:
-        """Gives back the models that it has used."""
-        while self._leases:
-            self._leases.pop().release()
+        """Releases the models that it has used."""
+        while self._in_flight:
+            self._in_flight.pop().end()
 
 
 current_request: ContextVar[RequestContext | None] = ContextVar("current_request", default=None)
-"""The request that is being worked on; None where there is none, as in tests of an engine."""
+"""The request of this task; None outside of a request."""
+
+
+def own_path(scope: Scope) -> str:
+    """The path of a request without the prefix (Ray Serve's `route_prefix`, uvicorn's `root_path`).
+
+    It is "" at the prefix itself, without a slash. Starlette looks for routes by the same path, so
+    what is decided by it, such as whether a path needs a key, holds for the route that answers.
+    """
+    path, prefix = scope["path"], scope.get("root_path", "")
+    rest = path.removeprefix(prefix)
+    return rest if path.startswith(prefix) and rest[:1] in ("", "/") else path

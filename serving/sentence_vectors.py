@@ -3,20 +3,19 @@
 Shapes: N texts, D dimensions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.task import FloatArray
 from serving.engine import Engine
-from serving.inputs import Inputs
+from serving.errors import RequestError
 from serving.models import ServedModel
-from serving.problems import RequestError
 from serving.schemas.fields import OverflowOrError
+from serving.validation import Inputs
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ async def sentence_vectors(
     Raises `RequestError` for more dimensions than there are and a prompt that the folder lacks, and
     what `Engine.features` does.
     """
-    said = model.sentence_pooling
-    size = said.dimensions(model.config.hidden_size)
+    pooling = model.sentence_pooling
+    size = pooling.dimensions(model.config.hidden_size)
     if wanted.dimensions is not None and wanted.dimensions > size:
         raise RequestError(
             422,
@@ -66,19 +65,21 @@ async def sentence_vectors(
             field="dimensions",
             remedy="ask for fewer, or leave it out",
         )
-    normalize = said.normalize if wanted.normalize is None else wanted.normalize
-    is_changed = wanted.dimensions is not None or bool(said.dense)
+    normalize = pooling.normalize if wanted.normalize is None else wanted.normalize
+    is_changed = wanted.dimensions is not None or bool(pooling.dense)
     choice = FeatureChoice(
-        pooling=said.pooling, normalize=normalize and not is_changed, max_length=said.max_length
+        pooling=pooling.pooling,
+        normalize=normalize and not is_changed,
+        max_length=pooling.max_length,
     )
     inputs = with_prompt(model, inputs, wanted.prompt_name)
     found = await engine.features(model, choice, inputs, wanted.overflow)
     empty = np.empty((0, model.config.hidden_size), np.float32)
-    vectors = np.concatenate([empty, *(each.vectors for each in found)])
+    vectors = np.concatenate([empty, *(text.vectors for text in found)])
     if is_changed:
-        vectors = said.finish(vectors, normalize=normalize, dimensions=wanted.dimensions)
+        vectors = pooling.finish(vectors, normalize=normalize, dimensions=wanted.dimensions)
     return SentenceVectors(
-        vectors, [each.num_tokens for each in found], [each.truncated for each in found]
+        vectors, [text.num_tokens for text in found], [text.truncated for text in found]
     )
 
 
@@ -101,75 +102,9 @@ def with_prompt(model: ServedModel, inputs: Inputs, name: str | None) -> Inputs:
         ) from error
     if not prompt:
         return inputs
-    return inputs.map(lambda each: prompt + each if isinstance(each, str) else each)
-
-
-def texts_of(model: ServedModel, given: object, field: str, most: int) -> Inputs:
-    """Texts, or lists of ids that a client cut itself, as `Inputs`.
-
-    `given`, a request's field, is a text, ids, or a list of either. Raises `RequestError` for
-    unknown ids, none at all, and more than `most`.
-    """
-    if isinstance(given, str) or (isinstance(given, list) and given and _is_id(given[0])):
-        inputs = Inputs([given], lambda _: field)
-    else:
-        assert isinstance(given, list)
-        inputs = Inputs(given, f"{field}[{{}}]".format)
-    lists = [each for each in inputs.items if isinstance(each, list)]
-    check_ids(model.tokenizer, lists, most, field, lambda number, _: inputs.name_of(number))
-    if [] in lists:
-        raise RequestError(
-            422,
-            "No tokens",
-            "a text that is sent as ids has one at least",
-            field=inputs.name_of(lists.index([])),
-            remedy="send the ids of [CLS] and [SEP] for an empty text, or leave it out",
-        )
-    return inputs
-
-
-def check_ids(
-    tokenizer: Tokenizer,
-    lists: Sequence[Sequence[int]],
-    most: int,
-    field: str,
-    name_of: Callable[[int, int], str],
-) -> None:
-    """Raises `RequestError` for ids that are no token's, and for more than `most`.
-
-    `name_of` says where an id stands, by the numbers of its list and of its place in it.
-    """
-    if sum(map(len, lists)) > most:
-        raise RequestError(
-            413,
-            "Too many tokens",
-            f"a request has {most} ids at most",
-            field=field,
-            remedy="divide them among several requests",
-        )
-    ids = {each for some in lists for each in some}
-    unknown = {each for each in ids if tokenizer.id_to_token(each) is None}
-    if not unknown:
-        return
-    number, place = next(
-        (number, place)
-        for number, some in enumerate(lists)
-        for place, each in enumerate(some)
-        if each in unknown
-    )
-    raise RequestError(
-        422,
-        "Unknown token",
-        f"{lists[number][place]} is no id of the {tokenizer.get_vocab_size()} tokens",
-        field=name_of(number, place),
-        remedy="take ids that /v1/tokenize gives for this model, or send text",
-    )
+    return inputs.map(lambda item: prompt + item if isinstance(item, str) else item)
 
 
 def read_headers(num_tokens: Sequence[int], truncated: Sequence[bool]) -> dict[str, str]:
     """Headers that say how many tokens texts have, and whether any of them lost some."""
     return {"X-N-Tokens": str(sum(num_tokens)), "X-Truncated": str(any(truncated)).lower()}
-
-
-def _is_id(given: object) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool)

@@ -1,4 +1,4 @@
-"""What `python -m serving` is told, from its command line."""
+"""The settings of `python -m serving`, from its command line."""
 
 import json
 from collections.abc import Sequence
@@ -16,13 +16,11 @@ from pydantic_settings import (
 from pydantic_settings.exceptions import SettingsError
 
 from bert_core.errors import UserError, nearest
-from serving.cross_origin import Host, Origin, is_loopback
 from serving.limits import Limits
-from serving.model_sources import SharedSource, named_models, versions_beside
+from serving.middleware.access import Host, Origin, is_loopback
 from serving.models import Products
-from serving.pointers import Address
-from serving.tracing import OtlpEndpoint, TraceShare
-from serving.traffic import Role
+from serving.rollout.aliases import Address, Slot, VariantSource, named_models, parse_variants
+from serving.telemetry.tracing import OtlpEndpoint, TraceShare
 
 
 def _is_proxy(given: str) -> str:
@@ -78,7 +76,7 @@ class ServerSettings(BaseSettings):
         ge=0,
         allow_inf_nan=False,
         description="GiB of fetched models above which those are removed, after a switch, that no"
-        " address stands for and nobody used for an hour; 0 keeps all",
+        " address stands for and that were unused for an hour; 0 keeps all",
     )
     poll_seconds: float = Field(
         default=2.0,
@@ -189,9 +187,9 @@ class ServerSettings(BaseSettings):
         return named_models(self.model)
 
     @property
-    def beside(self) -> dict[Role, dict[str, SharedSource]]:
-        """Other versions of the models, by role and name; raises `UserError` for what is none."""
-        return versions_beside(self.models, {"canary": self.canary, "shadow": self.shadow})
+    def variants(self) -> dict[Slot, VariantSource]:
+        """The canaries and shadows; raises `UserError` for what is none."""
+        return parse_variants(self.models, self.canary, self.shadow)
 
     def check(self) -> None:
         """Raises `UserError` for a server that everybody could use unasked."""
@@ -227,11 +225,14 @@ def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
         raise UserError("wrong command line", str(error), "see --help") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        parts = [each for each in first["loc"] if isinstance(each, str)]
+        parts = [part for part in first["loc"] if isinstance(part, str)]
         name = ".".join(parts) or "command line"
-        fields = [*ServerSettings.model_fields, *(f"limits.{each}" for each in Limits.model_fields)]
+        fields = [
+            *ServerSettings.model_fields,
+            *(f"limits.{field}" for field in Limits.model_fields),
+        ]
         near = nearest(name, fields) if first["type"] == "extra_forbidden" else ""
-        said = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{said}{near}", f"--{name}", "see --help") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{reason}{near}", f"--{name}", "see --help") from error
     settings.check()
     return settings

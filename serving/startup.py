@@ -1,66 +1,59 @@
-"""What is to be served -> an engine that serves it and follows the registry; on Ray and without."""
+"""Starts an engine that serves models and follows MLflow's registry, with Ray and without."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 
 from bert_core.errors import UserError
 from bert_core.machine import give_back_memory
-from serving.coordination import Alone, Coordination
 from serving.engine import Engine
-from serving.followed import Place, title_of
-from serving.following import Asker, Following
 from serving.limits import Limits
-from serving.model_sources import SharedSource, fetched
-from serving.models import ModelLoader, Products, ServedModel, close_models
-from serving.pointers import Address, good_pointer_path, read_pointer
-from serving.probe import open_model
-from serving.steering import Steering
-from serving.traffic import Role, Share
-from serving.watch_process import WatchOrder, WatchProcess
+from serving.models import ModelLoader, Products, ServedModel, close_models, open_model
+from serving.rollout.admin import Rollout
+from serving.rollout.aliases import (
+    Address,
+    Slot,
+    Variants,
+    VariantSource,
+    fetched,
+    last_good_path,
+    read_pointer,
+    title_of,
+)
+from serving.rollout.controller import Controller, Coordination
+from serving.rollout.traffic import Variant
+from serving.rollout.watcher import Watcher, WatchProcess, WatchSettings
 
 _LOG = logging.getLogger(__name__)
 
 
-class Watcher(Asker, Protocol):
-    """Whoever asks MLflow for a server: `WatchProcess`, or on Ray the actor of a node."""
-
-    def start(self) -> None:
-        """Returns when there is a pointer to each address."""
-        ...
-
-    def close(self) -> None:
-        """Ends it, for this server."""
-        ...
-
-
 @dataclass(frozen=True)
 class RegistryAccess:
-    """How MLflow's registry is asked; None is what `serving.watch` takes by itself.
+    """How MLflow's registry is asked; None leaves it to the defaults of `serving.watch`.
 
-    `poll_seconds` 0 is once, at the start; `watch` makes what asks. `cache_gib` is how large the
-    cache may become by models that are not needed, 0 for any size.
+    With `poll_seconds` 0 it is asked once, at the start. `cache_gib` is the size above which unused
+    models are removed from the cache, 0 for never.
     """
 
     tracking_uri: str | None = None
     cache: Path | None = None
     poll_seconds: float = 2.0
-    watch: Callable[[WatchOrder], Watcher] = WatchProcess
+    watcher: Callable[[WatchSettings], Watcher] = WatchProcess
     cache_gib: float = 20.0
 
 
 @dataclass
 class RunningEngine:
-    """An engine, what sets who answers in it, and what runs beside it."""
+    """An engine, its rollout, and what runs with it."""
 
     engine: Engine
-    steering: Steering
-    _beside: ExitStack = field(default_factory=ExitStack)
+    rollout: Rollout
+    _running: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
     def start(
@@ -69,28 +62,22 @@ class RunningEngine:
         loader: ModelLoader,
         limits: Limits,
         registry: RegistryAccess,
-        beside: Mapping[Role, Mapping[str, SharedSource]] | None = None,
+        variants: Variants | None = None,
         coordination: Coordination | None = None,
     ) -> Self:
-        """Fetches what is at MLflow, opens all models and has each compute once.
+        """Fetches models from MLflow, opens all of them and has each compute once.
 
-        From then on it agrees with others by the `coordination`; without one it is alone.
-
-        Raises `UserError` for a model that is damaged or does not answer. A version of the registry
-        is then left to the one that was served from this cache before, if there was one; beside a
-        model it may be missing for now, whatever is wrong with it.
+        Raises `UserError` for a model that is damaged or does not answer as it should. A version
+        of the registry is then replaced by the last good one of this cache, if there is one; a
+        canary or shadow of the registry may be missing at the start, whatever is wrong with it.
         """
-        shared: dict[Place, SharedSource] = {
-            (role, name): each
-            for role, some in (beside or {}).items()
-            for name, each in some.items()
-        }
-        addresses = {each for each in models.values() if isinstance(each, Address)}
+        variants = variants or {}
+        addresses = {source for source in models.values() if isinstance(source, Address)}
         opened: dict[str, ServedModel] = {}
         with ExitStack() as started, ExitStack() as not_yet_owned:
             not_yet_owned.callback(lambda: close_models(list(opened.values()), finish=False))
-            watch = registry.watch(
-                WatchOrder(
+            watcher = registry.watcher(
+                WatchSettings(
                     addresses=tuple(sorted(addresses, key=str)),
                     tracking_uri=registry.tracking_uri,
                     cache=registry.cache,
@@ -98,39 +85,39 @@ class RunningEngine:
                     cache_gib=registry.cache_gib,
                 )
             )
-            started.callback(watch.close)
+            started.callback(watcher.close)
             if addresses:
-                watch.start()
+                watcher.start()
             for name, source in models.items():
                 present = list(opened.values())
-                opened[name] = _open_or_take_the_last(loader, name, source, present, watch)
+                opened[name] = _open_or_last_good(loader, name, source, present, watcher)
             engine = Engine(opened, limits, loader)
             started.callback(engine.close)
-            for place, each in shared.items():
-                _set_beside(engine, place, each, watch)
+            for slot, variant in variants.items():
+                _set_variant(engine, slot, variant, watcher)
             give_back_memory()  # the weights as they were read
             is_kept_up = registry.poll_seconds > 0
-            following = Following(engine, watch, models, shared, is_kept_up=is_kept_up)
-            following.start()
-            started.callback(following.close)
-            others = coordination or Alone()
-            others.start(following)
-            started.callback(others.close)
+            controller = Controller(engine, watcher, models, variants, is_kept_up=is_kept_up)
+            controller.start()
+            started.callback(controller.close)
+            coordination = coordination or Coordination()
+            coordination.start(controller)
+            started.callback(coordination.close)
             not_yet_owned.pop_all()
-            return cls(engine, Steering(engine, following, others), started.pop_all())
+            return cls(engine, Rollout(engine, controller, coordination), started.pop_all())
 
     def close(self) -> None:
-        """Ends what runs beside the engine, and the engine's threads."""
-        self._beside.close()
+        """Stops the rollout, the watcher and the engine."""
+        self._running.close()
 
 
 def loader_for(
     device: torch.device, limits: Limits, num_threads: int, precision: Products
 ) -> ModelLoader:
-    """What opens models for a server.
+    """The loader of a server's models.
 
-    On the CPU so many threads compute, each a micro-batch of its own, by itself: torch's own
-    threads, which would share in each product, are set to one.
+    On the CPU `num_threads` threads compute one micro-batch each, so torch's own threads are set
+    to one.
     """
     on_cpu = device.type == "cpu"
     if on_cpu:
@@ -144,43 +131,43 @@ def loader_for(
     )
 
 
-def _set_beside(engine: Engine, place: Place, wanted: SharedSource, watch: Watcher) -> None:
-    """Has a version stand beside a model; what is at MLflow may come later (`Following`)."""
-    (role, name), source = place, wanted.source
+def _set_variant(engine: Engine, slot: Slot, wanted: VariantSource, watcher: Watcher) -> None:
+    """Opens a canary or shadow; one of the registry may follow later (`Controller`)."""
+    (role, name), source = slot, wanted.source
     assert role is not None
     model = None
     try:
         if isinstance(source, Address):
-            watch.add(source)
+            watcher.add(source)
         present = engine.traffic.present
-        model = _open_or_take_the_last(engine.loader, name, source, present, watch)
-        engine.set_beside(name, role, Share(model, wanted.share))
+        model = _open_or_last_good(engine.loader, name, source, present, watcher)
+        engine.set_variant(name, role, Variant(model, wanted.share))
     except UserError as error:
         if model is not None:
             engine.retire(model, 0.0)
         if isinstance(source, Path):
             raise
-        _LOG.warning("warning: %s begins without %s: %s", title_of(place), source, error)
+        _LOG.warning("warning: %s starts without %s: %s", title_of(slot), source, error)
 
 
-def _open_or_take_the_last(
+def _open_or_last_good(
     loader: ModelLoader,
     name: str,
     source: Path | Address,
     present: Collection[ServedModel],
-    watch: Watcher,
+    watcher: Watcher,
 ) -> ServedModel:
-    found = fetched(source, watch.pointers)
+    found = fetched(source, watcher.pointers)
     try:
         return open_model(loader, name, found, present)
     except UserError as error:
         if isinstance(found, Path) or isinstance(source, Path):
             raise
-        before = read_pointer(good_pointer_path(watch.pointers[source]))
+        before = read_pointer(last_good_path(watcher.pointers[source]))
         if before is None or before == found:
             raise
         _LOG.warning(
-            "warning: version %s of %s is not let in, %s is served as before: %s",
+            "warning: version %s of %s is refused, the last good version %s is served: %s",
             *(found.version, name, before.version, error),
         )
         return open_model(loader, name, before, present)

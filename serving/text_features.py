@@ -83,7 +83,7 @@ def encode_ids(
     num_tokens = np.fromiter(map(len, lists), np.int64, len(lists))
     is_cut = overflow in ("left", "right")
     if is_cut:
-        lists = [_cut(each, longest, overflow, special) for each in lists]
+        lists = [_cut(ids, longest, overflow, special) for ids in lists]
     kept = np.fromiter(map(len, lists), np.int64, len(lists))
     input_ids = np.fromiter(chain.from_iterable(lists), np.int64, int(kept.sum()))
     pooling = extractor.choice.pooling or default_pooling("text")
@@ -126,7 +126,7 @@ def decode_features(
     choice, rows = extractor.choice, encoded.rows
     weights = None if choice.layer_weights is None else torch.tensor(choice.layer_weights)
     features = UnitFeatures(rows, extractor.feature_size, torch.device("cpu"))
-    combined = choice.strategy.combine([torch.from_numpy(each) for each in states], weights)
+    combined = choice.strategy.combine([torch.from_numpy(layer) for layer in states], weights)
     features.add(np.arange(len(rows.units)), combined)
     vectors = features.pooled(normalize=choice.normalize)
     units = _units(extractor, encoded)

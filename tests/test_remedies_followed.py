@@ -19,22 +19,22 @@ from bert_core.training.loop import NonFiniteLossError
 from serving.keys import read_keys
 from serving.new_key import main as new_key
 from serving.settings import parse_arguments as parse_server
-from workflows import cluster_capacity
 from workflows.ablations.settings import parse as parse_ablation
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters import capacity
+from workflows.clusters.settings import ClusterSettings
 from workflows.evaluation.settings import EvaluateSettings, with_options
 from workflows.finetune import parse as parse_finetuning
 from workflows.finetuning.data import answered_examples
-from workflows.inference.extract_settings import ExtractSettings
+from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
-from workflows.inference.prediction_request import request_of
+from workflows.inference.prediction import request_of
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch, packing_note
 from workflows.reproduce import ReproduceSettings, refuse_other_inputs
 from workflows.reproduction.comparison import NOT_RECORDED, Finding
-from workflows.run_folder import open_run
+from workflows.runs.opening import open_run
 from workflows.settings import parse_command_line
-from workflows.sweeps.search import drawn_points, grid
+from workflows.sweeps.search_space import drawn_points, grid
 from workflows.sweeps.sweep import read_axes, refuse_contradictions
 from workflows.tune import parse as parse_sweep
 
@@ -438,15 +438,15 @@ def test_a_command_line_that_is_edited_as_told_is_accepted(parse, arguments, wit
     ],
 )
 def test_workers_that_ask_for_less_as_told_have_room(monkeypatch, settings, option):
-    monkeypatch.setattr(cluster_capacity, "connect", lambda: None)
-    monkeypatch.setattr(cluster_capacity.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(capacity, "connect", lambda: None)
+    monkeypatch.setattr(capacity.ray, "cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(UserError) as refused:
-        cluster_capacity.join_cluster_with_room(ClusterSettings.model_validate(settings))
+        capacity.join_cluster_with_room(ClusterSettings.model_validate(settings))
     name, value = option.split()
     assert name in refused.value.remedy
     changed = settings | {name.removeprefix("--cluster."): value}
-    cluster_capacity.join_cluster_with_room(ClusterSettings.model_validate(changed))
+    capacity.join_cluster_with_room(ClusterSettings.model_validate(changed))
 
 
 @pytest.mark.parametrize("share", [1e-9, 0.01, 0.5, 1 - 1e-9])

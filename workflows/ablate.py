@@ -1,20 +1,23 @@
 """Tables 5, 6 and 8 at any scale: `python workflows/ablate.py --study objective`; see `--help`.
 
-Settings of pre-training and a study go in; its variants are pre-trained, each is fine-tuned on some
-tasks, and a report says what they are worth beside the paper's figures. The same command goes on
-after any death; a finished ablation prints its summary.
+Settings of pre-training and a study go in. Its variants are pre-trained, each is fine-tuned on some
+tasks, and a report compares them, next to the paper's figures. The same command resumes after a
+kill; a finished ablation prints its summary.
 """
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError
 from workflows.ablations.ablation import Ablation, opened_ablation
 from workflows.ablations.settings import AblateSettings, parse
 from workflows.command import run_command
-from workflows.run_folder import WRITER_LOCK_NAME, write_atomically
-from workflows.storage import open_storage
-from workflows.tracking.tracker import ARTIFACTS_NAME, TrackingSummary
+from workflows.runs.storage import open_storage
+from workflows.runs.tracker import ARTIFACTS_NAME
+
+if TYPE_CHECKING:
+    from workflows.sweeps.run import Driver
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,37 +44,26 @@ def ablate(settings: AblateSettings) -> bool:
 def train(ablation: Ablation) -> bool:
     """Trains what is left, and reports after each stage."""
     from workflows.ablations.report import summary_lines, write_ablation_report
-    from workflows.ablations.run import AblationRun, mean_figures, note_figures, tracked_ablation
-    from workflows.sweeps.tracker import SweepTracker
-    from workflows.sweeps.training import TrialPlace, join_cluster_for
+    from workflows.ablations.run import AblationRun, note_figures
+    from workflows.sweeps.run import started
 
-    place = TrialPlace.of(ablation.settings.cluster, ablation.settings.gpus_per_trial)
-    shared = ablation.folder.path if ablation.storage.uri is None else None
-    at_once = join_cluster_for(place, ablation.settings.at_once, shared=shared)
     artifacts = ablation.folder.path / ARTIFACTS_NAME
-    (ablation.folder.path / WRITER_LOCK_NAME).touch()  # from here on it has begun
-    tracker = SweepTracker(ablation.folder.path, tracked_ablation(ablation))
-    status, patience_seconds = "FAILED", 5.0
+    with started(ablation) as driver:
 
-    def report() -> list[str]:
-        return summary_lines(write_ablation_report(ablation.outcome(at_once), artifacts), artifacts)
+        def report() -> list[str]:
+            outcome = ablation.outcome(driver.at_once)
+            return summary_lines(write_ablation_report(outcome, artifacts), artifacts)
 
-    try:
-        complete = AblationRun(ablation, tracker, place, at_once, look=report).train()
-        status = "KILLED"
+        complete = AblationRun(ablation, driver, look=report).train()
+        driver.status = "KILLED"
         lines = report()
         if complete:
-            note_figures(ablation, mean_figures(ablation))
-            status, patience_seconds = "FAILED" if ablation.failures() else "FINISHED", 120.0
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    finally:
-        tracking = tracker.finish(status, patience_seconds)
+            note_figures(ablation)
+            driver.end("FAILED" if ablation.failures() else "FINISHED")
     if not complete:
         print("stopped; the same command goes on")
         return False
-    conclude(ablation, lines, tracking)
+    conclude(ablation, driver, lines)
     return True
 
 
@@ -91,29 +83,20 @@ def announce(ablation: Ablation) -> None:
     print("\n".join(lines), flush=True)
 
 
-def conclude(ablation: Ablation, lines: list[str], tracking: TrackingSummary) -> None:
-    """Prints the summary, and keeps it unless something is still to do.
+def conclude(ablation: Ablation, driver: "Driver", lines: list[str]) -> None:
+    """Prints the summary, kept unless something is still to do.
 
-    Raises `UserError` where no pre-training has come to its end.
+    Raises `UserError` where no pre-training has finished.
     """
-    from workflows.versions.finished_run import open_command
+    from workflows.sweeps.run import print_summary, unsent
 
     failures = ablation.failures()
     if not any(each.is_finished for each in ablation.variants):
         remedy = "mend it; the same command tries them again"
         raise UserError("no pre-training has finished", failures[0], remedy)
-    problem = tracking.error
-    if problem or tracking.unsent_records:
-        lines.append(f"MLflow       {tracking.unsent_records:,} records not sent: {problem}")
-        lines.append("             the same command sends them")
-    else:
-        lines.append(f"MLflow       {open_command(ablation.tracking_uri)}")
     if failures:
-        lines.append("again        the same command tries what has failed once more")
-    text = "\n".join(lines)
-    if not (problem or tracking.unsent_records or failures):
-        write_atomically(ablation.folder.summary, text + "\n")
-    print(text, flush=True)
+        lines = [*lines, "again        the same command tries what has failed once more"]
+    print_summary(ablation, lines, unsent(driver.tracking), "sends them", keep=not failures)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
     from bert_core.predictor import load_predictor
     from workflows.evaluation.settings import with_options
     from workflows.model_location import locate_model
-    from workflows.tracking.tracker import default_tracking_uri
+    from workflows.runs.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)

@@ -17,8 +17,9 @@ from bert_core.strict_json import read_json_object
 from bert_core.text.shards import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.finetuning.data import open_encoder
-from workflows.inference.extract_settings import ExtractSettings
+from workflows.inference.extraction import ExtractSettings
 from workflows.inference.text_input import (
+    OF_ONE_START,
     TextInput,
     find_input,
     gathered,
@@ -27,7 +28,6 @@ from workflows.inference.text_input import (
     num_tokens,
     refuse_many_skipped,
 )
-from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import (
     absolute_output,
     files_hash,
@@ -46,7 +46,7 @@ def extract(settings: ExtractSettings) -> Path:
 
     Raises `UserError`, before anything is written, for what the user can mend.
     """
-    from workflows.tracking.tracker import default_tracking_uri
+    from workflows.runs.tracker import default_tracking_uri
 
     start = time.monotonic()
     output = absolute_output(settings.output)
@@ -69,9 +69,9 @@ def extract(settings: ExtractSettings) -> Path:
         print("\n".join(describe(read_json_object(output / INDEX_NAME))))
         return output
     # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
+    from workflows.clusters.tasks import connect
     from workflows.inference.extraction import FEATURES, Extraction
     from workflows.inference.text_parts import do_parts, finished_parts
-    from workflows.ray_tasks import connect
 
     with work_folder(output, plan) as work:
         (work / FEATURES).mkdir(exist_ok=True)

@@ -26,11 +26,11 @@ from workflows.finetuning.settings import (
     settings_class,
     task_and_approach,
 )
-from workflows.remote_run import RemoteRun
-from workflows.run_folder import open_run
+from workflows.runs.opening import open_run
+from workflows.runs.remote import RemoteRun
+from workflows.runs.storage import Storage, open_storage
+from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import parse_command_line, settings_hash
-from workflows.storage import Storage, open_storage
-from workflows.tracking.tracker import default_tracking_uri
 from workflows.training.job import train_and_register
 
 

@@ -16,6 +16,7 @@ from bert_core.text.shards import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.text_input import (
+    OF_ONE_START,
     TextInput,
     find_input,
     gathered,
@@ -24,7 +25,6 @@ from workflows.inference.text_input import (
     num_tokens,
     refuse_many_skipped,
 )
-from workflows.inference.text_parts_settings import OF_ONE_START
 from workflows.output_folder import absolute_output, files_hash, is_finished, work_folder
 from workflows.progress import duration
 from workflows.settings import parse_command_line
@@ -46,7 +46,7 @@ def predict(settings: PredictSettings) -> Path:
     start = time.monotonic()
     output = absolute_output(settings.output)
     folder, predictor = _open(settings)
-    from workflows.inference.prediction_request import request_of
+    from workflows.inference.prediction import request_of
 
     request = request_of(settings, predictor)
     given = find_input(settings, request.columns)
@@ -61,9 +61,9 @@ def predict(settings: PredictSettings) -> Path:
         print(f"complete already: {output}")
         print("\n".join(describe(read_json_object(output / INDEX_NAME))))
         return output
+    from workflows.clusters.tasks import connect
     from workflows.inference.prediction import PREDICTIONS, Prediction
     from workflows.inference.text_parts import do_parts, finished_parts
-    from workflows.ray_tasks import connect
 
     with work_folder(output, plan) as work:
         (work / PREDICTIONS).mkdir(exist_ok=True)
@@ -109,7 +109,7 @@ def _open(settings: PredictSettings) -> "tuple[Path, Predictor]":
     """The model's folder, and what is in it."""
     from bert_core.predictor import load_predictor
     from workflows.model_location import locate_model
-    from workflows.tracking.tracker import default_tracking_uri
+    from workflows.runs.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)

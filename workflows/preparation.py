@@ -47,8 +47,8 @@ from bert_core.tokenizer import (
     tokenizer_hash,
     train_wordpiece,
 )
+from workflows.clusters.tasks import run_tasks
 from workflows.progress import ProgressLine
-from workflows.ray_tasks import run_tasks
 
 
 @dataclass(frozen=True)

@@ -112,9 +112,8 @@ def prepare(settings: PrepareSettings) -> Path:
         return output
     check_disk(output, _DISK_FACTOR * sum(part.text_bytes for part in parts))
     # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
+    from workflows.clusters.tasks import connect, refuse_folder_out_of_reach
     from workflows.preparation import Preparation, run
-    from workflows.ray_tasks import connect
-    from workflows.reachable_storage import refuse_folder_out_of_reach
 
     with work_folder(output, plan) as work:
         connect()

@@ -14,10 +14,11 @@ from workflows.command import run_command
 from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import announce, prepared_text, refuse_unfit_shards
-from workflows.remote_run import RemoteRun
-from workflows.run_folder import RunFolder, open_run
+from workflows.runs.folder import RunFolder
+from workflows.runs.opening import open_run
+from workflows.runs.remote import RemoteRun
+from workflows.runs.storage import Storage, open_storage
 from workflows.settings import parse_command_line, settings_hash
-from workflows.storage import Storage, open_storage
 from workflows.training.job import train_and_register
 
 

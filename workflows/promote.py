@@ -1,7 +1,7 @@
-"""Makes a version of a registered model champion: `python workflows/promote.py --help`.
+"""Promotes a version of a registered model to champion: `python workflows/promote.py --help`.
 
-`promote.py --name N --version V` asks a gate first; `promote.py rollback --name N` takes it back,
-`promote.py history --name N` shows who did what, when and why.
+`promote.py --name N --version V` applies a gate first, `promote.py rollback --name N` restores the
+previous champion, `promote.py history --name N` shows who did what, when and why.
 """
 
 import sys
@@ -13,17 +13,17 @@ from workflows.promotion.decision import HistorySettings, PromoteSettings, Rollb
 from workflows.settings import parse_command_line
 
 ACTIONS = ("promote", "rollback", "history")
-"""What may stand first; without one of them it is a promotion."""
+"""The optional first word; promote by default."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code (see `run_command`): 3 where the gate refuses."""
+    """Runs the command; returns its exit code (see `run_command`), 3 if the gate refuses."""
     given = sys.argv[1:] if arguments is None else arguments
     return run_command(lambda: run(given))
 
 
 def run(arguments: Sequence[str]) -> bool:
-    """Does what the first word says; raises `UserError` for another one."""
+    """Runs the action of the first word; raises `UserError` for an unknown one."""
     from workflows.promotion import decision
 
     action, rest = "promote", list(arguments)

@@ -1,6 +1,6 @@
-"""A model folder in int8: `python workflows/quantize.py --model M --data D --output FOLDER`.
+"""Writes a model folder in int8: `python workflows/quantize.py --model M --data D --output FOLDER`.
 
-The loss of quality is measured on the data, printed, and stated in the card of the folder.
+The loss of quality is measured on the data, printed, and written to the folder's card.
 """
 
 import sys
@@ -23,17 +23,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def quantize(settings: QuantizeSettings) -> bool:
-    """Measures what int8 loses and writes the folder; True when it is done.
+    """Measures the loss in int8 and writes the folder; returns True.
 
-    Raises `UserError`, before anything is written, for what the user can mend.
+    Raises `UserError` for wrong input, before anything is written.
     """
     output = absolute_output(settings.output)
     if output.exists():
-        raise UserError("the output is there already", str(output), "give a new folder")
+        raise UserError("the output exists already", str(output), "pass a new folder")
     check_folder(output, "--output")
     from workflows.model_location import locate_model
     from workflows.quantization.loss import measured_loss, write_quantized
-    from workflows.tracking.tracker import default_tracking_uri
+    from workflows.runs.tracker import default_tracking_uri
 
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)

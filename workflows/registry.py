@@ -11,18 +11,18 @@ from pydantic_settings import CliPositionalArg
 
 from bert_core.errors import UserError, nearest
 from workflows.command import run_command
+from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import CommandLineSettings, default_storage, parse_command_line
-from workflows.tracking.tracker import default_tracking_uri
 
 
 class LineageSettings(CommandLineSettings):
-    """Prints where a registered model comes from: run, code, settings, data, encoder, down to text.
+    """Prints the lineage of a registered model: run, code, settings, data, encoder, back to text.
 
-    A paragraph for each model on the way, the version that is asked for first.
+    One paragraph for each model, starting with the version itself.
     """
 
     model: CliPositionalArg[str] = Field(
-        description="NAME@ALIAS or NAME/3, with models:/ before it or without"
+        description="NAME@ALIAS or NAME/3, with or without models:/"
     )
     json_: bool = Field(default=False, alias="json", description="print everything as JSON")
     storage: str = Field(
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
-    """What the first word asks for; raises `UserError` for one that there is not."""
+    """Returns the command of the first word; raises `UserError` for an unknown one."""
     name = given[0] if given else "--help"
     if name in ("-h", "--help"):
         return lambda _: bool(print(USAGE)) or True
@@ -51,22 +51,22 @@ def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
 
 
 def _lineage(arguments: Sequence[str]) -> bool:
-    """Prints the way from a version back to the text; True when it is done."""
+    """Prints the lineage of a version; returns True."""
     settings = parse_command_line(LineageSettings, arguments)
-    # Not at the top: they load torch, and --help is answered before.
+    # Not at the top: it loads torch, which --help does not need.
     from workflows.versions.lineage import chain_lines, trace
 
     storage = Path(settings.storage).expanduser()
-    stations = trace(settings.model, settings.tracking_uri or default_tracking_uri(storage))
+    entries = trace(settings.model, settings.tracking_uri or default_tracking_uri(storage))
     if settings.json_:
-        print(json.dumps([asdict(each) for each in stations], indent=1, ensure_ascii=False))
+        print(json.dumps([asdict(entry) for entry in entries], indent=1, ensure_ascii=False))
     else:
-        print("\n".join(chain_lines(stations)))
+        print("\n".join(chain_lines(entries)))
     return True
 
 
 COMMANDS = {"lineage": _lineage}
-USAGE = "usage: registry.py lineage NAME@ALIAS   the way back to the text (lineage --help)"
+USAGE = "usage: registry.py lineage NAME@ALIAS   the lineage, back to the text (lineage --help)"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Makes a finished run again and compares: `python workflows/reproduce.py RUN --help`.
+"""Reproduces a finished run and compares it: `python workflows/reproduce.py RUN --help`.
 
-A run's name, or its id at MLflow, goes in; a run of the same settings comes out, and a table of
-both. It is refused where data, encoder or code are not what they were. The same command goes on.
+Trains with the recorded settings and prints both runs' figures. Refuses if data, encoder or code
+have changed. After an interruption the same command continues.
 """
 
 import sys
@@ -15,10 +15,10 @@ from pydantic_settings import CliPositionalArg
 
 from bert_core.errors import UserError
 from workflows.command import REFUSED, run_command
-from workflows.run_folder import RunFolder
+from workflows.runs.folder import RunFolder
+from workflows.runs.storage import Storage, open_storage
+from workflows.runs.tracker import default_tracking_uri, without_machine_paths
 from workflows.settings import CommandLineSettings, default_storage, parse_command_line, validated
-from workflows.storage import Storage, open_storage
-from workflows.tracking.tracker import default_tracking_uri, without_machine_paths
 
 if TYPE_CHECKING:
     from workflows.finetuning.settings import TaskRunSettings
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from workflows.training.run_settings import RunSettings
 
 DIFFERENT = REFUSED
-"""Exit code where the figures are other ones."""
+"""Exit code for different figures."""
 
 
 class ReproduceSettings(CommandLineSettings):
-    """Makes a finished run again from its recorded settings and compares all its figures.
+    """Reproduces a finished run from its recorded settings and compares all its figures.
 
-    Refuses where data, encoder or the code of training are not what they were, and says how they
-    differ. The same command goes on after any death.
+    Refuses if data, encoder or the training code have changed, and says how they differ. After an
+    interruption the same command continues.
 
-    Exit codes: 0 the same to the bit, or within --tolerance; 3 other figures; 2 something is wrong
-    with the input, or data or code differ; 130 stopped.
+    Exit codes: 0 bit-equal, or within --tolerance; 3 other figures; 2 the input is wrong, or data
+    or code differ; 130 stopped.
     """
 
     run: CliPositionalArg[str] = Field(
@@ -47,39 +47,38 @@ class ReproduceSettings(CommandLineSettings):
     name: str | None = Field(
         default=None,
         pattern=r"^\w[\w.\-]*$",
-        description="name of the run that is made; by default RUN-again",
+        description="name of the new run; by default RUN-again",
     )
     data: str | None = Field(
         default=None,
-        description="the data of fine-tuning, where they lie now; by default where they were",
+        description="present path of the fine-tuning data; by default the recorded one",
     )
     model: str | None = Field(
         default=None,
         description="the encoder of fine-tuning: a model folder, models:/NAME/3, or the name of a"
-        " run; by default what it was",
+        " run; by default the recorded one",
     )
     shards: Path | None = Field(
         default=None,
-        description="the token shards of pre-training, where they lie now; by default where they"
-        " were, or prepared from the same text",
+        description="present path of the pre-training token shards; by default the recorded one, or"
+        " prepared from the same text",
     )
     despite: Literal["code"] | None = Field(
-        default=None, description="go on although the code differs"
+        default=None, description="continue although the code differs"
     )
     tolerance: float = Field(
         default=0.0,
         ge=0,
-        description="largest difference of a figure that counts as none; 0: to the bit, the weights"
-        " too",
+        description="largest accepted difference of a figure; 0: bit-equal, the weights too",
     )
     num_workers: int | None = Field(
-        default=None, ge=1, description="training processes, if not as many as there were"
+        default=None, ge=1, description="training processes; by default the recorded number"
     )
     threads_per_worker: int | None = Field(
-        default=None, ge=1, description="torch threads of each, if not as many as there were"
+        default=None, ge=1, description="torch threads of each; by default the recorded number"
     )
     use_gpu: bool | None = Field(
-        default=None, description="one GPU per worker or none, if not as it was"
+        default=None, description="one GPU per worker or none; by default as recorded"
     )
     storage: str = Field(
         default_factory=default_storage,
@@ -89,15 +88,15 @@ class ReproduceSettings(CommandLineSettings):
         default=None, description="MLflow tracking URI; by default the store under the storage"
     )
     fresh: bool = Field(
-        default=False, description="set an earlier attempt of this name aside and start over"
+        default=False, description="rename an earlier attempt of this name and start over"
     )
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A run that is about to be made again: what was found of its data, and what starts it.
+    """A prepared reproduction: the comparison of its inputs, and the function that starts it.
 
-    `start` gives None when it was told to stop.
+    `start` returns None if the run was stopped.
     """
 
     findings: "list[Finding]"
@@ -121,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def reproduce(settings: ReproduceSettings) -> "Comparison | None":
-    """Makes the run again, prints the table and returns it; None when it was told to stop.
+    """Reproduces the run, prints the table and returns it; None if the run was stopped.
 
-    Raises `UserError` for what the user can mend, and where what the run is made of differs.
+    Raises `UserError` for wrong input, and if the inputs of the run have changed.
     """
     from bert_core.disk import file_sha256
     from bert_core.model_folder import WEIGHTS
@@ -152,7 +151,7 @@ def reproduce(settings: ReproduceSettings) -> "Comparison | None":
 
 
 def attempt_at(recorded: "RecordedRun", settings: ReproduceSettings, storage: Storage) -> Attempt:
-    """What is found of everything that the run was made of, and what starts it once more."""
+    """Compares all inputs of the run, and prepares its start."""
     from workflows.finetuning.settings import TaskRunSettings
     from workflows.pretraining.settings import PretrainSettings
     from workflows.reproduction.code_files import CodeState
@@ -175,7 +174,7 @@ def attempt_at(recorded: "RecordedRun", settings: ReproduceSettings, storage: St
 def finetuning_attempt(
     recorded: "RecordedRun", again: "TaskRunSettings", storage: Storage
 ) -> Attempt:
-    """Of fine-tuning, or of a tagger over features."""
+    """Prepares fine-tuning, or a tagger over features."""
     from workflows.finetune import announce, opened_job, read_inputs
     from workflows.finetuning.settings import FeatureSettings
     from workflows.reproduction.comparison import data_finding, encoder_finding
@@ -188,7 +187,7 @@ def finetuning_attempt(
         with opened_job(again, storage, inputs=(encoder, data)) as job:
             announce(job)
             if isinstance(again, FeatureSettings) and job.features.exists():
-                print(f"states   as they are kept, not computed again: {job.features}")
+                print(f"features reused, not computed again: {job.features}")
             if job.folder.summary.exists():
                 print(job.folder.finished_summary())
                 return job.folder
@@ -202,7 +201,7 @@ def finetuning_attempt(
 def pretraining_attempt(
     recorded: "RecordedRun", again: "PretrainSettings", storage: Storage
 ) -> Attempt:
-    """Of pre-training; text is prepared here, unless its shards are there."""
+    """Prepares pre-training; prepares the text unless its shards exist."""
     from workflows.pretrain import pretrain
     from workflows.pretraining.setup import prepared_text
     from workflows.reproduction.comparison import data_finding
@@ -214,13 +213,13 @@ def pretraining_attempt(
 
 
 def settings_again(recorded: "RecordedRun", wanted: ReproduceSettings) -> "RunSettings":
-    """The settings of the run once more, on as many workers and threads as it ended with.
+    """Returns the run's settings, with the workers and threads that it ended with.
 
-    It is registered nowhere. Raises `UserError` where its data or encoder lie is not known.
+    The new run is not registered. Raises `UserError` if the data or encoder cannot be located.
     """
     name = wanted.name or f"{recorded.name}-again"
     if name == recorded.name:
-        raise UserError("that is the run itself", f"--name {name}", "give another name")
+        raise UserError("this name is the recorded run's", f"--name {name}", "pass another name")
     tracking = {"uri": wanted.tracking_uri, "register_as": None}
     values = recorded.settings | {
         "name": name,
@@ -264,7 +263,7 @@ def _data(recorded: "RecordedRun") -> str:
 
 
 def _encoder(recorded: "RecordedRun") -> str:
-    """The encoder as it was typed, unless that was an alias, which may have moved since."""
+    """Returns the encoder as typed; its version instead of an alias, which may have moved."""
     typed, version = recorded.places.get("model", ""), recorded.tags.get("encoder.version")
     is_folder = bool(typed) and Path(typed).expanduser().is_dir()
     if is_folder or (typed and version is None and "/" not in typed):
@@ -276,7 +275,7 @@ def _encoder(recorded: "RecordedRun") -> str:
 
 
 def _shards(recorded: "RecordedRun") -> Path | None:
-    """The folder of the shards; None where they were prepared from the text of the settings."""
+    """Returns the folder of the shards; None if they are prepared from the text of the settings."""
     shards = recorded.places.get("shards")
     if shards is not None and Path(shards).exists():
         return Path(shards)
@@ -289,28 +288,28 @@ def _shards(recorded: "RecordedRun") -> Path | None:
 
 
 def _unknown_place(recorded: "RecordedRun", what: str, option: str) -> UserError:
-    return UserError(f"nobody knows where {what} lie", recorded.name, f"give {option}")
+    return UserError(f"cannot locate {what}", recorded.name, f"pass {option}")
 
 
 def refuse_other_inputs(
     recorded: "RecordedRun", settings: ReproduceSettings, findings: "Sequence[Finding]"
 ) -> None:
-    """Raises `UserError` for the first finding with which the run cannot come out again."""
+    """Raises `UserError` for the first finding that prevents a reproduction."""
     from workflows.reproduction.comparison import NOT_RECORDED
 
     for finding in findings:
         if finding.refuses and finding.what == settings.despite:
-            print("going on despite that")
+            print("continuing despite that")
         elif finding.refuses:
             name = finding.what
             option = "--data" if "task" in recorded.settings else "--shards"
             remedy = {
-                "data": f"give the data that it learned from with {option}",
-                "encoder": "give the encoder that it started from with --model",
-                "code": "check that code out, or give --despite code to see what this one gives",
+                "data": f"pass the original data with {option}",
+                "encoder": "pass the original encoder with --model",
+                "code": "check out that code, or pass --despite code to run this one",
             }[name]
             if finding.text.startswith(NOT_RECORDED):
-                remedy = "name another run: nothing shows what this one learned from"
+                remedy = "name another run: the inputs of this one are not recorded"
             raise UserError(f"{name} {finding.text}", recorded.name, remedy)
 
 

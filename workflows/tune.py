@@ -1,7 +1,7 @@
-"""Tries settings of fine-tuning against each other: `python workflows/tune.py --task mrpc --help`.
+"""Sweeps over settings of fine-tuning: `python workflows/tune.py --task mrpc --help`.
 
-Labelled data, a BERT folder and axes go in; every trial is a run, a report says which settings are
-best, and the best model is registered as `challenger`. The same command goes on after any death.
+Labelled data, a BERT folder and axes go in. Every trial is an ordinary run, a report ranks the
+settings, and the best model is registered as `challenger`. The same command resumes after a kill.
 """
 
 import sys
@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from workflows.command import run_command
 from workflows.finetuning.settings import task_and_approach
-from workflows.run_folder import WRITER_LOCK_NAME
+from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
-from workflows.storage import open_storage
 from workflows.sweeps.settings import TuneSettings, tune_settings_class
 from workflows.sweeps.sweep import Sweep, opened_sweep
 
@@ -29,9 +28,9 @@ def parse(arguments: Sequence[str]) -> TuneSettings:
 
 
 def tune(settings: TuneSettings) -> bool:
-    """Trains what is missing of a sweep and writes its report; False when it was told to stop.
+    """Trains what is missing of a sweep and writes its report; False when told to stop.
 
-    Raises `UserError` for what the user can mend.
+    Raises `UserError` for what the user can fix.
     """
     storage = open_storage(settings.storage)
     print(f"storage  {storage.folder}", flush=True)
@@ -50,34 +49,20 @@ def tune(settings: TuneSettings) -> bool:
 
 def train(sweep: Sweep) -> bool:
     """Trains what is left, writes the report and registers the winner."""
-    from workflows.sweeps.results import conclude, export_winner, write_report
-    from workflows.sweeps.run import SweepRun, tracked_sweep
-    from workflows.sweeps.tracker import SweepTracker
-    from workflows.sweeps.training import TrialPlace, join_cluster_for
+    from workflows.sweeps.run import SweepRun, conclude, export_winner, started, write_report
 
-    place = TrialPlace.of(sweep.settings.cluster, sweep.settings.gpus_per_trial)
-    shared = sweep.folder.path if sweep.storage.uri is None else None
-    at_once = join_cluster_for(place, sweep.settings.at_once, shared=shared)
-    (sweep.folder.path / WRITER_LOCK_NAME).touch()  # from here on it has begun
-    tracker = SweepTracker(sweep.folder.path, tracked_sweep(sweep))
-    status, patience_seconds, results = "FAILED", 5.0, None
-    try:
-        run = SweepRun(sweep, tracker, place, at_once)
-        complete = run.train()
-        status = "KILLED"
+    results = None
+    with started(sweep) as driver:
+        complete = SweepRun(sweep, driver).train()
+        driver.status = "KILLED"
         if complete:
-            results = export_winner(sweep, tracker)
-            status, patience_seconds = "FINISHED" if results else "FAILED", 120.0
-        lines = write_report(sweep, at_once)
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    finally:
-        tracking = tracker.finish(status, patience_seconds)
+            results = export_winner(sweep, driver)
+            driver.end("FINISHED" if results else "FAILED")
+        lines = write_report(sweep, driver.at_once)
     if not complete:
         print("stopped; the same command goes on")
         return False
-    conclude(sweep, results, lines, tracker, tracking)
+    conclude(sweep, driver, results, lines)
     return True
 
 

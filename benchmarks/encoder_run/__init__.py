@@ -1,1 +1,1 @@
-"""An encoder in minutes on bert_core alone: `python -m benchmarks.encoder_run`."""
+"""An encoder in minutes with bert_core alone: `python -m benchmarks.encoder_run`."""

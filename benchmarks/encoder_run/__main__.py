@@ -1,36 +1,38 @@
-"""A real encoder in minutes, by bert_core alone: pre-trained on text, then fine-tuned on GLUE.
+"""Train a real encoder in minutes with bert_core alone: pre-train on text, fine-tune on GLUE.
 
 `python -m benchmarks.encoder_run --shards DIR --glue DIR --out DIR --minutes N --preset small
---device cuda --json FILE`. The weights that pre-training began with are fine-tuned alike. Results
-are written as they come. A call that is killed or out of time goes on in the next one with the same
---out and --json, to the same weights. `--pieces DIR` also leaves the encoder as files of 15 MB for
-another machine, where the same command with the same --json takes it from there. `--plot FILE
---json FILE` draws the loss curve, where there is matplotlib.
+--device cuda --json FILE`. The weights before pre-training are fine-tuned the same way. Results are
+written as they are measured. If a call is killed or runs out of time, the next one with the same
+--out and --json resumes it, to the same weights. `--pieces DIR` also writes the encoder as files of
+15 MB, from which the same command with the same --json continues on another machine. `--plot FILE
+--json FILE` draws the loss curve; it needs matplotlib.
 
 Shards for a GPU, 30 million tokens: `python workflows/prepare.py --text wikipedia.txt --output DIR
 --vocabulary_size 16384 --heldout_share 0.01` on 130 MB of text; `tar -cJf` makes 32 MB of their 70.
 """
 
 import argparse
+import hashlib
 import json
+import re
+import struct
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load, load_file, save, save_file
 
-from benchmarks.accelerator import device_named
-from benchmarks.encoder_run.clock import Clock
 from benchmarks.encoder_run.finetuning import ARMS, FOLDERS, Finetuning, GlueData, compared
-from benchmarks.encoder_run.pieces import join_pieces, write_pieces
 from benchmarks.encoder_run.pretraining import Pretraining, Record
-from benchmarks.encoder_run.recipe import RECIPES, chosen_recipe
-from benchmarks.measurement import surroundings, write_results
-from benchmarks.peaks import bfloat16_peak
+from benchmarks.encoder_run.recipe import RECIPES, Clock, chosen_recipe
+from benchmarks.measurement import bfloat16_peak, device_named, surroundings
+from benchmarks.results import write_results
 from bert_core.errors import UserError
-from bert_core.model_folder import CONFIG
+from bert_core.model_folder import CONFIG, WEIGHTS, load_model_folder, save_model_folder
 
 OUT_OF_TIME = 130
 """Exit code of a call whose time was up, as that of a workflow that was told to stop."""
@@ -41,6 +43,11 @@ PEAK_SECONDS = 3.0
 RECIPE_OPTIONS = ("step_slots", "sequence_length", "peak_learning_rate", "finetuning_learning_rate")
 OF_THE_RESULT = ("preset", "device", "steps", "heldout_rows", "epochs", "examples", "threads")
 """Options that decide what comes out: results of others are left alone."""
+SHOWN_ABOVE_UNIGRAM = 0.6
+"""Nats above the baseline at which the picture ends: what falls so steeply shows nothing."""
+PIECE_BYTES = 15_000_000
+_NAME = re.compile(r"encoder-(\w+)-(\d+)-of-(\d+)")
+_WITH_THE_WEIGHTS = (CONFIG, "tokenizer.json", "README.md")
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -204,9 +211,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Draws, or runs what is missing: 0 when all is done, 130 when the time was up before."""
     options = parse_arguments(arguments)
     if options.plot:
-        # Not at the top: where the run is there may be no matplotlib.
-        from benchmarks.encoder_run.picture import draw
-
         draw(json.loads(options.json.read_text(encoding="utf-8")), options.plot)
         return 0
     run = EncoderRun(options)
@@ -234,6 +238,115 @@ def print_results(results: dict[str, Any]) -> None:
             f"{difference['untrained']:.3f} untrained, {difference['difference']:+.3f} "
             f"({difference['low']:+.3f} to {difference['high']:+.3f})"
         )
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Draw the losses over the tokens read; `path` ends in .png or .svg.
+
+    Imports matplotlib, which a machine that only trains may not have.
+    """
+    from workflows.reporting.figures import (
+        BLUE,
+        DASHED,
+        GREY,
+        INK,
+        RED,
+        new_figure,
+        save_picture,
+        set_title,
+        tidy,
+    )
+
+    record = results["pretraining"]
+    recipe, device = results["settings"]["recipe"], results["surroundings"]["device"]
+    curve, heldout = record["curve"], record["heldout"]
+    figure = new_figure(9, 4.8)
+    axes = figure.add_subplot()
+    minutes = record["seconds"] / 60
+    title = f"{minutes:.1f} minutes of pre-training, {recipe['size']}, {device.partition(',')[0]}"
+    set_title(axes, title)
+    losses = [point["masked_token_loss"] for point in (*curve, *heldout)]
+    for points, label, style in (
+        (curve, "training, mean since the last point", {"color": BLUE, "linewidth": 1.6}),
+        (
+            heldout,
+            "held-out documents",
+            {"color": RED, "linewidth": 1.2, "marker": "o", "markersize": 4.5},
+        ),
+    ):
+        tokens = [point["tokens"] / 1e6 for point in points]
+        axes.plot(tokens, [point["masked_token_loss"] for point in points], label=label, **style)
+    end, unigram = heldout[-1], heldout[-1]["unigram_loss"]
+    axes.annotate(
+        f"{end['masked_token_loss']:.2f}",
+        (end["tokens"] / 1e6, end["masked_token_loss"]),
+        xytext=(0, -17),
+        textcoords="offset points",
+        ha="center",
+        color=RED,
+        fontweight="bold",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+    )
+    line = axes.axhline(unigram, color=GREY, linewidth=1.3, linestyle=DASHED)
+    line.set_label(f"unigram baseline, {unigram:.2f}")
+    axes.set_xlabel("million tokens read", color=INK)
+    axes.set_ylabel("masked-token loss (nats)", color=INK)
+    axes.set_ylim(min(losses) - 0.2, unigram + SHOWN_ABOVE_UNIGRAM)
+    axes.margins(x=0.02)
+    axes.legend(frameon=False, labelcolor=INK, loc="upper right")
+    tidy(axes)
+    save_picture(figure, path)
+
+
+def write_pieces(model: Path, folder: Path, piece_bytes: int = PIECE_BYTES) -> list[Path]:
+    """Writes the encoder of a model folder as files of at most so many bytes; returns them.
+
+    Weights are rounded to float16. Pieces of another encoder in `folder` are deleted.
+    """
+    weights = {name: each.half() for name, each in load_file(model / WEIGHTS).items()}
+    texts = {name: (model / name).read_text(encoding="utf-8") for name in _WITH_THE_WEIGHTS}
+    content = save(weights, metadata=texts)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in _pieces(folder):
+        path.unlink()
+    count = -(-len(content) // piece_bytes)
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    paths = [folder / f"encoder-{digest}-{number}-of-{count}" for number in range(1, count + 1)]
+    for number, path in enumerate(paths):
+        path.write_bytes(content[number * piece_bytes : (number + 1) * piece_bytes])
+    return paths
+
+
+def join_pieces(folder: Path, model: Path) -> bool:
+    """Writes the model folder that pieces make; False where there are none.
+
+    Raises `UserError` where one is missing or damaged.
+    """
+    paths = _pieces(folder)
+    if not paths:
+        return False
+    content = b"".join(path.read_bytes() for path in paths)
+    match = _NAME.fullmatch(paths[0].name)
+    if match is None or hashlib.sha256(content).hexdigest()[:16] != match[1]:
+        raise UserError("pieces of an encoder that are damaged or not all there", str(folder),
+                        "bring them again, or leave them out and pre-train")  # fmt: skip
+    (length,) = struct.unpack("<Q", content[:8])
+    texts = json.loads(content[8 : 8 + length])["__metadata__"]
+    with tempfile.TemporaryDirectory() as temporary:
+        whole = Path(temporary)
+        for name in _WITH_THE_WEIGHTS:
+            (whole / name).write_text(texts[name], encoding="utf-8")
+        save_file({name: each.float() for name, each in load(content).items()}, whole / WEIGHTS)
+        _, loaded, tokenizer = load_model_folder(whole)
+    save_model_folder(model, loaded, tokenizer, texts["README.md"])
+    return True
+
+
+def _pieces(folder: Path) -> list[Path]:
+    """The pieces in a folder, in their order."""
+    found = {path: _NAME.fullmatch(path.name) for path in folder.glob("encoder-*-of-*")}
+    numbers = {path: int(match[2]) for path, match in found.items() if match}
+    return sorted(numbers, key=numbers.__getitem__)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The other stages of `benchmarks.encoder_run`: an encoder learns a task of GLUE; dev figures.
+"""Fine-tune the encoder of `benchmarks.encoder_run` on GLUE tasks, with dev figures.
 
-As `workflows/finetune.py` does it, without Ray and without scikit-learn. Stopped at any moment it
-goes on from its last checkpoint, to the same weights.
+As `workflows/finetune.py` does, without Ray and scikit-learn. A stopped run resumes from its last
+checkpoint, to the same weights.
 """
 
 import shutil
@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.encoder_run.clock import Clock, duration
 from benchmarks.encoder_run.pretraining import fresh_model
-from benchmarks.encoder_run.recipe import Recipe
+from benchmarks.encoder_run.recipe import Clock, Recipe, duration
 from bert_core.errors import UserError
 from bert_core.evaluation.intervals import NUM_RESAMPLES, percentile_interval, resampled
 from bert_core.model.bert import Bert

@@ -1,6 +1,6 @@
-"""The first stage of `benchmarks.encoder_run`: shards go in; an encoder, its loss curve come out.
+"""Pre-train the encoder of `benchmarks.encoder_run`, with its loss curve.
 
-By bert_core alone. Stopped at any moment it goes on from its last checkpoint, to the same weights.
+Uses bert_core alone. A stopped run resumes from its last checkpoint, to the same weights.
 """
 
 import shutil
@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.encoder_run.clock import Clock, duration
-from benchmarks.encoder_run.recipe import Recipe
+from benchmarks.encoder_run.recipe import Clock, Recipe, duration
 from benchmarks.measurement import synchronize
 from bert_core.errors import UserError
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer

@@ -1,1 +1,1 @@
-"""Every figure of a GPU by one command: `python -m benchmarks.gpu`."""
+"""All GPU measurements by one command: `python -m benchmarks.gpu`."""

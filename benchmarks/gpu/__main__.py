@@ -1,14 +1,15 @@
-"""All measurements on a GPU by one command that is called until nothing is left.
+"""Run all GPU measurements; repeat the command until nothing is left.
 
 `python -m benchmarks.gpu --out DIR [--data DIR --encoder DIR --shards DIR] [--minutes 9]`. Each job
-is a process with a time limit and writes DIR/NAME.json and DIR/NAME.log; one that is finished is
-not repeated, one that fails stops no other. No job is begun that would not fit in the minutes of
-the call. DIR/all.json has everything, and put into an empty DIR it is enough to go on elsewhere;
-with --copy it and DIR/summary.md are brought there after each job. The exit code is 0 when all is
-finished, 130 when the same command goes on, 1 when jobs failed and nothing else is left.
+is a process with a time limit and writes DIR/NAME.json and DIR/NAME.log. A finished job is not
+repeated, and a failed one stops no other. A job that does not fit into the remaining minutes is not
+started. DIR/all.json holds everything: copied into an empty DIR, it is enough to continue on
+another machine. With --copy it and DIR/summary.md are copied there after each job. The exit code is
+0 when all jobs are finished, 130 when the same command continues, 1 when jobs failed and nothing
+else is left.
 
-`--rehearse` runs the same commands with the smallest of everything, on the CPU where there is no
-GPU: with one it finds in minutes what would else fail in an hour.
+`--rehearse` runs the same commands with the smallest of everything, on the CPU if there is no GPU:
+errors show in minutes instead of an hour.
 """
 
 import argparse
@@ -24,11 +25,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.accelerator import device_named
 from benchmarks.gpu.jobs import OUT_OF_TIME, Job, Places, all_jobs
 from benchmarks.gpu.ledger import Ledger
-from benchmarks.measurement import surroundings
-from benchmarks.peaks import device_state
+from benchmarks.measurement import device_named, device_state, surroundings
 from bert_core.errors import UserError, nearest
 
 MARGIN_SECONDS = 5.0

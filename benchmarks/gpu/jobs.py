@@ -1,7 +1,7 @@
-"""What is to be measured on a GPU: the command line of each job, and how long it may take.
+"""Define what is measured on a GPU: the command line of each job, and its time limit.
 
-`expected_minutes` is of an H200, from the start of the process; by it a job is begun or left to
-the next call. It is ended after `limit_minutes`.
+`expected_minutes` is for an H200, from the start of the process; it decides whether a job is
+started or left to the next call. A job is stopped after `limit_minutes`.
 """
 
 import sys

@@ -1,1 +1,1 @@
-"""Pre-training beside transformers: `python -m benchmarks.pretraining`."""
+"""Pre-training compared with transformers: `python -m benchmarks.pretraining`."""

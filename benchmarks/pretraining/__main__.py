@@ -1,9 +1,9 @@
-"""Pre-training throughput, ours beside transformers' BertForPreTraining: a table and JSON.
+"""Compare pre-training throughput with transformers' BertForPreTraining: a table and JSON.
 
 `python -m benchmarks.pretraining --device cuda --preset base --sequence_length 512 --lengths
 natural`; same weights, same rows, losses and gradient norms asserted equal without dropout and
-then timed with it, turns of the arms interleaved, real tokens counted and never padding. It needs
-torch, numpy, pydantic and, for the peers, transformers. What is known is in the JSON at once.
+then timed with it, in interleaved turns. Only real tokens count, never padding. Needs torch, numpy,
+pydantic and, for the peers, transformers. The JSON is updated as soon as a figure is known.
 """
 
 import argparse
@@ -15,11 +15,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.accelerator import device_named
-from benchmarks.measurement import CLOCKS, surroundings
-from benchmarks.peaks import device_state, measured_peaks
+from benchmarks.measurement import CLOCKS, device_named, device_state, measured_peaks, surroundings
 from benchmarks.pretraining.ablation import ablate, chosen_rows
-from benchmarks.pretraining.arms import Contestant, Task, contestants
+from benchmarks.pretraining.arms import Contestant, Rows, Task, contestants, make_rows, rows_for
 from benchmarks.pretraining.rounds import (
     TrainingArm,
     as_prepared,
@@ -27,8 +25,7 @@ from benchmarks.pretraining.rounds import (
     run_rounds,
     summary,
 )
-from benchmarks.pretraining.rows import Rows, make_rows, rows_for
-from benchmarks.results_so_far import ResultsSoFar
+from benchmarks.results import ResultsSoFar
 from bert_core.config import SIZES, ModelConfig
 from bert_core.errors import UserError
 from bert_core.flops import training_flops

@@ -1,7 +1,7 @@
-"""From our fast arm one technique is taken at a time: what the step takes without it.
+"""Measure the fast arm without one technique at a time.
 
-Nothing in `bert_core` has a switch for this: the arms call it with other batches, another loss
-or a rebuilt layer.
+`bert_core` has no switches for this: the arms call it with other batches, another loss or a rebuilt
+layer.
 """
 
 from collections.abc import Callable, Collection
@@ -12,7 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.pretraining.arms import Contestant, Task, fast, ours
+from benchmarks.pretraining.arms import (
+    Contestant,
+    Rows,
+    Task,
+    fast,
+    make_rows,
+    ours,
+    packed_bins,
+    padded_batches,
+    rows_for,
+)
 from benchmarks.pretraining.rounds import (
     TrainingArm,
     figures,
@@ -21,8 +31,7 @@ from benchmarks.pretraining.rounds import (
     release,
     run_rounds,
 )
-from benchmarks.pretraining.rows import Rows, make_rows, packed_bins, padded_batches, rows_for
-from benchmarks.results_so_far import ResultsSoFar
+from benchmarks.results import ResultsSoFar
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError, nearest
 from bert_core.model.bert import Bert

@@ -1,4 +1,4 @@
-"""Contestants become arms that fit the memory, compute the same and are timed in turns."""
+"""Prepare the arms so that they fit the memory and compute the same, and time them in rounds."""
 
 import gc
 import math
@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.measurement import Arm, median_ratio, synchronize, timed_calls
 from benchmarks.pretraining.arms import Contestant, Trial
-from benchmarks.results_so_far import ResultsSoFar
+from benchmarks.results import ResultsSoFar
 from bert_core.errors import UserError
 
 TOLERANCE = {"cpu": 1e-4, "cuda": 2e-2}

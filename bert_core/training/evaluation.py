@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
-from bert_core.tasks.pretraining import SUM_NAMES
+from bert_core.pretraining import SUM_NAMES
 from bert_core.training.loop import ComputeLoss, autocast
 from bert_core.training.ranks import world_size
 

@@ -13,16 +13,24 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from serving.limits import Limits
-from serving.schemas.choices import Aggregation, Masking, Pooling, Unit
-from serving.schemas.explain import ExplainAnswer
-from serving.schemas.fields import Answer, ModelAnswer, OverflowOrError, TextPair
-from serving.schemas.pretrained import Filled as FilledText
-from serving.schemas.pretrained import Judged as JudgedText
-from serving.schemas.pretrained import NextSentence as JudgedPair
+from serving.schemas.fields import (
+    Aggregation,
+    Answer,
+    Masking,
+    ModelAnswer,
+    OverflowOrError,
+    Pooling,
+    TextPair,
+    Unit,
+)
 from serving.schemas.tasks import Answered as AnsweredQuestion
 from serving.schemas.tasks import Classified as ClassifiedText
+from serving.schemas.tasks import Filled as FilledText
+from serving.schemas.tasks import Judged as JudgedText
+from serving.schemas.tasks import NextSentence as JudgedPair
 from serving.schemas.tasks import QuestionInContext
 from serving.schemas.tasks import Tagged as TaggedText
+from serving.schemas.texts import ExplainAnswer
 from serving.schemas.texts import Similarity as ComparedText
 from serving.schemas.texts import Tokens as TextTokens
 

@@ -2,37 +2,127 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
-from serving.engine import Engine, check_pairs, cutting
-from serving.inputs import Inputs
-from serving.long_answers import answered
+from serving.engine import Engine
+from serving.errors import foreign_refusals
 from serving.models import ServedModel
-from serving.problems import foreign_refusals
-from serving.routes.query_parameters import refuse_unknown_parameters
-from serving.schemas.embeddings_inference import (
-    Compared,
-    EmbedAllRequest,
-    EmbedRequest,
-    Prediction,
-    PredictRequest,
-    Refusal,
-    SimilarityRequest,
-)
-from serving.schemas.fields import OverflowOrError
-from serving.sentence_vectors import (
-    Wanted,
-    read_headers,
-    sentence_vectors,
-    texts_of,
-    with_prompt,
-)
+from serving.routes.json_routes import answered, refuse_unknown_parameters
+from serving.schemas.fields import InputText, ListOf, OverflowOrError, example
+from serving.schemas.texts import TokenId
+from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, with_prompt
+from serving.validation import Inputs, check_pairs, cutting, texts_of
+
+Side = Literal["Left", "left", "Right", "right"]
+
+
+class _Request(BaseModel):
+    """What all of its requests have.
+
+    Here as in the shapes of Hugging Face and OpenAI, null stands for a field that is left out.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    truncate: bool | None = Field(
+        default=None, description="whether a text that is too long is cut; else it is refused"
+    )
+    truncation_direction: Side | None = Field(
+        default="Right", description="on which side it is cut"
+    )
+
+
+PromptName = Annotated[str, Field(max_length=200)] | None
+"""Which prompt of the model's folder stands before each text; by default the folder's own."""
+
+
+class EmbedRequest(_Request):
+    """Texts, or their tokens, whose vectors are wanted."""
+
+    model_config = example(inputs=["A cat sleeps.", "The bank raised its rates."])
+
+    inputs: InputText | ListOf[InputText] | ListOf[TokenId] | ListOf[ListOf[TokenId]]
+    prompt_name: PromptName = None
+    normalize: bool | None = True
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class EmbedAllRequest(_Request):
+    """Texts whose tokens' vectors are wanted."""
+
+    model_config = example(inputs="A cat sleeps.")
+
+    inputs: InputText | ListOf[InputText]
+    prompt_name: PromptName = None
+
+
+class PredictRequest(_Request):
+    """A text, a pair of texts as a list, or a list of lists of one text or two."""
+
+    model_config = example(
+        inputs=[["A joy from start to end."], ["A film that never finds its feet."]]
+    )
+
+    inputs: (
+        InputText
+        | Annotated[ListOf[InputText], Field(min_length=1, max_length=2)]
+        | ListOf[Annotated[ListOf[InputText], Field(min_length=1, max_length=2)]]
+    )
+    prompt_name: None = None
+    raw_scores: bool | None = Field(default=False, description="what the model says, as it is")
+
+
+class Prediction(BaseModel):
+    """A label and its score."""
+
+    label: str
+    score: float
+
+
+class Compared(BaseModel):
+    """A text, and those that it is compared with."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    source_sentence: InputText
+    sentences: ListOf[InputText]
+
+
+class _SimilarityParameters(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    truncate: bool | None = None
+    truncation_direction: Side | None = "Right"
+    prompt_name: PromptName = None
+
+
+class TEISimilarityRequest(BaseModel):
+    """Texts to be compared."""
+
+    model_config = ConfigDict(extra="forbid", strict=True) | example(
+        inputs={
+            "source_sentence": "A cat sleeps.",
+            "sentences": ["A kitten naps.", "The bank raised its rates."],
+        }
+    )
+
+    inputs: Compared
+    parameters: _SimilarityParameters | None = None
+
+
+class TEIRefusal(BaseModel):
+    """What went wrong."""
+
+    error: str
+    error_type: str
+
 
 OR_TRUNCATE = "shorten it, or set truncate, where the route has it"
 """What clients of these routes can do about a text that is too long."""
@@ -61,7 +151,9 @@ class EmbeddingsInferenceRoutes:
                 handler,
                 methods=["POST"],
                 response_model=answer,
-                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 415, 422, 424, 429, 503)),
+                responses=foreign_refusals(
+                    TEIRefusal, (400, 404, 408, 413, 415, 422, 424, 429, 503)
+                ),
             )
         return router
 
@@ -86,17 +178,17 @@ class EmbeddingsInferenceRoutes:
         inputs = with_prompt(encoder, inputs, request.prompt_name)
         found = await self._engine.token_states(encoder, choice, inputs, overflow)
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
-        return await answered(self._engine, lambda: [each.vectors for each in found], headers)
+        return await answered(self._engine, lambda: [text.vectors for text in found], headers)
 
     async def predict(self, request: PredictRequest, model: str | None = None) -> Response:
         """The labels of texts, or of pairs, with their scores."""
         served, task = self._engine.traffic.find(model, Classification)
         overflow = _overflow(request.truncate, request)
         given = request.inputs
-        is_many = isinstance(given, list) and not any(isinstance(each, str) for each in given)
+        is_many = isinstance(given, list) and not any(isinstance(entry, str) for entry in given)
         items = given if is_many else [given]
         inputs = Inputs(
-            [_text(each) for each in items],
+            [_text(item) for item in items],
             "inputs[{}]".format if is_many else lambda _: "inputs",
             OR_TRUNCATE,
         )
@@ -107,12 +199,12 @@ class EmbeddingsInferenceRoutes:
         headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
 
         def build() -> Any:  # noqa: ANN401 - any JSON
-            answers = [best_labels(task, each.found["scores"]) for each in found]
+            answers = [best_labels(task, prediction.found["scores"]) for prediction in found]
             return answers if is_many else answers[0]
 
         return await answered(self._engine, build, headers)
 
-    async def similarity(self, request: SimilarityRequest, model: str | None = None) -> Response:
+    async def similarity(self, request: TEISimilarityRequest, model: str | None = None) -> Response:
         """The cosine between a text's vector and those of others."""
         encoder = self._engine.traffic.find_embedder(model)
         parameters = request.parameters
@@ -140,7 +232,7 @@ def best_labels(task: Classification, scores: Mapping[str, float]) -> list[dict[
     named = zip(task.output_names, scores.values(), strict=True)
     return [
         {"label": label, "score": score}
-        for label, score in sorted(named, key=lambda each: -each[1])
+        for label, score in sorted(named, key=lambda pair: -pair[1])
     ]
 
 

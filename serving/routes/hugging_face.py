@@ -1,50 +1,213 @@
 """Routes in the shapes of Hugging Face's task specification: /hf/{task}.
 
 Where the specification and the hosted service differ, what the client `huggingface_hub` reads
-counts. `?model=` chooses among several models.
+counts. A field of the specification that cannot be honoured is refused, not ignored. `?model=`
+chooses among several models.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.masked_language_model import FillMask, target_ids
 from bert_core.tasks.answers import BoundedQuestions, LabelScores
-from bert_core.tasks.classification import Classification
+from bert_core.tasks.classification import Classification, ScoreFunction
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tag_schemes import OUTSIDE
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.text_tagging import TextTagging
-from serving.engine import Engine, Prediction, check_pairs, cutting
-from serving.inputs import Inputs
-from serving.long_answers import answered
-from serving.problems import RequestError, foreign_refusals
-from serving.routes.embeddings_inference import OR_TRUNCATE, best_labels, similarities
-from serving.routes.pretrained import check_masks
-from serving.routes.query_parameters import refuse_unknown_parameters
-from serving.routes.tasks import base64_of, text_of, usable_aggregation
-from serving.schemas.fields import OverflowOrError
-from serving.schemas.hugging_face import (
-    AnswerElement,
-    FeatureExtractionRequest,
-    FilledElement,
-    FillMaskParameters,
-    FillMaskRequest,
-    LabelScore,
-    QuestionAnsweringParameters,
-    QuestionAnsweringRequest,
-    Refusal,
-    SentenceSimilarityRequest,
-    TaggedEntity,
-    TextClassificationParameters,
-    TextClassificationRequest,
-    TokenClassificationParameters,
-    TokenClassificationRequest,
+from bert_core.tasks.text_tagging import Aggregation, TextTagging
+from serving.engine import Engine, Prediction
+from serving.errors import RequestError, foreign_refusals
+from serving.routes.embeddings_inference import (
+    OR_TRUNCATE,
+    Compared,
+    PromptName,
+    best_labels,
+    similarities,
 )
+from serving.routes.json_routes import answered, refuse_unknown_parameters
+from serving.routes.tasks import base64_of, check_masks, text_of, usable_aggregation
+from serving.schemas.fields import InputText, ListOf, OverflowOrError, TextPair, example
+from serving.schemas.tasks import Targets
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
+from serving.validation import Inputs, check_pairs, cutting
+
+Direction = Literal["Left", "left", "Right", "right"]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Request(_Closed):
+    options: dict[str, Any] | None = Field(
+        default=None, description="of the hosted service (wait_for_model …); nothing to do here"
+    )
+
+
+class TextClassificationParameters(_Closed):
+    """How scores are made, and how many are wanted."""
+
+    function_to_apply: ScoreFunction | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
+
+
+class TextClassificationRequest(_Request):
+    """Texts or pairs to be classified."""
+
+    model_config = example(inputs="A joy from start to end.", parameters={"top_k": 2})
+
+    inputs: InputText | TextPair | ListOf[InputText | TextPair]
+    parameters: TextClassificationParameters | None = None
+
+
+class LabelScore(BaseModel):
+    """A label and its score."""
+
+    label: str
+    score: float
+
+
+class TokenClassificationParameters(_Closed):
+    """How sub-words are joined; a stride asks for windows over long texts."""
+
+    aggregation_strategy: Aggregation | None = None
+    ignore_labels: ListOf[str] | None = None
+    stride: Annotated[int, Field(ge=0)] | None = None
+
+
+class TokenClassificationRequest(_Request):
+    """Texts whose entities are wanted."""
+
+    model_config = example(inputs="Angela Merkel took the train from Berlin to Wolfsburg.")
+
+    inputs: InputText | ListOf[InputText]
+    parameters: TokenClassificationParameters | None = None
+
+
+class TaggedEntity(BaseModel):
+    """An entity, or, without aggregation, a sub-word."""
+
+    entity_group: str | None = None
+    entity: str | None = None
+    score: float
+    word: str
+    start: int
+    end: int
+
+
+class QuestionInputs(_Closed):
+    """A question and its context."""
+
+    question: InputText
+    context: InputText
+
+
+class QuestionAnsweringParameters(_Closed):
+    """Which answers are wanted, and how long contexts are read."""
+
+    top_k: Annotated[int, Field(ge=1, le=1000)] | None = None
+    doc_stride: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="tokens by which windows overlap, at least"
+    )
+    max_answer_len: Annotated[int, Field(ge=1, le=512)] | None = None
+    max_seq_len: Annotated[int, Field(ge=8)] | None = None
+    max_question_len: Annotated[int, Field(ge=1)] | None = None
+    handle_impossible_answer: bool | None = None
+    align_to_words: bool | None = None
+
+
+class QuestionAnsweringRequest(_Request):
+    """A question to be answered from its context, or several."""
+
+    model_config = example(
+        inputs={
+            "question": "Where does the Rhine rise?",
+            "context": "The Rhine rises in the Swiss Alps and ends in the North Sea.",
+        }
+    )
+
+    inputs: QuestionInputs | ListOf[QuestionInputs]
+    parameters: QuestionAnsweringParameters | None = None
+
+
+class AnswerElement(BaseModel):
+    """An answer, its probability, and its characters."""
+
+    answer: str
+    score: float
+    start: int
+    end: int
+
+
+class FeatureExtractionParameters(_Closed):
+    """How vectors are made; the specification has these fields beside `inputs`, clients inside."""
+
+    normalize: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Direction | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    prompt_name: PromptName = None
+
+
+class FeatureExtractionRequest(FeatureExtractionParameters):
+    """Texts whose vectors are wanted."""
+
+    model_config = example(inputs="A cat sleeps.", normalize=True)
+
+    inputs: InputText | ListOf[InputText]
+    parameters: FeatureExtractionParameters | None = None
+    options: dict[str, Any] | None = None
+
+
+class FillMaskParameters(_Closed):
+    """How many words for each [MASK], and among which."""
+
+    top_k: Annotated[int, Field(ge=1, le=1000)] | None = None
+    targets: Targets | None = None
+
+
+class HuggingFaceFillMaskRequest(_Request):
+    """Texts with `[MASK]`."""
+
+    model_config = example(inputs="The capital of France is [MASK].")
+
+    inputs: InputText | ListOf[InputText]
+    parameters: FillMaskParameters | None = None
+
+
+class FilledElement(BaseModel):
+    """A token that may stand there, and the text with it."""
+
+    sequence: str
+    score: float
+    token: int
+    token_str: str
+
+
+class SentenceSimilarityRequest(_Request):
+    """Sentences to be compared with one."""
+
+    model_config = example(
+        inputs={
+            "source_sentence": "A cat sleeps.",
+            "sentences": ["A kitten naps.", "The bank raised its rates."],
+        }
+    )
+
+    inputs: Compared
+    parameters: dict[str, None] | None = None
+
+
+class HuggingFaceRefusal(BaseModel):
+    """What went wrong."""
+
+    error: str
 
 
 class HuggingFaceRoutes:
@@ -79,7 +242,9 @@ class HuggingFaceRoutes:
                 handler,
                 methods=["POST"],
                 response_model=answer,
-                responses=foreign_refusals(Refusal, (400, 404, 408, 413, 415, 422, 429, 500, 503)),
+                responses=foreign_refusals(
+                    HuggingFaceRefusal, (400, 404, 408, 413, 415, 422, 429, 500, 503)
+                ),
             )
         return router
 
@@ -95,7 +260,9 @@ class HuggingFaceRoutes:
         codec = LabelScores(task, asked.function_to_apply)
         found = await self._engine.ask(served, codec, inputs, "error")
         return await self._answer(
-            lambda: [best_labels(task, each.found["scores"])[: asked.top_k] for each in found],
+            lambda: [
+                best_labels(task, prediction.found["scores"])[: asked.top_k] for prediction in found
+            ],
             found,
         )
 
@@ -135,10 +302,10 @@ class HuggingFaceRoutes:
                         "start": entity["start"],
                         "end": entity["end"],
                     }
-                    for entity in each.found["entities"]
+                    for entity in prediction.found["entities"]
                     if entity["type"] not in ignored
                 ]
-                for each in found
+                for prediction in found
             ]
             return results if isinstance(request.inputs, list) else results[0]
 
@@ -153,13 +320,13 @@ class HuggingFaceRoutes:
         changed = _questions_as_asked(task, asked, served.config.max_position_embeddings)
         codec = BoundedQuestions(changed, self._engine.limits.max_request_tokens)
         inputs = Inputs.of(request.inputs).map(
-            lambda each: Question("", each.question, each.context, None)
+            lambda inputs: Question("", inputs.question, inputs.context, None)
         )
         found = await self._engine.ask(served, codec, inputs, "window")
 
         def build() -> Any:  # noqa: ANN401 - any JSON
             results = []
-            for each in found:
+            for prediction in found:
                 answers = [
                     {
                         "answer": answer["text"],
@@ -167,7 +334,7 @@ class HuggingFaceRoutes:
                         "start": answer["start"],
                         "end": answer["end"],
                     }
-                    for answer in each.found["n_best"][: asked.top_k or 1]
+                    for answer in prediction.found["n_best"][: asked.top_k or 1]
                 ]
                 results.append(answers[0] if asked.top_k in (None, 1) else answers)
             return results if isinstance(request.inputs, list) else results[0]
@@ -192,12 +359,14 @@ class HuggingFaceRoutes:
 
         def build() -> Any:  # noqa: ANN401 - any JSON
             if fields.encoding_format == "base64":
-                return [base64_of(each) for each in found.vectors]
+                return [base64_of(vector) for vector in found.vectors]
             return found.vectors
 
         return await answered(self._engine, build, found.headers)
 
-    async def fill_mask(self, request: FillMaskRequest, model: str | None = None) -> Response:
+    async def fill_mask(
+        self, request: HuggingFaceFillMaskRequest, model: str | None = None
+    ) -> Response:
         """Likely words for the [MASK] of a text: a list for each, where there are several."""
         served = self._engine.traffic.find_with_head(model, "masked_token")
         inputs = replace(Inputs.of(request.inputs), if_too_long="shorten it")
@@ -215,7 +384,7 @@ class HuggingFaceRoutes:
 
         def build() -> Any:  # noqa: ANN401 - any JSON
             results = []
-            for each in found:
+            for prediction in found:
                 masks = [
                     [
                         {
@@ -226,7 +395,7 @@ class HuggingFaceRoutes:
                         }
                         for candidate in mask["candidates"]
                     ]
-                    for mask in each.found["masks"]
+                    for mask in prediction.found["masks"]
                 ]
                 results.append(masks[0] if len(masks) == 1 else masks)
             return results if isinstance(request.inputs, list) else results[0]
@@ -243,8 +412,8 @@ class HuggingFaceRoutes:
         return await answered(self._engine, lambda: scores, headers)
 
     async def _answer(self, build: Callable[[], Any], found: list[Prediction]) -> Response:
-        num_tokens = [each.num_tokens for each in found]
-        headers = read_headers(num_tokens, [each.truncated for each in found])
+        num_tokens = [prediction.num_tokens for prediction in found]
+        headers = read_headers(num_tokens, [prediction.truncated for prediction in found])
         return await answered(self._engine, build, headers)
 
 

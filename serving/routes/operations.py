@@ -1,8 +1,7 @@
-"""Routes for those who run the server: health, readiness, what is loaded, within which limits."""
+"""Routes for operators: health, readiness, metrics, the loaded models and the limits."""
 
 from importlib.metadata import version
-from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -10,12 +9,16 @@ from pydantic import BaseModel, ConfigDict
 
 from bert_core.lineage import Lineage
 from bert_core.quantization import Precision
-from serving.abilities import ReadsPairs, reads_pairs, routes_of
+from bert_core.tasks.classification import Classification
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.tagging import Tagging
 from serving.engine import Engine
-from serving.followed import source_of
 from serving.limits import Limits
-from serving.models import Products
-from serving.traffic import Share
+from serving.models import Products, ServedModel
+from serving.rollout.admin import told_source
+from serving.rollout.traffic import Variant, source_of
+
+ReadsPairs = bool | Literal["either"]
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
@@ -38,7 +41,7 @@ class RegisteredVersion(BaseModel):
 
 
 class RefusedVersion(BaseModel):
-    """A version that its address stands for and that was not let in: why, when (Unix seconds).
+    """The version of the address that was refused: why, when (Unix seconds).
 
     `version` is null where MLflow did not say which one it is.
     """
@@ -55,8 +58,8 @@ class RegistryState(BaseModel):
     fault: str | None
 
 
-class BesideInfo(BaseModel):
-    """Another version that stands beside a model, and its share of the model's requests, 0 to 1.
+class VariantInfo(BaseModel):
+    """A canary or shadow of a model, and its share of the model's requests, 0 to 1.
 
     `model` is its address at MLflow, or the name of its folder.
     """
@@ -72,7 +75,7 @@ class ModelInfo(BaseModel):
     `sha256` is that of the folder's list of checksums, which no other contents have; None of a
     folder without one. `registered` is None of a model that was given as a folder, `lineage` where
     neither the folder nor the registry says anything: run, training data, code, metrics. Of a model
-    that follows its address at MLflow `refused` is the version that was not let in, if there is
+    that follows its address at MLflow `refused` is the version that was refused, if there is
     one, and `registry` what became of the last question. `routes` are those of our own that it
     answers at. `reads_pairs` is whether it classifies pairs, not single texts: `either` where its
     folder does not say it, None of one that does not classify. `canary` answers a share of its
@@ -89,8 +92,8 @@ class ModelInfo(BaseModel):
     registered: RegisteredVersion | None
     refused: RefusedVersion | None
     registry: RegistryState | None
-    canary: BesideInfo | None
-    shadow: BesideInfo | None
+    canary: VariantInfo | None
+    shadow: VariantInfo | None
     lineage: Lineage | None
     precision: Precision | Products
     num_hidden_layers: int
@@ -173,7 +176,7 @@ class OperationRoutes:
 
 
 def _described(engine: Engine, name: str) -> ModelInfo:
-    model, followed = engine.models[name], engine.followed.get((None, name))
+    model, state = engine.models[name], engine.slots.get((None, name))
     config, task = model.config, model.task
     return ModelInfo(
         task=model.task_name,
@@ -184,10 +187,10 @@ def _described(engine: Engine, name: str) -> ModelInfo:
         sha256=model.sha256,
         version=model.version,
         registered=_as(RegisteredVersion, model.pointer),
-        refused=_as(RefusedVersion, followed and followed.refused),
-        registry=_as(RegistryState, followed and followed.registry),
-        canary=_beside(engine.traffic.beside(name, "canary")),
-        shadow=_beside(engine.traffic.beside(name, "shadow")),
+        refused=_as(RefusedVersion, state and state.refused),
+        registry=_as(RegistryState, state and state.registry),
+        canary=_variant(engine.traffic.variant(name, "canary")),
+        shadow=_variant(engine.traffic.variant(name, "shadow")),
         lineage=model.lineage,
         precision=model.precision,
         num_hidden_layers=config.num_hidden_layers,
@@ -197,13 +200,42 @@ def _described(engine: Engine, name: str) -> ModelInfo:
     )
 
 
-def _beside(share: Share | None) -> BesideInfo | None:
-    if share is None:
+def _variant(variant: Variant | None) -> VariantInfo | None:
+    if variant is None:
         return None
-    source = source_of(share.model)  # where a folder lies is nobody's business
-    told = source.name if isinstance(source, Path) else str(source)
-    return BesideInfo(model=told, version=share.model.version, share=share.share)
+    model = told_source(source_of(variant.model))
+    return VariantInfo(model=model, version=variant.model.version, share=variant.share)
 
 
 def _as(shape: type[Shape], found: object) -> Shape | None:
     return None if found is None else shape.model_validate(found, from_attributes=True)
+
+
+def routes_of(model: ServedModel) -> list[str]:
+    """The paths of our own routes that a model answers at."""
+    task, heads = model.task, model.model.heads
+    can = {
+        "/v1/classify": isinstance(task, Classification),
+        "/v1/ner": isinstance(task, Tagging),
+        "/v1/qa": isinstance(task, QuestionAnswering),
+        "/v1/fill-mask": "masked_token" in heads,
+        "/v1/next-sentence": "next_sentence" in heads,
+        "/v1/pseudo-perplexity": "masked_token" in heads,
+        "/v1/features": True,
+        "/v1/similarity": True,
+        "/v1/explain": True,
+        "/v1/tokenize": True,
+        "/v1/decode": True,
+    }
+    return [route for route, is_able in can.items() if is_able]
+
+
+def reads_pairs(model: ServedModel) -> ReadsPairs | None:
+    """Whether a model classifies pairs, not single texts, or either, as the request has it.
+
+    None of one that does not classify.
+    """
+    if not isinstance(model.task, Classification):
+        return None
+    known = model.task.reads_pairs
+    return "either" if known is None else known

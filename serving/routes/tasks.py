@@ -1,11 +1,14 @@
-"""Our own routes for fine-tuned models and for features: classify, ner, qa, features."""
+"""Our own routes that ask models: tasks, features and pre-training heads."""
 
 import base64
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Response
 
 from bert_core.features.extractor import FeatureChoice
+from bert_core.masked_language_model import MASK, FillMask, PseudoPerplexity, target_ids
 from bert_core.model.strategies import find_strategy
 from bert_core.tasks import answers
 from bert_core.tasks.answers import BoundedQuestions, answering, classified, tagged
@@ -15,13 +18,12 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_tagging import Aggregation, TextTagging
-from serving.engine import Engine, Prediction, check_pairs, cutting
-from serving.inputs import Inputs
-from serving.long_answers import answered
+from serving.engine import Engine, Prediction
+from serving.errors import RequestError
+from serving.limits import Limits
 from serving.models import ServedModel
-from serving.problems import RequestError
-from serving.routes.own import own_router
-from serving.schemas.fields import TextPair
+from serving.routes.json_routes import answered, own_router
+from serving.schemas.fields import Answer, ModelAnswer, TextPair
 from serving.schemas.tasks import (
     Answered,
     Classified,
@@ -30,8 +32,17 @@ from serving.schemas.tasks import (
     Features,
     FeaturesAnswer,
     FeaturesRequest,
+    Filled,
+    FillMaskAnswer,
+    FillMaskRequest,
+    Judged,
     NerAnswer,
     NerRequest,
+    NextSentence,
+    NextSentenceAnswer,
+    NextSentenceRequest,
+    PseudoPerplexityAnswer,
+    PseudoPerplexityRequest,
     QaAnswer,
     QaRequest,
     QuestionInContext,
@@ -39,6 +50,7 @@ from serving.schemas.tasks import (
     UnitVector,
 )
 from serving.text_features import TextFeatures
+from serving.validation import Inputs, check_pairs, cutting
 
 
 class TaskRoutes:
@@ -67,14 +79,8 @@ class TaskRoutes:
         check_pairs(inputs, task, model.name)
         codec = task.model_copy(update={"overflow": cutting(request.overflow)})
         found = await self._engine.ask(model, codec, inputs, request.overflow)
-
-        def build() -> ClassifyAnswer:
-            results = [
-                Classified(**_read(each), **classified(each.found, request.top_k)) for each in found
-            ]
-            return ClassifyAnswer(model=model.name, version=model.version, results=results)
-
-        return await answered(self._engine, build)
+        read = partial(classified, top_k=request.top_k)
+        return await _answered(self._engine, model, found, ClassifyAnswer, Classified, read)
 
     async def ner(self, request: NerRequest) -> Response:
         """Finds the entities of texts."""
@@ -83,12 +89,7 @@ class TaskRoutes:
         most = self._engine.limits.max_request_tokens
         codec = TextTagging(task, aggregation, cutting(request.overflow), most)
         found = await self._engine.ask(model, codec, Inputs.of(request.inputs), request.overflow)
-
-        def build() -> NerAnswer:
-            results = [Tagged(**_read(each), **tagged(each.found)) for each in found]
-            return NerAnswer(model=model.name, version=model.version, results=results)
-
-        return await answered(self._engine, build)
+        return await _answered(self._engine, model, found, NerAnswer, Tagged, tagged)
 
     async def qa(self, request: QaRequest) -> Response:
         """Finds the passages of contexts that answer questions."""
@@ -104,15 +105,8 @@ class TaskRoutes:
         codec = BoundedQuestions(asked, self._engine.limits.max_request_tokens)
         inputs = Inputs.of(request.inputs).map(_question)
         found = await self._engine.ask(model, codec, inputs, request.overflow)
-
-        def build() -> QaAnswer:
-            results = [
-                Answered(**_read(each), **answers.answered(each.found, request.top_k))
-                for each in found
-            ]
-            return QaAnswer(model=model.name, version=model.version, results=results)
-
-        return await answered(self._engine, build)
+        read = partial(answers.answered, top_k=request.top_k)
+        return await _answered(self._engine, model, found, QaAnswer, Answered, read)
 
     async def features(self, request: FeaturesRequest) -> Response:
         """Reads vectors of texts, or of their words or tokens, off the layers of an encoder."""
@@ -134,7 +128,7 @@ class TaskRoutes:
                 model=model.name,
                 version=model.version,
                 dimensions=size,
-                results=[_features(each, is_base64=is_base64) for each in found],
+                results=[_features(text, is_base64=is_base64) for text in found],
             )
 
         return await answered(self._engine, build)
@@ -164,21 +158,42 @@ def _question(given: QuestionInContext) -> Question:
     return Question("", given.question, given.context, None)
 
 
-def _read(prediction: Prediction) -> dict[str, Any]:
-    """How much of its text an answer comes from."""
-    return {"n_tokens": prediction.num_tokens, "truncated": prediction.truncated}
+async def _answered(
+    engine: Engine,
+    model: ServedModel,
+    found: Sequence[Prediction],
+    answer: type[ModelAnswer],
+    result: type[Answer],
+    read: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
+) -> Response:
+    """The answer of a model: for each item a result with the fields that `read` makes."""
+
+    def build() -> ModelAnswer:
+        results = [
+            result(
+                n_tokens=prediction.num_tokens,
+                truncated=prediction.truncated,
+                **read(prediction.found),
+            )
+            for prediction in found
+        ]
+        return answer.model_validate(
+            {"model": model.name, "version": model.version, "results": results}
+        )
+
+    return await answered(engine, build)
 
 
 def _features(found: TextFeatures, *, is_base64: bool) -> Features:
     """As they are found: to check millions of numbers, each in a list, would take long."""
-    vectors = [base64_of(each) if is_base64 else each for each in found.vectors]
+    vectors = [base64_of(vector) if is_base64 else vector for vector in found.vectors]
     vector = units = None
     if found.units is None:
         (vector,) = vectors
     else:
         units = [
-            UnitVector.model_construct(text=text, start=start, end=end, vector=each)
-            for (text, start, end), each in zip(found.units, vectors, strict=True)
+            UnitVector.model_construct(text=text, start=start, end=end, vector=vector)
+            for (text, start, end), vector in zip(found.units, vectors, strict=True)
         ]
     return Features.model_construct(
         n_tokens=found.num_tokens, truncated=found.truncated, vector=vector, units=units
@@ -188,3 +203,103 @@ def _features(found: TextFeatures, *, is_base64: bool) -> Features:
 def base64_of(vector: FloatArray) -> str:
     """A vector as little-endian float32, in base64."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+_IS_NEXT, _NOT_NEXT = "is_next", "not_next"  # in the order of the head's outputs
+
+
+class PretrainedRoutes:
+    """The handlers, over the models of an engine that have the heads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def router(self) -> APIRouter:
+        """The routes under their paths."""
+        return own_router(
+            "pre-training",
+            {
+                "/v1/fill-mask": (self.fill_mask, FillMaskAnswer),
+                "/v1/next-sentence": (self.next_sentence, NextSentenceAnswer),
+                "/v1/pseudo-perplexity": (self.pseudo_perplexity, PseudoPerplexityAnswer),
+            },
+        )
+
+    async def fill_mask(self, request: FillMaskRequest) -> Response:
+        """Finds likely words for each [MASK]."""
+        model = self._engine.traffic.find_with_head(request.model, "masked_token")
+        inputs = Inputs.of(request.inputs)
+        check_masks(inputs, request.top_k, self._engine.limits)
+        targets = None
+        if request.targets is not None:
+            targets = target_ids(model.tokenizer, request.targets)
+        codec = FillMask(
+            model.tokenizer,
+            model.config.max_position_embeddings,
+            request.top_k,
+            targets,
+            cutting(request.overflow),
+        )
+        found = await self._engine.ask(
+            model, codec, inputs, request.overflow, model.masked_token_work
+        )
+        return await _answered(self._engine, model, found, FillMaskAnswer, Filled)
+
+    async def next_sentence(self, request: NextSentenceRequest) -> Response:
+        """Judges whether the second text of a pair follows the first."""
+        model = self._engine.traffic.find_with_head(request.model, "next_sentence")
+        codec = Classification(
+            labels=(_IS_NEXT, _NOT_NEXT),
+            second_column="text_pair",
+            max_length=model.config.max_position_embeddings,
+            overflow=cutting(request.overflow),
+        )
+        inputs = Inputs.of(request.inputs).map(text_of)
+        found = await self._engine.ask(
+            model, codec, inputs, request.overflow, model.next_sentence_work
+        )
+        return await _answered(
+            *(self._engine, model, found, NextSentenceAnswer, NextSentence),
+            lambda found: {"is_next": found["scores"][_IS_NEXT]},
+        )
+
+    async def pseudo_perplexity(self, request: PseudoPerplexityRequest) -> Response:
+        """Judges how likely texts are: each token is masked in turn."""
+        model = self._engine.traffic.find_with_head(request.model, "masked_token")
+        codec = PseudoPerplexity(
+            model.config.max_position_embeddings,
+            request.masking,
+            cutting(request.overflow),
+            self._engine.limits.max_request_tokens,
+        )
+        inputs = Inputs.of(request.inputs)
+        work = partial(model.masked_token_work, only_targets=True)
+        found = await self._engine.ask(model, codec, inputs, request.overflow, work)
+        return await _answered(self._engine, model, found, PseudoPerplexityAnswer, Judged)
+
+
+def check_masks(inputs: Inputs, top_k: int, limits: Limits) -> None:
+    """Raises `RequestError` for a text without [MASK], and for too long an answer.
+
+    Each candidate for each [MASK] comes with its whole text.
+    """
+    size = top_k * sum(text.count(MASK) * len(text) for text in inputs.items)
+    if size > limits.max_answer_characters:
+        raise RequestError(
+            413,
+            "Too long an answer",
+            f"texts with {MASK} filled have {size} characters,"
+            f" and an answer has {limits.max_answer_characters} at most",
+            field="inputs",
+            remedy="ask for fewer candidates, fewer masks or shorter texts",
+        )
+    for number, text in enumerate(inputs.items):
+        if MASK not in text:
+            raise RequestError(
+                422,
+                f"No {MASK}",
+                "nothing is missing in this text",
+                field=inputs.name_of(number),
+                remedy=f"write {MASK} where a word is missing",
+            )

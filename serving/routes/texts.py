@@ -1,19 +1,31 @@
-"""Routes about texts: how alike they are, their tokens, and back."""
+"""Our own routes about texts: similarity, tokens and back, and explanations.
+
+An explanation is what a model looked at in a text, and what its answer depends on.
+"""
+
+from functools import partial
 
 import numpy as np
+import torch
 from fastapi import APIRouter, Response
 from tokenizers import Encoding
 
 from bert_core.features.extractor import FeatureChoice
+from bert_core.features.inspection import attention_maps, gradient_times_input
 from bert_core.model.strategies import find_strategy
+from bert_core.predictor import compute_all_outputs
+from bert_core.tasks.classification import Classification, Text
 from serving.engine import Engine
-from serving.inputs import Inputs
-from serving.long_answers import answered
-from serving.routes.own import own_router
-from serving.schemas.fields import Answer
+from serving.errors import TOO_LONG, RequestError
+from serving.limits import BYTES_OF_A_TOKEN
+from serving.models import ServedModel
+from serving.routes.json_routes import answered, answered_apart, own_router
+from serving.schemas.fields import Answer, TextPair
 from serving.schemas.texts import (
     DecodeAnswer,
     DecodeRequest,
+    ExplainAnswer,
+    ExplainRequest,
     Similarity,
     SimilarityAnswer,
     SimilarityRequest,
@@ -22,7 +34,8 @@ from serving.schemas.texts import (
     TokenizeRequest,
     Tokens,
 )
-from serving.sentence_vectors import check_ids
+from serving.telemetry.tracing import span
+from serving.validation import Inputs, check_ids, check_pairs, has_more_tokens, num_bytes
 
 
 class TextRoutes:
@@ -58,11 +71,11 @@ class TextRoutes:
         vector = source.vectors[0]
         results = [
             Similarity(
-                n_tokens=each.num_tokens,
-                truncated=each.truncated,
-                score=float(np.clip(np.dot(vector, each.vectors[0]), -1, 1)),
+                n_tokens=other.num_tokens,
+                truncated=other.truncated,
+                score=float(np.clip(np.dot(vector, other.vectors[0]), -1, 1)),
             )
-            for each in others
+            for other in others
         ]
         read = Answer(n_tokens=source.num_tokens, truncated=source.truncated)
         answer = SimilarityAnswer(
@@ -77,7 +90,9 @@ class TextRoutes:
         encodings = await self._engine.cut(model, inputs, request.add_special_tokens)
 
         def build() -> TokenizeAnswer:
-            results = [Tokens(n_tokens=len(each), tokens=tokens_of(each)) for each in encodings]
+            results = [
+                Tokens(n_tokens=len(encoding), tokens=tokens_of(encoding)) for encoding in encodings
+            ]
             return TokenizeAnswer(model=model.name, version=model.version, results=results)
 
         return await answered(self._engine, build)
@@ -85,9 +100,12 @@ class TextRoutes:
     async def decode(self, request: DecodeRequest) -> Response:
         """Makes texts of tokens' ids."""
         model = self._engine.traffic.find_encoder(request.model)
-        lists, name = [each for each in request.ids if isinstance(each, list)], "ids[{0}][{1}]"
+        lists, name = [ids for ids in request.ids if isinstance(ids, list)], "ids[{0}][{1}]"
         if not lists:  # those of one text
-            lists, name = [[each for each in request.ids if isinstance(each, int)]], "ids[{1}]"
+            lists, name = (
+                [[token_id for token_id in request.ids if isinstance(token_id, int)]],
+                "ids[{1}]",
+            )
         most = self._engine.limits.max_request_tokens
         check_ids(model.tokenizer, lists, most, "ids", name.format)
         texts = await self._engine.decode(
@@ -111,3 +129,125 @@ def tokens_of(encoding: Encoding) -> list[Token]:
         )
         for number, token, special, (start, end) in zip(*columns, strict=True)
     ]
+
+
+class ExplainRoutes:
+    """The handler, over the models of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def router(self) -> APIRouter:
+        """The route under its path."""
+        return own_router("explanation", {"/v1/explain": (self.explain, ExplainAnswer)})
+
+    async def explain(self, request: ExplainRequest) -> Response:
+        """Shows the attention of each layer and head, and, of a classifier, each token's share."""
+        model = self._engine.traffic.find_any(request.model)
+        given = request.inputs
+        first, second = (
+            (given.text, given.text_pair) if isinstance(given, TextPair) else (given, None)
+        )
+        most = min(self._engine.limits.max_explained_tokens, model.config.max_position_embeddings)
+        texts = [first] if second is None else [first, second]
+        is_longer = num_bytes(texts) > most * BYTES_OF_A_TOKEN or has_more_tokens(texts, most)
+        encoding = None if is_longer else model.tokenizer.encode(first, second)
+        if encoding is None or len(encoding) > most:
+            raise RequestError(
+                422,
+                TOO_LONG,
+                f"more than {most} tokens, which is what can be explained",
+                field="inputs",
+                remedy="shorten it",
+            )
+        layers = request.layers or list(range(1, model.config.num_hidden_layers + 1))
+        if max(layers) > model.config.num_hidden_layers:
+            raise RequestError(
+                422,
+                "No such layer",
+                f"{model.name} has {model.config.num_hidden_layers} layers",
+                field="layers",
+                remedy="ask for lower ones",
+            )
+        self._check_numbers(len(layers), len(encoding), model.config.num_attention_heads)
+        text = Text(first, second, None)
+        label = self._label(model, request.label, text)
+        self._engine.pay(len(encoding))
+        explain = partial(_explain, model, text, encoding, layers, label)
+        with span("compute"):
+            return await answered_apart(self._engine, explain)
+
+    def _check_numbers(self, num_layers: int, num_tokens: int, num_heads: int) -> None:
+        most = self._engine.limits.max_answer_numbers
+        if num_layers * num_heads * num_tokens**2 > most:
+            raise RequestError(
+                413,
+                "Too long an answer",
+                f"{num_layers} layers times {num_heads} heads times {num_tokens} tokens squared,"
+                f" and an answer has {most} numbers at most",
+                field="layers",
+                remedy="ask for fewer layers, or about a shorter text",
+            )
+
+    def _label(self, model: ServedModel, label: str | None, text: Text) -> str | None:
+        """The label that is asked for, if the model can be asked; raises `RequestError` if not."""
+        if not isinstance(model.task, Classification):
+            if label is not None:
+                raise RequestError(
+                    422,
+                    "Wrong model",
+                    f"{model.name} has no labels of texts",
+                    field="label",
+                    remedy="leave it out, or name a model of classification",
+                )
+            return None
+        check_pairs(Inputs([text], lambda _: "inputs"), model.task, model.name)
+        if label is not None and label not in model.task.labels:
+            raise RequestError(
+                422,
+                "Unknown label",
+                f"{model.name} knows {', '.join(model.task.labels) or 'no labels, but a number'}",
+                field="label",
+                remedy="take one of them, or leave it out",
+            )
+        return label
+
+
+def _explain(
+    model: ServedModel, text: Text, encoding: Encoding, layers: list[int], label: str | None
+) -> ExplainAnswer:
+    """Everything about one text; with a task of classification, its attributions too."""
+    maps = attention_maps(model.model.encoder, model.tokenizer, text.first, text.second)
+    chosen = maps.probabilities[torch.tensor(layers) - 1].double().numpy()
+    answer = ExplainAnswer.model_construct(
+        model=model.name,
+        version=model.version,
+        n_tokens=len(encoding),
+        truncated=False,
+        tokens=tokens_of(encoding),
+        layers=layers,
+        attention=np.round(chosen, 6),  # a third of the digits
+    )
+    task = model.task
+    if not isinstance(task, Classification):
+        return answer
+    rows = task.encode([text], model.tokenizer)
+    if rows.truncated.any():
+        raise RequestError(
+            422,
+            TOO_LONG,
+            f"{len(encoding)} tokens are more than {model.name} reads at once",
+            field="inputs",
+            remedy="shorten it",
+        )
+    device = model.batcher.device
+    number = task.labels.index(label) if label is not None else 0
+    if label is None and task.labels:
+        outputs, _ = compute_all_outputs(task, model.model, rows, device=device)
+        number = int(outputs[0].argmax())
+    batch = rows.batch(np.arange(1), "packed").to(device)
+    shares = gradient_times_input(model.model, batch, lambda outputs: outputs[0, number])
+    answer.label = task.labels[number] if task.labels else None
+    answer.attributions = shares.tolist()
+    return answer

@@ -86,3 +86,9 @@ class Problem(BaseModel):
     detail: str
     field: str | None = None
     remedy: str | None = None
+
+
+Aggregation = Literal["none", "simple", "first", "average", "max"]
+Masking = Literal["token", "rest_of_word"]
+Pooling = Literal["cls", "first", "max", "mean"]
+Unit = Literal["token", "word", "text"]

@@ -14,9 +14,9 @@ SERVING_NEVER = ("ray.train", "workflows")
 OF_SERVING_IN_WORKFLOWS = "serving.registry"
 # A server's process has no MLflow: only the one that fetches for it comes near.
 NEAR_MLFLOW_IN_SERVING = {"serving.watch", "serving.registry"}
-RAY_TRAIN_MODULES = {"workflows.cluster"}
+RAY_TRAIN_MODULES = {"workflows.clusters.workers"}
 MLFLOW_MODULES = re.compile(
-    r"workflows\.(reporting\.upload|tracking\.\w+|promotion\.champion|reproduction\.recorded_run"
+    r"workflows\.(runs\.\w+|promotion\.champion|reproduction\.recorded_run"
     r"|versions\.(registration|lineage|model_pyfunc))|serving\.registry"
 )
 
@@ -84,7 +84,7 @@ def import_complaints(module, source):
             complaint = _halves_complaint(module, each.name)
             complaints += [f"line {each.line}: {complaint}"] if complaint else []
         if _under(each.name, ("ray.train",)) and module not in RAY_TRAIN_MODULES:
-            complaints.append(f"line {each.line}: only workflows/cluster.py imports ray.train")
+            complaints.append(f"line {each.line}: only clusters/workers.py imports ray.train")
         if _under(each.name, ("mlflow",)):
             if not MLFLOW_MODULES.fullmatch(module):
                 complaints.append(f"line {each.line}: MLflow is for tracking and registry alone")

@@ -6,8 +6,7 @@ from pathlib import Path
 from pretraining_runs import write_corpus
 from small_tasks import write_data
 
-from benchmarks.encoder_run.clock import Clock
-from benchmarks.encoder_run.recipe import RECIPES
+from benchmarks.encoder_run.recipe import RECIPES, Clock
 
 RECIPE = replace(RECIPES["tiny"], step_slots=128, sequence_length=32, dropout=0.1)
 

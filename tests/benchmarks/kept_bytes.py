@@ -6,7 +6,7 @@ JAX is loaded within a function, for a process of its own (`in_xla`).
 import torch
 
 from bert_core.model.layout import Padded
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.collation import PretrainingBatch
 from bert_core.training.xla.forward import loss_in_jax
 from bert_core.training.xla.training import arrays_of

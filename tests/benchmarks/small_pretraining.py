@@ -3,8 +3,7 @@
 import torch
 
 from benchmarks.pretraining import arms as pretraining_arms
-from benchmarks.pretraining.arms import Task
-from benchmarks.pretraining.rows import make_rows
+from benchmarks.pretraining.arms import Task, make_rows
 from bert_core.config import SIZES
 
 CPU = torch.device("cpu")

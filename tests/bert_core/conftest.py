@@ -8,7 +8,7 @@ import torch
 from bert_core.config import IGNORE_INDEX, ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Packed, Padded
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.collation import PretrainingBatch
 
 

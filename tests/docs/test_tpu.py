@@ -4,9 +4,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings, tpu_slice
 from workflows.settings import LAYERS
-from workflows.tpu_slices import tpu_slice
 
 
 @pytest.fixture(scope="module")

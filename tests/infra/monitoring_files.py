@@ -6,7 +6,7 @@ import re
 from ray.dashboard.modules.reporter.reporter_agent import METRICS_GAUGES
 from yaml_files import INFRA, document
 
-from serving.metrics import Metrics
+from serving.telemetry.metrics import Metrics
 from workflows.training.metrics import metric_names
 
 FOLDER = INFRA / "monitoring"

@@ -32,7 +32,7 @@ class Registry:
     @property
     def client(self):
         """MLflow's client of the store."""
-        from workflows.tracking.mlflow_run import open_client
+        from workflows.runs.mlflow_run import open_client
 
         return open_client(self.uri)
 
@@ -64,7 +64,7 @@ class Registry:
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory, small_models):
     """MLflow with the entities as `people@champion` and the sentiment as `mood@champion`."""
-    from workflows.tracking.mlflow_run import create_store, open_client
+    from workflows.runs.mlflow_run import create_store, open_client
 
     uri = f"sqlite:///{tmp_path_factory.mktemp('registry') / 'mlflow.db'}"
     create_store(uri)
@@ -116,17 +116,17 @@ def start_server():
 
 
 @pytest.fixture
-def steered(tmp_path):
+def start_rollout(tmp_path):
     """Starts servers that can be told who answers, over one cache, `models`; by their registry."""
     stops = []
 
-    def begin(models, beside=None, uri=None, *, poll_seconds=0.1, coordination=None, **more):
+    def begin(models, variants=None, uri=None, *, poll_seconds=0.1, coordination=None, **more):
         limits = Limits()
         loader = loader_for(torch.device("cpu"), limits, 1, "float32")
         access = RegistryAccess(uri, tmp_path / "models", poll_seconds)
-        engine = RunningEngine.start(models, loader, limits, access, beside, coordination)
+        engine = RunningEngine.start(models, loader, limits, access, variants, coordination)
         stops.append(engine.close)
-        running, stop = start(engine.engine, {}, steering=engine.steering, **more)
+        running, stop = start(engine.engine, {}, rollout=engine.rollout, **more)
         stops.append(stop)
         return running
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import yaml
-from asking import ask_at
+from running import ask_at
 
 from serving.deployment import INGRESS_VARIABLES
 

@@ -1,12 +1,20 @@
-"""Small models, one encoder with six heads, and servers of them over real HTTP."""
+"""Small models, servers of them over HTTP, and how a test asks and waits."""
 
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
 import threading
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 import uvicorn
-from asking import ask_at
 from small_tasks import write_encoder
 
 from bert_core.model_folder import load_model_folder, save_model_folder
@@ -17,6 +25,68 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head
 from serving.app import create_app
 from serving.engine import Engine
+
+
+def wait_until(holds, seconds=60):
+    """Until it holds; fails where it does not within so many seconds."""
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def ask_at(host, port, path, body=None, *, method=None, headers=None):
+    """Status, answer and headers; a body that is no string or bytes is sent as JSON."""
+    connection = http.client.HTTPConnection(host, port, timeout=60)
+    if body is not None and not isinstance(body, str | bytes):
+        body = json.dumps(body)
+    kind = {"Content-Type": "application/json"} if body is not None else {}
+    connection.request(
+        method or ("GET" if body is None else "POST"), path, body, kind | (headers or {})
+    )
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    is_json = content and "json" in response.headers.get("Content-Type", "")
+    return response.status, json.loads(content) if is_json else content, response.headers
+
+
+def raw_status(server, path, heads, body=b"", headers=None):
+    """The status of a request with these lines as its head, and no other."""
+    lines = [*heads, *(f"{name}: {value}" for name, value in (headers or {}).items())]
+    lines = [f"{'POST' if body else 'GET'} {path} HTTP/1.1", *lines, f"Content-Length: {len(body)}"]
+    with socket.create_connection((server.host, server.port), timeout=60) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        return int(connection.recv(12)[9:])
+
+
+def answers(server, path, model, inputs, **options):
+    """The results for inputs, asked together; each asked alone has the same."""
+    status, content = server.ask(path, {"model": model, "inputs": inputs} | options)
+    assert status == 200, content
+    assert content["model"] == model
+    for one, result in zip(inputs, content["results"], strict=True):
+        _, alone = server.ask(path, {"model": model, "inputs": one} | options)
+        assert_alike(alone["results"], [result])
+    return content["results"]
+
+
+def assert_alike(found, wanted):
+    """Equal but for rounding."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys()
+        for key, value in wanted.items():
+            assert_alike(found[key], value)
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            assert_alike(one, other)
+    elif isinstance(wanted, float):
+        # A perplexity is an exponential: there rounding is a share of it.
+        assert found == pytest.approx(wanted, abs=1e-5, rel=3e-6)
+    else:
+        assert found == wanted
+
 
 SMALL_TASKS = {
     "sentiment": ("classification", Classification(labels=("bad", "good"), max_length=64)),
@@ -118,3 +188,41 @@ def _mounted(app, prefix):
         await app(scope | {"root_path": prefix}, receive, send)
 
     return pass_on
+
+
+class Started:
+    """A server that runs: how it is asked, and what it has said on standard error."""
+
+    def __init__(self, process, port):
+        self.process, self.port, self.said = process, port, []
+
+    def ask(self, path, body=None, *, method=None, headers=None):
+        """Status and answer."""
+        return ask_at("127.0.0.1", self.port, path, body, method=method, headers=headers)[:2]
+
+
+@contextmanager
+def started(arguments, environment, before=None):
+    """Runs a server at a port of its own, until the block ends; `before` is called within it."""
+    command = [sys.executable, "-m", "serving", "--port", "0", "--threads", "1", *arguments]
+    process = subprocess.Popen(
+        [*command, "--no-log_requests"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=before,
+    )
+    server = Started(process, 0)
+    reading = threading.Thread(target=lambda: server.said.extend(process.stderr))
+    reading.start()
+    try:
+        ready = next(line for line in process.stdout if line.startswith("ready at "))
+        server.port = int(ready.split()[2].rstrip(",").rpartition(":")[2])
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        reading.join()
+        process.stdout.close()
+        process.stderr.close()

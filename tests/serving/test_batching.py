@@ -12,7 +12,7 @@ from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Text
 from bert_core.tasks.task import add_task_head, head_answers, hidden_states
-from serving.batching import Batcher, DeadlineError, OverloadedError, Work
+from serving.batching import Batcher, DeadlineError, OverloadedError, Watchdog, Work
 
 CPU = torch.device("cpu")
 
@@ -333,3 +333,31 @@ def test_what_is_not_to_be_finished_is_cancelled(opened, held):
     gate.opened.set()
     closing.join(30)
     assert not batcher.is_alive and batcher.waiting_tokens == 0
+
+
+def test_one_is_late_by_how_long_the_last_one_took():
+    watchdog = Watchdog()
+    with watchdog.at(1):  # the first may take as long as it likes
+        time.sleep(0.05)
+        assert watchdog.seconds == 0
+    with watchdog.at(1):
+        began = time.monotonic()
+        assert watchdog.seconds == 0
+        while not watchdog.seconds:
+            assert time.monotonic() < began + 60
+            time.sleep(0.01)
+        assert time.monotonic() > began + 0.4
+        with watchdog.at(10):  # another thread's is not late
+            before = watchdog.seconds
+            time.sleep(0.01)
+            assert watchdog.seconds > before
+    assert watchdog.seconds == 0
+
+
+def test_a_failed_one_has_ended_and_says_nothing_of_the_next():
+    watchdog = Watchdog()
+    with pytest.raises(ValueError, match="failed"), watchdog.at(1):
+        raise ValueError("failed")
+    with watchdog.at(1):
+        time.sleep(0.05)
+        assert watchdog.seconds == 0

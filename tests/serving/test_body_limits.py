@@ -11,8 +11,8 @@ import zlib
 
 import pytest
 
-from serving.body_limits import BodyLimits
 from serving.limits import Limits
+from serving.middleware.body_limits import BodyLimits
 
 
 def test_a_large_body_is_refused(strict_server):

@@ -11,9 +11,9 @@ from functools import partial
 
 import pytest
 import uvicorn
-from started import started
+from running import started
 
-from serving.connections import Connection, Connections, open_files_for
+from serving.middleware.connections import Connection, Connections, open_files_for
 
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 WHOLE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -19,8 +19,8 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.text_tagging import TextTagging
 from bert_core.training_statistics import Lengths, TrainingStatistics
-from serving.drift import WINDOW, DriftFigures
 from serving.models import close_models, load_models
+from serving.telemetry.drift import WINDOW, Drift
 
 LONG = "the cat sat on a mat " * 6
 
@@ -48,7 +48,7 @@ class Figures:
 
     def __init__(self):
         self.registry = CollectorRegistry()
-        self.drift = DriftFigures(self.registry)
+        self.drift = Drift(self.registry)
 
     def ask(self, model, examples, codec=None):
         """Asks a model, and has the figures note it."""

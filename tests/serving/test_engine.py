@@ -1,17 +1,23 @@
-"""What an engine refuses, and what it says when it is busy."""
+"""Requests through the engine: limits, encoding, answers."""
 
 import asyncio
 import threading
 import time
 
+import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from bert_core.features.extractor import FeatureChoice, load_extractor
+from bert_core.model_folder import load_model_folder
 from bert_core.tasks.classification import Classification, Text
 from serving.batching import DeadlineError, OverloadedError
 from serving.engine import Engine
-from serving.inputs import Inputs
+from serving.errors import RequestError
 from serving.limits import Limits
 from serving.models import ModelLoader, close_models, load_models
+from serving.text_features import decode_features, encode_texts
+from serving.validation import Inputs, check_texts, has_more_tokens, is_cut_into_more, num_bytes
 
 
 @pytest.fixture
@@ -160,3 +166,90 @@ def test_an_encoder_without_its_thread_is_noticed(engine_of):
     batcher.watch = end
     asyncio.run(ask(engine, ["a cat"]))
     assert until_unhealthy(engine) == "an encoder's thread has ended"
+
+
+def test_items_know_where_they_stand():
+    assert Inputs.of("a").name_of(0) == "inputs"
+    several = Inputs.of(["a", "b"], "texts").map(str.upper)
+    assert several.items == ["A", "B"] and several.name_of(1) == "texts[1]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["the cat", "a,b.(c)", "東京 is", "don't stop", "naïve 👩‍🚀🎉", "x\u0301y", "[MASK]!"],
+)
+def test_a_text_has_at_least_the_tokens_that_are_seen(small_models, text):
+    _, _, tokenizer = load_model_folder(small_models["encoder"])
+    seen = sum(has_more_tokens([text], most) for most in range(50))
+    tokens = tokenizer.encode(text, add_special_tokens=False).tokens
+    assert seen <= (len(tokens) if text != "[MASK]!" else 4)
+    assert has_more_tokens(["a b", "c"], 2) and not has_more_tokens(["a b", "c"], 3)
+
+
+@pytest.mark.parametrize(
+    "text", ["the cat sat " * 20_000, "a" * 99 + " ", "y" * 100_000 + " cat", ""]
+)
+def test_tokens_are_counted_as_far_as_need_be(small_models, text):
+    _, _, tokenizer = load_model_folder(small_models["encoder"])
+    texts = [text, "the cat"]
+    num_tokens = sum(len(tokenizer.encode(each, add_special_tokens=False)) for each in texts)
+    assert not is_cut_into_more(tokenizer, texts, num_tokens)
+    if num_tokens > 50_000:
+        assert is_cut_into_more(tokenizer, texts, num_tokens - 1)
+    assert is_cut_into_more(tokenizer, texts * 2, max(num_tokens, 400)) == (num_tokens > 400)
+
+
+def test_bytes_are_those_of_utf8():
+    assert num_bytes(["a", "é", "中", "🎉"]) == 1 + 2 + 3 + 4
+
+
+def test_texts_that_are_sure_to_be_too_long_are_refused():
+    limits = Limits(max_request_tokens=10, max_body_bytes=1000)
+    check_texts(["a" * 500], limits)
+    for text, title in (("a" * 501, "Too long texts"), ("a " * 11, "Too many tokens")):
+        with pytest.raises(RequestError) as told:
+            check_texts([text], limits)
+        assert told.value.problem.status == 413 and told.value.problem.title == title
+
+
+@pytest.mark.parametrize("name", Limits.model_fields)
+def test_a_limit_is_described_and_positive(name):
+    assert Limits.model_fields[name].description
+    assert getattr(Limits(), name) > 0
+    with pytest.raises(ValidationError):
+        Limits(**{name: 0})
+
+
+@pytest.fixture
+def extractor(small_models):
+    choice = FeatureChoice(unit="word", pooling="mean", max_length=8)
+    return load_extractor(small_models["encoder"], choice)
+
+
+def features(extractor, texts, overflow):
+    encoded = encode_texts(extractor, texts, overflow)
+    states = np.arange(len(encoded.rows.units) * 32, dtype=np.float32).reshape(-1, 32)
+    return encoded, decode_features(extractor, encoded, [states])
+
+
+@pytest.mark.parametrize("overflow", ["left", "right", "window", "error"])
+def test_words_that_are_left_have_vectors(extractor, overflow):
+    texts = ["the cat sat on a mat dogs run", "a cat"]
+    encoded, found = features(extractor, texts, overflow)
+    assert encoded.too_long.tolist() == [True, False]
+    is_cut = overflow in ("left", "right")
+    assert [each.truncated for each in found] == [is_cut, False]
+    for text, each in zip(texts, found, strict=True):
+        assert len(each.units) == len(each.vectors)
+        assert all(word == text[a:b] for word, a, b in each.units)
+    words = [[word for word, *_ in each.units] for each in found]
+    assert words[1] == ["a", "cat"]
+    if is_cut:
+        whole = texts[0].split()
+        assert words[0] and len(words[0]) < len(whole)
+        kept = whole[: len(words[0])] if overflow == "right" else whole[-len(words[0]) :]
+        # The word at the edge may have lost some of its letters' tokens.
+        assert words[0][1:-1] == kept[1:-1]
+    else:
+        assert words[0] == texts[0].split()
+    assert found[1].num_tokens == int(encoded.num_tokens[1])

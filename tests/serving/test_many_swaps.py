@@ -5,55 +5,15 @@ import re
 import subprocess
 import sys
 import time
-import weakref
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 from urllib.request import Request, urlopen
 
 import pytest
-import torch
-from registered_versions import other_weights
-
-from bert_core.model_folder import load_model_folder, save_model_folder
-from serving import places
-from serving.engine import Engine
-from serving.models import load_models
+from registered_versions import other_encoder, other_weights
 
 SERVER = Path(__file__).with_name("counted_server.py")
 SWAPS = 15
 SECONDS = 30.0
-
-
-def other_encoder(folder, to):
-    """The model of a folder with its encoder changed, too."""
-    config = json.loads((folder / "config.json").read_text())
-    _, model, tokenizer = load_model_folder(folder)
-    with torch.no_grad():
-        for parameter in model.encoder.parameters():
-            parameter.mul_(1.01)
-    task = {"bertline_task": config["bertline_task"]}
-    save_model_folder(to, model, tokenizer, card="", extra_config=task)
-    return to
-
-
-class QuickThread(Thread):
-    """A thread that has ended before whoever started it goes on."""
-
-    def start(self):
-        super().start()
-        self.join()
-
-
-def test_memory_is_given_back_when_the_version_before_is_gone(small_models, tmp_path, monkeypatch):
-    engine = Engine(load_models({"mood": small_models["sentiment"]}))
-    before, gone = weakref.ref(engine.models["mood"]), SimpleQueue()
-    monkeypatch.setattr(places, "give_back_memory", lambda: gone.put(before() is None))
-    folder = other_encoder(small_models["sentiment"], tmp_path / "second")
-    monkeypatch.setattr(places, "Thread", QuickThread)
-    places.Places(engine).put((None, "mood"), folder, 1.0, None)
-    assert gone.get(timeout=SECONDS) is True
-    engine.close()
 
 
 class CountedServer:

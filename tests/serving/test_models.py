@@ -1,21 +1,31 @@
+"""Models are opened, checked by their examples, and say what they can do."""
+
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from small_tasks import write_data, write_encoder
 
 from bert_core.errors import UserError
+from bert_core.example import ModelExample, check_example
+from bert_core.example_answers import answered_by, example_of_task, question_of
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.units import cut_texts, unit_rows
 from bert_core.model.bert import Bert
 from bert_core.model.strategies import STRATEGIES
 from bert_core.model_folder import CHECKSUMS, load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
-from bert_core.tasks.catalog import TASKS, task_config
+from bert_core.tasks.catalog import TASKS, task_config, task_of
+from bert_core.tasks.classification import Text
+from bert_core.tasks.squad import Question
+from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.task import add_task_head
 from serving.batching import Work
-from serving.models import close_models, load_models, warm_up
+from serving.models import ModelLoader, close_models, load_models, open_model, warm_up
+from serving.routes.operations import reads_pairs, routes_of
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +157,119 @@ def test_a_model_of_another_kind_is_named(folders, tmp_path):
     (tmp_path / "other" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match="knows no task"):
         load_models({"a": tmp_path / "other"})
+
+
+def test_a_model_answers_at_the_routes_that_it_names_and_at_no_other(server):
+    """Each of the documented routes, asked of each model with the route's own example."""
+    _, document = server.ask("/openapi.json")
+    shapes = document["components"]["schemas"]
+    bodies = {}
+    for path, methods in document["paths"].items():
+        if path.startswith("/v1/") and path != "/v1/embeddings" and "post" in methods:
+            content = methods["post"]["requestBody"]["content"]["application/json"]
+            name = content["schema"]["$ref"].rpartition("/")[2]
+            bodies[path] = shapes[name]["examples"][0]
+    bodies["/v1/decode"] = {"ids": [1]}  # small vocabularies
+    pairs = {"inputs": {"text": "a", "text_pair": "b"}}
+    assert len(bodies) > 8
+    for name, model in server.engine.models.items():
+        answered = set()
+        for path, body in bodies.items():
+            if reads_pairs(model) and path in ("/v1/classify", "/v1/explain"):
+                body = pairs
+            status, content = server.ask(path, {**body, "model": name})
+            if status == 200:
+                answered.add(path)
+            else:
+                assert (status, content["title"]) == (422, "Wrong model"), (name, path, content)
+        assert answered == set(routes_of(model)), name
+
+
+def test_who_reads_pairs(server):
+    found = {name: reads_pairs(each) for name, each in server.engine.models.items()}
+    assert found["paraphrase"] is True and found["sentiment"] is False
+    assert found["encoder"] is found["entities"] is found["answers"] is None
+
+
+def test_a_model_that_computes_no_numbers_is_not_opened(small_models, tmp_path):
+    _, model, tokenizer = load_model_folder(small_models["encoder"])
+    with torch.no_grad():
+        model.encoder.layers[0].output.weight.fill_(torch.finfo(torch.float32).max)
+    save_model_folder(tmp_path / "broken", model, tokenizer, card="")
+    loader = ModelLoader()
+    well = open_model(loader, "well", small_models["encoder"], [])
+    with pytest.raises(UserError, match="not finite"):
+        open_model(loader, "broken", tmp_path / "broken", [well])
+    again = open_model(loader, "again", small_models["sentiment"], [well])
+    assert again.batcher is well.batcher and well.batcher.is_alive
+    close_models([well])
+
+
+def test_a_model_that_answers_otherwise_than_it_did_is_not_opened(small_models, tmp_path):
+    _, model, tokenizer = load_model_folder(small_models["sentiment"])
+    task = task_of(json.loads((small_models["sentiment"] / "config.json").read_text()))
+    assert task is not None
+    example = example_of_task(model, tokenizer, task[1], [Text("the cat sat", None, None)])
+    config = task_config(*task)
+    save_model_folder(
+        tmp_path / "mood", model, tokenizer, card="", extra_config=config, example=example
+    )
+    close_models([open_model(ModelLoader(), "mood", tmp_path / "mood", [])])
+    with torch.no_grad():
+        for head in model.heads.values():
+            for parameter in head.parameters():
+                parameter.mul_(0.5)
+    save_model_folder(
+        tmp_path / "other", model, tokenizer, card="", extra_config=config, example=example
+    )
+    with pytest.raises(UserError, match="does not answer as it should: scores.*, was 0"):
+        open_model(ModelLoader(), "mood", tmp_path / "other", [])
+
+
+SENTENCE = "the cat sat on a mat"
+EXAMPLES = {
+    "sentiment": Text(SENTENCE, None, None),
+    "paraphrase": Text(SENTENCE, "dogs run far", None),
+    "topics": Text(SENTENCE, None, None),
+    "grade": Text(SENTENCE, None, None),
+    "entities": TaggedSentence([*SENTENCE.split(), ",", "dogs", "run"]),
+    "answers": Question("", "the cat", SENTENCE, None),
+}
+ENCODER = {"fill-mask": "the [MASK] sat on a mat", "features": SENTENCE}
+
+
+def example_for(folder, name, kind):
+    if kind is not None:
+        asked = ModelExample(
+            kind=kind, inputs=ENCODER[kind], answer={}, precision="float32", tolerance=1e-3
+        )
+        return answered_by(folder, asked)
+    predictor = load_predictor(folder)
+    return example_of_task(predictor.model, predictor.tokenizer, predictor.task, [EXAMPLES[name]])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, None) for name in EXAMPLES), *(("encoder", kind) for kind in ENCODER)],
+)
+def test_a_server_answers_it_alike(server, small_models, name, kind):
+    example = example_for(small_models[name], name, kind)
+    status, content = server.ask(f"/v1/{example.kind}", {"model": name, "inputs": example.inputs})
+    assert status == 200, content
+    (result,) = content["results"]
+    assert example.answer and check_example(example, result) is None
+
+    model = server.engine.models[name]
+    question = question_of(
+        example, model.task, model.tokenizer, model.config.max_position_embeddings
+    )
+    rows = question.rows(model.tokenizer)
+    works = {
+        "task": model.work,
+        "masked_token": model.masked_token_work,
+        "states": partial(model.feature_work, choice=FeatureChoice()),
+    }
+    (outputs,) = model.batcher.submit(works[question.source](rows)).result()
+    assert check_example(example, question.answer(outputs, rows), model.precision) is None
+    wrong = question.answer(outputs[::-1] * -1, rows)
+    assert check_example(example, wrong) is not None

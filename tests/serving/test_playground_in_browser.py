@@ -11,7 +11,7 @@ from bert_core.lineage import Lineage
 from serving.engine import Engine
 from serving.keys import add_key, read_keys
 from serving.models import close_models, load_models
-from serving.pointers import Pointer
+from serving.rollout.aliases import Pointer
 
 ATTACK = "<img src=x onerror=hacked=1>[MASK]"
 

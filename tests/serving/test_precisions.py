@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from asking import answers, assert_alike
+from running import answers, assert_alike
 
 from bert_core.errors import UserError
 from bert_core.model.int8_linear import Int8Linear

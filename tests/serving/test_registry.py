@@ -17,7 +17,6 @@ from benchmarks.mlflow_server import MlflowServer
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder
-from serving.pointers import Address
 from serving.registry import (
     DamagedError,
     KnownDamage,
@@ -30,8 +29,8 @@ from serving.registry import (
     mlflow_environment,
     newest_version,
 )
-from serving.watch import Watch
-from serving.watch_orders import Orders
+from serving.rollout.aliases import Address
+from serving.watch import Commands, Watch
 
 
 def content(folder):
@@ -360,7 +359,7 @@ def test_what_is_known_to_be_damaged_is_not_downloaded_again_for_a_while(
     watch = Watch([Address.of("models:/people/1")], registry.uri, tmp_path / "models", 0.0)
     downloaded.clear()
     for _ in range(2):
-        watch.look(Orders())
+        watch.look(Commands())
         downloaded.append(asked()[1])
     assert downloaded[0] > 1 and downloaded[1] == 0, "whoever follows asks again and again"
 
@@ -401,7 +400,7 @@ def test_the_default_store(tmp_path, monkeypatch):
 @pytest.fixture
 def served_registry(registry, tmp_path):
     """`mlflow server`, which passes the artifacts on, and what it was asked for last."""
-    from workflows.tracking.mlflow_run import open_client
+    from workflows.runs.mlflow_run import open_client
 
     server = MlflowServer(tmp_path)
     server.start()

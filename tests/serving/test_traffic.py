@@ -1,16 +1,25 @@
 """Which model answers, while versions change."""
 
+import asyncio
+import json
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 
 import pytest
+import torch
+from running import wait_until
 
 from bert_core.errors import UserError
+from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.classification import Classification
 from serving.models import ModelLoader, close_models, warm_up
-from serving.request_context import RequestContext, current_request
-from serving.traffic import Share, Traffic
+from serving.request_context import InFlight, RequestContext, current_request
+from serving.rollout import shadow
+from serving.rollout.aliases import VariantSource
+from serving.rollout.shadow import Agreement, decided
+from serving.rollout.traffic import Traffic, Variant
 
 
 @pytest.fixture
@@ -37,7 +46,7 @@ def test_a_version_stays_until_its_requests_have_ended(models, request_now):
     first, second, _ = models
     traffic = Traffic({"mood": first})
     found, _ = traffic.find("mood", Classification)
-    assert found is first and first.leases.number == 1
+    assert found is first and first.in_flight.count == 1
     assert (request_now.model, request_now.version) == ("mood", first.version)
     assert traffic.switch(second) is first
     ended = []
@@ -63,7 +72,7 @@ def test_a_switch_in_between_is_seen(models, request_now, monkeypatch):
 
     monkeypatch.setattr(request_now, "use", use)
     assert traffic.find("mood", Classification)[0] is second
-    assert (first.leases.number, second.leases.number) == (0, 1)
+    assert (first.in_flight.count, second.in_flight.count) == (0, 1)
 
 
 def test_a_shared_encoder_outlives_one_of_its_models(models):
@@ -81,11 +90,11 @@ def test_an_encoder_is_computed_until_no_retiring_model_needs_it(models, request
     served = {"topics": topics} | ({"mood": first} if role == "active" else {"mood": second})
     traffic = Traffic(served)
     if role == "canary":
-        traffic.set_beside("mood", "canary", Share(first, 1.0))
+        traffic.set_variant("mood", "canary", Variant(first, 1.0))
     assert traffic.find("mood", Classification)[0] is first, "which has a request now"
     if role == "canary":
-        traffic.set_beside("mood", "canary", Share(first, 0.5))  # the same model, not retired
-        assert traffic.set_beside("mood", "canary", None) is first
+        traffic.set_variant("mood", "canary", Variant(first, 0.5))  # the same model, not retired
+        assert traffic.set_variant("mood", "canary", None) is first
     else:
         traffic.switch(second)
     retiring = threading.Thread(target=traffic.retire, args=(first, 30))
@@ -102,13 +111,13 @@ def test_an_encoder_is_computed_until_no_retiring_model_needs_it(models, request
 def test_a_canary_has_its_share_and_another_task_is_none(models):
     first, second, topics = models
     traffic = Traffic({"mood": first})
-    traffic.set_beside("mood", "canary", Share(second, 0.1))
+    traffic.set_variant("mood", "canary", Variant(second, 0.1))
     found = Counter(traffic.find(None, Classification)[0] is second for _ in range(5000))
     assert 400 <= found[True] <= 600
     assert list(traffic.batchers.values()) == [["mood"], ["mood (canary)"]]
     with pytest.raises(UserError, match="another task or other labels than mood"):
-        traffic.set_beside("mood", "canary", Share(topics, 0.1))
-    traffic.set_beside("mood", "canary", None)
+        traffic.set_variant("mood", "canary", Variant(topics, 0.1))
+    traffic.set_variant("mood", "canary", None)
     assert all(traffic.find(None, Classification)[0] is first for _ in range(100))
 
 
@@ -116,9 +125,9 @@ def test_an_encoder_may_have_a_canary_but_no_shadow(small_models):
     loader = ModelLoader()
     first, second = (loader.load("encoder", small_models["encoder"]) for _ in range(2))
     traffic = Traffic({"encoder": first})
-    traffic.set_beside("encoder", "canary", Share(second, 0.5))
+    traffic.set_variant("encoder", "canary", Variant(second, 0.5))
     with pytest.raises(UserError, match="an encoder's answers are not compared: .*canary's share"):
-        traffic.set_beside("encoder", "shadow", Share(second, 0.5))
+        traffic.set_variant("encoder", "shadow", Variant(second, 0.5))
     close_models([first, second])
 
 
@@ -126,7 +135,88 @@ def test_a_shadow_is_drawn_for_its_share(models):
     first, second, _ = models
     traffic = Traffic({"mood": first})
     assert traffic.shadow_of(first) is None
-    traffic.set_beside("mood", "shadow", Share(second, 0.5))
+    traffic.set_variant("mood", "shadow", Variant(second, 0.5))
     drawn = Counter(traffic.shadow_of(first) is second for _ in range(1000))
     assert 400 <= drawn[True] <= 600
     assert traffic.find(None, Classification)[0] is first
+
+
+def test_whoever_waits_does_so_until_the_last_has_ended():
+    in_flight = InFlight()
+    assert in_flight.wait(0)
+    in_flight.begin()
+    in_flight.begin()
+    assert not in_flight.wait(0.01) and in_flight.count == 2
+    ended = []
+    waiting = threading.Thread(target=lambda: ended.append(in_flight.wait(30)))
+    waiting.start()
+    in_flight.end()
+    time.sleep(0.05)
+    assert not ended
+    in_flight.end()
+    waiting.join()
+    assert ended == [True] and in_flight.count == 0
+
+
+def test_requests_do_not_see_one_another():
+    async def work(name):
+        current_request.set(RequestContext(name))
+        await asyncio.sleep(0.01)
+        return current_request.get().request_id
+
+    async def both():
+        return await asyncio.gather(work("a"), work("b"))
+
+    assert asyncio.run(both()) == ["a", "b"]
+    assert current_request.get() is None
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        ({"label": "a", "scores": 1}, {"label": "a", "scores": 2}, {"label": "b", "scores": 1}),
+        ({"labels": ["a", "b"]}, {"labels": ["b", "a"]}, {"labels": ["a"]}),
+        ({"value": 1.23412}, {"value": 1.23388}, {"value": 1.24}),
+        (
+            {"entities": [{"type": "PER", "start": 0, "end": 4, "score": 0.9}]},
+            {"entities": [{"type": "PER", "start": 0, "end": 4, "score": 0.8}]},
+            {"entities": [{"type": "PER", "start": 0, "end": 5, "score": 0.9}]},
+        ),
+        ({"text": "in Rome", "score": 1}, {"text": "in Rome", "score": 2}, {"text": "Rome"}),
+    ],
+)
+def test_two_agree_by_what_they_decide(one, same, other):
+    assert decided(one) == decided(same) != decided(other)
+
+
+def opposite(folder, to):
+    """The model of a folder with its classifier turned round."""
+    _, model, tokenizer = load_model_folder(folder)
+    task = {"bertline_task": json.loads((folder / "config.json").read_text())["bertline_task"]}
+    with torch.no_grad():
+        for each in model.heads["classifier"].parameters():
+            each.neg_()
+    save_model_folder(to, model, tokenizer, card="", extra_config=task)
+    return to
+
+
+def test_each_version_counts_how_it_has_done_as_a_shadow(
+    start_rollout, small_models, tmp_path, monkeypatch
+):
+    folder = small_models["sentiment"]
+    turned = opposite(folder, tmp_path / "turned")
+    items = 'shadow_items_total{model="mood",result='
+    for most, other, wanted, metric in (
+        (64, folder, Agreement(agree=6), f'{items}"agree"}} 6.0'),
+        (64, turned, Agreement(differ=6), f'{items}"differ"}} 6.0'),
+        (0, turned, Agreement(missed=3), 'shadow_missed_requests_total{model="mood"} 3.0'),
+    ):
+        monkeypatch.setattr(shadow, "_MOST_WAITING", most)
+        server = start_rollout({"mood": folder}, {("shadow", "mood"): VariantSource(other, 1.0)})
+        for _ in range(3):
+            assert server.ask("/v1/classify", {"inputs": ["a good cat", "a dog"]})[0] == 200
+        model = server.engine.traffic.variant("mood", "shadow").model
+        wait_until(lambda e=server.engine, m=model, w=wanted: e.agreement(m) == w)
+        told = server.ask("/admin/traffic")[1]["models"]["mood"]["shadow"]
+        assert told.items() > vars(wanted).items()
+        assert f"bertline_{metric}" in server.ask("/metrics")[1].decode().splitlines()

@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from bert_core.model_folder import load_model_folder
-from serving.pointers import read_pointer
+from serving import watch as watch_module
+from serving.rollout.aliases import Address, UnreachableError, read_pointer
+from serving.watch import AGAIN_SECONDS, Commands, NewestVersions
 
 
 @pytest.fixture
@@ -91,7 +94,7 @@ def test_an_alias_that_moved_moves_its_pointer(start_watch, copied_registry, sma
 
 
 def test_an_alias_that_was_taken_away_is_no_reason_to_go_on(start_watch, copied_registry):
-    from workflows.tracking.mlflow_run import open_client
+    from workflows.runs.mlflow_run import open_client
 
     assert ended(start_watch(copied_registry, "models:/people@champion"))[0] == 0
     open_client(copied_registry.uri).delete_registered_model_alias("people", "champion")
@@ -147,3 +150,84 @@ def test_after_a_switch_there_is_room(start_watch, copied_registry, small_models
     code, (notice,), _ = ended(watch)
     assert code == 0 and first.name in notice["notice"] and not first.exists()
     assert second.is_dir() and pointer_of(mood).folder.is_dir()
+
+
+def test_orders_queue_and_wake_ups_collapse():
+    reading, writing = os.pipe()
+    commands = Commands()
+    with os.fdopen(reading, "rb") as lines:
+        thread = threading.Thread(target=commands.read, args=(lines,))
+        thread.start()
+        assert commands.wait(0.05) is True, "the time is over"
+        os.write(writing, b"\n\r\n \nmodels:/a@b\n" + "models:/ä b@c\r\n".encode())
+        while commands.wait(None):  # the wake-ups may be there before the others
+            pass
+        assert commands.take_address() == "models:/a@b"
+        assert commands.take_address() == "models:/ä b@c"
+        assert commands.take_address() is None and not commands.have_ended
+        while commands.wait(0):  # at most one is left, and no time is waited for another
+            break
+        os.write(writing, b"\xff\xfe\nlast")
+        os.close(writing)
+        thread.join(10)
+    assert not commands.have_ended, "what was ordered before the end is done"
+    assert commands.wait(None) is False
+    assert commands.take_address() == "\ufffd\ufffd" and commands.take_address() == "last"
+    assert commands.have_ended and commands.wait(None) is False
+
+
+def test_wake_ups_that_nobody_took_are_one():
+    commands = Commands()
+    waker = threading.Thread(target=commands.read, args=(iter([b"\n"] * 5 + [b"a\n"]),))
+    waker.start()
+    waker.join()
+    assert commands.take_address() == "a"
+    assert commands.wait(0) is False, "it has ended"
+
+
+CHAMPION = Address.of("models:/mood@champion")
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What MLflow says, whom it was asked about, and what time it is."""
+
+    class Told:
+        says, asked, now = 3, [], 100.0
+
+        def ask(self, name, tracking_uri):
+            self.asked.append((name, tracking_uri))
+            if self.says is None:
+                raise UnreachableError("no answer", "there", "wait")
+            return self.says
+
+    found = Told()
+    found.asked = []
+    monkeypatch.setattr(watch_module.time, "monotonic", lambda: found.now)
+    return found
+
+
+def test_it_is_asked_once_a_minute_for_all_aliases_of_a_model(told):
+    newest = NewestVersions("sqlite:///x", told.ask)
+    assert newest.of(CHAMPION) == 3
+    told.says, told.now = 4, told.now + AGAIN_SECONDS - 1
+    assert newest.of(Address.of("models:/mood@challenger")) == 3
+    told.now += 1
+    assert newest.of(CHAMPION) == 4
+    assert told.asked == [("mood", "sqlite:///x")] * 2
+    assert newest.of(Address.of("models:/other@champion")) == 4
+    assert told.asked[-1][0] == "other"
+
+
+def test_where_mlflow_is_silent_what_it_said_stays(told):
+    newest = NewestVersions("sqlite:///x", told.ask)
+    told.says = None
+    assert newest.of(CHAMPION) is None
+    for says, known in ((5, 5), (None, 5)):
+        told.says, told.now = says, told.now + AGAIN_SECONDS
+        assert newest.of(CHAMPION) == known
+
+
+def test_a_version_by_its_number_is_meant_to_stay(told):
+    assert NewestVersions("sqlite:///x", told.ask).of(Address.of("models:/mood/2")) is None
+    assert told.asked == []

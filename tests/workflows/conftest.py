@@ -31,7 +31,7 @@ def uri(request, tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def store_template(tmp_path_factory):
     """A store to copy, never opened here: to close a copy's source would drop SQLite's locks."""
-    from workflows.tracking.mlflow_run import create_store
+    from workflows.runs.mlflow_run import create_store
 
     path = tmp_path_factory.mktemp("template") / "mlflow.db"
     create_store(f"sqlite:///{path}")
@@ -68,8 +68,8 @@ def finished_pretraining(tmp_path_factory):
 def pretraining_job(finished_pretraining, tmp_path):
     """The same, in a copy to change."""
     from workflows.pretraining.job import PretrainingJob
-    from workflows.run_folder import RunFolder
-    from workflows.storage import open_storage
+    from workflows.runs.folder import RunFolder
+    from workflows.runs.storage import open_storage
 
     settings, path, shards = finished_pretraining
     folder = RunFolder(Path(shutil.copytree(path, tmp_path / "run")))
@@ -83,7 +83,7 @@ def finetuning_job(tmp_path_factory):
 
     from workflows.finetuning.data import open_encoder, read_task_data
     from workflows.finetuning.job import FinetuningJob
-    from workflows.storage import open_storage
+    from workflows.runs.storage import open_storage
 
     storage = tmp_path_factory.mktemp("storage")
     write_task(storage / "data")

@@ -21,7 +21,7 @@ from bert_core.tokenizer import train_wordpiece
 from workflows.command import run_command
 from workflows.finetune import opened_job, parse
 from workflows.finetuning.worker import finetuning_parts
-from workflows.storage import open_storage
+from workflows.runs.storage import open_storage
 from workflows.training.job import train_and_register
 from workflows.training.run import TrainingRun
 

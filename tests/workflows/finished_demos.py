@@ -14,8 +14,8 @@ from running import write_models
 
 from workflows.demo import DemoSettings, demo_folder
 from workflows.demonstration.questions import DemoQuestions, write_questions
+from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
-from workflows.storage import open_storage
 
 TASKS = {"library": "sentiment", "parameters": "entities", "answers": "answers"}
 """What stands for the models of a demo."""

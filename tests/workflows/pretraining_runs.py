@@ -25,13 +25,13 @@ from bert_core.text.shards import (
     write_shard,
 )
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import pretraining_parts
-from workflows.remote_run import RemoteRun
+from workflows.runs.journal import read_records
+from workflows.runs.remote import RemoteRun
 from workflows.settings import parse_command_line
-from workflows.tracking.journal import read_records
 from workflows.training.run import TrainingRun
 
 REPOSITORY = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import evaluation_batches
 from bert_core.tasks.task import add_task_head, compute_outputs
-from workflows.tracking.mlflow_run import artifact_location, create_store, open_client
+from workflows.runs.mlflow_run import artifact_location, create_store, open_client
 from workflows.versions.registration import register_model_folder
 
 NAME = "sentiment"

@@ -11,7 +11,7 @@ from ray._private.node import Node
 from ray.cluster_utils import Cluster
 from storage_addresses import CREDENTIALS
 
-from workflows.tracking.journal import read_records
+from workflows.runs.journal import read_records
 
 
 class Nodes:

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker
 
-from workflows.sweeps.planned_trial import PlannedTrial
 from workflows.sweeps.settings import TuneSettings
+from workflows.sweeps.sweep import PlannedTrial
 from workflows.training.run import TrainingRun
 from workflows.tune import parse
 

@@ -41,7 +41,7 @@ def test_bad_input_is_one_line(inputs, tmp_path, capsys, monkeypatch, changed, e
 def test_a_storage_that_a_machine_cannot_reach(inputs, tmp_path, capsys, ray_cluster, monkeypatch):
     """What is this process's folder is another one to the machine of trials."""
     del ray_cluster
-    monkeypatch.setattr("workflows.reachable_storage._own_node", lambda: "another")
+    monkeypatch.setattr("workflows.clusters.tasks._own_node", lambda: "another")
     monkeypatch.chdir(tmp_path)
     assert main(AblationCommand(Path("/proc/self/cwd"), "ablation", inputs, 8).arguments()) == 2
     error = capsys.readouterr().err.splitlines()[-1]

@@ -1,11 +1,15 @@
+"""How commands run and end: exit codes, one line for an error, signals, calls in a thread."""
+
 import errno
 import os
 import signal
+import threading
 import time
 
 import pytest
 
 from bert_core.errors import UserError
+from workflows import command
 from workflows.command import RefusedError, run_command
 
 
@@ -98,3 +102,36 @@ def test_a_full_disk_is_one_line_wherever_it_is_met(capsys, tmp_path):
     assert told.startswith("error: the disk is full") and told.count("\n") == 1
     with pytest.raises(FileNotFoundError):
         run_command(lambda: bool((tmp_path / "missing").read_text()))
+
+
+def test_one_signal_asks_and_a_second_abandons(monkeypatch):
+    asked = []
+    clock = [100.0]
+    monkeypatch.setattr(command.time, "monotonic", lambda: clock[0])
+    before = signal.getsignal(signal.SIGTERM)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        command.stop_on_signal(lambda: asked.append(True)),
+    ):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked == [True]
+        os.kill(os.getpid(), signal.SIGTERM)  # a terminal and a job may both pass it on
+        clock[0] += 2
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_call_in_a_thread_returns_or_raises_what_it_would():
+    release = threading.Event()
+    call = command.InThread(lambda: release.wait(30) and "done")
+    assert call.running(0.01)
+    release.set()
+    end = time.monotonic() + 10
+    while call.running(0.05):
+        assert time.monotonic() < end
+    assert call.result() == "done"
+    broken = command.InThread(lambda: 1 // 0)
+    while broken.running(0.05):
+        pass
+    with pytest.raises(ZeroDivisionError):
+        broken.result()

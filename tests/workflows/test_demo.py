@@ -1,4 +1,4 @@
-"""The demo's command; and, at length, killed and going on with a real Ray cluster."""
+"""The demo: its command, what it compares, and, at length, kills with a real Ray cluster."""
 
 import re
 import subprocess
@@ -6,14 +6,28 @@ import sys
 import time
 
 import pytest
-from finetuning_runs import Demo, write_encoder
+import torch
+from finetuning_runs import Demo, arguments, write_encoder, write_task
 from finished_demos import QUESTIONS
-from pretraining_runs import REPOSITORY, writer_of
+from pretraining_runs import REPOSITORY, Channel, writer_of
 
-from workflows.demo import DemoSettings, demo_folder, main
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.tokenizer import load_tokenizer
+from workflows.clusters.workers import Worker
+from workflows.demo import (
+    LEARNED,
+    DemoSettings,
+    demo_folder,
+    finetune_settings,
+    main,
+    untrained_encoder,
+)
 from workflows.demonstration.questions import write_questions
+from workflows.finetune import parse
+from workflows.finetuning.worker import finetuning_parts
+from workflows.pretraining.worker import pretraining_parts
+from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
-from workflows.storage import open_storage
 
 
 def test_help_and_wrong_settings_are_answered_without_torch():
@@ -92,3 +106,56 @@ def test_killed_it_goes_on_and_shows_six_runs_in_a_table(tmp_path, ray_cluster):
     asked = [re.findall(r"^(/\S+) +[\d.]+  ", text, re.MULTILINE) for text in (again, output)]
     assert asked[0] == asked[1] and {"/v1/classify", "/v1/ner", "/v1/qa"} < {*asked[0]}
     print(f"a finished demo takes {time.monotonic() - begin:.1f} s")
+
+
+@pytest.fixture
+def pretrained(finished_pretraining, tmp_path):
+    """An encoder that has learned, and the weights that it began with."""
+    settings, _, shards = finished_pretraining
+    worker = Worker(0, 1, torch.device("cpu"), Channel())
+    model = pretraining_parts(settings, shards.folder, worker, tmp_path).state.model
+    began_with = {name: each.clone() for name, each in model.state_dict().items()}
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(torch.randn_like(each), alpha=0.1)
+    save_model_folder(tmp_path / "pretrained", model, load_tokenizer(shards.folder), card="")
+    return tmp_path / "pretrained", began_with
+
+
+def test_the_untrained_encoder_is_what_the_pretraining_began_with(pretrained, tmp_path):
+    path, began_with = pretrained
+    folder = untrained_encoder(path, tmp_path / "untrained")
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    (config, model, tokenizer), other = load_model_folder(folder), load_model_folder(path)
+    assert config == other[0] and tokenizer.to_str() == other[2].to_str()
+    weights = model.state_dict()
+    assert weights.keys() == began_with.keys()
+    assert all(torch.equal(weights[name], began_with[name]) for name in weights)
+    untrained_encoder(path, folder)
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_both_begin_with_the_same_head(pretrained, tmp_path):
+    path, _ = pretrained
+    write_task(tmp_path / "data")
+    untrained = untrained_encoder(path, tmp_path / "untrained")
+    heads = []
+    for encoder in (path, untrained):
+        settings = parse(arguments(tmp_path, model=encoder))
+        worker = Worker(0, 1, torch.device("cpu"), Channel())
+        run = finetuning_parts(settings, encoder, worker, tmp_path / "run")
+        heads.append(run.state.model.state_dict())
+    same = {name for name in heads[0] if torch.equal(heads[0][name], heads[1][name])}
+    assert same == {"heads.classifier.linear.weight", "heads.classifier.linear.bias"}
+
+
+def test_all_runs_have_the_same_settings_but_for_task_and_encoder(tmp_path):
+    settings = parse_command_line(
+        DemoSettings, ["--storage", str(tmp_path), "--max_examples", "300", "--fresh"]
+    )
+    made = [finetune_settings(settings, task, tmp_path / "encoder") for task in LEARNED]
+    assert [each.task for each in made] == list(LEARNED)
+    assert {each.options.model_dump()["max_examples"] for each in made} == {300}
+    assert all(each.fresh and each.storage == str(tmp_path) for each in made)
+    shared = [each.model_dump(exclude={"task", "options"}) for each in made]
+    assert shared[0] == shared[1] == shared[2]

@@ -14,7 +14,7 @@ from pretraining_runs import (
 )
 
 from bert_core.training.checkpoint import newest_checkpoint
-from workflows.tracking.report import verify_exactly_once
+from workflows.runs.sender import verify_exactly_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

@@ -21,15 +21,15 @@ from bert_core.tasks.squad import Question
 from bert_core.text.shards import write_array, write_bytes, write_shard
 from bert_core.tokenizer import SPECIAL_TOKENS, save_tokenizer, wordpiece_tokenizer
 from serving.keys import add_key
-from serving.model_cache import add_folder
-from serving.pointers import Pointer, WatchStatus, switch_pointer, write_status
+from serving.rollout.aliases import Pointer, WatchStatus, switch_pointer, write_status
+from serving.rollout.cache import add_folder
 from workflows.finetuning.worker import write_weights
-from workflows.inference.prediction_files import prediction_file
+from workflows.inference.prediction import prediction_file
 from workflows.output_folder import WorkKeptError, work_folder
 from workflows.reporting.figures import new_figure, save_picture
-from workflows.run_folder import write_atomically
-from workflows.tracking.journal import Journal
-from workflows.tracking.tracker import write_json
+from workflows.runs.folder import write_atomically
+from workflows.runs.journal import Journal
+from workflows.runs.tracker import write_json
 
 BYTES = 200_000
 

@@ -25,7 +25,7 @@ from hostile_labels import HOSTILE_LABELS
 from bert_core.tasks.label_values import stripped
 from bert_core.tasks.metrics import metric_parts
 from serving.registry import sqlite_uri
-from workflows.tracking.mlflow_run import open_client
+from workflows.runs.mlflow_run import open_client
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

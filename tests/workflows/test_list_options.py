@@ -10,7 +10,7 @@ from bert_core.tasks.catalog import TASKS
 from workflows.ablations.settings import AblateSettings
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.finetuning.settings import settings_class
-from workflows.inference.extract_settings import ExtractSettings
+from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
 from workflows.paper.suite_settings import PicturesSettings
 from workflows.prepare import PrepareSettings

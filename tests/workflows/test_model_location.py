@@ -3,7 +3,7 @@ from finetuning_runs import write_encoder
 
 from bert_core.errors import UserError
 from workflows.model_location import locate_model, located_model
-from workflows.tracking.mlflow_run import create_store, open_client
+from workflows.runs.mlflow_run import create_store, open_client
 from workflows.versions.registration import register_model_folder
 
 

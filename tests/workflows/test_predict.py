@@ -10,9 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from asking import assert_alike
 from prediction_runs import LONG, read_index, read_rows, some_texts, write_jsonl
-from running import start
+from running import assert_alike, start
 
 from bert_core.predictor import load_predictor
 from bert_core.tasks.classification import Text

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from asking import assert_alike
 from prediction_runs import read_index, read_rows, write_jsonl
+from running import assert_alike
 from small_tasks import WORDS
 
 from workflows import predict

@@ -30,11 +30,11 @@ from bert_core.text.shards import open_shards
 from bert_core.tokenizer import save_tokenizer, train_wordpiece
 from workflows.pretrain import main
 from workflows.pretraining.settings import PretrainSettings
-from workflows.run_folder import open_run
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.opening import open_run
+from workflows.runs.sender import verify_exactly_once
+from workflows.runs.tracker import SPECIFICATION_NAME, STATE_NAME, read_json
 from workflows.settings import parse_command_line
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.report import verify_exactly_once
-from workflows.tracking.tracker import SPECIFICATION_NAME, STATE_NAME, read_json
 
 STEPS = 600
 SETTINGS = {"checkpoint.every_steps": 40, "evaluation.every_steps": 200}
@@ -339,7 +339,7 @@ def test_sigterm_after_the_last_step_ends_the_tracker_too(tmp_path, corpus):
     def trackers():
         for child in psutil.Process(driver.process.pid).children():
             with suppress(psutil.Error):  # some live for moments only, such as git
-                if "workflows.tracking.sender" in child.cmdline():
+                if "workflows.runs.sender" in child.cmdline():
                     yield child
 
     driver.until(lambda: next(trackers(), None))

@@ -16,7 +16,7 @@ from storage_addresses import CREDENTIALS, s3_server
 from benchmarks.mlflow_server import MlflowServer
 from workflows import promote
 from workflows.promotion.champion import Times, read_entries
-from workflows.tracking.mlflow_run import open_client
+from workflows.runs.mlflow_run import open_client
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from bert_core.errors import UserError
 from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint_folder import NEEDED, checkpoint_name
 from workflows.messages import Outcome
-from workflows.remote_run import RemoteRun
-from workflows.run_folder import RunFolder, open_run, write_atomically
-from workflows.storage import RemoteFolder, working_copy
-from workflows.tracking.journal import Journal, JournalReader
-from workflows.tracking.report import verify_exactly_once
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.journal import Journal, JournalReader
+from workflows.runs.opening import open_run
+from workflows.runs.remote import RemoteRun
+from workflows.runs.sender import verify_exactly_once
+from workflows.runs.storage import RemoteFolder, working_copy
 
 RECIPE = {"seed": 0}
 JOURNAL = "journal.jsonl"
@@ -265,8 +266,8 @@ from datetime import timedelta
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from workflows.remote_run import RemoteRun, agree_on_checkpoint
-from workflows.run_folder import RunFolder
+from workflows.runs.remote import RemoteRun, agree_on_checkpoint
+from workflows.runs.folder import RunFolder
 rank, meeting, folder, uri = int(sys.argv[1]), *sys.argv[2:]
 dist.init_process_group(
     "gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=60)

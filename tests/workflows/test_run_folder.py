@@ -5,15 +5,17 @@ import time
 import pytest
 
 from bert_core.errors import UserError
-from workflows.run_folder import RunFolder, open_run, sole_writer, write_atomically
-from workflows.tracking.tracker import SPECIFICATION_NAME, write_json
+from workflows.runs.folder import RunFolder, sole_writer, write_atomically
+from workflows.runs.opening import open_run
+from workflows.runs.tracker import SPECIFICATION_NAME, write_json
 
 RECIPE = {"seed": 0, "optimizer": {"name": "adamw", "warmup_steps": 10}}
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from workflows.run_folder import RunFolder, open_run, sole_writer
+from workflows.runs.folder import RunFolder, sole_writer
+from workflows.runs.opening import open_run
 storage = Path(sys.argv[1])
 with open_run(storage, "run", {}, fresh=False) if sys.argv[2] == "run" else sole_writer(
     RunFolder(storage / "runs" / "run")

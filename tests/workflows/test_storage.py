@@ -9,7 +9,7 @@ from storage_addresses import folder_address
 
 from bert_core.errors import UserError
 from workflows.pretrain import main
-from workflows.storage import RemoteFolder, open_storage, working_copy
+from workflows.runs.storage import RemoteFolder, open_storage, working_copy
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_a_path_stays_a_path_and_nothing_is_loaded_for_it(repository):
     assert open_storage("~/runs").folder == Path.home() / "runs"
     assert open_storage("runs").folder == Path.cwd() / "runs"
     assert open_storage("runs").uri is None
-    code = "import sys; from workflows.storage import open_storage; open_storage('runs')"
+    code = "import sys; from workflows.runs.storage import open_storage; open_storage('runs')"
     code += "; assert not {'pyarrow', 'torch', 'socket'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], cwd=repository, check=True)
 

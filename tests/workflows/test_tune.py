@@ -66,7 +66,7 @@ def test_more_gpus_than_there_are(storage, capsys, ray_cluster):
 def test_a_storage_that_a_machine_cannot_reach(storage, capsys, ray_cluster, monkeypatch):
     """What is this process's folder is another one to the machine of trials."""
     del ray_cluster
-    monkeypatch.setattr("workflows.reachable_storage._own_node", lambda: "another")
+    monkeypatch.setattr("workflows.clusters.tasks._own_node", lambda: "another")
     monkeypatch.chdir(storage)
     assert main(sweep_arguments(storage, storage="/proc/self/cwd")) == 2
     error = capsys.readouterr().err.splitlines()[-1]

@@ -13,8 +13,8 @@ from finetuning_runs import write_encoder, write_task
 from storage_addresses import folder_address
 from sweep_runs import SweepCommand
 
-from workflows.tracking.journal import read_records
-from workflows.tracking.report import verify_exactly_once
+from workflows.runs.journal import read_records
+from workflows.runs.sender import verify_exactly_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(900)]
 

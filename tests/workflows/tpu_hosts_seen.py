@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from workflows.cluster import current_worker, workers_at
-from workflows.cluster_capacity import join_cluster_with_room
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.capacity import join_cluster_with_room
+from workflows.clusters.settings import ClusterSettings
+from workflows.clusters.workers import current_worker, workers_at
 from workflows.messages import Outcome
 
 NAMES = ("TPU_NAME", "TPU_WORKER_ID", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID")

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from workflows.tracking.tracker import STATE_NAME, DatasetInput, TrackedRun, read_json
+from workflows.runs.tracker import STATE_NAME, DatasetInput, TrackedRun, read_json
 
 SHA256 = "0123456789abcdef" * 4
 

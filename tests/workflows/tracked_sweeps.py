@@ -2,11 +2,11 @@
 
 from tracked_runs import described, write_steps
 
-from workflows.sweeps.tracker import SweepTracker
-from workflows.tracking.journal import Journal
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.report import verify_exactly_once
-from workflows.tracking.tracker import JOURNAL_NAME
+from workflows.runs.journal import Journal
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.sender import verify_exactly_once
+from workflows.runs.sweep_tracker import SweepTracker
+from workflows.runs.tracker import JOURNAL_NAME
 
 
 class Sweep:

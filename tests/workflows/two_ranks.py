@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from pretraining_runs import Channel, Run
 
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import pretraining_parts
 from workflows.settings import parse_command_line

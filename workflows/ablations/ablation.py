@@ -1,19 +1,23 @@
-"""An ablation: settings and a study go in; its pre-trainings come out, planned or finished.
+"""An ablation in its driver: settings and a study go in; its pre-trainings come out.
 
-And what is to be learned from them. What has been reached lies in the runs' folders, so the same
-command does only what is missing.
+Each is planned or finished; then each encoder is fine-tuned on every task, in sweeps.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
 
+import torch
 import yaml
 
+from bert_core.config import ModelConfig
+from bert_core.flops import training_flops
+from bert_core.model.bert import Bert
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
-from workflows.ablations.outcome import AblationOutcome, by_variant
-from workflows.ablations.planned_variant import PlannedVariant
+from workflows.ablations.outcome import VARIANT, AblationOutcome, VariantOutcome, by_variant
 from workflows.ablations.settings import (
     AblateSettings,
     LearnedTask,
@@ -21,28 +25,169 @@ from workflows.ablations.settings import (
     learned_tasks,
     tune_settings,
 )
-from workflows.ablations.studies import chosen_variants, shape_of, variant_settings
+from workflows.ablations.studies import (
+    Variant,
+    chosen_variants,
+    shape_of,
+    shape_text,
+    variant_settings,
+)
 from workflows.finetuning.data import read_task_data
 from workflows.pretrain import opened_pretraining
+from workflows.pretraining.job import PretrainingJob
+from workflows.pretraining.metrics import metric_name
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import prepared_text
-from workflows.reproduction.run_origin import data_name
-from workflows.run_folder import RunFolder, open_run, read_seconds, write_atomically
+from workflows.progress import duration
+from workflows.reproduction.run_origin import OUTCOME, data_name, write_outcome
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.journal import read_records
+from workflows.runs.opening import open_run
+from workflows.runs.storage import Storage
+from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
-from workflows.storage import Storage
+from workflows.sweeps.live_table import TableRow
 from workflows.sweeps.outcome import SweepOutcome
+from workflows.sweeps.planned import TRAINED, PlannedRun, PlannedRuns, unfinished
 from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings
-from workflows.tracking.tracker import default_tracking_uri
+
+
+@dataclass
+class PlannedVariant(PlannedRun):
+    """A variant and its pre-training run."""
+
+    job: PretrainingJob
+    variant: Variant
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its model folder is written."""
+        folder = self.job.folder
+        return (folder.path / ARTIFACTS_NAME / OUTCOME).is_file() and folder.model.is_dir()
+
+    @property
+    def criterion(self) -> str:
+        """What Tune is told of an evaluation."""
+        return f"heldout/{metric_name(self.job.settings.rows.objective, 'masked_token_accuracy')}"
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        """The encoder's."""
+        return self.job.settings.architecture(self.job.shards.vocab_size, pad_token_id=0)
+
+    @cached_property
+    def cost(self) -> float:
+        """About the FLOPs of all its steps, as if all rows were full."""
+        settings = self.job.settings
+        is_decoder = settings.rows.objective == "left_to_right"
+        share = 1.0 if is_decoder else settings.rows.masked_share
+        num_rows = settings.batch.global_batch_size
+        flops = 0.0
+        for phase in settings.phases:
+            num_tokens = num_rows * phase.sequence_length
+            flops += phase.steps * training_flops(
+                self.config,
+                num_tokens=num_tokens,
+                sum_of_squared_lengths=num_tokens * phase.sequence_length,
+                num_predictions=round(num_tokens * share),
+                num_rows=num_rows,
+                num_read=round(num_tokens * share),
+            )
+        return flops
+
+    def finish(self, *, stopped_early: bool = False) -> None:
+        """Writes the model folder and the files next to it; no scheduler stops a pre-training."""
+        assert not stopped_early
+        self.job.write_results()
+        write_outcome(self.job)
+
+    @property
+    def outcome(self) -> VariantOutcome:
+        """What became of it so far."""
+        planned = VariantOutcome(
+            name=self.variant.name,
+            title=self.variant.title,
+            run=self.name,
+            shape=shape_text(shape_of(self.job.settings)),
+            question=self._question(),
+            paper_row=self.variant.paper_row,
+            is_reference=self.variant.is_reference,
+            num_parameters=self._num_parameters(),
+            failure=self.failure,
+        )
+        return self._with_figures(planned) if self.is_finished else planned
+
+    def _with_figures(self, planned: VariantOutcome) -> VariantOutcome:
+        from workflows.versions.finished_run import Usage
+
+        loss = f"heldout/{metric_name(self.job.settings.rows.objective, 'masked_token_loss')}"
+        figures: dict[str, float] = {}
+        curve: list[tuple[int, float]] = []
+        for record in read_records(self.job.folder.path / JOURNAL_NAME):
+            of_heldout = {k: v for k, v in record.metrics.items() if k.startswith("heldout/")}
+            figures |= of_heldout
+            if loss in of_heldout:
+                curve.append((record.step, of_heldout[loss]))
+        checkpoint = self.job.folder.last_checkpoint()
+        usage = Usage.of(checkpoint)
+        return replace(
+            planned,
+            figures=figures,
+            curve=tuple(curve),
+            num_tokens=checkpoint.num_tokens_seen,
+            seconds=checkpoint.extra["used_seconds"],
+            device=usage.device,
+            device_hours=usage.device_hours,
+        )
+
+    def _question(self) -> str:
+        """What is to be predicted from what: variants that share it have losses that compare."""
+        rows = self.job.settings.rows
+        if rows.objective == "left_to_right":
+            return "next tokens"
+        shares = f"{rows.mask_token_share:.0%} [MASK], {rows.random_token_share:.0%} random"
+        return f"masked tokens ({rows.masked_share:.0%} of all; {shares})"
+
+    def _num_parameters(self) -> int:
+        """Of the encoder, without heads."""
+        with torch.device("meta"):
+            encoder = Bert.for_pretraining(self.config).encoder
+        return sum(each.numel() for each in encoder.parameters())
+
+
+def variant_row(planned: PlannedVariant) -> TableRow:
+    """A pre-training as a row of the live table: how far it is, and its loss on held-out text."""
+    news, loss = planned.news, ""
+    objective = planned.job.settings.rows.objective
+    figure = news.get(f"heldout/{metric_name(objective, 'masked_token_loss')}")
+    state = f"step {news['step']:,} of {news['total_steps']:,}" if "step" in news else "starting"
+    told = ""
+    if planned.is_finished:
+        state = "trained"
+        seconds = planned.job.folder.last_checkpoint().extra["used_seconds"]
+        told = f"pre-trained, {duration(seconds)}"
+    if figure is not None:
+        loss = f"{figure:.3f}"
+        told += f", held-out loss {loss}" if told else ""
+    return TableRow(
+        name=planned.name,
+        title=planned.variant.title,
+        state=TRAINED if planned.is_finished else news.get("state", ""),
+        news=news,
+        cost=planned.cost,
+        cells={"variant": planned.variant.title, "state": state, "held-out loss": loss},
+        told=told,
+    )
+
 
 KIND = "ablations"
 """The folder of ablations in the storage."""
-CLOCK = "clock.json"
 
 
-class Ablation:
-    """An ablation and its variants, each taken for this process alone while the ablation is open.
+class Ablation(PlannedRuns[AblateSettings]):
+    """An ablation and its variants, each locked for this process while the ablation is open.
 
-    `sweeps` are those of the tasks, by what a task is called, as far as they have come.
+    `sweeps` are those of the tasks, by the task's key, as far as they have come.
     """
 
     def __init__(
@@ -53,18 +198,21 @@ class Ablation:
         shards: TokenShards,
         variants: list[PlannedVariant],
     ) -> None:
-        self.settings, self.storage, self.folder, self.shards = settings, storage, folder, shards
+        super().__init__(settings, storage, folder)
+        self.shards = shards
         self.variants, self.tasks = variants, learned_tasks(settings)
         self.sweeps: dict[str, SweepOutcome] = {}
 
-    @property
-    def tracking_uri(self) -> str:
-        """Where MLflow is."""
-        return self.settings.tracking.uri or default_tracking_uri(self.storage.folder)
+    def tracked_run(self) -> TrackedRun:
+        """The ablation's run at MLflow."""
+        settings, shards = self.settings, self.shards
+        source = ", ".join(settings.text) if settings.shards is None else shards.folder.name
+        data = DatasetInput("pre-training text", shards.data_hash, source)
+        return self._tracked(data, {"tasks": ", ".join(each.key for each in self.tasks)})
 
     def left(self) -> list[PlannedVariant]:
         """The variants that are not pre-trained, the longest first."""
-        return sorted((v for v in self.variants if not v.is_finished), key=lambda v: -v.cost)
+        return unfinished(self.variants)
 
     def sweep_settings(self, learned: LearnedTask) -> TuneSettings:
         """The sweep over the encoders that there are, to learn a task from each."""
@@ -89,13 +237,14 @@ class Ablation:
         reasons += [trial.failure for each in self.sweeps.values() for trial in each.trials]
         return [each for each in reasons if each]
 
-    def add_seconds(self, seconds: float) -> None:
-        """Counts the time of a start."""
-        write_atomically(self.folder.path / CLOCK, json.dumps(self.seconds() + seconds))
-
-    def seconds(self) -> float:
-        """The time that the ablation has taken, all starts together."""
-        return read_seconds(self.folder.path / CLOCK)
+    def mean_figures(self) -> dict[str, float]:
+        """The mean of each variant on each task, by `task/variant`, in 0..1."""
+        figures: dict[str, list[float]] = {}
+        for key, sweep in self.sweeps.items():
+            for trial in sweep.trials:
+                if trial.score is not None:
+                    figures.setdefault(f"{key}/{trial.point[VARIANT]}", []).append(trial.score)
+        return {name: fmean(scores) for name, scores in figures.items()}
 
     def outcome(self, at_once: int) -> AblationOutcome:
         """The ablation as far as it has come."""
@@ -138,7 +287,7 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
         opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind=KIND)
         folder = opened.enter_context(opening)
         planned = [
-            PlannedVariant(variant, opened.enter_context(opened_pretraining(each, storage, shards)))
+            PlannedVariant(opened.enter_context(opened_pretraining(each, storage, shards)), variant)
             for variant, each in zip(variants, to_train, strict=True)
         ]
         write_atomically(folder.settings, _settings_text(settings))

@@ -38,8 +38,8 @@ from workflows.report_parts import (
     section,
     troubles_table,
 )
-from workflows.run_folder import write_atomically
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.folder import write_atomically
+from workflows.runs.tracker import without_machine_paths
 from workflows.vector_charts import Picture, side_by_side
 
 PAGE, REPORT, DATA = "report.html", "report.md", "report.json"

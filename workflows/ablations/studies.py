@@ -10,8 +10,8 @@ from bert_core.errors import UserError, nearest
 from workflows.paper.published import NO_TABLE, TABLE_5, TABLE_6, TABLE_8, PaperAblation
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import validated
-from workflows.sweeps.axes import with_point
 from workflows.sweeps.outcome import Point
+from workflows.sweeps.search_space import with_point
 
 Shape = tuple[int, int, int]
 """Layers, width and attention heads: L, H and A in the paper."""

@@ -10,9 +10,9 @@ from workflows.ablations.outcome import VARIANT, VariantOutcome
 from workflows.ablations.studies import find_study
 from workflows.paper.paper_table import DASH, metric_title
 from workflows.progress import duration
+from workflows.runs.tracker import without_machine_paths
 from workflows.sweeps.outcome import TrialOutcome
 from workflows.sweeps.words import number_of
-from workflows.tracking.tracker import without_machine_paths
 from workflows.versions.finished_run import Usage
 
 MISSING = "missing"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from bert_core.errors import UserError
-from workflows.run_folder import write_atomically
+from workflows.runs.folder import write_atomically
 
 if TYPE_CHECKING:
     from bert_core.tasks.classification import Text

@@ -24,7 +24,7 @@ from workflows.reporting.figures import (
     tidy,
 )
 from workflows.reporting.render import Cell, Figures, Page, Row, Section, Table, write_page
-from workflows.run_folder import write_atomically
+from workflows.runs.folder import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,7 +24,11 @@ from bert_core.evaluation.slices import (
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import Task
-from workflows.evaluation.plots import confusion_drawing, numbers_drawing, reliability_drawing
+from workflows.evaluation.plots import (
+    confusion_drawing,
+    numbers_drawing,
+    reliability_drawing,
+)
 from workflows.reporting.figures import Figure, saved_figure
 from workflows.reporting.render import (
     Cell,
@@ -37,8 +41,8 @@ from workflows.reporting.render import (
     markdown,
     write_page,
 )
-from workflows.run_folder import write_atomically
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.folder import write_atomically
+from workflows.runs.tracker import without_machine_paths
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from bert_core.errors import UserError, nearest
-from workflows.reporting.upload import ReportFolder
+from workflows.runs.mlflow_run import ReportFolder
 from workflows.settings import CommandLineSettings, default_storage, split_list
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bert_core.errors import one_line
 from workflows.finetuning.data import EncoderFolder, TaskData, located
 from workflows.finetuning.settings import TaskRunSettings
-from workflows.remote_run import RemoteRun
 from workflows.reproduction.run_origin import describe_task_data, encoder_tags
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.storage import Storage
-from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.remote import RemoteRun
+from workflows.runs.storage import Storage
+from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
 from workflows.training.job import JobResults
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from workflows.evaluation.report import evaluation_report, write_report
 from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
-from workflows.run_folder import RunFolder
-from workflows.tracking.tracker import ARTIFACTS_NAME, DatasetInput
+from workflows.runs.folder import RunFolder
+from workflows.runs.tracker import ARTIFACTS_NAME, DatasetInput
 from workflows.versions.finished_run import Usage, lineage_of
 from workflows.versions.model_card import finetuned_model_card
 

@@ -29,7 +29,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSour
 from bert_core.tasks.task import Task, add_task_head, task_loss
 from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.finetuning.data import Split, TaskData, read_task_data
 from workflows.finetuning.settings import FeatureSettings, TaskRunSettings, read_settings
 from workflows.messages import RunProgress

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from workflows.inference.text_parts_settings import TextPartsSettings
+from workflows.inference.text_input import TextPartsSettings
 
 # Their like in bert_core would load torch, which takes seconds: --help is answered before.
 OverflowOrError = Literal["error", "left", "right", "window"]

@@ -1,29 +1,183 @@
-"""Texts to predictions, part by part (`workflows.inference.text_parts`)."""
+"""Predictions for texts: what is asked of a model, the job that writes each part, and its files."""
 
 import functools
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
+from bert_core.disk import written_whole
 from bert_core.errors import UserError
+from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.predictor import Predictor, load_predictor
+from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
+from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.squad import Question
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import Task
+from bert_core.tasks.text_tagging import TextTagging
 from bert_core.text.texts import NamedTexts, TextPart, read_records
-from workflows.inference.predict_settings import PredictionFormat
-from workflows.inference.prediction_files import prediction_file
-from workflows.inference.prediction_request import Kind, PredictionRequest
+from workflows.inference.predict_settings import (
+    Aggregation,
+    OverflowOrError,
+    PredictionFormat,
+    PredictSettings,
+)
 from workflows.inference.text_parts import TextJob, worker_device
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PREDICTIONS = "predictions"
 """The folder of the parts."""
 
 _TEXTS_AT_ONCE = 1024
 _CHARACTERS_AT_ONCE = 1 << 20
+
+Kind = Literal["label", "labels", "value", "entities", "answers"]
+"""What a model gives, by the name of the field."""
+
+_KINDS: dict[str, Kind] = {"single": "label", "multiple": "labels", "regression": "value"}
+
+_WORDS_FOR: dict[Kind, str] = {
+    "label": "labels",
+    "labels": "several labels",
+    "value": "numbers",
+    "entities": "entities",
+    "answers": "answers to questions",
+}
+
+_OPTIONS: dict[str, tuple[Kind, ...]] = {
+    "text_column": ("label", "labels", "value", "entities"),
+    "text_pair_column": ("label", "labels", "value"),
+    "question_column": ("answers",),
+    "context_column": ("answers",),
+    "top_k": ("label", "labels", "answers"),
+    "aggregation": ("entities",),
+    "max_answer_length": ("answers",),
+    "align_to_words": ("answers",),
+    "null_threshold": ("answers",),
+}
+"""The options that say something to some models only."""
+
+Rows = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class PredictionRequest:
+    """What is asked of a model, as over HTTP; `columns` are those of the texts, by option."""
+
+    kind: Kind
+    columns: dict[str, str]
+    overflow: OverflowOrError
+    top_k: int | None
+    aggregation: Aggregation
+    max_answer_length: int | None
+    align_to_words: bool | None
+    null_threshold: float | None
+
+    def codec(self, task: Task) -> Codec:
+        """The task as it is asked; where a text that is too long is an error, what it cuts is."""
+        overflow = "right" if self.overflow == "error" else self.overflow
+        if isinstance(task, Tagging):
+            return TextTagging(task, self.aggregation, overflow)
+        if isinstance(task, QuestionAnswering):
+            return answering(
+                task,
+                overflow=overflow,
+                top_k=self.top_k or 1,
+                max_answer_length=self.max_answer_length,
+                align_to_words=self.align_to_words,
+                null_threshold=self.null_threshold,
+            )
+        return task.model_copy(update={"overflow": overflow})
+
+    def takes(self, record: NamedTexts) -> bool:
+        """Whether a record's texts are what the model reads: words are for entities alone."""
+        return self.kind == "entities" or all(isinstance(each, str) for each in record.texts)
+
+    def examples(self, records: Sequence[NamedTexts]) -> list[Any]:
+        """The records as the codec has them."""
+        if self.kind == "entities":
+            return [each.texts[0] for each in records]
+        texts = [[str(text) for text in each.texts] for each in records]
+        if self.kind == "answers":
+            return [Question("", question, context, None) for context, question in texts]
+        return [Text(first, second[0] if second else None, None) for first, *second in texts]
+
+    def fields(self, found: dict[str, Any]) -> dict[str, Any]:
+        """What is written of a prediction, as over HTTP."""
+        if self.kind == "entities":
+            return tagged(found)
+        if self.kind == "answers":
+            return answered(found, self.top_k or 1)
+        return classified(found, self.top_k)
+
+
+def request_of(settings: PredictSettings, predictor: Predictor) -> PredictionRequest:
+    """What the settings ask of this model.
+
+    Raises `UserError` for a model of another kind than those there are here, and for settings that
+    say nothing to it.
+    """
+    kind = _kind_of(predictor.task, settings.model)
+    for name, kinds in _OPTIONS.items():
+        if name in settings.model_fields_set and kind not in kinds:
+            what = f"says nothing to a model that gives {_WORDS_FOR[kind]}"
+            raise UserError(what, f"--{name}", "leave it out")
+    is_lstm = FEATURE_TAGGER in predictor.model.heads
+    if is_lstm and settings.aggregation != "first":
+        what = f"{settings.model} was taught the first sub-words of words alone"
+        raise UserError(what, f"--aggregation {settings.aggregation}", "leave it out")
+    return PredictionRequest(
+        kind=kind,
+        columns=_columns(settings, predictor.task),
+        overflow=settings.overflow,
+        top_k=settings.top_k,
+        aggregation=settings.aggregation,
+        max_answer_length=settings.max_answer_length,
+        align_to_words=settings.align_to_words,
+        null_threshold=settings.null_threshold,
+    )
+
+
+def _kind_of(task: Task, model: str) -> Kind:
+    if isinstance(task, Classification):
+        return _KINDS[task.kind]
+    if isinstance(task, Tagging):
+        return "entities"
+    if isinstance(task, QuestionAnswering):
+        return "answers"
+    raise UserError(
+        f"a model of another kind of task, {type(task).__name__}",
+        model,
+        "workflows/evaluate.py --output FILE predicts for tables of its task",
+    )
+
+
+def _columns(settings: PredictSettings, task: Task) -> dict[str, str]:
+    """The columns of the texts by option; of questions the contexts, which are longer, first."""
+    if isinstance(task, QuestionAnswering):
+        return {
+            "context_column": settings.context_column,
+            "question_column": settings.question_column,
+        }
+    columns = {"text_column": settings.text_column}
+    pairs = task.reads_pairs if isinstance(task, Classification) else False
+    if pairs or (pairs is None and settings.text_pair_column is not None):
+        columns["text_pair_column"] = settings.text_pair_column or "text_pair"
+    elif settings.text_pair_column is not None:
+        what = f"{settings.model} reads single texts"
+        raise UserError(what, f"--text_pair_column {settings.text_pair_column}", "leave it out")
+    return columns
 
 
 @dataclass(frozen=True)
@@ -157,3 +311,65 @@ def _sizes(record: NamedTexts) -> Iterator[int]:
     """The characters of each text of a record."""
     for each in record.texts:
         yield len(each) if isinstance(each, str) else sum(map(len, each))
+
+
+@contextmanager
+def prediction_file(
+    path: Path, output_format: PredictionFormat, kind: Kind
+) -> Iterator[Callable[[Rows], None]]:
+    """Opens a file for the rows of a kind of model, and gives what writes some of them.
+
+    A row has `id`, `n_tokens`, `truncated` and the fields of the kind. The file has its name when
+    the block ends, and is gone if it ends in an error.
+    """
+    with written_whole(path) as beside:
+        opened = _jsonl(beside) if output_format == "jsonl" else _parquet(beside, kind)
+        with opened as write:
+            yield write
+
+
+@contextmanager
+def _jsonl(path: Path) -> Iterator[Callable[[Rows], None]]:
+    with path.open("w", encoding="utf-8") as file:
+
+        def write(rows: Rows) -> None:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+        yield write
+
+
+@contextmanager
+def _parquet(path: Path, kind: Kind) -> Iterator[Callable[[Rows], None]]:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    schema = schema_of(kind)
+    with ParquetWriter(path, schema) as writer:
+
+        def write(rows: Rows) -> None:
+            writer.write_table(pa.Table.from_pylist(list(rows), schema=schema))
+
+        yield write
+
+
+def schema_of(kind: Kind) -> "pa.Schema":
+    """The columns of the Parquet files of a kind of model."""
+    import pyarrow as pa
+
+    text, number, place = pa.string(), pa.float64(), pa.int64()
+    scores = pa.list_(pa.struct({"label": text, "score": number}))
+    characters = {"text": text, "start": place, "end": place}
+    words = {"start_word": place, "end_word": place}
+    fields: dict[Kind, dict[str, pa.DataType]] = {
+        "label": {"label": text, "scores": scores},
+        "labels": {"labels": pa.list_(text), "scores": scores},
+        "value": {"value": number},
+        "entities": {
+            "entities": pa.list_(pa.struct({"type": text, **characters, **words, "score": number}))
+        },
+        "answers": {
+            "answers": pa.list_(pa.struct({**characters, "score": number, "probability": number})),
+            "null_score": number,
+        },
+    }
+    return pa.schema({"id": text, "n_tokens": place, "truncated": pa.bool_(), **fields[kind]})

@@ -1,6 +1,7 @@
 """Texts, part by part, on Ray Data: a job goes in, the files and the record of each part come out.
 
-A part is done when its record stands beside it, so a restart goes on with the others.
+A part is done when its record is written, so a restart continues with the others. Ray is imported
+only to run the parts: mistakes in settings are reported before it loads.
 """
 
 import functools
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import ray
 import torch
 
 from bert_core.disk import DiskFullError
@@ -100,6 +100,7 @@ def _work_off(job: TextJob, missing: list[int]) -> Iterator[tuple[int, dict[str,
     """Numbers and records of these parts, in the order in which they are done."""
     if not missing:
         return
+    import ray
     from ray.data import DataContext, TaskPoolStrategy, from_items
 
     resources = ray.cluster_resources()
@@ -140,6 +141,8 @@ def _work(row: dict[str, Any], job: TextJob) -> dict[str, Any]:
 
 def worker_device() -> torch.device:
     """The GPU that Ray has given this process, or the CPU."""
+    import ray
+
     on_gpu = ray.is_initialized() and ray.get_gpu_ids() and torch.cuda.is_available()
     return torch.device("cuda" if on_gpu else "cpu")
 

@@ -28,7 +28,7 @@ from workflows.model_location import model_name
 from workflows.paper.paper_table import DASH
 from workflows.paper.published import COLUMNS, GLUE_TEST, PAPER_AVERAGES, Column
 from workflows.reporting.render import Cell, Page, Row, Section, Table, terminal_table, write_page
-from workflows.run_folder import is_name_aside, write_atomically
+from workflows.runs.folder import is_name_aside, write_atomically
 
 TITLE_WIDTH = 9
 

@@ -38,9 +38,9 @@ from workflows.model_location import model_name
 from workflows.paper.suite_settings import PicturesSettings, Projection
 from workflows.reporting.figures import GREY, INK, Figure, inline_figure, new_figure, save_picture
 from workflows.reporting.render import Cell, Figures, Page, Part, Row, Section, Table, write_page
-from workflows.reporting.upload import log_report
-from workflows.run_folder import write_atomically
-from workflows.tracking.tracker import default_tracking_uri
+from workflows.runs.folder import write_atomically
+from workflows.runs.mlflow_run import log_report
+from workflows.runs.tracker import default_tracking_uri
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.finetuning.settings import TaggerSettings
-from workflows.reporting.upload import ReportFolder
+from workflows.runs.mlflow_run import ReportFolder
 from workflows.settings import ONE_PER_ARGUMENT, CommandLineSettings, default_storage
 
 

@@ -60,10 +60,10 @@ from workflows.reporting.render import (
     terminal_table,
     write_page,
 )
-from workflows.reporting.upload import log_report
-from workflows.run_folder import write_atomically
-from workflows.storage import Storage, open_storage
-from workflows.tracking.tracker import default_tracking_uri
+from workflows.runs.folder import write_atomically
+from workflows.runs.mlflow_run import log_report
+from workflows.runs.storage import Storage, open_storage
+from workflows.runs.tracker import default_tracking_uri
 from workflows.training.job import train_and_register
 from workflows.training.run_settings import CheckpointSettings
 

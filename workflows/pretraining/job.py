@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bert_core.text.shards import TokenShards
 from bert_core.tokenizer import load_tokenizer
 from workflows.pretraining.settings import PretrainSettings
-from workflows.remote_run import RemoteRun
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.storage import Storage
-from workflows.tracking.journal import read_records
-from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.journal import read_records
+from workflows.runs.remote import RemoteRun
+from workflows.runs.storage import Storage
+from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput
 from workflows.training.job import JobResults
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from workflows.pretraining.metrics import (
     predicted,
 )
 from workflows.pretraining.settings import PretrainSettings
-from workflows.run_folder import RunFolder
+from workflows.runs.folder import RunFolder
 from workflows.versions.finished_run import Usage
 from workflows.versions.model_card import model_card
 

@@ -11,7 +11,7 @@ from bert_core.text.shards import TOKENIZER_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.pretraining.metrics import described_rows, is_as_in_the_paper
 from workflows.pretraining.settings import PretrainSettings
-from workflows.run_folder import RunFolder
+from workflows.runs.folder import RunFolder
 
 
 def prepared_text(settings: PretrainSettings, storage: Path) -> Path:

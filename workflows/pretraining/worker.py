@@ -12,7 +12,7 @@ import torch
 from bert_core.config import ModelConfig
 from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.batches import BatchSource, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
@@ -21,7 +21,7 @@ from bert_core.tokenizer import load_tokenizer
 from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
 from bert_core.training.loop import StepResult, TrainingState, compiled
 from bert_core.training.optimization import create_optimizer, linear_schedule
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.pretraining.metrics import metric_name, step_metrics
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch

@@ -27,7 +27,7 @@ from serving.registry import (
     sqlite_path,
     store_exists,
 )
-from workflows.tracking.mlflow_run import check_artifacts, open_client
+from workflows.runs.mlflow_run import check_artifacts, open_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

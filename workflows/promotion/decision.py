@@ -42,8 +42,8 @@ from workflows.promotion.gate import (
     table,
 )
 from workflows.reporting.render import aligned_table
+from workflows.runs.tracker import default_tracking_uri, without_machine_paths
 from workflows.settings import CommandLineSettings, default_storage
-from workflows.tracking.tracker import default_tracking_uri, without_machine_paths
 
 # Imports within functions load torch, which takes seconds, and only a promotion needs it.
 

@@ -34,7 +34,7 @@ class _Strict(BaseModel):
 class CheckFile(_Strict):
     """A file of behavioural checks (docs/behavioural_checks.md)."""
 
-    file: Path = Field(description="the file, beside the gate's file where it is relative")
+    file: Path = Field(description="the file; a relative path starts at the gate's folder")
     pass_rate: float = Field(
         default=1.0, ge=0, le=1, description="the share of cases that each of its checks must pass"
     )
@@ -53,8 +53,8 @@ class Gate(_Strict):
 
     data: str | None = Field(
         default=None,
-        description="held-out data that both versions are measured on, as evaluate.py takes it; a"
-        " path lies beside the gate's file where it is relative",
+        description="held-out data on which both versions are measured, as in evaluate.py; a"
+        " relative path starts at the gate's folder",
     )
     split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
     options: dict[str, str] = Field(
@@ -62,24 +62,24 @@ class Gate(_Strict):
     )
     metrics: dict[str, float] = Field(
         default={},
-        description="the least of a metric, accuracy: 0.85 (the most of an error or a loss)",
+        description="minimum of a metric, accuracy: 0.85 (maximum of an error or a loss)",
     )
     largest_drop: dict[str, float] = Field(
         default={},
-        description="how much of a metric may be lost against the champion, accuracy: 0.01; on the"
-        " data, the whole 95 % interval of the paired difference has to lie above -0.01",
+        description="allowed drop of a metric against the champion, accuracy: 0.01; on the data,"
+        " the whole 95 % interval of the paired difference has to lie above -0.01",
     )
     checks: list[CheckFile] = Field(default=[], description="files of behavioural checks")
     p95_latency_ms: float | None = Field(
-        default=None, gt=0, description="the most milliseconds that 95 of 100 requests take"
+        default=None, gt=0, description="maximum latency of 95 % of the requests, in milliseconds"
     )
     memory_mb: float | None = Field(
         default=None,
         gt=0,
-        description="the most resident memory of a fresh process that loads and answers, in MB",
+        description="maximum resident memory of a new process that loads and predicts, in MB",
     )
     folder_mb: float | None = Field(
-        default=None, gt=0, description="the largest model folder, in MB of 1,000,000 bytes"
+        default=None, gt=0, description="maximum size of the model folder, in MB of 1,000,000 bytes"
     )
     measured_with: MeasuredWith = MeasuredWith()
 
@@ -87,7 +87,9 @@ class Gate(_Strict):
     def _drops_are_losses(self) -> Self:
         for name, value in self.largest_drop.items():
             if value < 0:
-                raise ValueError(f"largest_drop.{name} is {value:g}: write how much may be lost")
+                raise ValueError(
+                    f"largest_drop.{name} is {value:g}: write the allowed drop, 0 or more"
+                )
         return self
 
 
@@ -128,7 +130,7 @@ def require_data(gate: Gate, where: str) -> None:
     """Raises `UserError` for a gate with latency or memory but no data to measure them on."""
     wanted = [name for name in ("p95_latency_ms", "memory_mb") if getattr(gate, name) is not None]
     if wanted and gate.data is None:
-        raise UserError(f"{wanted[0]} without texts to measure it on", where, "give data")
+        raise UserError(f"{wanted[0]} without texts to measure it on", where, "pass data")
 
 
 def less_is_better(metric: str) -> bool:

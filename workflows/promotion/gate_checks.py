@@ -43,7 +43,7 @@ _AT_ONCE = 1024  # examples between two lines of progress
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a gate measures, besides what it asks: see `PromoteSettings`."""
+    """How a gate measures; see `PromoteSettings`."""
 
     num_resamples: int = 1000
     seed: int = 0
@@ -52,26 +52,26 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Contender:
-    """A version, and the folder of its model."""
+    """A version with its model folder."""
 
     version: Version
     folder: Path
 
     @cached_property
     def kind(self) -> str:
-        """The name of its task, or the class of `transformers` where the folder names no task."""
+        """The name of its task, or the `transformers` class if the folder names no task."""
         config = read_json_object(self.folder / CONFIG)
         found = task_of(config)
         return found[0] if found else str(next(iter(config.get("architectures") or ()), "encoder"))
 
     @cached_property
     def predictor(self) -> Predictor:
-        """The model; raises `UserError` for one of no task."""
+        """The loaded model; raises `UserError` for a model without a task."""
         return load_predictor(self.folder)
 
     @property
     def criterion(self) -> str:
-        """The metric that decides: that of its task, of an encoder the masked-token loss."""
+        """The deciding metric: the task's criterion, or the masked-token loss of an encoder."""
         if ENCODER_CRITERION in self.version.metrics:
             return ENCODER_CRITERION
         return self.predictor.task.criterion
@@ -80,37 +80,37 @@ class Contender:
 def judge(
     gate: Gate, contender: Contender, champion: Contender | None, sampling: Sampling
 ) -> list[GateLine]:
-    """A line for each thing that the gate asks, all measured even where the first fails.
+    """Judges every requirement of the gate, even after one has failed.
 
-    Raises `UserError` for what cannot be judged: a champion of another task, metrics that the task
-    has not, recorded metrics of different data, checks that do not suit the model.
+    Raises `UserError` for what cannot be judged: a champion of another task, unknown metrics,
+    recorded metrics of different data, checks that do not suit the model.
     """
     if champion is not None and champion.kind != contender.kind:
         raise UserError(
-            f"version {contender.version.number} is of another task, {contender.kind}",
-            f"champion {champion.version.number} is of {champion.kind}",
-            "register it under a name of its own",
+            f"version {contender.version.number} has another task, {contender.kind}",
+            f"champion {champion.version.number} has {champion.kind}",
+            "register it under another name",
         )
-    suites = [(each, read_suite(each.file)) for each in gate.checks]
+    suites = [(check, read_suite(check.file)) for check in gate.checks]
     if gate.data is None:
-        load_model_folder(contender.folder)  # what does not open is no champion
+        load_model_folder(contender.folder)  # a folder that does not open cannot become champion
         lines = _recorded_lines(gate, contender, champion)
         examples: Sequence[Any] = []
     else:
         examples = _labelled_examples(gate, contender)
         lines = _metric_lines(gate, contender, champion, examples, sampling)
-    for each, suite in suites:
-        lines += _check_lines(each, suite, contender, examples, sampling)
+    for check, suite in suites:
+        lines += _check_lines(check, suite, contender, examples, sampling)
     if gate.p95_latency_ms is not None or gate.memory_mb is not None:
         lines += _footprint_lines(gate, contender, examples)
     if gate.folder_mb is not None:
-        size = sum(each.stat().st_size for each in contender.folder.rglob("*") if each.is_file())
+        size = sum(path.stat().st_size for path in contender.folder.rglob("*") if path.is_file())
         lines.append(at_most("folder", "folder_mb", size / MEGABYTE, gate.folder_mb, "MB"))
     return lines
 
 
 def _recorded_lines(gate: Gate, contender: Contender, champion: Contender | None) -> list[GateLine]:
-    """The metrics as they were recorded in training: no interval, so what counts is the figure."""
+    """Judges the metrics recorded in training; they have no interval, so the values decide."""
     version = contender.version
     wanted = _named(gate.metrics, contender, version.metrics)
     lines = [least(name, version.metrics[name], value) for name, value in wanted.items()]
@@ -125,12 +125,12 @@ def _recorded_lines(gate: Gate, contender: Contender, champion: Contender | None
         raise UserError(
             f"{numbers} were not measured on the same data",
             "their recorded metrics",
-            "give --data, on which both are measured here",
+            "pass --data to measure both on it",
         )
     for name, most in _named(gate.largest_drop, contender, version.metrics).items():
         if name not in champion.version.metrics:
             where = f"champion {champion.version.number}"
-            raise UserError(f"no {name} was recorded", where, "give --data")
+            raise UserError(f"no {name} was recorded", where, "pass --data")
         mine, theirs = version.metrics[name], champion.version.metrics[name]
         difference = Interval(*[mine - theirs] * 3)
         lines.append(drop(name, theirs, difference, most, "recorded"))
@@ -153,9 +153,9 @@ def _metric_lines(
     examples: Sequence[Any],
     sampling: Sampling,
 ) -> list[GateLine]:
-    """The metrics on the data, and how they differ from the champion's."""
+    """Judges the metrics on the data, and their differences to the champion's."""
     task = contender.predictor.task
-    # A metric that there is not is said before minutes are spent on the rest.
+    # Report unknown metrics before minutes are spent on the rest.
     some = examples[:_PROBES]
     known = task.metrics(contender.predictor.predict(some)[0], some)
     wanted = _named(gate.metrics, contender, known)
@@ -186,13 +186,13 @@ def _metric_lines(
 
 
 def _require_like(contender: Contender, champion: Contender) -> None:
-    """Raises `UserError` for versions whose answers cannot be compared."""
+    """Raises `UserError` for versions whose predictions cannot be compared."""
     mine, other = contender.predictor.task, champion.predictor.task
     if mine.labels != other.labels or type(mine) is not type(other):
         raise UserError(
-            f"version {contender.version.number} answers with other labels",
+            f"version {contender.version.number} has other labels",
             f"than champion {champion.version.number}",
-            "register it under a name of its own, or ask for no largest_drop",
+            "register it under another name, or remove largest_drop",
         )
 
 
@@ -220,7 +220,7 @@ def _check_lines(
     predictor = contender.predictor
     if not isinstance(predictor.task, Classification):
         what = "behavioural checks are for classification"
-        raise UserError(what, str(file.file), "leave them out of the gate")
+        raise UserError(what, str(file.file), "remove them from the gate")
     results = run_suite(
         suite,
         lambda texts: predictor.predict(texts, max_tokens=sampling.max_tokens)[0],
@@ -251,7 +251,7 @@ def _footprint_lines(
     how = gate.measured_with
     predictor = contender.predictor
     number = contender.version.number
-    print(f"version {number}: {how.requests} requests to a process of its own", file=sys.stderr)
+    print(f"version {number}: {how.requests} requests to a new process", file=sys.stderr)
     found = measure_footprint(contender.folder, predictor.task_name, predictor.task, examples, how)
     if gate.p95_latency_ms is not None:
         line = at_most("p95 latency", "p95_latency_ms", found.p95_ms, gate.p95_latency_ms, "ms")
@@ -266,12 +266,12 @@ def _footprint_lines(
 def _named(
     wanted: Mapping[str, float], contender: Contender, known: Mapping[str, float]
 ) -> dict[str, float]:
-    """What is wanted by the metrics' own names; raises `UserError` for one that there is not."""
+    """Resolves `criterion` to the metric's name; raises `UserError` for an unknown metric."""
     found = {}
     for name, value in wanted.items():
         own = contender.criterion if name == CRITERION else name
         if own not in known:
-            there = f"there are {', '.join(known)}" if known else "none was recorded; give --data"
+            there = f"there are {', '.join(known)}" if known else "none was recorded; pass --data"
             raise UserError(
                 f"unknown metric{nearest(own, list(known))}", f"{own} of {contender.kind}", there
             )

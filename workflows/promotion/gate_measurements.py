@@ -19,12 +19,12 @@ from bert_core.tasks.task import Task
 from workflows.promotion.gate import MEGABYTE, MeasuredWith
 
 WARM_UP = 5
-"""Requests before those that are measured."""
+"""Requests before the measured ones."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Latency of a request, and the most resident memory of the process, libraries included.
+    """Latency of a request, and peak resident memory of the process, libraries included.
 
     A request is a call of `Predictor.predict`: from texts to predictions.
     """
@@ -37,15 +37,15 @@ class Footprint:
 def measure_footprint(
     folder: Path, task_name: str, task: Task, examples: Sequence[Any], how: MeasuredWith
 ) -> Footprint:
-    """Loads the model in a process of its own and asks it, one request after the other.
+    """Loads the model in a new process and sends it requests, one after the other.
 
-    The examples are spread over all that there are, and come again where they are too few. Raises
-    `UserError` where the process dies.
+    The examples are evenly spread over the data, and repeated if there are too few. Raises
+    `UserError` if the process dies.
     """
     wanted = how.requests * how.batch_size
     spread = [examples[index * len(examples) // wanted] for index in range(wanted)]
     requests = [spread[at : at + how.batch_size] for at in range(0, wanted, how.batch_size)]
-    # Spawned, not forked: what this process has loaded must not count.
+    # Spawned, not forked: the memory of this process must not count.
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     arguments = (sender, folder, task_name, task, requests, how.threads)
@@ -56,15 +56,15 @@ def measure_footprint(
         return Footprint(*receiver.recv())
     except EOFError as error:
         process.join()
-        what = f"the process that measures ended with {process.exitcode}"
-        raise UserError(what, folder.name, "is there memory for the model?") from error
+        what = f"the measuring process exited with {process.exitcode}"
+        raise UserError(what, folder.name, "check that there is memory for the model") from error
     finally:
         process.kill()
         process.join()
 
 
 def machine() -> str:
-    """The processor, and how many cores there are, for the record of a measurement."""
+    """Returns the processor and the number of cores."""
     name = platform.processor() or platform.machine()
     path = Path("/proc/cpuinfo")
     if path.is_file():
@@ -82,7 +82,7 @@ def _measure(
     requests: Sequence[Sequence[Any]],
     threads: int,
 ) -> None:
-    """In the process of its own: sends the numbers of a `Footprint`."""
+    """Runs in the new process: sends the numbers of a `Footprint`."""
     from dataclasses import replace
 
     import numpy as np
@@ -102,9 +102,9 @@ def _measure(
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process has had resident, since it began."""
+    """Returns the peak resident memory of this process."""
     path = Path("/proc/self/status")
-    if path.is_file():  # what getrusage says on Linux includes the process that started this one
+    if path.is_file():  # getrusage on Linux includes the process that started this one
         lines = path.read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     unit = 1 if sys.platform == "darwin" else 1024

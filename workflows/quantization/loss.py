@@ -1,6 +1,6 @@
-"""Measures what a model loses in int8: a folder in float32 and data go in, a table comes out.
+"""Measures the loss of a model in int8, and writes the int8 model folder.
 
-Shapes: N texts, H hidden size, P places, L outputs of the head.
+Shapes: N texts, P positions of outputs, L outputs of the head.
 """
 
 import json
@@ -38,24 +38,24 @@ from bert_core.text.texts import divide, read_texts
 from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples, located
 from workflows.quantization.settings import QuantizeSettings
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.tracker import without_machine_paths
 
 CARD = "README.md"
 _TITLE = "## In int8"
 _BEFORE = "## How to load"
 _EXPLANATION = (
-    "Bertline computes the encoder's linear maps of this folder in whole numbers of 8 bits, on the"
-    " CPU. The weights in it are those of float32, and with `transformers` so is what is computed."
+    "Bertline computes the encoder's linear layers of this folder in 8-bit integers on the CPU. The"
+    " stored weights are float32, and `transformers` computes in float32."
 )
 
-_TURNS = 16  # enough that both meet the same weather, and parts still fill micro-batches
+_TURNS = 16  # many enough to share the machine's load fairly, large enough to fill micro-batches
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class QuantizationLoss:
-    """What was measured: on what, a row for each figure, and sentences about them."""
+    """The measured loss: data, a row for each figure, and notes."""
 
     data: str
     titles: tuple[str, ...]
@@ -64,7 +64,7 @@ class QuantizationLoss:
 
     @property
     def text(self) -> str:
-        """All of it, in Markdown."""
+        """The loss in Markdown."""
         bar = ("---", *("---:" for _ in self.titles[1:]))
         table = [f"| {' | '.join(cells)} |" for cells in (self.titles, bar, *self.rows)]
         return "\n\n".join([f"Measured on {self.data}:", "\n".join(table), " ".join(self.notes)])
@@ -72,7 +72,7 @@ class QuantizationLoss:
 
 @dataclass(frozen=True)
 class Timing:
-    """The CPU seconds that each of the two took for the same tokens."""
+    """CPU seconds of both precisions for the same tokens."""
 
     float32: float
     int8: float
@@ -80,7 +80,7 @@ class Timing:
 
     @property
     def sentence(self) -> str:
-        """How many times as fast int8 is."""
+        """The speed-up in one sentence."""
         return (
             f"{self.num_tokens:,} tokens took {self.float32:,.1f} s of CPU time in float32 and"
             f" {self.int8:,.1f} s in int8, {self.float32 / self.int8:.2f} times as fast."
@@ -90,13 +90,13 @@ class Timing:
 def measured_loss(settings: QuantizeSettings, folder: Path) -> QuantizationLoss:
     """Measures a model folder in float32 and in int8, on the CPU.
 
-    Raises `UserError` for a folder that is in int8 already, and for data without answers or texts.
+    Raises `UserError` for a folder that is already in int8, and for data without answers or texts.
     """
     if read_precision(folder) != "float32":
         raise UserError(
-            "a model folder that is in int8 already",
+            "the model folder is already in int8",
             str(folder),
-            "give the float32 folder that it was made of",
+            "pass the float32 folder that it was made from",
         )
     _, model, _ = load_model_folder(folder)
     if {*TASK_HEADS, FEATURE_TAGGER} & set(model.heads) or settings.task is not None:
@@ -146,7 +146,7 @@ def _of_task(settings: QuantizeSettings, folder: Path, model: Bert) -> Quantizat
 def _outputs(
     predictor: Predictor, rows: EncodedRows, max_tokens: int, items: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    """The places of these items among those of all rows, and the outputs there, [P, L]."""
+    """Computes the outputs [P, L] of these items, and their positions among all rows' outputs."""
     outputs, _ = compute_all_outputs(
         predictor.task,
         predictor.model,
@@ -199,9 +199,9 @@ def _vectors(extractor: Extractor, texts: Sequence[str], items: IntArray) -> Flo
 def in_turns(
     num_items: int, computations: Sequence[Callable[[IntArray], T]]
 ) -> tuple[list[list[T]], list[float]]:
-    """What each computation makes of all items, part by part, and the CPU seconds it took.
+    """Runs each computation on all items, part by part; returns results and CPU seconds of each.
 
-    They take turns at each part, so that what slows one on a busy machine slows the others too.
+    The computations alternate, so a busy machine slows all of them alike.
     """
     found: list[list[T]] = [[] for _ in computations]
     seconds = [0.0] * len(computations)
@@ -214,7 +214,7 @@ def in_turns(
 
 
 def _called(settings: QuantizeSettings) -> str:
-    """What the data is called, without the folders of this machine."""
+    """The name of the data, without local folders."""
     where, name = located(settings.data), Path(settings.data).name
     is_file = isinstance(where, Path) and where.is_file()
     return name if is_file else f"{settings.split} of {name}"
@@ -233,9 +233,9 @@ def loss_of_task(
     told: Sequence[Sequence[Outcome]],
     notes: Sequence[str],
 ) -> QuantizationLoss:
-    """The task's metrics, the one that decides first, and which answers have changed.
+    """Tabulates the task's metrics, the criterion first, and counts changed answers.
 
-    `told` are the answers in float32 and those in int8.
+    `told` are the answers in float32 and in int8.
     """
     names = sorted(comparison.metrics, key=lambda name: name != criterion)
     rows = []
@@ -248,7 +248,7 @@ def loss_of_task(
 
 
 def loss_of_encoder(data: str, cosines: FloatArray, notes: Sequence[str]) -> QuantizationLoss:
-    """How far the vectors of texts have turned, given the cosine of each with itself, [N]."""
+    """Tabulates the cosines [N] of each text's vectors in float32 and in int8."""
     rows = [
         ("mean", f"{cosines.mean():.5f}"),
         ("1st percentile", f"{np.quantile(cosines, 0.01):.5f}"),
@@ -265,7 +265,7 @@ def _difference(found: Interval) -> str:
 
 
 def _changes(before: Sequence[Outcome], after: Sequence[Outcome]) -> str:
-    """One sentence on the answers that are others; of numbers, on how far they have moved."""
+    """Says how many answers have changed, or how far numbers have moved."""
     pairs = list(zip(before, after, strict=True))
     if all(isinstance(each.found, float) for each in (*before, *after)):
         moved = [abs(one.found - other.found) for one, other in pairs]
@@ -275,7 +275,7 @@ def _changes(before: Sequence[Outcome], after: Sequence[Outcome]) -> str:
 
 
 def _answer(outcome: Outcome) -> Any:  # noqa: ANN401 - of any task
-    """What was found, without how sure the model is of it."""
+    """The answer without scores."""
     found = outcome.found
     if isinstance(found, list) and found and isinstance(found[0], Mapping):
         return spans(found)
@@ -283,14 +283,13 @@ def _answer(outcome: Outcome) -> Any:  # noqa: ANN401 - of any task
 
 
 def write_quantized(source: Path, output: Path, loss: QuantizationLoss) -> None:
-    """Writes a copy of a model folder that is computed in int8 and says so, whole or not at all.
+    """Writes a copy of a model folder that is computed in int8, atomically.
 
-    The weights stay those of float32, from which int8 is made whenever the folder is opened: so
-    `transformers` reads it too. A model's example is answered anew, in int8. Raises `UserError`
-    where there is something already.
+    The weights stay in float32 and are quantized when the folder is opened, so `transformers` reads
+    it too. The model's example is answered anew, in int8. Raises `UserError` if `output` exists.
     """
     if output.exists():
-        raise UserError("the output is there already", str(output), "give a new folder")
+        raise UserError("the output exists already", str(output), "pass a new folder")
     with folder_to_publish(output.absolute()) as written:
         shutil.copytree(source, written, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
         config = read_json_object(source / CONFIG) | {PRECISION_FIELD: "int8"}
@@ -307,7 +306,7 @@ def write_quantized(source: Path, output: Path, loss: QuantizationLoss) -> None:
 
 
 def with_loss(card: str, loss: QuantizationLoss) -> str:
-    """A model card with what int8 loses in it, before it says how the model is loaded."""
+    """Inserts the loss into a model card, before the section on loading."""
     section = f"{_TITLE}\n\n{_EXPLANATION}\n\n{without_machine_paths(loss.text)}\n"
     before, title, after = card.partition(f"\n{_BEFORE}\n")
     if not title:
@@ -320,5 +319,5 @@ def _json(values: Mapping[str, Any]) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)  # a copy may be read-only, as its source is
+    path.unlink(missing_ok=True)  # the copy of a read-only file is read-only
     path.write_text(text, encoding="utf-8")

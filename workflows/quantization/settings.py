@@ -8,10 +8,10 @@ from workflows.settings import CommandLineSettings, default_storage
 
 
 class QuantizeSettings(CommandLineSettings):
-    """Writes a model folder to be computed in int8 on the CPU, with what is lost in its card.
+    """Writes a model folder that is computed in int8 on the CPU, with the loss in its card.
 
-    What is lost is measured first: the metrics of a fine-tuned model on labelled data, and of an
-    encoder how far the vectors of texts turn.
+    The loss is measured first: the metrics of a fine-tuned model on labelled data, or the cosine of
+    an encoder's text vectors with those in float32.
     """
 
     model: str = Field(
@@ -22,7 +22,7 @@ class QuantizeSettings(CommandLineSettings):
         " hf://OWNER/NAME[:CONFIG]; of an encoder, a file of texts, one a line (or .jsonl, .parquet"
         " with a column text)"
     )
-    output: Path = Field(description="the folder to write, which is not there yet")
+    output: Path = Field(description="the folder to write; must not exist")
     split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
     task: str | None = Field(
         default=None,

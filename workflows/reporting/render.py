@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import one_line
 from workflows.reporting.figures import SVG, Figure, theme_css
-from workflows.run_folder import write_atomically
+from workflows.runs.folder import write_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -15,14 +15,14 @@ from typing import Self
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.strict_json import parse_json, read_bounded
-from workflows.run_folder import write_atomically
-from workflows.tracking.tracker import code_tags
+from workflows.runs.folder import write_atomically
+from workflows.runs.tracker import code_tags
 
 ROOT = Path(__file__).parents[2]
 """The folder that the packages lie in."""
 PACKAGES = ("bert_core", "workflows")
 WORKERS = (
-    *("workflows.training.worker_main", "workflows.cluster"),
+    *("workflows.training.worker_main", "workflows.clusters.workers"),
     *("workflows.pretraining.worker", "workflows.finetuning.worker"),
 )
 """The modules that training begins in: what they import, directly or not, is what it reads."""

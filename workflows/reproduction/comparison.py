@@ -8,25 +8,25 @@ from typing import Any
 import torch
 
 from bert_core.machine import processor_name
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.reproduction.code_files import ROOT, CodeState, training_files
 from workflows.reproduction.recorded_run import RecordedRun, Values
+from workflows.runs.tracker import code_tags
 from workflows.settings import differences
-from workflows.tracking.tracker import code_tags
 
 PACKAGES = ("torch", "tokenizers", "numpy")
-"""The packages whose other versions may compute other bits, or cut other words."""
+"""Packages whose versions may change results or tokenization."""
 NOT_RECORDED = "the run has not recorded"
 _MAY_DIFFER = "the last bits may differ"
 _MOST_NAMES = 6
 
 _FIRST = ("dev/", "heldout/")
-"""How the names begin that stand first in the table."""
+"""Prefixes of the figures that come first in the table."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing: whether it is as it was, in words; `refuses` where the run cannot come out."""
+    """The comparison of one input; `refuses` if the run cannot be reproduced with it."""
 
     what: str
     text: str
@@ -38,7 +38,7 @@ class Finding:
 
 
 def data_finding(recorded: RecordedRun, now: dict[str, Any]) -> Finding:
-    """Compares the data by their hash, and says in which counts they differ."""
+    """Compares the data by hash, and says which counts differ."""
     was, is_now = recorded.data_sha256, now["sha256"]
     if was == is_now:
         return Finding("data", f"the same, {is_now[:12]}")
@@ -55,7 +55,7 @@ def data_finding(recorded: RecordedRun, now: dict[str, Any]) -> Finding:
 
 
 def encoder_finding(recorded: RecordedRun, sha256: str) -> Finding:
-    """Compares the encoder by its hash."""
+    """Compares the encoder by hash."""
     was = recorded.tags.get("encoder.sha256")
     name = recorded.tags.get("encoder.name", "")
     if was == sha256:
@@ -67,7 +67,7 @@ def encoder_finding(recorded: RecordedRun, sha256: str) -> Finding:
 
 
 def code_finding(recorded: RecordedRun, now: CodeState) -> Finding:
-    """Compares the files that training reads, in every state that the run was started under."""
+    """Compares the files that training imports with every state that the run was started under."""
     commit = recorded.tags.get("mlflow.source.git.commit")
     was_dirty = recorded.tags.get("git.dirty") == "true"
     commits = f"commit {_short(commit)}, now {_short(now.git_commit)}"
@@ -93,7 +93,7 @@ def code_finding(recorded: RecordedRun, now: CodeState) -> Finding:
 
 
 def package_findings(recorded: RecordedRun) -> list[Finding]:
-    """A finding for each package of another version than it was."""
+    """Returns a finding for each package with another version."""
     now = code_tags(ROOT)
     return [
         Finding(name, f"{now.get(f'version.{name}')} where it was {was}: {_MAY_DIFFER}")
@@ -103,7 +103,7 @@ def package_findings(recorded: RecordedRun) -> list[Finding]:
 
 
 def hardware_findings(recorded: RecordedRun, cluster: ClusterSettings) -> list[Finding]:
-    """A finding for each device and number that is not what it was; one where all are the same."""
+    """Returns a finding for each difference in hardware; one finding if there is none."""
     device = "cuda" if cluster.use_gpu else "cpu" if cluster.tpu is None else "tpu"
     here = processor_name(torch.device(device)) if device == "cpu" else None
     now = {
@@ -137,9 +137,9 @@ def _some(names: list[str], between: str) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs: `recorded` and `again` hold each figure by step and name.
+    """The figures of the recorded run and of its reproduction, by step and name.
 
-    The hashes of the weights are None where they are not known.
+    The hashes of the weights are None if unknown.
     """
 
     recorded: Values
@@ -149,7 +149,7 @@ class Comparison:
 
     @cached_property
     def different(self) -> list[tuple[int, str]]:
-        """Steps and names of the recorded figures that are not there again to the bit, in order."""
+        """Steps and names of the recorded figures that are missing or not bit-equal, in order."""
         # By repr, for which NaN is NaN and 0.0 is not -0.0.
         return sorted(
             key
@@ -159,23 +159,23 @@ class Comparison:
 
     @property
     def weights_are_known(self) -> bool:
-        """Whether the weights of both are."""
+        """Whether both hashes of the weights are known."""
         return None not in (self.weights_recorded, self.weights_again)
 
     @property
     def is_equal(self) -> bool:
-        """Whether all is the same to the bit, the weights too as far as they are known."""
+        """Whether everything is bit-equal, the weights too if they are known."""
         weights = not self.weights_are_known or self.weights_recorded == self.weights_again
         return bool(self.recorded) and not self.different and weights
 
     def is_within(self, tolerance: float) -> bool:
-        """Whether each recorded figure is there again, no further off than this; 0: to the bit."""
+        """Returns whether each figure is reproduced within the tolerance; 0 means bit-equal."""
         if not tolerance:
             return self.is_equal
         return bool(self.recorded) and all(self.distance(key) <= tolerance for key in self.recorded)
 
     def distance(self, key: tuple[int, str]) -> float:
-        """How far apart the two figures are; infinite where one is missing or no number."""
+        """Returns the difference of two figures; infinite if one is missing or not a number."""
         if key not in self.again:
             return math.inf
         was, now = self.recorded[key], self.again[key]
@@ -186,7 +186,7 @@ class Comparison:
 
 
 def table_lines(comparison: Comparison) -> list[str]:
-    """The last figure of each name, recorded and again, and the weights."""
+    """Formats the last figure of each name, recorded and reproduced, and the weights."""
     last: dict[str, tuple[int, str]] = {}
     for key in sorted(comparison.recorded):
         last[key[1]] = key
@@ -210,7 +210,7 @@ def table_lines(comparison: Comparison) -> list[str]:
 
 
 def verdict_line(comparison: Comparison, tolerance: float) -> str:
-    """What came of it in one line: the same, or what differs, by how much and from where on."""
+    """Says in one line whether the runs are equal, or what differs, by how much and since when."""
     number = len(comparison.recorded)
     if comparison.is_equal:
         weights = "the weights too" if comparison.weights_are_known else "the weights are not known"

@@ -1,7 +1,6 @@
-"""A finished run as it was recorded, to be made again: a run folder or MLflow, read alike.
+"""A finished run as it was recorded: its settings, inputs and all figures.
 
-In: a run's name under a storage folder, or its id at MLflow. Out: its settings, what it was made
-of, and every figure of every step.
+Read from a run folder or from MLflow, as `workflows.runs.mlflow_run` sent it.
 """
 
 import hashlib
@@ -34,10 +33,10 @@ from workflows.reproduction.run_origin import (
     SETTINGS_TAG,
     outcome_of,
 )
-from workflows.run_folder import RunFolder
-from workflows.tracking.journal import read_records
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import (
+from workflows.runs.folder import RunFolder
+from workflows.runs.journal import read_records
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.tracker import (
     ARTIFACTS_NAME,
     JOURNAL_NAME,
     SPECIFICATION_NAME,
@@ -56,11 +55,11 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What is known of a run; what is not recorded is empty.
+    """A finished run; what is not recorded is empty.
 
-    `settings` are those of settings.yaml; `places` are the settings that it leaves out, data and
-    encoder as they were typed, which a run folder alone knows. `data` is data.json, `code` the
-    states that the run was started under, `outcome` what `write_outcome` wrote.
+    `settings` are those of settings.yaml. `places` are the settings that it leaves out, data and
+    encoder as they were typed; only a run folder has them. `data` is data.json, `code` the states
+    of the code under which the run was started, `outcome` is written by `write_outcome`.
     """
 
     name: str
@@ -74,13 +73,13 @@ class RecordedRun:
 
     @property
     def data_sha256(self) -> str | None:
-        """The hash of what it learned from."""
+        """The hash of the training data."""
         return self.tags.get("data.sha256")
 
 
 @dataclass(frozen=True)
 class RunAtMlflow:
-    """What MLflow says of a run; `begun` is in UTC, `artifacts` are the names at the top."""
+    """A run at MLflow; `begun` is in UTC, `artifacts` are the top-level names."""
 
     run_id: str
     name: str
@@ -94,7 +93,7 @@ class RunAtMlflow:
 
 @dataclass(frozen=True)
 class FetchedRun:
-    """A run with the texts of its artifacts, by their names, and all its figures."""
+    """A run with the texts of its artifacts by name, and all its figures."""
 
     run: RunAtMlflow
     texts: dict[str, str]
@@ -102,10 +101,9 @@ class FetchedRun:
 
 
 def read_recorded_run(run: str, storage: Path, tracking_uri: str) -> RecordedRun:
-    """The run of this name in the storage, or of this id at MLflow.
+    """Reads the run of this name in the storage, or of this id at MLflow.
 
-    A folder of the storage knows more, so it is read where it is that of the id. Raises `UserError`
-    for a run that is not there or has not finished.
+    Prefers the run folder, which has more. Raises `UserError` for an unknown or unfinished run.
     """
     folders = {path.parent.name: path.parent for path in storage.glob("runs/*/recipe.json")}
     for folder in folders.values():
@@ -125,7 +123,7 @@ def _of_folder(folder: RunFolder) -> RecordedRun:
     known = {name: value for name, value in tags.items() if value}
     known |= read_json(folder.path / SPECIFICATION_NAME).get("tags", {})
     if not folder.settings.is_file():
-        raise UserError("no settings.yaml", str(folder.path), "the run cannot be made again")
+        raise UserError("no settings.yaml", str(folder.path), "the run cannot be reproduced")
     return RecordedRun(
         name=folder.name,
         settings=_settings(_read_text(folder.settings), known, folder.name),
@@ -143,7 +141,7 @@ def _read_text(path: Path) -> str:
 
 
 def present_places(places: Mapping[str, Any], storage: Path) -> dict[str, Any]:
-    """Settings with the paths below the storage as they are, be it moved since the run began."""
+    """Adapts paths below the storage folder, which may have moved since the run began."""
     before = Path(str(places.get("storage", storage)))
     present = dict(places)
     for name, value in places.items():
@@ -160,13 +158,13 @@ def _last_checkpoint(folder: RunFolder) -> CheckpointInfo:
         if checkpoint.step == checkpoint.extra.get("total_steps"):
             return checkpoint
     what = f"run {folder.name} has not finished, or its last checkpoint is gone"
-    raise UserError(what, str(folder.path), "let it come to its end first")
+    raise UserError(what, str(folder.path), "let it finish first")
 
 
 def _of_mlflow(fetched: FetchedRun) -> RecordedRun:
     run, texts = fetched.run, fetched.texts
     if run.status != "FINISHED":
-        raise UserError(f"run {run.name} has not finished", run.status, "let it come to its end")
+        raise UserError(f"run {run.name} has not finished", run.status, "let it finish first")
     if SETTINGS not in texts:
         remedy = "name a run of pretrain.py or finetune.py"
         raise UserError("no settings.yaml among the run's artifacts", run.run_id, remedy)
@@ -185,16 +183,16 @@ def _of_mlflow(fetched: FetchedRun) -> RecordedRun:
 
 
 def _settings(text: str, tags: Mapping[str, str], name: str) -> dict[str, Any]:
-    """The settings of settings.yaml; raises `UserError` where the file is not the recorded one."""
+    """Parses settings.yaml; raises `UserError` if it has changed since the run began."""
     recorded = tags.get(SETTINGS_TAG)
     if recorded is not None and hashlib.sha256(text.encode()).hexdigest() != recorded:
-        what = "settings.yaml is not what it was when the run began"
-        raise UserError(what, name, "put the file back, its sha256 is at MLflow")
+        what = "settings.yaml has changed since the run began"
+        raise UserError(what, name, "restore the file; its sha256 is at MLflow")
     return parse_yaml(text, f"settings.yaml of {name}")
 
 
 def journal_values(folder: RunFolder) -> Values:
-    """The figures that a run has written down, by step and name."""
+    """Returns all figures of a run's journal by step and name."""
     return {
         (record.step, name): value
         for record in read_records(folder.path / JOURNAL_NAME)
@@ -203,9 +201,9 @@ def journal_values(folder: RunFolder) -> Values:
 
 
 def fetch_run(run_id: str, tracking_uri: str, names: Sequence[str]) -> FetchedRun:
-    """The run and those of the named artifacts that it has; its tags name the encoder's version.
+    """Fetches a run with the named artifacts that it has; its tags have the encoder's version.
 
-    Raises `UserError` where there is no such run, and where MLflow does not answer.
+    Raises `UserError` for an unknown run, and if MLflow does not answer.
     """
     where = without_password(tracking_uri)
     if not store_exists(tracking_uri):
@@ -227,7 +225,7 @@ def fetch_run(run_id: str, tracking_uri: str, names: Sequence[str]) -> FetchedRu
 
 
 def find_run(client: "MlflowClient", run_id: str) -> RunAtMlflow | None:
-    """The run of this id; None where MLflow has none, or no more.
+    """Returns the run of this id; None if there is none or it was deleted.
 
     Raises `UserError` as `check_location` does for its artifacts.
     """
@@ -250,12 +248,12 @@ def find_run(client: "MlflowClient", run_id: str) -> RunAtMlflow | None:
         begun=utc(run.info.start_time),
         tags=dict(run.data.tags),
         params=dict(run.data.params),
-        artifacts=tuple(each.path for each in client.list_artifacts(run_id)),
+        artifacts=tuple(artifact.path for artifact in client.list_artifacts(run_id)),
     )
 
 
 def read_artifact(client: "MlflowClient", run: RunAtMlflow, name: str) -> str | None:
-    """The text of an artifact; None where the run has none of this name."""
+    """Returns the text of an artifact, or None if the run has none of this name."""
     if name not in run.artifacts:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -263,7 +261,7 @@ def read_artifact(client: "MlflowClient", run: RunAtMlflow, name: str) -> str | 
 
 
 def metric_values(client: "MlflowClient", run: RunAtMlflow) -> dict[tuple[int, str], float]:
-    """The values of all metrics of training and evaluation, by step and name."""
+    """Returns all training and evaluation metrics by step and name."""
     names = client.get_run(run.run_id).data.metrics
     return {
         (metric.step, name): metric.value
@@ -274,5 +272,5 @@ def metric_values(client: "MlflowClient", run: RunAtMlflow) -> dict[tuple[int, s
 
 
 def utc(milliseconds: int) -> str:
-    """A moment as people read it."""
+    """Formats a timestamp as UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,7 +1,7 @@
-"""What a run leaves for whoever looks back from its model, or makes it again.
+"""The provenance that a run records: code, data, encoder and outcome.
 
-Beside settings.yaml, among its artifacts: the states of the code, the data, and what it ended with;
-and tags with their hashes, which its versions carry too.
+Artifacts next to settings.yaml, and tags with their hashes, which its versions carry too. Lineage
+and reproduction read them. They contain no path of this machine.
 """
 
 import json
@@ -20,8 +20,8 @@ from bert_core.training.checkpoint import CheckpointInfo
 from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.model_location import model_name
 from workflows.reproduction.code_files import note_code, read_code
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.tracking.tracker import ARTIFACTS_NAME, without_machine_paths
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.tracker import ARTIFACTS_NAME, without_machine_paths
 from workflows.versions.registration import (
     IDENTITY_NAMES,
     PARENT_CONTENT_TAG,
@@ -31,7 +31,7 @@ from workflows.versions.registration import (
 )
 
 SETTINGS, CODE, DATA, OUTCOME = "settings.yaml", "code.json", "data.json", "outcome.json"
-"""Artifacts: the settings, and what `note_code`, `describe_…` and `write_outcome` write."""
+"""Artifacts: the settings, and the files of `note_code`, `describe_…` and `write_outcome`."""
 SETTINGS_TAG, CODE_TAG, TOKENIZER_TAG = "settings.sha256", "code.sha256", "tokenizer.sha256"
 ENCODER_NAME, ENCODER_SHA256, ENCODER_RUN = "encoder.name", "encoder.sha256", "encoder.run"
 
@@ -47,7 +47,7 @@ def write_origin(folder: RunFolder, data: dict[str, Any], *, trains: bool) -> No
 
 
 def origin_tags(folder: RunFolder) -> dict[str, str]:
-    """The hashes of settings.yaml and of the code, as far as they have been written down."""
+    """Returns the hashes of settings.yaml and of the code, if they are written."""
     tags = {}
     if folder.settings.exists():
         tags[SETTINGS_TAG] = file_sha256(folder.settings)
@@ -58,9 +58,9 @@ def origin_tags(folder: RunFolder) -> dict[str, str]:
 
 
 def encoder_tags(encoder: EncoderFolder) -> dict[str, str]:
-    """Which encoder a run starts from: hashes, its version if it has one, the run that made it.
+    """Returns the tags of a run's encoder: hashes, its version if it has one, and its run.
 
-    By the hash of its content a version is found that is registered later or elsewhere.
+    The content hash also finds a version that is registered later or elsewhere.
     """
     tags = {
         ENCODER_NAME: encoder.version or model_name(encoder.path),
@@ -81,7 +81,7 @@ def encoder_tags(encoder: EncoderFolder) -> dict[str, str]:
 
 @cache
 def _content(folder: Path, modified_ns: int) -> str:
-    """The content of a folder that many runs start from, the trials of a sweep, read once."""
+    """Hashes a folder once, although many trials of a sweep start from it."""
     del modified_ns
     return content_hash(folder)
 
@@ -93,7 +93,7 @@ def write_outcome(folder: RunFolder, checkpoint: CheckpointInfo) -> None:
 
 
 def outcome_of(folder: RunFolder, checkpoint: CheckpointInfo) -> dict[str, Any]:
-    """The weights of the model folder by their hash, and what has computed them."""
+    """Returns the hash of the exported weights, and the hardware that computed them."""
     weights = folder.model / WEIGHTS
     return {
         "steps": checkpoint.step,
@@ -106,7 +106,7 @@ def outcome_of(folder: RunFolder, checkpoint: CheckpointInfo) -> dict[str, Any]:
 
 
 def describe_shards(folder: Path) -> dict[str, Any]:
-    """Token shards: how they were made, of which text, and what there is of each split."""
+    """Describes token shards: preparation, source texts, and the counts of each split."""
     index = read_index(folder)
     described = {
         "kind": "token shards",
@@ -129,7 +129,7 @@ def describe_shards(folder: Path) -> dict[str, Any]:
 
 
 def describe_task_data(name: str, source: str, data: TaskData, tokenizer: Tokenizer) -> dict:
-    """The examples of a task: as many, with these labels, encoded by this tokenizer."""
+    """Describes the examples of a task: counts, labels and tokenizer."""
     return {
         "kind": "examples",
         "task": name,
@@ -149,5 +149,5 @@ def describe_task_data(name: str, source: str, data: TaskData, tokenizer: Tokeni
 
 
 def data_name(source: str) -> str:
-    """What the data are called where nobody knows this machine: an address, or the last part."""
+    """Returns a name of the data without local folders: an address, or the last part of a path."""
     return source if "://" in source else Path(source).name

@@ -22,8 +22,8 @@ from bert_core.evaluation.sweep import (
     without_fallen,
 )
 from workflows.paper.paper_table import PaperTable, beside_published, metric_title, score_text
+from workflows.runs.tracker import without_machine_paths
 from workflows.sweeps.outcome import Point, SweepOutcome, TrialOutcome
-from workflows.tracking.tracker import without_machine_paths
 from workflows.vector_charts import value_text
 
 BEST = "best.yaml"

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from bert_core.errors import UserError
 from bert_core.strict_json import read_json_object
-from workflows.run_folder import write_atomically
+from workflows.runs.folder import write_atomically
 
 Point = dict[str, Any]
 """A value for each axis, by the field's dotted name."""

@@ -20,14 +20,14 @@ from workflows.report_parts import (
     markdown_table,
     plain,
 )
-from workflows.run_folder import write_atomically
-from workflows.sweeps.axes import with_point
+from workflows.runs.folder import write_atomically
 from workflows.sweeps.cells import costs, point_table, troubles
 from workflows.sweeps.findings import BEST, PointFound, SweepFindings, sweep_findings
 from workflows.sweeps.outcome import SweepOutcome
 from workflows.sweeps.page import sweep_page
 from workflows.sweeps.parallel import parallel_picture
 from workflows.sweeps.pictures import CURVES, axis_picture, curve_picture, importance_picture
+from workflows.sweeps.search_space import with_point
 from workflows.sweeps.words import (
     CURVES_WORDS,
     counts,

@@ -1,253 +1,356 @@
-"""A sweep on its way: what is missing of its trials is trained, tracked, shown and written down."""
+"""One start of a sweep: trains what is missing, tracks it, writes the report, registers the winner.
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+`started` and `Driver` do the part that an ablation shares: runs side by side, each tracked.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Protocol
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any
 
-from workflows.run_folder import write_atomically
-from workflows.sweeps.planned_trial import PlannedTrial
-from workflows.sweeps.search import Proposals
-from workflows.sweeps.sweep import Sweep, keep_points
-from workflows.sweeps.table import (
+from bert_core.errors import UserError
+from workflows.runs.folder import WRITER_LOCK_NAME, write_atomically
+from workflows.runs.journal import Journal, last_step
+from workflows.runs.sweep_tracker import SweepTracker
+from workflows.runs.system_metrics import note_throughput
+from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, TrackingSummary
+from workflows.sweeps.live_table import SweepTable, TableRow, trial_row
+from workflows.sweeps.planned import (
     BEHIND,
     FAILED,
     RUNNING,
     STOPPED,
     TRAINED,
-    SweepTable,
-    TableRow,
-    trial_row,
+    PlannedRun,
+    PlannedRuns,
+    TrialToTrain,
 )
-from workflows.sweeps.tracker import SweepTracker
-from workflows.sweeps.training import TrialPlace, TrialToTrain, early_stopping, train_trials
-from workflows.tracking.journal import Journal, last_step
-from workflows.tracking.system_metrics import note_throughput
-from workflows.tracking.tracker import (
-    ARTIFACTS_NAME,
-    JOURNAL_NAME,
-    DatasetInput,
-    TrackedRun,
-    code_tags,
-)
-from workflows.training.job import TrainingJob, begin, flattened, refuse_a_full_disk, tracked_run
+from workflows.sweeps.report import summary_lines, write_sweep_report
+from workflows.sweeps.search_space import Proposals
+from workflows.sweeps.sweep import PlannedTrial, Sweep, keep_points
+from workflows.sweeps.training import TrialPlace, early_stopping, join_cluster_for, train_trials
+from workflows.training.job import JobResults, begin, refuse_a_full_disk, tracked_run, tracking_uri
+from workflows.versions.finished_run import lineage_tags, open_command
+from workflows.versions.registration import register_model_folder
+
+if TYPE_CHECKING:
+    from ray.tune.schedulers import TrialScheduler
 
 MOST_REPEATS = 50
-"""How often Optuna may propose what was tried already before there is nothing new."""
+"""Optuna may propose a known point so often; then the space counts as exhausted."""
+ALIASES = ("challenger", "latest-trained")
+"""Aliases of the registered winner; `promote` compares the challenger with the champion."""
+
+
+class Driver:
+    """One start of planned runs: trains them side by side and tracks each.
+
+    `status` and `patience_seconds` are how tracking ends; `tracking` is its summary, afterwards.
+    """
+
+    def __init__(
+        self, plan: PlannedRuns[Any], tracker: SweepTracker, place: TrialPlace, at_once: int
+    ) -> None:
+        self.plan, self.tracker, self.at_once = plan, tracker, at_once
+        self.status, self.patience_seconds = "FAILED", 5.0
+        self.tracking: TrackingSummary
+        self._place = place
+        self._settled: set[str] = set()
+
+    def for_runs_of(self, plan: PlannedRuns[Any]) -> "Driver":
+        """One that trains and counts the runs of another plan, tracked below this one's."""
+        return Driver(plan, self.tracker, self._place, self.at_once)
+
+    def end(self, status: str) -> None:
+        """All runs are trained: tracking may take its time for the rest."""
+        self.status, self.patience_seconds = status, 120.0
+
+    def settled(self, run: PlannedRun, *, tracked: bool = True) -> None:
+        """Takes in a run that an earlier start or another sweep finished."""
+        self._settled.add(run.name)
+        if tracked:
+            self.track_again(run)
+
+    def track_again(self, run: PlannedRun) -> None:
+        """Sends what is new of a finished run."""
+        self.tracker.begin(run.job.folder.path, tracked_run(run.job))
+        self.tracker.end(run.job.folder.path, "FINISHED")
+
+    def train(
+        self,
+        planned: Sequence[PlannedRun],
+        next_run: Callable[[], PlannedRun | None],
+        table: SweepTable,
+        *,
+        at_once: int | None = None,
+        shared: Mapping[str, Any] | None = None,
+        scheduler: "TrialScheduler | None" = None,
+        on_end: Callable[[PlannedRun], None] = lambda run: None,  # noqa: ARG005
+    ) -> bool:
+        """Trains the runs that `next_run` gives; False when told to stop before the end.
+
+        `planned` may grow meanwhile. `on_end` gets each run once its results are written.
+        """
+        for news in train_trials(
+            lambda: self._begin(next_run()),
+            shared or {},
+            place=self._place,
+            at_once=at_once or self.at_once,
+            folder=self.plan.folder.path / "tune",
+            scheduler=scheduler,
+        ):
+            for run in list(planned):
+                run.news = news.get(run.name, {})
+                if run.name not in self._settled:
+                    self._settle(run, on_end)
+            note_throughput(self.plan.folder.path, total_speed(planned))
+            table.show()
+        return self._end_unfinished(planned)
+
+    def train_again(self, run: PlannedRun) -> None:
+        """Has a settled run be settled once more."""
+        self._settled.discard(run.name)
+
+    def _begin(self, run: PlannedRun | None) -> TrialToTrain | None:
+        if run is None:
+            return None
+        self.tracker.begin(run.job.folder.path, begin(run.job))
+        return run.to_train()
+
+    def _settle(self, run: PlannedRun, on_end: Callable[[PlannedRun], None]) -> None:
+        """Follows a run that trains; writes the results of one that has ended."""
+        state, job = run.news.get("state"), run.job
+        if state not in (TRAINED, BEHIND):
+            if job.remote is not None:
+                job.remote.follow(job.folder, run.news.get("checkpoint"))
+            return
+        self._settled.add(run.name)
+        if job.remote is not None and state == TRAINED:
+            job.remote.settle(job.folder, run.news["step"], job.settings.checkpoint.keep)
+        run.finish(stopped_early=state == BEHIND)
+        run.failure = None
+        self.tracker.end(job.folder.path, "FINISHED")
+        on_end(run)
+
+    def _end_unfinished(self, planned: Sequence[PlannedRun]) -> bool:
+        """Ends what is left at MLflow; whether all have finished or failed."""
+        complete = True
+        for run in planned:
+            if run.is_finished:
+                continue
+            state = run.news.get("state")
+            if state == FAILED:
+                run.failure = run.news.get("failure") or "no reason was given"
+                self.tracker.end(run.job.folder.path, "FAILED")
+            else:
+                complete = False
+                if state == STOPPED:
+                    self.tracker.end(run.job.folder.path, "KILLED")
+        return complete
+
+
+@contextmanager
+def started(plan: PlannedRuns[Any]) -> Iterator[Driver]:
+    """Joins the cluster and tracks the runs until the end of the block.
+
+    Raises `UserError` where no machine has room for a run.
+    """
+    settings = plan.settings
+    place = TrialPlace.of(settings.cluster, settings.gpus_per_trial)
+    shared = plan.folder.path if plan.storage.uri is None else None
+    at_once = join_cluster_for(place, settings.at_once, shared=shared)
+    (plan.folder.path / WRITER_LOCK_NAME).touch()  # from here on it has begun
+    tracker = SweepTracker(plan.folder.path, plan.tracked_run())
+    driver = Driver(plan, tracker, place, at_once)
+    try:
+        yield driver
+    except KeyboardInterrupt:
+        driver.status = "KILLED"
+        raise
+    finally:
+        driver.tracking = tracker.finish(driver.status, driver.patience_seconds)
+
+
+def total_speed(planned: Sequence[PlannedRun]) -> dict[str, float]:
+    """Tokens per second of all running runs together."""
+    running = [run.news for run in planned if run.news.get("state") == RUNNING]
+    speeds = [news["tokens_per_second"] for news in running if "tokens_per_second" in news]
+    return {"tokens_per_second": sum(speeds)} if speeds else {}
+
+
+def append_figures(plan: PlannedRuns[Any], figures: Mapping[str, float]) -> None:
+    """Appends figures to the plan's own journal, which MLflow shows above the runs."""
+    path = plan.folder.path / JOURNAL_NAME
+    journal = Journal(path)
+    journal.append(max(last_step(path), 0) + 1, dict(figures))
+    journal.close()
+
+
+def print_summary(
+    plan: PlannedRuns[Any], lines: Sequence[str], problem: str | None, again: str, *, keep: bool
+) -> None:
+    """Prints the last lines; keeps them as summary.txt where nothing is left to do.
+
+    `again` is what the same command does about `problem`.
+    """
+    if problem:
+        lines = [*lines, f"MLflow       {problem}", f"             the same command {again}"]
+    else:
+        lines = [*lines, f"MLflow       {open_command(plan.tracking_uri)}"]
+    text = "\n".join(lines)
+    if keep and not problem:
+        write_atomically(plan.folder.summary, text + "\n")
+    print(text, flush=True)
+
+
+def unsent(tracking: TrackingSummary, problem: str | None = None) -> str | None:
+    """What MLflow lacks, in words; None where it has everything."""
+    problem = problem or tracking.error
+    if not problem and not tracking.unsent_records:
+        return None
+    return f"{tracking.unsent_records:,} records not sent: {problem}"
 
 
 class SweepRun:
-    """One start of a sweep's training; `row` says how a trial is shown meanwhile.
+    """Trains the trials of a sweep that are left; `row` shows a trial in the live table.
 
-    `keeps_winner`: in the end the best trial has its weights, if it must be trained again for that.
+    `keeps_winner`: at the end the best trial has its weights, if it must be trained again for that.
     """
 
     def __init__(
         self,
         sweep: Sweep,
-        tracker: SweepTracker,
-        place: TrialPlace,
-        at_once: int,
+        driver: Driver,
         *,
         row: Callable[[PlannedTrial], TableRow] = trial_row,
         keeps_winner: bool = True,
     ) -> None:
-        self.sweep, self.tracker, self._row = sweep, tracker, row
+        self.sweep, self._driver, self._row = sweep, driver, row
         self._keeps_winner = keeps_winner
-        self._place, self._at_once = place, at_once
         self._left = sweep.left()
-        self._next = self._planned if sweep.settings.search != "optuna" else self._proposed
         self._proposals: Proposals | None = None
-        self._settled: set[str] = set()
+        self._known: set[str] = set()
 
     def train(self) -> bool:
-        """Trains all that is left; False when it was told to stop before the end."""
-        self._track_finished()
-        if self.sweep.settings.search == "optuna":
-            self._begin_proposals()
-        with counted_time(self.sweep), SweepTable(self.sweep.trials, row=self._row) as table:
+        """Trains all that is left; False when told to stop before the end."""
+        sweep = self.sweep
+        for trial in sweep.trials:
+            if trial.is_finished:
+                self._driver.settled(trial)
+        if sweep.settings.search == "optuna":
+            self._proposals = Proposals(sweep.axes, sweep.settings.seed, len(sweep.trials))
+        with sweep.counted_time(), SweepTable(sweep.trials, row=self._row) as table:
             complete = self._train_left(table)
-            best = self.sweep.best() if self._keeps_winner else None
+            best = sweep.best() if self._keeps_winner else None
             if complete and best is not None and not best.job.folder.is_trained():
                 # More seeds have changed who is best, and its weights went when it was not.
-                self._left, self._next = [best], self._planned
-                self._settled.discard(best.name)
+                self._left, self._proposals = [best], None
+                self._driver.train_again(best)
                 complete = self._train_left(table)
         return complete
 
-    def _track_finished(self) -> None:
-        """Has at MLflow, below this sweep, what an earlier start or another sweep has finished."""
-        for trial in self.sweep.trials:
-            if trial.is_finished:
-                self._settled.add(trial.name)
-                self.tracker.begin(trial.job.folder.path, tracked_run(trial.job))
-                self.tracker.end(trial.job.folder.path, "FINISHED")
-
     def _train_left(self, table: SweepTable) -> bool:
         sweep, settings = self.sweep, self.sweep.settings
-        scheduler = early_stopping(settings.epochs) if settings.stop_early else None
-        if not self._left and settings.search != "optuna":
+        if not self._left and self._proposals is None:
             return True
         # Those that run, and as many that may still win; of others nothing is kept.
-        if together := [each.job for each in self._left[: 2 * self._at_once]]:
+        if together := [trial.job for trial in self._left[: 2 * self._driver.at_once]]:
             refuse_a_full_disk(together)
-        for news in train_trials(
-            self._next,
-            sweep.shared,
-            place=self._place,
-            at_once=self._at_once,
-            folder=sweep.folder.path / "tune",
-            scheduler=scheduler,
-        ):
-            for trial in list(sweep.trials):
-                trial.news = news.get(trial.name, {})
-                if trial.name not in self._settled:
-                    self._settle(trial)
-            note_throughput(sweep.folder.path, total_speed(sweep.trials))
-            table.show()
-        return end_unfinished(sweep.trials, self.tracker)
+        return self._driver.train(
+            sweep.trials,
+            self._next_trial,
+            table,
+            shared=sweep.shared,
+            scheduler=early_stopping(settings.epochs) if settings.stop_early else None,
+            on_end=self._note,
+        )
 
-    def _settle(self, trial: PlannedTrial) -> None:
-        """Writes down what a trial has come to, once it has."""
-        state, job = trial.news.get("state"), trial.job
-        if state not in (TRAINED, BEHIND):
-            if job.remote is not None:
-                job.remote.follow(job.folder, trial.news.get("checkpoint"))
-            return
-        self._settled.add(trial.name)
-        if job.remote is not None and state == TRAINED:
-            job.remote.settle(job.folder, trial.news["step"], job.settings.checkpoint.keep)
-        trial.finish(stopped_early=state == BEHIND)
-        trial.failure = None
-        self.tracker.end(job.folder.path, "FINISHED")
-        self._note(trial)
+    def _note(self, trial: PlannedRun) -> None:
+        """Notes a finished trial in the sweep's journal, and removes weights that cannot win."""
+        assert isinstance(trial, PlannedTrial)
+        score, best = trial.outcome.score, self.sweep.best()
+        if score is not None and best is not None:
+            figures = {"trial_score": score, "best_score": best.outcome.score or score}
+            append_figures(self.sweep, figures)
         self.sweep.drop_losers()
 
-    def _note(self, trial: PlannedTrial) -> None:
-        """Writes a finished trial into the journal of the sweep."""
-        score, best = trial.outcome.score, self.sweep.best()
-        if score is None or best is None:
-            return
-        path = self.sweep.folder.path / JOURNAL_NAME
-        journal = Journal(path)
-        figures = {"trial_score": score, "best_score": best.outcome.score or score}
-        journal.append(max(last_step(path), 0) + 1, figures)
-        journal.close()
-
-    def _planned(self) -> TrialToTrain | None:
-        """The longest trial that is left."""
-        return self._begin(self._left.pop(0)) if self._left else None
-
-    def _begin_proposals(self) -> None:
-        sweep = self.sweep
-        self._proposals = Proposals(sweep.axes, sweep.settings.seed, len(sweep.trials))
-        self._known: set[str] = set()
-
-    def _proposed(self) -> TrialToTrain | None:
-        """A trial that was proposed before this start, or a new proposal."""
+    def _next_trial(self) -> PlannedTrial | None:
+        """The longest trial that is left, then a new proposal."""
         if self._left:
-            return self._begin(self._left.pop(0))
-        sweep, proposals = self.sweep, self._proposals
-        assert proposals is not None
+            return self._left.pop(0)
+        return self._proposed(self._proposals) if self._proposals is not None else None
+
+    def _proposed(self, proposals: Proposals) -> PlannedTrial | None:
+        sweep = self.sweep
         for _ in range(MOST_REPEATS):
             if len(sweep.trials) >= (sweep.settings.points or 0):
                 return None
-            finished = [each for each in sweep.trials if each.is_finished]
-            news = [each for each in finished if each.name not in self._known]
-            self._known |= {each.name for each in news}
-            proposals.learn((each.point, each.outcome.score or 0.0) for each in news)
+            finished = [trial for trial in sweep.trials if trial.is_finished]
+            news = [trial for trial in finished if trial.name not in self._known]
+            self._known |= {trial.name for trial in news}
+            proposals.learn((trial.point, trial.outcome.score or 0.0) for trial in news)
             point = proposals.propose()
-            if all(each.point != point for each in sweep.trials):
+            if all(trial.point != point for trial in sweep.trials):
                 trials = sweep.plan(point)
                 keep_points(sweep)
-                return self._begin(trials[0])
+                return trials[0]
         return None
 
-    def _begin(self, trial: PlannedTrial) -> TrialToTrain:
-        """Writes down what the trial is, and follows it from here on."""
-        self.tracker.begin(trial.job.folder.path, begin(trial.job))
-        return trial.to_train()
+
+def write_report(sweep: Sweep, at_once: int) -> list[str]:
+    """Writes the report of all trials so far; returns the lines of the summary."""
+    folder = sweep.folder.path / ARTIFACTS_NAME
+    return summary_lines(write_sweep_report(sweep.outcome(at_once), folder), folder)
 
 
-class Told(Protocol):
-    """What has news: a trial, or another run that trains like one."""
-
-    news: dict[str, Any]
-
-
-class Planned(Told, Protocol):
-    """What is to come to an end; `failure` is why it did not."""
-
-    failure: str | None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether it has."""
-        ...
-
-    @property
-    def job(self) -> TrainingJob:
-        """Its run."""
-        ...
+def export_winner(sweep: Sweep, driver: Driver) -> JobResults | None:
+    """Writes the best trial's model folder, card and plots; None where no trial has finished."""
+    best = sweep.best()
+    if best is None:
+        return None
+    results = best.job.write_results()
+    driver.track_again(best)
+    return results
 
 
-class Timed(Protocol):
-    """What counts the time that it takes."""
+def conclude(sweep: Sweep, driver: Driver, results: JobResults | None, lines: list[str]) -> None:
+    """Registers the winner and prints the summary, kept unless something is still to do.
 
-    def add_seconds(self, seconds: float) -> None:
-        """Counts the time of a start."""
-        ...
-
-
-def end_unfinished(planned: Sequence[Planned], tracker: SweepTracker) -> bool:
-    """Ends what is left at MLflow; whether all have come to their end or failed."""
-    complete = True
-    for each in planned:
-        if each.is_finished:
-            continue
-        state = each.news.get("state")
-        if state == FAILED:
-            each.failure = each.news.get("failure") or "no reason was given"
-            tracker.end(each.job.folder.path, "FAILED")
-        else:
-            complete = False
-            if state == STOPPED:
-                tracker.end(each.job.folder.path, "KILLED")
-    return complete
+    Raises `UserError` where every trial failed.
+    """
+    best = sweep.best()
+    failed = [trial.failure or "" for trial in sweep.trials if trial.failure]
+    if best is None or results is None:
+        remedy = "mend it; the same command tries them again"
+        raise UserError("no trial has finished", min(failed, default="no trials"), remedy)
+    problem, registered = driver.tracking.error, ""
+    if not problem:
+        registered, problem = _register(best, results, driver.tracker)
+    lines = [*lines, f"model        {best.job.folder.model}"]
+    if registered:
+        lines.append(f"registered   {registered}, alias {ALIASES[0]}")
+    problem = unsent(driver.tracking, problem)
+    print_summary(sweep, lines, problem, "sends them and registers the model", keep=not failed)
 
 
-def total_speed(trials: Sequence[Told]) -> dict[str, float]:
-    """The tokens per second of all trials that run now."""
-    running = [each.news for each in trials if each.news.get("state") == RUNNING]
-    speeds = [each["tokens_per_second"] for each in running if "tokens_per_second" in each]
-    return {"tokens_per_second": sum(speeds)} if speeds else {}
-
-
-@contextmanager
-def counted_time(sweep: Timed) -> Iterator[None]:
-    """Adds the time inside to the sweep's."""
-    begin_time = time.monotonic()
+def _register(
+    best: PlannedTrial, results: JobResults, tracker: SweepTracker
+) -> tuple[str, str | None]:
+    """The winner's address in the registry, or why it is not there."""
+    folder, run_id = best.job.folder, tracker.run_id_of(best.job.folder.path)
+    name = best.job.settings.tracking.register_as or best.job.settings.task
+    if run_id is None:
+        return "", "the winner's run is not at MLflow"
     try:
-        yield
-    finally:
-        sweep.add_seconds(time.monotonic() - begin_time)
-
-
-def tracked_sweep(sweep: Sweep) -> TrackedRun:
-    """What MLflow is told of a sweep besides its trials."""
-    folder, settings = sweep.folder, sweep.settings
-    if not folder.run_key.exists():
-        write_atomically(folder.run_key, uuid4().hex)
-    (folder.path / ARTIFACTS_NAME).mkdir(exist_ok=True)
-    data = sweep.data
-    return TrackedRun(
-        tracking_uri=sweep.tracking_uri,
-        experiment=settings.tracking.experiment,
-        run_name=folder.name,
-        run_key=folder.run_key.read_text(),
-        params=flattened(settings.portable()),
-        tags=code_tags(Path(__file__).parent) | {"data.sha256": data.sha256},
-        dataset=DatasetInput(settings.task, data.sha256, Path(settings.data).name),
-    )
+        version = register_model_folder(
+            folder.model,
+            name=name,
+            run_id=run_id,
+            tracking_uri=tracking_uri(best.job),
+            card=results.card,
+            tags=lineage_tags(folder),
+            metrics=results.figures,
+            aliases=ALIASES,
+        )
+    except UserError as error:
+        return "", str(error)
+    return f"models:/{name}/{version}", None

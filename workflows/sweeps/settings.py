@@ -10,8 +10,8 @@ from pydantic import Field, create_model
 
 from workflows.finetuning.settings import FinetuneTrackingSettings, TaskRunSettings, settings_class
 from workflows.settings import validated
-from workflows.sweeps.axes import PAPER_GRID, with_point
 from workflows.sweeps.outcome import Point
+from workflows.sweeps.search_space import PAPER_GRID, with_point
 from workflows.training.run_settings import CheckpointSettings
 
 EXPERIMENT = "sweeps"

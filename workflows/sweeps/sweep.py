@@ -1,12 +1,15 @@
-"""A sweep: settings with axes go in; its trials come out, each a run, planned, trained or finished.
-
-What a trial has reached lies in its run's folder, so the same command does only what is missing.
-"""
+"""A sweep in its driver: settings with axes go in; its trials come out, planned or finished."""
 
 import json
+import shutil
+import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,24 +18,125 @@ from bert_core.evaluation.sweep import PointScores, ranked
 from bert_core.strict_json import read_json
 from workflows.finetune import opened_job, read_inputs
 from workflows.finetuning.data import EncoderFolder, TaskData
+from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import DATA_FIELDS, TaskRunSettings
 from workflows.model_location import model_name
-from workflows.run_folder import RunFolder, open_run, read_seconds, write_atomically
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.journal import read_records
+from workflows.runs.opening import open_run
+from workflows.runs.storage import Storage
+from workflows.runs.tracker import JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
-from workflows.storage import Storage
-from workflows.sweeps.axes import Axis, read_axis
-from workflows.sweeps.outcome import Point, SweepOutcome
-from workflows.sweeps.planned_trial import PlannedTrial
-from workflows.sweeps.search import drawn_points, grid
+from workflows.sweeps.outcome import EpochFigures, Point, SweepOutcome, TrialOutcome
+from workflows.sweeps.planned import PlannedRun, PlannedRuns, TrialToTrain, unfinished
+from workflows.sweeps.search_space import Axis, drawn_points, grid, read_axis
 from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings, trial_settings
-from workflows.tracking.tracker import default_tracking_uri
 
-POINTS, CLOCK = "points.json", "clock.json"
-"""In the sweep's folder: the points that were proposed, and the seconds that it has taken."""
+RESULT = "trial.json"
+STEP_LOSS, DEV_LOSS, DEV_EPOCH = "train/loss", "dev/loss", "dev/epoch"
 
 
-class Sweep:
-    """A sweep and its trials so far, each taken for this process alone while the sweep is open."""
+@dataclass
+class PlannedTrial(PlannedRun):
+    """A trial: a point with a seed, and its fine-tuning run.
+
+    `trial.json` in the run folder says what a finished trial came to, and stays when its weights
+    are removed.
+    """
+
+    job: FinetuningJob
+    point: Point
+    seed: int
+
+    @property
+    def criterion(self) -> str:
+        """The metric that decides, as evaluations call it."""
+        return f"dev/{self.job.data.task.criterion}"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has come to its end; its weights may have gone since."""
+        return (self.job.folder.path / RESULT).is_file()
+
+    @cached_property
+    def cost(self) -> int:
+        """Tokens that it reads in all its epochs."""
+        return self.job.settings.epochs * int(self.job.data.train.rows.lengths.sum())
+
+    @property
+    def outcome(self) -> TrialOutcome:
+        """What became of it so far."""
+        if self.is_finished:
+            return TrialOutcome.read(self.job.folder.path / RESULT)
+        return TrialOutcome(self.name, self.point, self.seed, failure=self.failure)
+
+    def finish(self, *, stopped_early: bool = False) -> None:
+        """Writes down what it came to: from its last checkpoint, or the journal if ended early."""
+        from workflows.versions.finished_run import Usage
+
+        curve = self.curve()
+        if stopped_early:
+            best = max(curve, key=lambda each: each.score)
+            seconds = self._journal_seconds()
+            outcome: dict[str, Any] = {
+                "score": best.score,
+                "best_epoch": best.epoch,
+                "seconds": seconds,
+                "device": "cuda" if self.job.settings.cluster.use_gpu else "cpu",
+                "device_hours": seconds / 3600,
+                "num_tokens": self.cost * len(curve) // self.job.settings.epochs,
+                "stopped_early": True,
+            }
+        else:
+            checkpoint = self.job.folder.last_checkpoint()
+            found, usage = checkpoint.extra["notes"]["best"], Usage.of(checkpoint)
+            outcome = {
+                "score": found["score"],
+                "best_epoch": found["epoch"],
+                "figures": found["figures"],
+                "seconds": checkpoint.extra["used_seconds"],
+                "device": usage.device,
+                "device_hours": usage.device_hours,
+                "num_tokens": checkpoint.num_tokens_seen,
+            }
+        result = TrialOutcome(self.name, self.point, self.seed, curve=curve, **outcome)
+        result.write(self.job.folder.path / RESULT)
+
+    def curve(self) -> tuple[EpochFigures, ...]:
+        """What each epoch came to, from the journal."""
+        losses: dict[int, list[float]] = defaultdict(list)
+        curve: list[EpochFigures] = []
+        for record in read_records(self.job.folder.path / JOURNAL_NAME):
+            if STEP_LOSS in record.metrics:
+                losses[len(curve) + 1].append(record.metrics[STEP_LOSS])
+            if self.criterion in record.metrics:
+                epoch = len(curve) + 1
+                score, loss = record.metrics[self.criterion], record.metrics[DEV_LOSS]
+                curve.append(EpochFigures(epoch, score, loss, statistics.fmean(losses[epoch])))
+        return tuple(curve)
+
+    def _journal_seconds(self) -> float:
+        times = [record.time for record in read_records(self.job.folder.path / JOURNAL_NAME)]
+        return times[-1] - times[0]
+
+    def drop_weights(self) -> None:
+        """Removes checkpoints and weights: the trial cannot be the best any more."""
+        from workflows.finetuning.worker import BEST_WEIGHTS
+
+        shutil.rmtree(self.job.folder.checkpoints, ignore_errors=True)
+        (self.job.folder.path / BEST_WEIGHTS).unlink(missing_ok=True)
+
+    def to_train(self) -> TrialToTrain:
+        """What the cluster gets of it: the data are read once and shared."""
+        return TrialToTrain(self.job, self.criterion, {"task_data": self.job.data.sha256})
+
+
+POINTS = "points.json"
+"""In the sweep's folder: the points that were proposed."""
+
+
+class Sweep(PlannedRuns[TuneSettings]):
+    """A sweep and its trials so far, each locked for this process while the sweep is open."""
 
     def __init__(
         self,
@@ -42,7 +146,7 @@ class Sweep:
         inputs: tuple[EncoderFolder, TaskData],
         opened: ExitStack,
     ) -> None:
-        self.settings, self.storage, self.folder = settings, storage, folder
+        super().__init__(settings, storage, folder)
         self.axes = read_axes(settings)
         self.trials: list[PlannedTrial] = []
         self.data = inputs[1]
@@ -50,10 +154,10 @@ class Sweep:
         self._opened = opened
         self._inputs = {_what_is_read(settings): inputs}
 
-    @property
-    def tracking_uri(self) -> str:
-        """Where MLflow is."""
-        return self.settings.tracking.uri or default_tracking_uri(self.storage.folder)
+    def tracked_run(self) -> TrackedRun:
+        """The sweep's run at MLflow."""
+        data = Path(self.settings.data).name
+        return self._tracked(DatasetInput(self.settings.task, self.data.sha256, data), {})
 
     @property
     def shared(self) -> dict[str, TaskData]:
@@ -75,7 +179,7 @@ class Sweep:
             # Encoders with one tokenizer read the same: it is held once.
             self._inputs[read] = encoder, self.shared.get(data.sha256, data)
         opening = opened_job(own, self.storage, "", self._inputs[read])
-        trial = PlannedTrial(point, seed, self._opened.enter_context(opening))
+        trial = PlannedTrial(self._opened.enter_context(opening), point, seed)
         remote = trial.job.remote
         if remote is not None and not trial.is_finished and not own.fresh:
             remote.catch_up(trial.job.folder)
@@ -84,8 +188,8 @@ class Sweep:
         return trial
 
     def left(self) -> list[PlannedTrial]:
-        """The trials without an end, the longest first."""
-        return sorted((each for each in self.trials if not each.is_finished), key=lambda t: -t.cost)
+        """The trials to train, the longest first."""
+        return unfinished(self.trials)
 
     def scores(self) -> list[PointScores]:
         """The points, and what their finished trials have reached."""
@@ -117,14 +221,6 @@ class Sweep:
                 continue
             if trial.point in losing or trial is not self._best_of(trial.point):
                 trial.drop_weights()
-
-    def add_seconds(self, seconds: float) -> None:
-        """Counts the time of a start."""
-        write_atomically(self.folder.path / CLOCK, json.dumps(self.seconds() + seconds))
-
-    def seconds(self) -> float:
-        """The time that the sweep has taken, all starts together."""
-        return read_seconds(self.folder.path / CLOCK)
 
     def outcome(self, at_once: int) -> SweepOutcome:
         """The sweep as far as it has come."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import psutil
 import torch
@@ -12,7 +12,7 @@ from bert_core.errors import UserError
 from bert_core.machine import processor_name
 from bert_core.model.linear import linear
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState, train
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.training.run_settings import RunSettings
 
 
@@ -171,16 +171,6 @@ class TorchBackend:
             raise UserError("the device is out of memory", str(self.device), remedy) from error
 
 
-def best_seconds(call: Callable[[], Any], repeats: int = 8) -> float:
-    """The shortest time of a few calls."""
-    best = float("inf")
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - begin)
-    return best
-
-
 def peak_flops(device: torch.device) -> float:
     """FLOP/s of a large linear map of random numbers, the best of a few: the base of the MFU.
 
@@ -189,13 +179,14 @@ def peak_flops(device: torch.device) -> float:
     on_cpu = device.type == "cpu"
     size, dtype = (1024, torch.float32) if on_cpu else (8192, torch.bfloat16)
     left, right = torch.randn(2, size, size, device=device).to(dtype)
-
-    def product() -> None:
+    seconds = float("inf")
+    for _ in range(8):
+        begin = time.perf_counter()
         linear(left, right, None)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-
-    return 2 * size**3 / best_seconds(product)
+        seconds = min(seconds, time.perf_counter() - begin)
+    return 2 * size**3 / seconds
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -15,10 +15,10 @@ from uuid import uuid4
 import yaml
 
 from bert_core.errors import UserError
-from workflows.remote_run import RemoteRun
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.storage import Storage
-from workflows.tracking.tracker import (
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.remote import RemoteRun
+from workflows.runs.storage import Storage
+from workflows.runs.tracker import (
     ARTIFACTS_NAME,
     DatasetInput,
     TrackedRun,
@@ -29,7 +29,7 @@ from workflows.tracking.tracker import (
 from workflows.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from workflows.cluster import WorkersAtJobs
+    from workflows.clusters.workers import WorkersAtJobs
     from workflows.training.worker_main import WorkerJob
 
 # Imports within functions load torch, Ray and MLflow, which takes seconds: what is wrong with
@@ -114,7 +114,7 @@ def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
             job.remote.catch_up(job.folder)
     untrained = [job for job in jobs if not job.folder.is_trained()]
     if untrained:
-        from workflows.cluster_capacity import join_cluster_with_room
+        from workflows.clusters.capacity import join_cluster_with_room
 
         join_cluster_with_room(untrained[0].settings.cluster)
         refuse_storage_out_of_reach(untrained[0])
@@ -126,7 +126,7 @@ def train_and_register(jobs: Sequence[TrainingJob]) -> bool:
 def refuse_storage_out_of_reach(job: TrainingJob) -> None:
     """Raises `UserError` where a node of the cluster cannot reach the run's folder."""
     if job.remote is None:
-        from workflows.reachable_storage import refuse_folder_out_of_reach
+        from workflows.clusters.tasks import refuse_folder_out_of_reach
 
         cluster = job.settings.cluster
         needs = {"CPU": cluster.cpus_per_worker, "GPU": int(cluster.use_gpu)}
@@ -158,7 +158,7 @@ def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], st
     if not jobs:
         yield lambda job: ""  # noqa: ARG005 - it is trained
         return
-    from workflows.cluster import workers_at
+    from workflows.clusters.workers import workers_at
     from workflows.training.worker_main import worker_main
 
     config = {"jobs": [job.worker_job() for job in jobs]}
@@ -169,7 +169,7 @@ def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], st
 
 def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
     """Shows a job's training until its end; says where it was stopped, if it was."""
-    from workflows.tracking.system_metrics import note_throughput
+    from workflows.runs.system_metrics import note_throughput
     from workflows.training.live_line import LiveLine
     from workflows.training.metrics import TrainingMetrics
 

@@ -18,7 +18,7 @@ from workflows.reporting.figures import (
     set_title,
     tidy,
 )
-from workflows.tracking.journal import read_records
+from workflows.runs.journal import read_records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,12 +25,12 @@ from bert_core.training.checkpoint import (
 from bert_core.training.checkpoint_folder import checkpoint_name, checkpoint_step
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.ranks import number_of_rank_zero
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress, Speed
-from workflows.remote_run import RemoteRun, agree_on_checkpoint
-from workflows.run_folder import RunFolder, sole_writer
-from workflows.tracking.journal import Journal
-from workflows.tracking.tracker import JOURNAL_NAME
+from workflows.runs.folder import RunFolder, sole_writer
+from workflows.runs.journal import Journal
+from workflows.runs.remote import RemoteRun, agree_on_checkpoint
+from workflows.runs.tracker import JOURNAL_NAME
 from workflows.training.backend import Backend
 from workflows.training.run_settings import RunSettings
 from workflows.training.throughput import Throughput

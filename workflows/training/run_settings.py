@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from bert_core.training.settings import OptimizerSettings
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.settings import CommandLineSettings, default_storage
 
 _NOT_IN_MODEL_NAMES = "/\\:@?#%'\""

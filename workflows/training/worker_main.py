@@ -14,11 +14,11 @@ from typing import Any
 from bert_core.errors import UserError
 from bert_core.training.checkpoint_folder import checkpoint_step
 from bert_core.training.ranks import number_of_rank_zero
-from workflows.cluster import Worker, current_worker
+from workflows.clusters.workers import Worker, current_worker
 from workflows.messages import Outcome, RunProgress
-from workflows.remote_run import RemoteRun
-from workflows.run_folder import RunFolder, is_of_last_step
-from workflows.storage import working_copy
+from workflows.runs.folder import RunFolder, is_of_last_step
+from workflows.runs.remote import RemoteRun
+from workflows.runs.storage import working_copy
 from workflows.training.run import RunParts, TrainingRun, agreed_checkpoint
 
 

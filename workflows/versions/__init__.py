@@ -1,1 +1,1 @@
-"""Model folders as versions in the registry: card, lineage, the way back to the text."""
+"""Model folders as versions in the registry: registration, card, lineage."""

@@ -11,8 +11,8 @@ from bert_core.errors import UserError
 from bert_core.lineage import Lineage
 from bert_core.training.checkpoint import CheckpointInfo
 from serving.registry import lineage_of_tags
-from workflows.run_folder import RunFolder, write_atomically
-from workflows.tracking.tracker import SPECIFICATION_NAME, STATE_NAME, TrackingSummary, read_json
+from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.tracker import SPECIFICATION_NAME, STATE_NAME, TrackingSummary, read_json
 from workflows.versions.registration import register_model_folder
 
 WATTS = {"cpu": 10, "cuda": 700, "tpu": 1000}

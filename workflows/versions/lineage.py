@@ -22,8 +22,8 @@ from workflows.reproduction.run_origin import (
     SETTINGS_TAG,
     TOKENIZER_TAG,
 )
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.tracker import without_machine_paths
 from workflows.training.job import flattened
 from workflows.versions.registration import (
     CONTENT_TAG,
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 SHOWN_PACKAGES = ("torch", "tokenizers")
 MEASURED = ("dev/", "heldout/")
 NOT_OF_THE_RECIPE = ("tracking.", "checkpoint.", "cluster.")
-"""What settings begin with that decide nothing about the weights; --json has them too."""
+"""Prefixes of settings that do not affect the weights; --json has them too."""
 _LABEL_WIDTH = 12
 _WIDTH = 100
 PACKAGE_TAG = "version."
-"""What the tags begin with that tell which version of a package was there."""
+"""Prefix of the tags with package versions."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a run started from: hashes, and its version and run as far as they are known."""
+    """The encoder that a run started from: hashes, and its version and run if known."""
 
     name: str
     sha256: str | None
@@ -60,12 +60,12 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Station:
-    """A model on the way back: its version, the run that made it, and what that was made of.
+class LineageEntry:
+    """A model of the lineage: its version, its run, and the inputs of the run.
 
     What is not recorded is None or empty. `settings` are those of settings.yaml, and
-    `settings_sha256` is what its hash was when the run began. `data` is data.json, or the hash
-    alone. `end` says why the way ends here, None where it goes on to `encoder`.
+    `settings_sha256` is its hash when the run began. `data` is data.json, or the hash alone. `end`
+    says why the lineage ends here; None if it continues with `encoder`.
     """
 
     version: str | None
@@ -91,11 +91,11 @@ class Station:
     end: str | None = field(default=None)
 
 
-def trace(model: str, tracking_uri: str) -> list[Station]:
-    """The way back from `NAME@ALIAS` or `NAME/3`, the version itself first.
+def trace(model: str, tracking_uri: str) -> list[LineageEntry]:
+    """Returns the lineage of `NAME@ALIAS` or `NAME/3`, the version itself first.
 
-    Raises `UserError` for what MLflow does not have, with the nearest that it has, and where it
-    does not answer.
+    Raises `UserError`, with the nearest name, for an unknown model or version, and if MLflow does
+    not answer.
     """
     address = _address(model)
     with open_registry(address.name, tracking_uri) as registry:
@@ -104,7 +104,7 @@ def trace(model: str, tracking_uri: str) -> list[Station]:
         with as_user_error(f"no lineage of {address}", remedy):
             client = open_client(tracking_uri)
             version = client.get_model_version(address.name, str(number))
-            return list(_stations(client, version))
+            return list(_entries(client, version))
 
 
 def _address(model: str) -> Address:
@@ -126,23 +126,23 @@ def _version_or_none(client: "MlflowClient", name: str, number: str) -> "ModelVe
         return None
 
 
-def _stations(client: "MlflowClient", version: "ModelVersion") -> Iterator[Station]:
-    station: Station | None = _of_version(client, version)
+def _entries(client: "MlflowClient", version: "ModelVersion") -> Iterator[LineageEntry]:
+    entry: LineageEntry | None = _of_version(client, version)
     seen = set()
-    while station is not None:
-        seen.add(station.version or station.run_id)
-        parent = _parent(client, station.encoder) if station.encoder else None
+    while entry is not None:
+        seen.add(entry.version or entry.run_id)
+        parent = _parent(client, entry.encoder) if entry.encoder else None
         if parent is not None and (parent.version or parent.run_id) in seen:
             parent = None
-        yield replace(station, end=None if parent else _end(station))
-        station = parent
+        yield replace(entry, end=None if parent else _end(entry))
+        entry = parent
 
 
-def _of_version(client: "MlflowClient", version: "ModelVersion") -> Station:
+def _of_version(client: "MlflowClient", version: "ModelVersion") -> LineageEntry:
     run = find_run(client, version.run_id) if version.run_id else None
-    station = _station(client, run, dict(version.tags))
+    entry = _entry(client, run, dict(version.tags))
     return replace(
-        station,
+        entry,
         version=f"models:/{version.name}/{version.version}",
         aliases=sorted(version.aliases),
         registered=utc(version.creation_timestamp),
@@ -150,16 +150,16 @@ def _of_version(client: "MlflowClient", version: "ModelVersion") -> Station:
     )
 
 
-def _station(
+def _entry(
     client: "MlflowClient", run: RunAtMlflow | None, version_tags: dict[str, str]
-) -> Station:
-    """What a run and the tags of its version say; the version's tags where the run is no more."""
+) -> LineageEntry:
+    """Builds an entry of a run and its version's tags; of the tags alone if it was deleted."""
     tags = (run.tags if run else {}) | version_tags
     lineage = lineage_of_tags(tags)
     text = read_artifact(client, run, SETTINGS) if run else None
     wanted = tags.get(SETTINGS_TAG)
     data = read_artifact(client, run, DATA) if run else None
-    return Station(
+    return LineageEntry(
         version=None,
         aliases=[],
         registered=None,
@@ -192,7 +192,7 @@ def _sha256(text: str | None) -> str:
 
 
 def _encoder(tags: dict[str, str]) -> Encoder | None:
-    """What the tags say of the encoder; None where a run had none."""
+    """Reads the encoder of the tags; None if the run had none."""
     content, sha256 = tags.get(PARENT_CONTENT_TAG), tags.get(ENCODER_SHA256)
     if content is None and sha256 is None:
         return None
@@ -206,12 +206,12 @@ def _encoder(tags: dict[str, str]) -> Encoder | None:
     )
 
 
-def _parent(client: "MlflowClient", encoder: Encoder) -> Station | None:
-    """Where the encoder came from: its version, any version of its content, its run alone."""
+def _parent(client: "MlflowClient", encoder: Encoder) -> LineageEntry | None:
+    """Finds the encoder: its version, else a version with its content, else its run."""
     if encoder.version is not None:
         address = Address.of(encoder.version)
         version = _version_or_none(client, address.name, str(address.version))
-        # Of another store, or of a model that was deleted and registered anew, it is another one.
+        # In another store, or after the model was registered anew, the number is another model's.
         known = version and encoder.content_sha256 in (None, version.tags.get(CONTENT_TAG))
         if version is not None and known:
             return _of_version(client, version)
@@ -220,16 +220,16 @@ def _parent(client: "MlflowClient", encoder: Encoder) -> Station | None:
         if version is not None:
             return _of_version(client, version)
     run = find_run(client, encoder.run_id) if encoder.run_id else None
-    return _station(client, run, {}) if run else None
+    return _entry(client, run, {}) if run else None
 
 
-def _end(station: Station) -> str | None:
-    """Why nothing comes behind this station; None where the text itself was reached."""
-    encoder = station.encoder
+def _end(entry: LineageEntry) -> str | None:
+    """Says why the lineage ends with this entry; None at the text itself."""
+    encoder = entry.encoder
     if encoder is None:
-        if station.data.get("text"):
+        if entry.data.get("text"):
             return None
-        if station.data.get("kind") == "token shards":
+        if entry.data.get("kind") == "token shards":
             return "the index of the token shards does not say of which text they are"
         return "neither an encoder nor token shards are recorded"
     if encoder.run is None and encoder.run_id is None and encoder.version is None:
@@ -242,30 +242,30 @@ def _end(station: Station) -> str | None:
     return f"the encoder is of {said}, which this MLflow does not have"
 
 
-def chain_lines(stations: Sequence[Station]) -> list[str]:
-    """The lines to print, of hashes the first twelve digits."""
+def chain_lines(entries: Sequence[LineageEntry]) -> list[str]:
+    """Formats the lineage: a paragraph per entry, hashes as twelve digits."""
     lines: list[str] = []
-    for station in stations:
-        lines += [*([""] if lines else []), *_paragraph(station)]
+    for entry in entries:
+        lines += [*([""] if lines else []), *_paragraph(entry)]
     return lines
 
 
-def _paragraph(station: Station) -> list[str]:
-    aliases = "".join(f"  @{alias}" for alias in station.aliases)
+def _paragraph(entry: LineageEntry) -> list[str]:
+    aliases = "".join(f"  @{alias}" for alias in entry.aliases)
     facts = [
-        ("registered", station.registered),
-        ("content", _hash(station.content_sha256)),
-        ("run", _run(station)),
-        ("code", _code(station)),
-        ("settings", _settings(station)),
-        ("data", _data(station.data)),
-        ("tokenizer", _tokenizer(station)),
-        *(("text", _source(each)) for each in station.data.get("text", [])),
-        ("figures", _figures(station.metrics)),
-        ("encoder", _encoder(station)),
-        ("ends here", station.end),
+        ("registered", entry.registered),
+        ("content", _hash(entry.content_sha256)),
+        ("run", _run(entry)),
+        ("code", _code(entry)),
+        ("settings", _settings(entry)),
+        ("data", _data(entry.data)),
+        ("tokenizer", _tokenizer(entry)),
+        *(("text", _source(each)) for each in entry.data.get("text", [])),
+        ("figures", _figures(entry.metrics)),
+        ("encoder", _encoder_text(entry)),
+        ("ends here", entry.end),
     ]
-    head = station.version or f"run {station.run}, of which no version is registered"
+    head = entry.version or f"run {entry.run}, of which no version is registered"
     return [head + aliases, *(line for label, text in facts if text for line in _fact(label, text))]
 
 
@@ -279,39 +279,39 @@ def _hash(sha256: str | None) -> str:
     return f"sha256 {sha256[:12]}" if sha256 else ""
 
 
-def _run(station: Station) -> str:
-    if station.begun is None:
-        known = ", ".join(filter(None, [station.run, station.run_id]))
+def _run(entry: LineageEntry) -> str:
+    if entry.begun is None:
+        known = ", ".join(filter(None, [entry.run, entry.run_id]))
         return f"{known}, which MLflow does not have any more" if known else "not recorded"
-    return f"{station.run}, {station.run_id} in {station.experiment}, begun {station.begun}" + (
-        "" if station.status == "FINISHED" else f", {station.status}"
+    return f"{entry.run}, {entry.run_id} in {entry.experiment}, begun {entry.begun}" + (
+        "" if entry.status == "FINISHED" else f", {entry.status}"
     )
 
 
-def _code(station: Station) -> str:
-    if station.git_commit is None:
+def _code(entry: LineageEntry) -> str:
+    if entry.git_commit is None:
         commit = "of no git checkout"
     else:
-        changed = ", and changes that are in no commit" if station.git_dirty else ""
-        commit = f"commit {station.git_commit[:12]}{changed}"
-    packages = [f"{name} {station.packages.get(name)}" for name in SHOWN_PACKAGES]
+        changed = ", and changes that are in no commit" if entry.git_dirty else ""
+        commit = f"commit {entry.git_commit[:12]}{changed}"
+    packages = [f"{name} {entry.packages.get(name)}" for name in SHOWN_PACKAGES]
     known = [each for each in packages if not each.endswith(" None")]
-    return ", ".join(filter(None, [commit, _hash(station.code_sha256), *known]))
+    return ", ".join(filter(None, [commit, _hash(entry.code_sha256), *known]))
 
 
-def _settings(station: Station) -> str:
-    if station.settings is None:
+def _settings(entry: LineageEntry) -> str:
+    if entry.settings is None:
         gone = "settings.yaml is not among the run's artifacts"
-        return ", ".join(filter(None, [_hash(station.settings_sha256), gone]))
-    parts = [_hash(station.settings_sha256) or "settings.yaml of the run"]
-    if station.settings_are_as_recorded is False:
+        return ", ".join(filter(None, [_hash(entry.settings_sha256), gone]))
+    parts = [_hash(entry.settings_sha256) or "settings.yaml of the run"]
+    if entry.settings_are_as_recorded is False:
         parts.append("settings.yaml has been changed since")
-    changed = other_than_default(station.settings)
+    changed = other_than_default(entry.settings)
     return f"{', '.join(parts)}: {', '.join(changed)}" if changed else ", ".join(parts)
 
 
 def other_than_default(settings: dict[str, Any]) -> list[str]:
-    """What a run's settings say that today's defaults do not, `optimizer.name lamb`."""
+    """Lists the settings that differ from the present defaults, as `optimizer.name lamb`."""
     defaults = flattened(_defaults(settings))
     return [
         f"{name} {value}"
@@ -321,7 +321,7 @@ def other_than_default(settings: dict[str, Any]) -> list[str]:
 
 
 def _defaults(settings: dict[str, Any]) -> dict[str, Any]:
-    """The defaults of the command that the settings are for; none of a task that is no more."""
+    """Returns the defaults of the command of the settings; {} for a task that no longer exists."""
     from workflows.finetuning.settings import settings_class
     from workflows.pretraining.settings import PretrainSettings
 
@@ -345,10 +345,10 @@ def _data(data: dict[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _tokenizer(station: Station) -> str:
-    vocabulary = station.data.get("vocabulary")
+def _tokenizer(entry: LineageEntry) -> str:
+    vocabulary = entry.data.get("vocabulary")
     entries = f"{vocabulary:,} entries" if vocabulary else ""
-    return ", ".join(filter(None, [_hash(station.tokenizer_sha256), entries]))
+    return ", ".join(filter(None, [_hash(entry.tokenizer_sha256), entries]))
 
 
 def _source(source: dict[str, Any]) -> str:
@@ -363,8 +363,8 @@ def _figures(metrics: dict[str, float]) -> str:
     )
 
 
-def _encoder(station: Station) -> str:
-    encoder = station.encoder
+def _encoder_text(entry: LineageEntry) -> str:
+    encoder = entry.encoder
     if encoder is None:
         return ""
     made = f"of the run {encoder.run}" if encoder.run and not encoder.version else ""

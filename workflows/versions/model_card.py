@@ -1,6 +1,6 @@
-"""The model card: what a model learned from, how, how well, and how to load it.
+"""The model card: data, recipe, figures, and how to load the model.
 
-In: plain mappings of what is known at the end of a run. Out: Markdown with Hugging Face's header.
+Markdown with Hugging Face's header, built from plain mappings at the end of a run.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import yaml
 
 from bert_core.tasks.metrics import readable_metric
 from workflows.reporting.render import markdown_text
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.tracker import without_machine_paths
 
 LICENCE_NOTE = (
     "The code that made this model is licensed under Apache-2.0. The weights carry no licence of "
@@ -29,12 +29,12 @@ def model_card(
     language: str | None = None,
     predicts_next: bool = False,
 ) -> str:
-    """A pre-trained encoder's card, without paths of the machine it was made on.
+    """Returns the card of a pre-trained encoder, without paths of this machine.
 
-    `summary` is a sentence or two. Of `data`, `recipe` and `lineage` each entry becomes a row of
+    `summary` is a sentence or two. Each entry of `data`, `recipe` and `lineage` becomes a row of
     its table, `{"Tokens": 1_234_567}`. `figures` are measured on held-out documents; `baseline`
-    holds the unigram model's value of those figures it has. `predicts_next` says that the model
-    goes from left to right, where others fill [MASK].
+    has the unigram model's values of some of them. `predicts_next` is True for a left-to-right
+    model, False for one that fills [MASK].
     """
     pipeline, kind = ("text-generation", "next") if predicts_next else ("fill-mask", "masked")
     sections = [
@@ -58,9 +58,9 @@ def finetuned_model_card(
     lineage: Mapping[str, object],
     pipeline: str | None,
 ) -> str:
-    """A fine-tuned model's card, as `model_card`; `figures` are measured on the dev examples.
+    """Returns the card of a fine-tuned model; `figures` are measured on the dev examples.
 
-    `pipeline` is what `transformers` calls the task; None where it has no pipeline for it.
+    `pipeline` is the task's name in `transformers`, None if there is no pipeline for it.
     """
     sections = [
         _header(pipeline, None),
@@ -85,7 +85,7 @@ def _header(pipeline: str | None, language: str | None) -> str:
 
 def _finished(sections: list[str], lineage: Mapping[str, object]) -> str:
     ends = [
-        f"## Where it comes from\n\n{_table(('', 'Value'), lineage)}",
+        f"## Lineage\n\n{_table(('', 'Value'), lineage)}",
         f"## Licence\n\n{LICENCE_NOTE}",
     ]
     return without_machine_paths("\n\n".join([*sections, *ends]) + "\n")
@@ -98,13 +98,13 @@ def _figures(figures: Mapping[str, float], baseline: Mapping[str, float], kind: 
     ]
     explanation = (
         f"The unigram baseline predicts every {kind} token by its frequency in the training text: "
-        "what a model must beat to have learned anything from context."
+        "a model that beats it has learned from context."
     )
     return f"{_rows(('', 'This model', 'Unigram baseline'), rows)}\n\n{explanation}"
 
 
 def _readable(figures: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by their names with the labels in them as people write them."""
+    """Metrics by readable names."""
     return {readable_metric(name): value for name, value in figures.items()}
 
 

@@ -51,15 +51,15 @@ _READ = {"n_tokens": "long", "truncated": "boolean"}
 
 @dataclass(frozen=True)
 class PyfuncModel:
-    """What MLflow calls; `answer` gives one answer for each row, a value for each of `columns`."""
+    """The object that MLflow calls; `answer` takes rows with a value for each of `columns`."""
 
     columns: tuple[str, ...]
     answer: Callable[[list[tuple[Any, ...]]], list[Any]]
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[Any]:  # noqa: ANN401 - a table, or lists
-        """An answer for each row of a table, or each item of a list.
+        """Returns an answer for each row of a table, or each item of a list.
 
-        Raises ValueError for what lacks a column, and for a value that is no text.
+        Raises ValueError for a missing column, and for a value that is not a text.
         """
         del params
         rows = input_rows(model_input, self.columns)
@@ -80,7 +80,7 @@ def _load_pyfunc(data_path: str) -> PyfuncModel:
 
 
 def task_columns(task: Task | None) -> tuple[str, ...]:
-    """What a model reads, by its task; None is that of a model without one."""
+    """Returns the input columns of a task; None stands for a model without a task."""
     if isinstance(task, Classification) and task.second_column is not None:
         return PAIR
     if isinstance(task, QuestionAnswering):
@@ -89,7 +89,7 @@ def task_columns(task: Task | None) -> tuple[str, ...]:
 
 
 def task_answers(predictor: Predictor, rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """What the predictor answers, in the form of HTTP, with `n_tokens` and `truncated`."""
+    """Returns predictions in the HTTP format, with `n_tokens` and `truncated`."""
     codec, examples, fields = _question(predictor.task, rows)
     encoded = codec.encode(examples, predictor.tokenizer)
     found = predictor.answer(codec, encoded, examples)
@@ -114,7 +114,7 @@ def _question(
 def fill_masks(
     model: Bert, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> list[list[dict[str, Any]]]:
-    """For the first [MASK] of each text the likeliest words, best first.
+    """Returns the likeliest words for the first [MASK] of each text, best first.
 
     Each is {"token": str, "probability": float}. Raises ValueError for a text without [MASK].
     """
@@ -146,7 +146,7 @@ def fill_masks(
 
 
 def _vectors(folder: Path) -> PyfuncModel:
-    """The vector of a text as sentence-transformers' files say it, or the mean of its tokens."""
+    """Pools as the folder's sentence-transformers files say, or takes the mean of the tokens."""
     extractor = load_extractor(folder, FeatureChoice())
     said = read_sentence_pooling(folder, extractor.encoder.config.max_position_embeddings)
     choice = FeatureChoice(pooling=said.pooling, max_length=said.max_length)
@@ -164,10 +164,10 @@ def _texts(rows: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 def input_rows(given: Any, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:  # noqa: ANN401 - a table, or lists
-    """The rows of a table, of lists by column, or of a list of texts or of rows by column.
+    """Returns the rows of a table, of lists by column, or of a list of texts or row mappings.
 
-    A single column may have any name, or none. Raises ValueError for what lacks a column or has it
-    twice, and for a value that is no text.
+    A single column may have any name, or none. Raises ValueError for a missing or duplicate column,
+    and for a value that is not a text.
     """
     if hasattr(given, "columns"):  # a table of pandas
         counts = Counter(map(str, given.columns))
@@ -196,7 +196,7 @@ def input_rows(given: Any, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:  
 
 
 def _listed(value: Any, *, is_row: bool) -> list[Any]:  # noqa: ANN401 - a value, or a list of them
-    """A column's values; a single one is a column of one."""
+    """Returns a column's values; a single value becomes a column of one."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(value, list | tuple) or (is_row and value and isinstance(value[0], str)):
         return [value]
@@ -228,14 +228,14 @@ def _value(value: Any, name: str, number: int) -> str | list[str]:  # noqa: ANN4
 
 
 def _is_text(value: Any) -> bool:  # noqa: ANN401 - anything
-    """Whether a value is a text that a tokenizer reads: one without halves of surrogate pairs."""
+    """Returns whether a value is a text without lone surrogates, as tokenizers need."""
     return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def signature_and_example(folder: Path) -> "tuple[ModelSignature, list[Any]]":
-    """The signature of a folder's pyfunc, and an example of its inputs: the folder's own, if any.
+    """Returns the signature of a folder's pyfunc, and an example input: the folder's own, if any.
 
-    A single column has no name, so that a list of texts is taken as well as a table.
+    A single column has no name, so MLflow accepts a list of texts as well as a table.
     """
     from mlflow.models import ModelSignature
     from mlflow.types.schema import Array, ColSpec, DataType, Schema
@@ -255,7 +255,7 @@ def signature_and_example(folder: Path) -> "tuple[ModelSignature, list[Any]]":
 
 
 def _outputs(task: Task | None) -> "Schema | None":
-    """The fields of an answer; None of a model that was not fine-tuned, whose heads decide."""
+    """Returns the fields of an answer; None for a model that was not fine-tuned."""
     from mlflow.types.schema import ColSpec, Schema
 
     if task is None:
@@ -281,7 +281,7 @@ def _fields(task: Task) -> dict[str, Any]:
 
 
 def _type(kind: Any) -> Any:  # noqa: ANN401 - MLflow's types
-    """MLflow's type of a name, of a list of one kind, of an object."""
+    """Converts a type name, a list with one type, or a mapping to MLflow's type."""
     from mlflow.types.schema import Array, DataType, Object, Property
 
     if isinstance(kind, list):

@@ -25,8 +25,8 @@ from serving.registry import (
     filter_value,
     mlflow_environment,
 )
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.tracker import without_machine_paths
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 CONTENT_TAG = "bertline.content_sha256"
 RUN_TAG = "bertline.run"
-"""On a registered model, the run that was begun last to make a version of it."""
+"""On a registered model: the last run that started to make a version of it."""
 PARENT_TAG = "encoder.version"
-"""The version of the encoder that a model was made of; it is found by the two below."""
+"""The version of the model's encoder; found by the two tags below."""
 PARENT_CONTENT_TAG, PARENT_RUN_ID_TAG = "encoder.content_sha256", "encoder.run_id"
 IDENTITY_NAMES = ("config.json", "model.safetensors", "tokenizer.json")
 PYFUNC = "model_pyfunc"
-"""The module of `workflows.versions` that MLflow keeps with a version and calls."""
+"""The module of this package that MLflow keeps with each version as its loader module."""
 REQUIREMENTS = ("mlflow", "numpy", "pydantic", "safetensors", "tokenizers", "torch")
 
 
@@ -57,10 +57,10 @@ def register_model_folder(
 ) -> int:
     """Registers a model folder as a version of `name` and points the aliases at it.
 
-    The card becomes the version's description; metrics become its tags `metric.NAME`. Where `tags`
-    tell the content of an encoder, that version of it is told too which has this content. The same
-    content of the same run is registered once, however often this is called. Raises `UserError`
-    when MLflow does not answer or refuses.
+    The card becomes the version's description, metrics its tags `metric.NAME`. If `tags` have the
+    content hash of an encoder, the encoder's version is added. The same content of the same run is
+    registered once, however often this is called. Raises `UserError` if MLflow does not answer or
+    refuses.
     """
     content = content_hash(folder)
     entries = {CONTENT_TAG: content, "run_id": run_id} | dict(tags)
@@ -89,13 +89,12 @@ def register_model_folder(
 
 
 def refuse_unregistrable(name: str, run: str, tracking_uri: str) -> None:
-    """Makes sure before a training that MLflow will take a version of `name` from it.
+    """Checks before a training that MLflow will accept a version of `name`.
 
-    The model is created there if it is not, without a version, and a tag says which run is to make
-    one: that asks for the permission to write. Raises `UserError` where MLflow does not answer or
-    refuses.
+    Creates the registered model if needed, and writes a tag with the run's name to test the
+    permission. Raises `UserError` if MLflow does not answer or refuses.
     """
-    remedy = "see to MLflow first, or leave the registration out"
+    remedy = "fix MLflow first, or train without registration"
     problem = as_user_error(f"no version of {name} can be registered", remedy)
     with mlflow_environment(tracking_uri, QUICKLY), problem:
         client = open_client(tracking_uri)
@@ -104,9 +103,9 @@ def refuse_unregistrable(name: str, run: str, tracking_uri: str) -> None:
 
 
 def content_hash(folder: Path) -> str:
-    """What makes a model itself: sha256 over architecture, weights and tokenizer.
+    """Computes the identity of a model: sha256 over architecture, weights and tokenizer.
 
-    Raises `UserError` for a folder that lacks one of them.
+    Raises `UserError` for a folder without one of them.
     """
     total = hashlib.sha256()
     for name in IDENTITY_NAMES:
@@ -119,7 +118,7 @@ def content_hash(folder: Path) -> str:
 
 
 def parent_version(client: "MlflowClient", tags: Mapping[str, str]) -> dict[str, str]:
-    """The tag that names the encoder's version, where its content is that of one; else none."""
+    """Returns the tag with the encoder's version, if a version has its content; else {}."""
     content = tags.get(PARENT_CONTENT_TAG)
     found = content and version_of_content(client, content, tags.get(PARENT_RUN_ID_TAG))
     return {PARENT_TAG: f"models:/{found.name}/{found.version}"} if found else {}
@@ -128,16 +127,18 @@ def parent_version(client: "MlflowClient", tags: Mapping[str, str]) -> dict[str,
 def version_of_content(
     client: "MlflowClient", content: str, run_id: str | None
 ) -> "ModelVersion | None":
-    """The first version that has this content, one of this run before all others."""
+    """Returns the oldest version with this content, preferring one of this run."""
     found = client.search_model_versions(f"tags.`{CONTENT_TAG}` = '{content}'")
-    found = sorted(found, key=lambda each: (each.run_id != run_id, each.creation_timestamp))
+    found = sorted(
+        found, key=lambda version: (version.run_id != run_id, version.creation_timestamp)
+    )
     return found[0] if found else None
 
 
 def _registered_version(client: "MlflowClient", name: str, run_id: str, content: str) -> int | None:
     condition = f"name = {filter_value(name)} and tags.`{CONTENT_TAG}` = '{content}'"
     versions = client.search_model_versions(condition)
-    return next((int(each.version) for each in versions if each.run_id == run_id), None)
+    return next((int(version.version) for version in versions if version.run_id == run_id), None)
 
 
 def _create_registered_model(client: "MlflowClient", name: str) -> None:
@@ -151,7 +152,7 @@ def _create_registered_model(client: "MlflowClient", name: str) -> None:
 
 
 def _log_model(client: "MlflowClient", folder: Path, name: str, run_id: str, content: str) -> str:
-    """Logs the folder as a model of the run and returns its id; a whole one is used again."""
+    """Logs the folder as a model of the run and returns its id; reuses a complete one."""
     experiment_id = client.get_run(run_id).info.experiment_id
     condition = f"tags.`{CONTENT_TAG}` = '{content}'"
     for found in client.search_logged_models([experiment_id], filter_string=condition):
@@ -169,7 +170,7 @@ def _log_model(client: "MlflowClient", folder: Path, name: str, run_id: str, con
 
 
 def _save(folder: Path, temporary: Path) -> Path:
-    """Writes MLflow's layout of a model; returns its folder, free of this machine's paths."""
+    """Writes MLflow's layout of a model, without paths of this machine; returns its folder."""
     import mlflow.pyfunc
 
     from workflows.versions.model_pyfunc import signature_and_example
@@ -191,11 +192,11 @@ def _save(folder: Path, temporary: Path) -> Path:
     described = yaml.safe_load((saved / "MLmodel").read_text())
     described["flavors"]["python_function"]["data"] = f"artifacts/{FOLDER_NAME}"
     described["model_size_bytes"] = sum(
-        each.stat().st_size for each in saved.rglob("*") if each.is_file()
+        path.stat().st_size for path in saved.rglob("*") if path.is_file()
     )
     (saved / "MLmodel").write_text(yaml.safe_dump(described, sort_keys=False))
     return saved
 
 
 def _public_version(package: str) -> str:
-    return metadata.version(package).partition("+")[0]  # 2.13.0+cpu is not on every index
+    return metadata.version(package).partition("+")[0]  # 2.13.0+cpu is not on every package index

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bert_core.tasks.pretraining import SUM_NAMES
+from bert_core.pretraining import SUM_NAMES
 from bert_core.training.checkpoint import load_moments, moments_by_name
 from bert_core.training.optimization import Lamb
 

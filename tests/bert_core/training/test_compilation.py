@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.training.loop import compiled
 
 

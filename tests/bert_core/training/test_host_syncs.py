@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.training import loop
 from bert_core.training.loop import TrainingState, train
 from bert_core.training.optimization import create_optimizer
@@ -41,7 +41,7 @@ class NoBlockingCopies(TorchDispatchMode):
 
 @pytest.fixture
 def copies(monkeypatch):
-    """What the loop brings to the host: its readings, one step late and not waited for."""
+    """What the loop brings to the host: its loop, one step late and not waited for."""
     taken = []
 
     def copy_to_host(values):

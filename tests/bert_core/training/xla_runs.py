@@ -12,7 +12,7 @@ from synthetic_shards import synthetic_shards, vocabulary
 
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.text.batches import BatchSource
 from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.training.checkpoint import load_checkpoint, moments_by_name, save_checkpoint

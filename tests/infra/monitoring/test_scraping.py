@@ -26,11 +26,10 @@ from monitoring_files import (
 from pretraining_runs import Run, write_corpus
 from ray_serving import serving_on_ray
 from registered_versions import other_weights
-from running import write_models
-from started import started
+from running import started, write_models
 from yaml_files import document
 
-from workflows.tracking.mlflow_run import create_store, open_client
+from workflows.runs.mlflow_run import create_store, open_client
 from workflows.versions.registration import register_model_folder
 
 HOST = "127.0.0.1"

@@ -13,7 +13,7 @@ import ray
 from mlflow import MlflowClient
 
 from bert_core.training.checkpoint_folder import checkpoint_step, committed_checkpoints
-from workflows.tracking.tracker import JOURNAL_NAME
+from workflows.runs.tracker import JOURNAL_NAME
 
 REPOSITORY = Path(__file__).parents[3]
 SCRIPT = REPOSITORY / "infra" / "ray" / "local.sh"

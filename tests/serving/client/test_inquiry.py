@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from asking import assert_alike
+from running import assert_alike
 from scripted_server import scripted
 
 from serving.client import AnswerError, RefusalError, TextPair

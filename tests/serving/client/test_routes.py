@@ -5,12 +5,12 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from asking import assert_alike
 from pydantic import ValidationError
+from running import assert_alike
 
 from serving.client import TextPair, routes
 from serving.client.routes import Classified, Features, Route
-from serving.schemas import explain, pretrained, tasks, texts
+from serving.schemas import tasks, texts
 
 TEXT, OTHER = "the cat sat on a mat", "dogs run"
 PAIR = {"text": TEXT, "text_pair": OTHER}
@@ -22,10 +22,10 @@ REQUESTS = {
     routes.QA: tasks.QaRequest,
     routes.FEATURES: tasks.FeaturesRequest,
     routes.SIMILARITY: texts.SimilarityRequest,
-    routes.FILL_MASK: pretrained.FillMaskRequest,
-    routes.NEXT_SENTENCE: pretrained.NextSentenceRequest,
-    routes.PSEUDO_PERPLEXITY: pretrained.PseudoPerplexityRequest,
-    routes.EXPLAIN: explain.ExplainRequest,
+    routes.FILL_MASK: tasks.FillMaskRequest,
+    routes.NEXT_SENTENCE: tasks.NextSentenceRequest,
+    routes.PSEUDO_PERPLEXITY: tasks.PseudoPerplexityRequest,
+    routes.EXPLAIN: texts.ExplainRequest,
     routes.TOKENIZE: texts.TokenizeRequest,
     routes.DECODE: texts.DecodeRequest,
 }

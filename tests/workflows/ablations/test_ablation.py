@@ -11,8 +11,8 @@ from workflows.ablations.ablation import described_recipe, opened_ablation
 from workflows.ablations.settings import parse
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.settings import PretrainSettings
+from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
-from workflows.storage import open_storage
 
 
 @pytest.fixture(scope="module")

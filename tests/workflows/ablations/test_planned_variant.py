@@ -4,10 +4,9 @@ import pytest
 from ablation_runs import ablation_settings, write_inputs
 from pretraining_runs import Run, train_here
 
-from workflows.ablations.ablation import opened_ablation
-from workflows.ablations.planned_variant import variant_row
-from workflows.storage import open_storage
-from workflows.sweeps.table import SweepTable
+from workflows.ablations.ablation import opened_ablation, variant_row
+from workflows.runs.storage import open_storage
+from workflows.sweeps.live_table import SweepTable
 
 
 @pytest.fixture(scope="module")

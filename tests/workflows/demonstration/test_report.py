@@ -15,7 +15,7 @@ from workflows.demonstration.report import (
 )
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
-from workflows.storage import open_storage
+from workflows.runs.storage import open_storage
 
 
 @pytest.fixture(scope="module")

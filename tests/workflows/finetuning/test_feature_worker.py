@@ -14,7 +14,7 @@ from bert_core.training.checkpoint import newest_checkpoint
 from workflows.finetune import opened_job, parse
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
 from workflows.messages import Outcome
-from workflows.storage import open_storage
+from workflows.runs.storage import open_storage
 
 SETTINGS = {
     "task": "ner",

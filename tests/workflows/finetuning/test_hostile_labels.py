@@ -13,7 +13,7 @@ from bert_core.tasks.label_values import label_of
 from workflows.finetune import announce, parse
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
-from workflows.storage import open_storage
+from workflows.runs.storage import open_storage
 from workflows.training.job import begin
 
 MISSING = {"nan", "None", "null", "-"}

@@ -7,7 +7,7 @@ from bert_core.hugging_face import from_hugging_face
 from bert_core.predictor import load_predictor
 from workflows.finetune import announce
 from workflows.finetuning.worker import BEST_WEIGHTS
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.tracker import without_machine_paths
 from workflows.training.job import tracked_run
 
 

@@ -17,7 +17,7 @@ from bert_core.training_statistics import read_training_statistics
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.report import DEV_REPORT, summary_lines, write_dev_report
-from workflows.storage import open_storage
+from workflows.runs.storage import open_storage
 
 
 def test_the_summary_says_what_it_came_to_and_where_it_lies(finetuning_job):

@@ -11,7 +11,7 @@ from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training.loop import NonFiniteLossError
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
 from workflows.messages import Outcome
-from workflows.tracking.journal import read_records
+from workflows.runs.journal import read_records
 
 
 @pytest.fixture(scope="module")

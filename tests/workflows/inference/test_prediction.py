@@ -1,18 +1,143 @@
-"""One part of a prediction in this process; all of them on Ray are in test_predict.py."""
+"""Requests, files and one part of a prediction in this process; test_predict.py runs it on Ray."""
 
 import json
 from collections import Counter
+from dataclasses import replace
+from typing import get_args
 
+import pyarrow.parquet as pq
 import pytest
+import torch
 
+from bert_core.errors import UserError
+from bert_core.model.strategies import STRATEGIES
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.predictor import load_predictor
+from bert_core.tasks import text_tagging
+from bert_core.tasks.classification import Text
+from bert_core.tasks.foreign_models import ForeignClassification
+from bert_core.tasks.multiple_choice import MultipleChoice
+from bert_core.tasks.squad import Question
 from bert_core.text.sources import find_parts
 from bert_core.text.texts import NamedTexts, divide
-from workflows.inference import prediction
+from serving.schemas import fields
+from serving.schemas.tasks import ClassifyRequest, NerRequest, QaRequest
+from workflows.inference import predict_settings, prediction
 from workflows.inference.predict_settings import PredictSettings
-from workflows.inference.prediction import PREDICTIONS, Prediction, Tally
-from workflows.inference.prediction_request import request_of
+from workflows.inference.prediction import (
+    PREDICTIONS,
+    Prediction,
+    Tally,
+    prediction_file,
+    request_of,
+    schema_of,
+)
 from workflows.inference.text_parts import write_part
+from workflows.settings import parse_command_line
+
+GIVEN = ["--model", "m", "--output", "o", "--input", '["a.txt"]']
+
+
+def test_the_options_are_those_of_http():
+    asked = {
+        name
+        for request in (ClassifyRequest, NerRequest, QaRequest)
+        for name in request.model_fields
+        if name != "inputs"
+    }
+    assert asked <= PredictSettings.model_fields.keys()
+    assert get_args(predict_settings.OverflowOrError) == get_args(fields.OverflowOrError)
+    assert get_args(predict_settings.Aggregation) == get_args(text_tagging.Aggregation)
+
+
+def test_nothing_is_cut_by_default():
+    assert parse_command_line(PredictSettings, GIVEN).overflow == "window"
+
+
+@pytest.mark.parametrize("option", [["--top_k", "0"], ["--max_answer_length", "513"]])
+def test_what_http_refuses_is_refused(option):
+    with pytest.raises(UserError, match=option[0]):
+        parse_command_line(PredictSettings, [*GIVEN, *option])
+
+
+def test_every_setting_is_explained():
+    assert all(field.description for field in PredictSettings.model_fields.values())
+
+
+@pytest.fixture(scope="module")
+def models(small_models):
+    """Predictors by name."""
+    return {name: load_predictor(path) for name, path in small_models.items() if name != "encoder"}
+
+
+def ask(predictor, **changed):
+    settings = PredictSettings(model="mine", input=["a.txt"], output="out", **changed)
+    return request_of(settings, predictor)
+
+
+def test_the_columns_are_those_that_the_task_reads(models):
+    assert ask(models["entities"]).columns == {"text_column": "text"}
+    assert ask(models["grade"], text_column="body").columns == {"text_column": "body"}
+    pair = {"text_column": "text", "text_pair_column": "text_pair"}
+    assert ask(models["paraphrase"]).columns == pair
+    assert ask(models["paraphrase"], text_pair_column="b").columns["text_pair_column"] == "b"
+    assert [*ask(models["answers"]).columns] == ["context_column", "question_column"]
+
+
+def test_a_model_that_does_not_say_it_reads_pairs_where_a_column_is_named(models):
+    task = ForeignClassification(labels=("a", "b"), published_labels=("a", "b"))
+    predictor = replace(models["sentiment"], task=task)
+    assert ask(predictor).columns == {"text_column": "text"}
+    asked = ask(predictor, text_pair_column="b")
+    assert asked.columns == {"text_column": "text", "text_pair_column": "b"}
+    assert asked.examples([NamedTexts("a", ("one", "two"))]) == [Text("one", "two", None)]
+
+
+def test_records_become_examples(models):
+    record = NamedTexts("a", ("one", "two"))
+    assert ask(models["paraphrase"]).examples([record]) == [Text("one", "two", None)]
+    assert ask(models["answers"]).examples([record]) == [Question("", "two", "one", None)]
+    words = NamedTexts("b", (["a", "cat"],))
+    assert ask(models["entities"]).examples([words]) == [["a", "cat"]]
+    assert ask(models["entities"]).takes(words)
+    assert not ask(models["sentiment"]).takes(words)
+
+
+@pytest.mark.parametrize("model", ["sentiment", "entities", "answers"])
+def test_what_would_be_an_error_is_cut_to_be_noticed(models, model):
+    codecs = [
+        ask(models[model], overflow=overflow).codec(models[model].task)
+        for overflow in ("error", "left", "window")
+    ]
+    assert [each.overflow for each in codecs] == ["right", "left", "window"]
+
+
+def test_a_tagger_of_words_in_a_row_is_asked_for_first_sub_words(models):
+    predictor = load_predictor_with_lstm(models["entities"])
+    assert ask(predictor).aggregation == "first"
+    with pytest.raises(UserError, match="taught the first sub-words .*--aggregation max"):
+        ask(predictor, aggregation="max")
+
+
+def load_predictor_with_lstm(predictor):
+    """The same encoder and task under an LSTM."""
+    tagger = FeatureTagger(
+        STRATEGIES["last"],
+        predictor.model.config,
+        num_outputs=len(predictor.task.labels),
+        lstm_size=8,
+    )
+    heads = torch.nn.ModuleDict({FEATURE_TAGGER: tagger})
+    model = type(predictor.model)(predictor.model.encoder, dict(heads.items()))
+    return type(predictor)("ner", predictor.task, model, predictor.tokenizer, predictor.device)
+
+
+def test_a_task_of_another_kind_is_led_elsewhere(models):
+    predictor = models["sentiment"]
+    task = MultipleChoice()
+    other = type(predictor)("swag", task, predictor.model, predictor.tokenizer, predictor.device)
+    with pytest.raises(UserError, match=r"MultipleChoice: mine .workflows/evaluate\.py"):
+        ask(other)
 
 
 @pytest.fixture
@@ -82,3 +207,51 @@ def test_long_texts_are_few_at_a_time(monkeypatch):
     assert [len(each) for each in prediction._chunks(records)] == [2, 2, 1]
     monkeypatch.setattr(prediction, "_CHARACTERS_AT_ONCE", 10)
     assert [len(each) for each in prediction._chunks(records)] == [1] * 5
+
+
+READ = {"id": "a", "n_tokens": 3, "truncated": False}
+SCORES = [{"label": "zwölf", "score": 0.5}]
+ENTITY = {"type": "X", "text": "a", "start": 0, "end": 1, "score": 0.25}
+ANSWER = {"text": "a", "start": 0, "end": 1, "score": 2.5, "probability": 1.0}
+ROWS = {
+    "label": READ | {"label": "zwölf", "scores": SCORES},
+    "labels": READ | {"labels": [], "scores": SCORES},
+    "value": READ | {"value": 0.1},
+    "entities": READ | {"entities": [ENTITY | {"start_word": 0, "end_word": 1}]},
+    "answers": READ | {"answers": [ANSWER], "null_score": -1.5},
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_rows_of_every_kind_come_back(tmp_path, kind):
+    row = ROWS[kind]
+    for output_format in ("jsonl", "parquet"):
+        with prediction_file(tmp_path / f"a.{output_format}", output_format, kind) as write:
+            write([row])
+            write([row, row])
+    assert [json.loads(line) for line in (tmp_path / "a.jsonl").open()] == [row] * 3
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.to_pylist() == [row] * 3
+    assert table.schema == schema_of(kind)
+    assert "zwölf" in (tmp_path / "a.jsonl").read_text() or "label" not in kind
+
+
+def test_entities_of_sub_words_have_no_words(tmp_path):
+    with prediction_file(tmp_path / "a.parquet", "parquet", "entities") as write:
+        write([READ | {"entities": [ENTITY]}, READ | {"entities": []}])
+    first, second = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert first["entities"] == [ENTITY | {"start_word": None, "end_word": None}]
+    assert second["entities"] == []
+
+
+@pytest.mark.parametrize("output_format", ["jsonl", "parquet"])
+def test_nothing_is_there_before_all_of_it(tmp_path, output_format):
+    path = tmp_path / f"a.{output_format}"
+    with pytest.raises(KeyError), prediction_file(path, output_format, "value") as write:
+        write([ROWS["value"]])
+        assert not path.exists()
+        raise KeyError
+    assert not any(tmp_path.iterdir())
+    with prediction_file(path, output_format, "value"):
+        pass
+    assert [each.name for each in tmp_path.iterdir()] == [path.name], "a file without rows"

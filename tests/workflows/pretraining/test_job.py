@@ -10,9 +10,9 @@ from bert_core.tokenizer import tokenizer_hash
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.settings import PretrainSettings
-from workflows.run_folder import RunFolder
+from workflows.runs.folder import RunFolder
+from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
-from workflows.storage import open_storage
 
 
 def test_the_last_checkpoint_becomes_a_model_folder_with_card_and_plot(pretraining_job):

@@ -17,7 +17,7 @@ from bert_core.tokenizer import (
 )
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import announce, label_note, packing_note, refuse_unfit_shards
-from workflows.run_folder import RunFolder
+from workflows.runs.folder import RunFolder
 from workflows.settings import parse_command_line
 
 

@@ -9,10 +9,10 @@ import torch
 from pretraining_runs import Run, train_here, write_corpus
 
 from bert_core.flops import training_flops
-from bert_core.tasks.pretraining import compute_loss
+from bert_core.pretraining import compute_loss
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training.loop import NonFiniteLossError, StepResult
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.messages import Outcome
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import PretrainingRows, _loss, pretraining_parts

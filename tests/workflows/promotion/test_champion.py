@@ -33,7 +33,7 @@ from workflows.promotion.champion import (
     utc_now,
     version_before,
 )
-from workflows.tracking.mlflow_run import open_client
+from workflows.runs.mlflow_run import open_client
 
 
 @pytest.fixture(scope="module")

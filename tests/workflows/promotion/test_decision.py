@@ -26,8 +26,8 @@ from workflows.promotion.decision import (
     PromoteSettings,
     RollbackSettings,
 )
+from workflows.runs.mlflow_run import open_client
 from workflows.settings import parse_command_line
-from workflows.tracking.mlflow_run import open_client
 
 
 @pytest.fixture
@@ -130,8 +130,8 @@ def test_measurements_are_kept_in_tags_where_there_is_no_run(run, uri, tmp_path,
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"version": 4}, "version 4 is of another task, mrpc: champion 1 is of classification"),
-        ({"version": 5}, "version 5 is of another task, BertForPreTraining: champion 1 is of cl"),
+        ({"version": 4}, "version 4 has another task, mrpc: champion 1 has classification"),
+        ({"version": 5}, "version 5 has another task, BertForPreTraining: champion 1 has cl"),
         ({"version": 9}, "unknown version of sentiment: 9 (there are 1, 2, 3, 4, 5)"),
         ({"version": "latest"}, "unknown alias of sentiment, did you mean latest-trained: latest"),
         ({"version": 2, "gate": "none.yaml"}, "No such file or directory): none.yaml"),

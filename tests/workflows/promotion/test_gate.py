@@ -67,7 +67,7 @@ def test_addresses_and_absolute_paths_stay_as_they_are(tmp_path):
             r"unknown key passrate, did you mean pass_rate: .*gate\.yaml:3 \(file, pass_rate",
         ),
         ("metrics: {accuracy: high}", r"metrics\.accuracy: .*number.*gate\.yaml:1"),
-        ("\nlargest_drop: {f1: -0.1}", r"largest_drop\.f1 is -0\.1: write how much may be lost"),
+        ("\nlargest_drop: {f1: -0.1}", r"largest_drop\.f1 is -0\.1: write the allowed drop"),
         ("p95_latency_ms: 0", r"p95_latency_ms: .*greater than 0"),
         ("checks: [{file: a, pass_rate: 95}]", r"checks\.0\.pass_rate: .*less than or equal to 1"),
         ("- metrics", "not a gate"),

@@ -170,7 +170,7 @@ def test_a_metric_that_the_task_has_not(right, data, changes, match):
 
 def test_another_task_never_takes_the_place_of_a_champion(right, models, data):
     for name, kind in (("other", "mrpc"), ("encoder", "BertForPreTraining")):
-        with pytest.raises(UserError, match=f"version 7 is of another task, {kind}: champion 2 is"):
+        with pytest.raises(UserError, match=f"version 7 has another task, {kind}: champion 2 has"):
             judged(Gate(data=data), contender(models[name], 7), right)
 
 
@@ -181,7 +181,7 @@ def test_other_labels_are_another_question(right, models, data, tmp_path):
     config["bertline_task"]["settings"]["labels"] = ["bad", "good"]
     (folder / CONFIG).write_text(json.dumps(config))
     (folder / "checksums").unlink()
-    with pytest.raises(UserError, match="version 2 answers with other labels: than champion 9"):
+    with pytest.raises(UserError, match="version 2 has other labels: than champion 9"):
         judged(Gate(data=data, largest_drop={"accuracy": 1}), right, contender(folder, 9))
 
 
@@ -216,7 +216,7 @@ def test_latency_and_memory_are_those_of_a_process_of_its_own(model):
 
 def test_a_process_that_dies_is_said(tmp_path, model, capfd):
     _, predictor, examples = model
-    with pytest.raises(UserError, match="the process that measures ended with 1"):
+    with pytest.raises(UserError, match="the measuring process exited with 1"):
         measure_footprint(
             tmp_path / "none", predictor.task_name, predictor.task, examples, MEASURED_WITH
         )

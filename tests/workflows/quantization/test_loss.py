@@ -189,7 +189,7 @@ def test_the_example_is_answered_anew_and_the_statistics_stay(tmp_path):
 
 def test_what_is_there_is_not_written_over(tmp_path):
     source = write_encoder(tmp_path / "encoder")
-    with pytest.raises(UserError, match="there already"):
+    with pytest.raises(UserError, match="exists already"):
         write_quantized(source, source, LOSS)
     load_model_folder(source)
 

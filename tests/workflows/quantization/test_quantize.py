@@ -99,9 +99,9 @@ def test_an_encoder_loses_direction(quantize, tmp_path):
 def test_what_cannot_be_done_is_told_before_anything_is_written(quantize, tmp_path):
     assert quantize()[0] == 0
     code, printed = quantize()
-    assert code == 2 and "there already" in printed
+    assert code == 2 and "exists already" in printed
     code, printed = quantize(model=tmp_path / "int8", output=tmp_path / "twice")
-    assert code == 2 and "in int8 already" in printed
+    assert code == 2 and "already in int8" in printed
     (tmp_path / "new.tsv").write_text("text\nba keli monu\n")
     code, printed = quantize(data=tmp_path / "new.tsv", output=tmp_path / "twice")
     assert code == 2 and "no example has an answer" in printed

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bert_core.machine import processor_name
-from workflows.cluster_settings import ClusterSettings
+from workflows.clusters.settings import ClusterSettings
 from workflows.reproduction.code_files import ROOT, CodeState
 from workflows.reproduction.comparison import (
     Comparison,
@@ -20,7 +20,7 @@ from workflows.reproduction.comparison import (
     verdict_line,
 )
 from workflows.reproduction.recorded_run import RecordedRun
-from workflows.tracking.tracker import code_tags
+from workflows.runs.tracker import code_tags
 
 DATA = {"sha256": "a" * 64, "source": "here", "splits": {"train": {"examples": 90}}}
 LOOP, DEMO = "bert_core/training/loop.py", "workflows/demo.py"

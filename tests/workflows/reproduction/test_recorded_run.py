@@ -19,9 +19,9 @@ from workflows.reproduction.recorded_run import (
     read_recorded_run,
     utc,
 )
-from workflows.run_folder import RunFolder
-from workflows.tracking.mlflow_run import artifact_location, open_client
-from workflows.tracking.tracker import SPECIFICATION_NAME, write_json
+from workflows.runs.folder import RunFolder
+from workflows.runs.mlflow_run import artifact_location, open_client
+from workflows.runs.tracker import SPECIFICATION_NAME, write_json
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_what_the_run_wrote_down_at_its_ends_comes_first(run):
 
 def test_settings_that_were_changed_since_are_refused(run):
     write_json(run.path / SPECIFICATION_NAME, {"tags": {"settings.sha256": "0" * 64}})
-    with pytest.raises(UserError, match="settings.yaml is not what it was when the run began: run"):
+    with pytest.raises(UserError, match="settings.yaml has changed since the run began: run"):
         read(run)
 
 

@@ -22,9 +22,9 @@ from workflows.pretraining.settings import PretrainSettings
 from workflows.reproduce import ReproduceSettings, main, settings_again
 from workflows.reproduction.recorded_run import RecordedRun
 from workflows.reproduction.run_origin import CODE
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.tracker import STATE_NAME, read_json
 from workflows.settings import parse_command_line
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import STATE_NAME, read_json
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +94,9 @@ def test_a_run_that_mlflow_alone_knows(storage, reproduce):
     assert "the same to the bit" in reproduce(run_id, "--name", "known")  # its folder is here
     hidden = folder.rename(storage / "hidden")
     try:
-        assert "where the data data lie: cats (give --data)" in refused(reproduce, run_id)
+        assert "cannot locate the data data: cats (pass --data)" in refused(reproduce, run_id)
         given = (run_id, "--name", "known", "--data", storage / "data")
-        assert "where the encoder encoder lie" in refused(reproduce, *given)
+        assert "cannot locate the encoder encoder" in refused(reproduce, *given)
         printed = reproduce(*given, "--model", storage / "encoder")
         assert "the same to the bit: 162 figures; the weights too" in printed
         unknown = refused(reproduce, "0" * 32)
@@ -127,12 +127,14 @@ def test_other_code_is_refused_with_its_files_unless_that_is_said(storage, repro
     assert "--despite code" in line and not (storage / "runs" / "older-again").exists()
     finetune_here(storage, name="older-again")
     printed = reproduce("older", "--despite", "code")
-    assert "going on despite that" in printed and "the same to the bit" in printed
+    assert "continuing despite that" in printed and "the same to the bit" in printed
 
 
 def test_what_is_no_finished_run_is_refused(storage, reproduce):
     assert "no such run, did you mean cats: cat (" in refused(reproduce, "cat")
-    assert "that is the run itself: --name cats" in refused(reproduce, "cats", "--name", "cats")
+    assert "this name is the recorded run's: --name cats" in refused(
+        reproduce, "cats", "--name", "cats"
+    )
     folder = shutil.copytree(storage / "runs" / "cats", storage / "runs" / "young")
     shutil.rmtree(folder / "checkpoints")
     assert "run young has not finished" in refused(reproduce, "young")
@@ -164,7 +166,7 @@ def test_pre_training_comes_out_again_to_the_bit(storage, reproduce):
     assert "data     the same" in printed and "code     the same" in printed
     assert "heldout/masked_token_loss" in printed and "the same to the bit" in printed
     moved = shards.rename(storage / "moved")
-    assert "where the token shards lie: encoder-run (give --shards)" in refused(
+    assert "cannot locate the token shards: encoder-run (pass --shards)" in refused(
         reproduce, "encoder-run"
     )
     assert "the same to the bit" in reproduce("encoder-run", "--shards", moved)
@@ -258,14 +260,14 @@ def test_an_alias_may_have_moved_so_the_version_counts(finetuning):
 
 def test_a_place_that_is_not_known_is_asked_for_in_one_line(finetuning, pretraining):
     run = recorded(finetuning, data={"source": "MRPC"}, tags={"encoder.name": "minilm"})
-    with pytest.raises(UserError, match=r"where the data MRPC lie: run \(give --data\)"):
+    with pytest.raises(UserError, match=r"cannot locate the data MRPC: run \(pass --data\)"):
         settings_again(replace(run, places={}), wanted())
-    with pytest.raises(UserError, match=r"where the encoder minilm lie: run \(give --model\)"):
+    with pytest.raises(UserError, match=r"cannot locate the encoder minilm: run \(pass --model\)"):
         settings_again(replace(run, places={}), wanted("--data", "docs://"))
     gone = replace(run, places=run.places | {"data": "/nowhere"})
-    with pytest.raises(UserError, match="give --data"):
+    with pytest.raises(UserError, match="pass --data"):
         settings_again(gone, wanted())
-    with pytest.raises(UserError, match=r"where the token shards lie: run \(give --shards\)"):
+    with pytest.raises(UserError, match=r"cannot locate the token shards: run \(pass --shards\)"):
         settings_again(replace(recorded(pretraining), places={}), wanted())
 
 
@@ -275,10 +277,10 @@ def test_text_is_prepared_where_it_was(pretraining):
     at_mlflow = replace(run, places={}, data={"prepared_with": {"text": ["docs://numpy"]}})
     assert settings_again(at_mlflow, wanted()).shards is None
     other = replace(run, places={}, data={"prepared_with": {"text": ["…/wiki"]}})
-    with pytest.raises(UserError, match="give --shards"):
+    with pytest.raises(UserError, match="pass --shards"):
         settings_again(other, wanted())
 
 
 def test_the_run_itself_is_no_second_one(finetuning):
-    with pytest.raises(UserError, match="that is the run itself: --name run"):
+    with pytest.raises(UserError, match="this name is the recorded run's: --name run"):
         settings_again(recorded(finetuning), wanted("--name", "run"))

@@ -32,7 +32,7 @@ from workflows.reproduction.run_origin import (
     write_origin,
     write_outcome,
 )
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.tracker import without_machine_paths
 from workflows.training.job import begin, tracked_run, write_settings
 from workflows.versions.registration import content_hash
 

@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from bert_core.errors import UserError
-from workflows.sweeps.axes import PAPER_GRID
+from workflows.sweeps.search_space import PAPER_GRID
 from workflows.sweeps.settings import SWEEP_FIELDS, trial_settings
 from workflows.tune import parse
 

@@ -6,7 +6,7 @@ import torch
 
 from bert_core.errors import UserError
 from bert_core.training.loop import StepResult
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.pretraining.settings import PretrainSettings
 from workflows.training.backend import TorchBackend, backend_of, memory_bytes, peak_flops
 from workflows.training.throughput import Throughput

@@ -6,10 +6,10 @@ from bert_core.errors import UserError
 from bert_core.text.shards import open_shards
 from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.settings import PretrainSettings
-from workflows.run_folder import RunFolder
+from workflows.runs.folder import RunFolder
+from workflows.runs.storage import open_storage
+from workflows.runs.tracker import without_machine_paths
 from workflows.settings import parse_command_line
-from workflows.storage import open_storage
-from workflows.tracking.tracker import without_machine_paths
 from workflows.training.job import flattened, refuse_a_full_disk, tracked_run, write_settings
 
 

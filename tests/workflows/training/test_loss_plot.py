@@ -3,7 +3,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from workflows.tracking.journal import Journal
+from workflows.runs.journal import Journal
 from workflows.training.loss_plot import FINETUNING, NEXT_TOKENS, plot_losses, smoothed
 
 

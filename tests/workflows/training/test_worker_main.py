@@ -7,11 +7,11 @@ from pretraining_runs import Channel
 from storage_addresses import folder_address
 
 from bert_core.training.checkpoint import newest_checkpoint
-from workflows.cluster import Worker
+from workflows.clusters.workers import Worker
 from workflows.finetune import opened_job, parse
 from workflows.messages import Outcome, RunProgress
-from workflows.storage import open_storage
-from workflows.tracking.journal import read_records
+from workflows.runs.journal import read_records
+from workflows.runs.storage import open_storage
 from workflows.training.worker_main import run_location, train_jobs
 
 

@@ -9,10 +9,10 @@ from bert_core.lineage import read_lineage
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import train_wordpiece
-from workflows.run_folder import RunFolder
-from workflows.storage import open_storage
-from workflows.tracking.mlflow_run import open_client
-from workflows.tracking.tracker import DatasetInput, Tracker, TrackingSummary, without_machine_paths
+from workflows.runs.folder import RunFolder
+from workflows.runs.mlflow_run import open_client
+from workflows.runs.storage import open_storage
+from workflows.runs.tracker import DatasetInput, Tracker, TrackingSummary, without_machine_paths
 from workflows.training.job import JobResults, TrainingJob, tracked_run
 from workflows.training.run_settings import RunSettings
 from workflows.versions.finished_run import Usage, lineage_of, open_command, register

@@ -13,9 +13,15 @@ from bert_core.errors import UserError
 from workflows.finetune import parse
 from workflows.pretraining.settings import PretrainSettings
 from workflows.registry import LineageSettings, main
+from workflows.runs.mlflow_run import open_client
 from workflows.settings import parse_command_line
-from workflows.tracking.mlflow_run import open_client
-from workflows.versions.lineage import Encoder, Station, chain_lines, other_than_default, trace
+from workflows.versions.lineage import (
+    Encoder,
+    LineageEntry,
+    chain_lines,
+    other_than_default,
+    trace,
+)
 from workflows.versions.registration import CONTENT_TAG, content_hash, register_model_folder
 
 
@@ -46,7 +52,7 @@ def uri(storage):
 
 
 @pytest.fixture(scope="module")
-def stations(uri):
+def entries(uri):
     return trace("cats@latest-trained", uri)
 
 
@@ -65,7 +71,7 @@ def tagged(uri, folder, name, **tags):
     )
 
 
-def test_every_version_carries_its_lineage(storage, uri, stations):
+def test_every_version_carries_its_lineage(storage, uri, entries):
     client = open_client(uri)
     cats, bert = (dict(client.get_model_version(name, "1").tags) for name in ("cats", "bert"))
     for tags in (cats, bert):
@@ -80,8 +86,8 @@ def test_every_version_carries_its_lineage(storage, uri, stations):
     assert "encoder.version" not in bert
 
 
-def test_the_chain_leads_from_the_version_to_the_text(storage, stations):
-    cats, bert = stations
+def test_the_chain_leads_from_the_version_to_the_text(storage, entries):
+    cats, bert = entries
     assert (cats.version, cats.aliases, cats.run) == (
         "models:/cats/1",
         ["latest-trained"],
@@ -101,7 +107,7 @@ def test_the_chain_leads_from_the_version_to_the_text(storage, stations):
     assert bert.metrics["heldout/masked_token_loss"] > 0
 
 
-def test_the_command_prints_it_for_people_and_for_programs(storage, stations, capsys):
+def test_the_command_prints_it_for_people_and_for_programs(storage, entries, capsys):
     for model in ("cats@latest-trained", "cats/1", "models:/cats/1"):
         assert main(["lineage", model, "--storage", str(storage)]) == 0
         printed = capsys.readouterr().out
@@ -120,7 +126,7 @@ def test_the_command_prints_it_for_people_and_for_programs(storage, stations, ca
     assert main(["lineage", "cats/1", "--json", "--storage", str(storage)]) == 0
     printed = capsys.readouterr().out
     cats, bert = json.loads(printed)
-    assert cats["run_id"] == stations[0].run_id and bert["data"] == stations[1].data
+    assert cats["run_id"] == entries[0].run_id and bert["data"] == entries[1].data
     assert str(storage) not in printed
 
 
@@ -188,11 +194,11 @@ def test_a_deleted_run_leaves_what_its_version_says(storage, uri, tmp_path):
     assert station.run_id and station.data == {"sha256": "a" * 64}
 
 
-def test_settings_that_were_changed_afterwards_are_noticed(uri, stations):
+def test_settings_that_were_changed_afterwards_are_noticed(uri, entries):
     client, name = open_client(uri), "settings.sha256"
     client.set_model_version_tag("bert", "1", name, "0" * 64)
     (bert,) = trace("bert/1", uri)
-    client.set_model_version_tag("bert", "1", name, stations[1].settings_sha256)
+    client.set_model_version_tag("bert", "1", name, entries[1].settings_sha256)
     assert bert.settings_are_as_recorded is False
 
 
@@ -202,7 +208,7 @@ def test_no_store_is_said(tmp_path):
     assert not list(Path(tmp_path).iterdir())
 
 
-BARE = Station(
+BARE = LineageEntry(
     version="models:/cats/2",
     aliases=[],
     registered=None,

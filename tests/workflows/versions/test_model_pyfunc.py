@@ -25,7 +25,7 @@ from bert_core.tasks.classification import Text
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.squad import Question
 from bert_core.tasks.task import add_task_head
-from workflows.tracking.mlflow_run import artifact_location, open_client
+from workflows.runs.mlflow_run import artifact_location, open_client
 from workflows.versions.model_pyfunc import QUESTION, TEXT, input_rows, signature_and_example
 from workflows.versions.registration import register_model_folder
 

@@ -16,7 +16,7 @@ from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import train_wordpiece
 from serving.registry import sqlite_path, sqlite_uri
-from workflows.tracking.mlflow_run import create_store, open_client
+from workflows.runs.mlflow_run import create_store, open_client
 from workflows.versions.model_card import model_card
 from workflows.versions.registration import CONTENT_TAG, refuse_unregistrable, register_model_folder
 

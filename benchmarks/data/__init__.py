@@ -1,1 +1,0 @@
-"""Text preparation and loading: `python -m benchmarks.data`."""

@@ -1,0 +1,359 @@
+"""Compare embeddings of mixed-length texts with sentence-transformers and transformers.
+
+`python -m benchmarks.features --sentences DIR --paragraphs FILE --model FOLDER`. All use the same
+weights and the mean over a text's tokens, from strings to vectors in memory, so tokenizing is
+included. The peers sort by length and pad each batch; peers that are not installed are left out.
+The JSON is updated after each round.
+"""
+
+import argparse
+import importlib.util
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.inputs import fresh_encoder, paragraphs_of, sentences_of
+from benchmarks.measurement import (
+    Arm,
+    MemoryWatch,
+    device_named,
+    matmul_peak,
+    median_ratio,
+    run_interleaved,
+    surroundings,
+    weight_bytes,
+)
+from benchmarks.results import ResultsSoFar
+from bert_core.config import SIZES, ModelConfig
+from bert_core.errors import UserError
+from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
+from bert_core.features.units import cut_texts
+from bert_core.flops import forward_flops
+from bert_core.tasks.sequences import token_ids
+from bert_core.tasks.task import FloatArray
+
+DEFAULTS: dict[str, dict[str, int | None]] = {
+    "cpu": {"texts": 512, "max_tokens": None, "peer_batch": 32},
+    "cuda": {"texts": 8192, "max_tokens": 32_768, "peer_batch": 128},
+}
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.features", description=__doc__)
+    parser.add_argument(
+        "--sentences",
+        type=Path,
+        required=True,
+        help="the folder of GLUE's SST-2, or a text file with a sentence on each line",
+    )
+    parser.add_argument(
+        "--paragraphs", type=Path, required=True, help="text file with a paragraph on each line"
+    )
+    parser.add_argument("--model", type=Path, required=True, help="an encoder's model folder")
+    parser.add_argument(
+        "--size",
+        choices=tuple(SIZES),
+        default=None,
+        help="a fresh encoder of this size instead; of --model only the tokenizer is needed then",
+    )
+    parser.add_argument("--device", choices=tuple(DEFAULTS), default="cpu")
+    parser.add_argument("--texts", type=int, help="sentences, and as many paragraphs")
+    parser.add_argument("--max_tokens", type=int, help="of a forward pass of ours")
+    parser.add_argument("--peer_batch", type=int, help="texts of a batch of the peers")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each arm")
+    parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
+    options = parser.parse_args(arguments)
+    for name, value in DEFAULTS[options.device].items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark, prints the table and writes the JSON.
+
+    Gives 2 where it cannot begin and 1 where a peer failed.
+    """
+    options = parse_arguments(arguments)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            results = measure(options, Path(folder))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 1 if "failed" in results else 0
+
+
+def measure(options: argparse.Namespace, temporary: Path) -> dict[str, Any]:
+    """Everything, in its order; what is known is kept after each round."""
+    device = device_named(options.device)
+    so_far = ResultsSoFar(options.json, math.inf)
+    torch.set_flush_denormal(True)
+    folder = options.model
+    if options.size is not None:
+        folder = fresh_encoder(options.model, options.size, temporary)
+    extractor = open_extractor(folder, options.max_tokens, device)
+    texts, lengths = draw_texts(options, extractor)
+    contestants = Contestants(texts, device)
+    weights = weight_bytes(extractor.encoder)
+    contestants.add("ours", lambda: extractor.of_texts, bytes_before=weights)
+    for name, make in peers(folder, device, options.peer_batch).items():
+        try:
+            contestants.add(name, make)
+        except Exception as error:  # noqa: BLE001 - one peer's failure must not cost the others' figures
+            so_far.fail(name, error)
+    so_far.keep(largest_difference=contestants.largest_difference())
+    arms = [
+        Arm(name, name != "ours", lambda embed=embed: embed(texts))
+        for name, embed in contestants.embedders.items()
+    ]
+    so_far.keep(tokenizing_seconds=tokenizing_seconds(extractor, texts))
+    peaks: list[float] = []
+    for _ in range(options.rounds):
+        run_interleaved(arms, device, rounds=1, steps=1)
+        arms.append(arms.pop(0))  # another begins the next round
+        peaks.append(matmul_peak(device))
+        found = summarize(options, extractor, lengths, arms, device, float(np.median(peaks)))
+        for name, arm in found["arms"].items():
+            arm["peak_bytes"] = contestants.peak_bytes[name]
+        so_far.keep(**found)
+    so_far.finish()
+    print_results(so_far.values)
+    return so_far.values
+
+
+def tokenizing_seconds(extractor: Extractor, texts: Sequence[str], rounds: int = 3) -> float:
+    """What ours spends on the processor before the first state is computed, the median."""
+    seconds = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        extractor.rows(cut_texts(extractor.tokenizer, texts, offsets=False))
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def open_extractor(folder: Path, max_tokens: int | None, device: torch.device) -> Extractor:
+    """Ours: the mean over a text, in bfloat16 on CUDA."""
+    dtype = torch.bfloat16 if device.type == "cuda" else None
+    found = load_extractor(folder, FeatureChoice(), device=device, autocast_dtype=dtype)
+    return found if max_tokens is None else replace(found, max_tokens=max_tokens)
+
+
+def draw_texts(options: argparse.Namespace, extractor: Extractor) -> tuple[list[str], list[int]]:
+    """Sentences and paragraphs, mixed, and their tokens with [CLS] and [SEP].
+
+    Texts that the encoder would read in windows are left out, since the peers cut them.
+    """
+    draw = np.random.default_rng(0)
+    sentences = sentences_of(options.sentences)
+    longest = extractor.encoder.config.max_position_embeddings
+    texts: list[str] = []
+    lengths: list[int] = []
+    for found in (sentences, paragraphs_of(options.paragraphs)):
+        chosen = [found[index] for index in draw.permutation(len(found))[: 2 * options.texts]]
+        sizes = [2 + len(ids) for ids in token_ids(extractor.tokenizer, chosen)]
+        fitting = [index for index, size in enumerate(sizes) if size <= longest][: options.texts]
+        texts += [chosen[index] for index in fitting]
+        lengths += [sizes[index] for index in fitting]
+    order = draw.permutation(len(texts))
+    return [texts[index] for index in order], [lengths[index] for index in order]
+
+
+def summarize(
+    options: argparse.Namespace,
+    extractor: Extractor,
+    lengths: Sequence[int],
+    arms: Sequence[Arm],
+    device: torch.device,
+    peak: float,
+) -> dict[str, Any]:
+    """Tokens per second of each arm, and how many times as fast ours is as each peer."""
+    config = extractor.encoder.config
+    ours = next(arm for arm in arms if not arm.is_peer)
+    num_tokens = sum(lengths)
+    flops = embedding_flops(config, lengths)
+    return {
+        "benchmark": "features",
+        "settings": {
+            "device": options.device,
+            "texts": options.texts,
+            "rounds": options.rounds,
+            "max_tokens": extractor.max_tokens,
+            "peer_batch": options.peer_batch,
+            "precision": "float32" if extractor.autocast_dtype is None else "bfloat16",
+        },
+        "encoder": config.model_dump(include={"num_hidden_layers", "hidden_size"}),
+        "num_texts": len(lengths),
+        "num_tokens": num_tokens,
+        "longest": max(lengths),
+        "padding_of_peers": padding_share(lengths, options.peer_batch),
+        "surroundings": surroundings(device),
+        "arms": {
+            arm.name: {
+                "tokens_per_second": num_tokens / arm.median_seconds,
+                "seconds_of_rounds": arm.seconds,
+            }
+            for arm in sorted(arms, key=lambda arm: arm.is_peer)
+        },
+        "ratios": {arm.name: median_ratio(arm, ours) for arm in arms if arm.is_peer},
+        "flops_per_second": flops / ours.median_seconds,
+        "peak_flops_per_second": peak,
+    }
+
+
+def embedding_flops(config: ModelConfig, lengths: Sequence[int]) -> float:
+    """FLOPs of the last states of all tokens."""
+    return forward_flops(
+        config,
+        num_tokens=sum(lengths),
+        sum_of_squared_lengths=sum(length**2 for length in lengths),
+        num_predictions=0,
+        num_rows=0,
+        num_read=sum(lengths),
+    )
+
+
+def padding_share(lengths: Sequence[int], batch: int) -> float:
+    """The share of the peers' slots that is padding."""
+    ordered = sorted(lengths, reverse=True)
+    batches = [ordered[first : first + batch] for first in range(0, len(ordered), batch)]
+    return 1 - sum(lengths) / sum(len(each) * each[0] for each in batches)
+
+
+def print_results(results: dict[str, Any]) -> None:
+    """The table."""
+    encoder, around = results["encoder"], results["surroundings"]
+    print(
+        f"{results['num_texts']:,} texts of {results['num_tokens']:,} tokens, {results['longest']}"
+        f" at most; {encoder['num_hidden_layers']} layers, {encoder['hidden_size']} wide,"
+        f" {results['settings']['precision']}; {around['device']}, {around['threads']} threads"
+    )
+    for name, arm in results["arms"].items():
+        ratio = results["ratios"].get(name)
+        beside = "" if ratio is None else f"   ours is {ratio:.2f} times as fast"
+        memory = "" if arm["peak_bytes"] is None else f"{arm['peak_bytes'] / 1e9:6.1f} GB"
+        print(f"{name:22} {arm['tokens_per_second']:12,.0f} tokens/s{memory}{beside}")
+    share = results["flops_per_second"] / results["peak_flops_per_second"]
+    print(
+        f"ours: {results['flops_per_second'] / 1e9:,.1f} GFLOP/s, {share:.0%} of the measured peak,"
+        f" {results['tokenizing_seconds']:.2f} s of it are tokenizing"
+    )
+    print(f"the peers' batches are {results['padding_of_peers']:.1%} padding")
+    print(f"vectors differ by {results['largest_difference']:.1e} at most")
+
+
+TOLERANCE = {"cpu": 1e-5, "cuda": 6e-2}
+"""How far vectors may lie apart, as a share of their length: float32, and bfloat16."""
+
+Embed = Callable[[Sequence[str]], FloatArray]
+
+
+@dataclass
+class Contestants:
+    """Those that embed texts, ours first, what each made of them, and the most memory it had."""
+
+    texts: Sequence[str]
+    device: torch.device
+    embedders: dict[str, Embed] = field(default_factory=dict)
+    vectors: dict[str, FloatArray] = field(default_factory=dict)
+    peak_bytes: dict[str, int | None] = field(default_factory=dict)
+
+    def add(self, name: str, make: Callable[[], Embed], *, bytes_before: int = 0) -> None:
+        """Builds one and lets it embed all texts; `bytes_before` it has on the device already."""
+        watch = MemoryWatch(self.device)
+        embed = make()
+        self.vectors[name] = embed(self.texts)
+        self.embedders[name] = embed
+        above = watch.peak_bytes()
+        self.peak_bytes[name] = None if above is None else bytes_before + above
+
+    def largest_difference(self) -> float:
+        """Between numbers of ours and a peer's.
+
+        Raises `AssertionError` where vectors lie further apart than `TOLERANCE`.
+        """
+        ours = self.vectors["ours"]
+        lengths = np.linalg.norm(ours, axis=1)
+        apart = {
+            name: float((np.linalg.norm(found - ours, axis=1) / lengths).max())
+            for name, found in self.vectors.items()
+        }
+        assert max(apart.values()) < TOLERANCE[self.device.type], apart
+        return max(float(np.abs(found - ours).max()) for found in self.vectors.values())
+
+
+def peers(folder: Path, device: torch.device, batch: int) -> dict[str, Callable[[], Embed]]:
+    """What builds the peers that are installed, on the same weights, in bfloat16 on CUDA."""
+    found: dict[str, Callable[[], Embed]] = {}
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    for name, package, make in (
+        ("sentence-transformers", "sentence_transformers", sentence_transformers_arm),
+        ("transformers", "transformers", transformers_arm),
+    ):
+        if importlib.util.find_spec(package) is None:
+            print(f"{name} is not installed: left out")
+        else:
+            found[name] = partial(make, folder, device, dtype, batch)
+    return found
+
+
+def sentence_transformers_arm(
+    folder: Path, device: torch.device, dtype: torch.dtype, batch_size: int
+) -> Embed:
+    """`SentenceTransformer.encode`, which sorts by length."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    body = Transformer(str(folder), model_kwargs={"dtype": dtype})
+    config = body.model.config
+    pooling = Pooling(config.hidden_size, pooling_mode="mean")
+    model = SentenceTransformer(modules=[body, pooling], device=device.type)
+    model.max_seq_length = config.max_position_embeddings
+
+    def embed(texts: Sequence[str]) -> FloatArray:
+        return np.asarray(model.encode(list(texts), batch_size=batch_size), np.float32)
+
+    return embed
+
+
+def transformers_arm(
+    folder: Path, device: torch.device, dtype: torch.dtype, batch_size: int
+) -> Embed:
+    """`AutoModel` on batches of like lengths, padded to the longest; the mean over the mask."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, dtype=dtype, add_pooling_layer=False)
+    model = model.to(device).eval()
+    longest = model.config.max_position_embeddings
+
+    def embed(texts: Sequence[str]) -> FloatArray:
+        ids = tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
+        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
+        vectors = np.empty((len(ids), model.config.hidden_size), np.float32)
+        with torch.inference_mode():
+            for first in range(0, len(order), batch_size):
+                some = order[first : first + batch_size]
+                batch = tokenizer.pad({"input_ids": [ids[i] for i in some]}, return_tensors="pt")
+                batch = batch.to(device)
+                states = model(**batch).last_hidden_state.float()
+                mask = batch["attention_mask"].unsqueeze(-1)
+                vectors[some] = ((states * mask).sum(1) / mask.sum(1)).cpu().numpy()
+        return vectors
+
+    return embed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Embeddings beside sentence-transformers and transformers: `python -m benchmarks.features`."""

@@ -1,1 +1,0 @@
-"""Fine-tuning beside transformers: `python -m benchmarks.finetuning`."""

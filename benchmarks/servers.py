@@ -1,0 +1,369 @@
+"""Run the servers under test: how each is started, asked, watched and stopped, and its load.
+
+A server is all of its processes: their CPU time and memory are counted together.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+ROOT = Path(__file__).parent.parent
+START_SECONDS = 300
+_POLL_SECONDS = 0.05
+_END_SECONDS = 10
+
+Command = Sequence[str | int | Path]
+Scores = dict[str, float]
+"""The score of each label that a server says."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of server: how it is started, asked and understood.
+
+    `command` makes the command line of a folder, a port and a working folder. `packages` are what
+    the environment of a peer has; none of ours, which run in this one.
+    """
+
+    name: str
+    command: Callable[[Path, int, Path], Command]
+    path: str
+    body: Callable[[Any], Any]
+    scores: Callable[[Any], Scores]
+    packages: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether it is somebody else's."""
+        return bool(self.packages)
+
+    def request(self, text: str | Sequence[str]) -> bytes:
+        """The request that asks about a text, or where that is possible about several."""
+        return request_of(self.path, json.dumps(self.body(text)).encode())
+
+
+class Served:
+    """A server that runs."""
+
+    def __init__(self, kind: Kind, folder: Path, work: Path, threads: int | None = None) -> None:
+        self.kind = kind
+        self.port = free_port()
+        self.log = work / f"{kind.name.replace(' ', '-')}.log"
+        environment = {**os.environ, **kind.environment, "PYTHONPATH": str(ROOT)}
+        if kind.is_peer:
+            del environment["PYTHONPATH"]
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [str(each) for each in kind.command(folder, self.port, work)],
+                env=environment,
+                cwd=work,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._root = psutil.Process(self._process.pid)
+
+    def wait(self, text: str, right: Scores, *, tolerance: float) -> None:
+        """Waits until it answers; asserts that its best label has the right score.
+
+        Raises `RuntimeError`, with the end of its log, where it never does.
+        """
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end and self._process.poll() is None:
+            with suppress(OSError):
+                connection = Connection(self.port)
+                status, body = connection.ask(self.kind.request(text))
+                connection.close()
+                if status == 200:
+                    found = self.kind.scores(json.loads(body))
+                    best = max(found, key=lambda label: found[label])
+                    assert abs(found[best] - right[best]) < tolerance, (self.kind.name, found)
+                    return
+                if status < 500 and status != 404:  # nothing is routed there yet
+                    raise RuntimeError(f"{self.kind.name}: {status} {body[:500]!r}")
+            time.sleep(_POLL_SECONDS)
+        raise RuntimeError(f"{self.kind.name} did not start: {self.log.read_text()[-2000:]}")
+
+    def processor_seconds(self) -> dict[int, float]:
+        """What each of its processes has had until now."""
+        found = {}
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                found[process.pid] = times.user + times.system
+        return found
+
+    def processor_seconds_since(self, before: Mapping[int, float]) -> float:
+        """What they have had since then, together."""
+        return sum(now - before.get(pid, 0.0) for pid, now in self.processor_seconds().items())
+
+    @property
+    def resident_bytes(self) -> int:
+        """Their memory; pages that processes share count once."""
+        total = 0
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                total += process.memory_full_info().pss
+        return total
+
+    @property
+    def own_size(self) -> dict[str, int]:
+        """Memory, threads and open files of its first process alone."""
+        memory = self._root.memory_full_info()
+        return {
+            "resident_bytes": memory.rss,
+            "unshared_bytes": memory.uss,
+            "threads": self._root.num_threads(),
+            "open_files": self._root.num_fds(),
+        }
+
+    def end(self) -> None:
+        """Ends it, all of its processes."""
+        processes = self._processes()
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+
+    def _processes(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            return [self._root, *self._root.children(recursive=True)]
+        return []
+
+
+def make_environment(kind: Kind, work: Path) -> None:
+    """Makes the virtual environment of a peer, once; raises `CalledProcessError` if it cannot."""
+    folder = environment_of(kind, work)
+    done = folder / ".installed"
+    if done.is_file() and done.read_text() == "\n".join(kind.packages):
+        return
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    subprocess.run([*install, *kind.packages], check=True)
+    done.write_text("\n".join(kind.packages))
+
+
+def environment_of(kind: Kind, work: Path) -> Path:
+    """The virtual environment of a peer."""
+    return work / "environments" / kind.name.replace(" ", "-")
+
+
+def free_port() -> int:
+    """A port that nothing listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+NAME = "classifier"
+UVICORN, RAY_SERVE = "ours, uvicorn", "ours, Ray Serve"
+INT8 = f"{UVICORN}, int8"
+RAY_VARIABLES = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+    "RAY_ADDRESS": "local",
+}
+"""Those of infra/ray-serve.env, and a cluster of its own."""
+
+_TORCH = ("transformers", "torch>=2.11,<2.14")
+_INFINITY = (
+    *("infinity-emb[server,torch]==0.0.77", "torch>=2.11,<2.14"),
+    # What its last version, of 2025, does not run without.
+    *("numpy<2", "transformers<5", "sentence-transformers<4", "click<8.2", "typer<0.13"),
+)
+
+
+def kinds() -> dict[str, Kind]:
+    """All servers by name, ours first."""
+    ours = [
+        Kind(UVICORN, _uvicorn, "/v1/classify", _inputs, _scores_of_ours),
+        Kind(INT8, _uvicorn, "/v1/classify", _inputs, _scores_of_ours),
+        Kind(
+            *(RAY_SERVE, _ray_serve, "/v1/classify", _inputs, _scores_of_ours),
+            environment=RAY_VARIABLES,
+        ),
+    ]
+    peers = [
+        _peer("pipeline", "/classify", ("fastapi", "uvicorn", *_TORCH), _inputs, _scores),
+        _peer("litserve", "/predict", ("litserve", *_TORCH), _inputs, _scores),
+        _peer("mlflow", "/invocations", ("mlflow", "psutil", *_TORCH), _row, _scores_of_mlflow),
+        _peer("infinity", "/classify", _INFINITY, _input, _scores_of_infinity),
+    ]
+    return {kind.name: kind for kind in (*ours, *peers)}
+
+
+def _peer(name: str, path: str, packages: tuple[str, ...], body: Any, scores: Any) -> Kind:  # noqa: ANN401
+    telemetry = {"DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1"}
+    return Kind(name, partial(_of_peer, name), path, body, scores, packages, telemetry)
+
+
+def _of_peer(name: str, folder: Path, port: int, work: Path) -> Command:
+    python = environment_of(kinds()[name], work) / "bin" / "python"
+    if name == "litserve":
+        return [python, Path(__file__).with_name("serving_litserve.py"), folder, port]
+    return [python, Path(__file__).with_name("serving_peers.py"), name, folder, port]
+
+
+def _uvicorn(folder: Path, port: int, work: Path) -> Command:
+    del work
+    model = f"{NAME}={folder}"
+    return [sys.executable, "-m", "serving", "--model", model, "--port", port]
+
+
+def _ray_serve(folder: Path, port: int, work: Path) -> Command:
+    config = {
+        "http_options": {"host": "127.0.0.1", "port": port},
+        "applications": [
+            {
+                "name": "bertline",
+                "route_prefix": "/",
+                "import_path": "serving.deployment:build",
+                "args": {"model": [f"{NAME}={folder}"], "insecure": True},
+                "deployments": [{"name": "Server", "ray_actor_options": {"num_cpus": 2}}],
+            }
+        ],
+    }
+    path = work / "serve.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return [Path(sys.executable).with_name("serve"), "run", path]
+
+
+def _inputs(text: str | Sequence[str]) -> Any:  # noqa: ANN401 - JSON
+    return {"inputs": text}
+
+
+def _row(text: str) -> Any:  # noqa: ANN401 - JSON
+    return {"inputs": [text]}
+
+
+def _input(text: str) -> Any:  # noqa: ANN401 - JSON
+    return {"model": NAME, "input": [text]}
+
+
+def _scores(answer: Sequence[Mapping[str, Any]]) -> Scores:
+    return {each["label"]: each["score"] for each in answer}
+
+
+def _scores_of_ours(answer: Any) -> Scores:  # noqa: ANN401 - JSON
+    return _scores(answer["results"][0]["scores"])
+
+
+def _scores_of_mlflow(answer: Any) -> Scores:  # noqa: ANN401 - JSON
+    return _scores(answer["predictions"])
+
+
+def _scores_of_infinity(answer: Any) -> Scores:  # noqa: ANN401 - JSON
+    return _scores(answer["data"][0])
+
+
+_TIMEOUT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A while of asking: the seconds each answer took, and all of it together."""
+
+    latencies: list[float]
+    seconds: float
+
+
+class Connection:
+    """A connection that is kept open, and does as little as can be for a request."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), _TIMEOUT_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, request: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer; raises `ConnectionError` where the server hangs up."""
+        self._socket.sendall(request)
+        head, _, body = self._receive_until(b"", b"\r\n\r\n").partition(b"\r\n\r\n")
+        status, headers = int(head.split(b" ", 2)[1]), head.lower()
+        name = b"\r\ncontent-length:"
+        if name in headers:
+            length = int(headers.split(name, 1)[1].split(b"\r\n", 1)[0])
+            while len(body) < length:
+                body += self._receive()
+        else:  # in chunks; none of these answers has the mark of the last one within it
+            body = self._receive_until(body, b"0\r\n\r\n")
+        return status, body
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._socket.close()
+
+    def _receive_until(self, found: bytes, mark: bytes) -> bytes:
+        while mark not in found:
+            found += self._receive()
+        return found
+
+    def _receive(self) -> bytes:
+        if not (received := self._socket.recv(65536)):
+            raise ConnectionError("the server has closed the connection")
+        return received
+
+
+def request_of(path: str, body: bytes) -> bytes:
+    """A request as it goes over the wire."""
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def ask_for_a_while(
+    port: int, requests: Sequence[bytes], *, clients: int, seconds: float, first: int = 0
+) -> Turn:
+    """Has so many clients ask, one question after another, until the time is over.
+
+    What is then under way is answered still, and counted. Raises `RuntimeError` for an answer that
+    is not 200. `first` is the request to begin with.
+    """
+    latencies: list[float] = []
+    failures: list[str] = []
+    numbers = iter(range(first, 1 << 62))
+    connections = [Connection(port) for _ in range(clients)]
+    begin = time.perf_counter()
+
+    def ask(connection: Connection) -> None:
+        while (started := time.perf_counter()) - begin < seconds and not failures:
+            try:
+                status, body = connection.ask(requests[next(numbers) % len(requests)])
+            except OSError as error:
+                failures.append(str(error))
+                return
+            latencies.append(time.perf_counter() - started)
+            if status != 200:
+                failures.append(f"{status}: {body[:200]!r}")
+
+    threads = [threading.Thread(target=ask, args=(each,)) for each in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ended = time.perf_counter()
+    for connection in connections:
+        connection.close()
+    if failures:
+        raise RuntimeError(failures[0])
+    return Turn(latencies, ended - begin)

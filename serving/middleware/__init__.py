@@ -1,0 +1,1 @@
+"""ASGI middleware, and the connections below it."""

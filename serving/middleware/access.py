@@ -1,0 +1,200 @@
+"""Who may ask: API keys, browser pages of other origins (CORS), and known host names.
+
+A page can pretend to be of this server's origin by making its own name stand for the server's
+address (DNS rebinding). Only the `Host` header shows that.
+"""
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI
+from pydantic import AfterValidator
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.errors import RequestError, respond
+from serving.keys import Keys
+from serving.request_context import current_request, own_path
+from serving.rollout.webhook import WEBHOOK_PATH
+
+_OPEN = (
+    *("/health", "/ready", "", "/", "/docs", "/openapi.json"),
+    WEBHOOK_PATH,  # a signature takes the place of a key
+    *("/swagger/swagger-ui-bundle.js", "/swagger/swagger-ui.css", "/swagger/favicon-32x32.png"),
+)
+_OPEN_FILES = re.compile(r"/playground/\w+\.(js|css|svg)")
+"""The files of the playground's page; /info, which it shows, is not open."""
+_FOR_ADMINS = ("/metrics",)
+ADMIN_PREFIX = "/admin/"
+
+
+class Authenticated:
+    """ASGI middleware: 401 without a known key, 403 with one that is not for this address.
+
+    A key stands in `Authorization: Bearer KEY` or in `X-API-Key`.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on a request that may be made."""
+        if scope["type"] == "http" and not _is_open(own_path(scope)):
+            try:
+                self._check(scope)
+            except RequestError as error:
+                await respond(scope, receive, send, error)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        kind, _, shown = headers.get(b"authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            shown = headers.get(b"x-api-key", "")
+        key = self._keys.find(shown.strip())
+        if key is None:
+            raise RequestError(
+                401,
+                "No key" if not shown else "Unknown key",
+                "this server answers those who have a key",
+                field="Authorization",
+                remedy="send it as Authorization: Bearer KEY",
+            )
+        wanted = "admin" if _is_for_admins(own_path(scope)) else "predict"
+        if wanted not in key.record.scopes:
+            raise RequestError(
+                403,
+                "Not for this key",
+                f"{key.name} is for {' and '.join(key.record.scopes)}, not for {wanted}",
+                field="Authorization",
+                remedy="take another key",
+            )
+        request = current_request.get()
+        if request is not None:
+            request.key = key
+
+
+def _is_for_admins(path: str) -> bool:
+    return path in _FOR_ADMINS or path.startswith(ADMIN_PREFIX)
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN or _OPEN_FILES.fullmatch(path) is not None
+
+
+_SHOWN_TO_PAGES = ("X-Request-Id", "X-N-Tokens", "X-Truncated", "Retry-After")
+
+
+def _is_origin(given: str) -> str:
+    parts = urlsplit(given)
+    written = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()
+    if parts.scheme not in ("http", "https") or not parts.hostname or given != written:
+        raise ValueError(
+            f"{given!r} is no origin: write scheme, host and port alone, https://a.example"
+        )
+    return given
+
+
+Origin = Annotated[str, AfterValidator(_is_origin)]
+"""Scheme, host and port of a page, as a browser sends it: `https://a.example`, never `*`."""
+
+
+def open_to_origins(app: FastAPI, origins: Sequence[str]) -> None:
+    """Lets browser pages of these origins ask, and read the answers with their headers.
+
+    It is around the check of keys, because a browser's preflight has none. Cookies are never
+    taken.
+    """
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=list(_SHOWN_TO_PAGES),
+    )
+
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,254})(:\d{0,5})?")
+
+
+@lru_cache(maxsize=256)
+def host_of(header: str) -> str | None:
+    """The name or address in a `Host`, without its port, as it is compared; None of another text.
+
+    Names are in lower case and without a dot at the end, addresses in their shortest form.
+    """
+    match = _HOST.fullmatch(header)
+    if match is None:
+        return None
+    name = match[1].lower().removesuffix(".")
+    return str(_address(name) or name) or None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is a loopback one."""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _is_host(given: str) -> str:
+    host = host_of(f"[{given}]" if given.count(":") > 1 and given[0] != "[" else given)
+    match = _HOST.fullmatch(given)
+    if host is None or (match is not None and match[2] is not None):
+        raise ValueError(f"{given!r} is no host: write a name or an address alone, a.example")
+    return host
+
+
+Host = Annotated[str, AfterValidator(_is_host)]
+"""A name or an address without scheme and port, as `host_of` has it."""
+
+
+class KnownHosts:
+    """ASGI middleware: 421 for a `Host` that is not known.
+
+    Known are the loopback names, the address that the connection has come to, which probes use,
+    and the allowed hosts.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
+        self._app = app
+        self._allowed = frozenset(allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on a request to a host that is known."""
+        if scope["type"] == "http" and not self._is_known(scope):
+            await respond(scope, receive, send, _UNKNOWN_HOST)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_known(self, scope: Scope) -> bool:
+        given = [value for name, value in scope["headers"] if name == b"host"]
+        host = host_of(given[0].decode("latin-1")) if len(given) == 1 else None
+        if host is None:
+            return False
+        if is_loopback(host) or host in self._allowed:
+            return True
+        address, server = _address(host), scope.get("server")
+        return address is not None and server is not None and address == _address(server[0])
+
+
+_UNKNOWN_HOST = RequestError(
+    421,
+    "Unknown host",
+    "this server is asked by localhost, its address or a name of its allowed_hosts",
+    field="Host",
+    remedy="ask by one of those, or start it with this name among allowed_hosts",
+)

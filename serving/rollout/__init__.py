@@ -1,0 +1,1 @@
+"""Versions behind names: aliases that move, canaries, shadows, and replicas that agree."""

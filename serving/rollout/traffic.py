@@ -1,0 +1,342 @@
+"""Chooses the version of a model that answers a request.
+
+A model may be switched to another version while requests are answered. Each request is answered
+whole by the version that it was given, and a replaced version stays until its requests have ended.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from bert_core.errors import UserError
+from bert_core.tasks.classification import Classification
+from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import Task
+from serving.batching import Batcher
+from serving.errors import RequestError
+from serving.models import ServedModel
+from serving.request_context import AnsweringRole, current_request
+from serving.rollout.aliases import Address, Pointer, Role, WatchStatus
+
+KindOfTask = TypeVar("KindOfTask", bound=Task)
+
+_WORDS_FOR: dict[type[Task], str] = {
+    Classification: "classification",
+    Tagging: "named entities",
+    QuestionAnswering: "question answering",
+}
+"""Kinds of tasks, as a client calls them."""
+
+_NAME_ONE = "name one in model; in the routes of Hugging Face and TEI, with ?model=NAME"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A canary or shadow of a model, and its share of the requests, 0 to 1."""
+
+    model: ServedModel
+    share: float
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The versions at one moment, by name."""
+
+    active: Mapping[str, ServedModel]
+    canaries: Mapping[str, Variant] = field(default_factory=dict)
+    shadows: Mapping[str, Variant] = field(default_factory=dict)
+
+    def variants(self, role: Role) -> Mapping[str, Variant]:
+        """The canaries or the shadows, by name."""
+        return self.canaries if role == "canary" else self.shadows
+
+    @cached_property
+    def present(self) -> frozenset[ServedModel]:
+        """All models that may be asked."""
+        variants = (*self.canaries.values(), *self.shadows.values())
+        return frozenset((*self.active.values(), *(variant.model for variant in variants)))
+
+    @cached_property
+    def batchers(self) -> dict[Batcher, list[str]]:
+        """The batchers of the models that answer, each with their names."""
+        found: dict[Batcher, list[str]] = {}
+        for name, model in self.active.items():
+            found.setdefault(model.batcher, []).append(name)
+        for name, variant in self.canaries.items():
+            found.setdefault(variant.model.batcher, []).append(f"{name} (canary)")
+        for name, variant in self.shadows.items():
+            found.setdefault(variant.model.batcher, []).append(f"{name} (shadow)")
+        return found
+
+    @property
+    def answering(self) -> set[tuple[str, str, AnsweringRole]]:
+        """Name, version and role of those that answer."""
+        found: set[tuple[str, str, AnsweringRole]] = set()
+        for name, model in self.active.items():
+            found.add((name, model.version or "", "active"))
+        for name, variant in self.canaries.items():
+            found.add((name, variant.model.version or "", "canary"))
+        return found
+
+    @cached_property
+    def have_one_encoder(self) -> bool:
+        """Whether any of the models computes the same features of the same tokens."""
+        models = self.active.values()
+        return len({(id(model.batcher), model.tokenizer.to_str()) for model in models}) == 1
+
+    def drawn(self, model: ServedModel) -> ServedModel:
+        """The model, or its canary for its share of requests."""
+        canary = self.canaries.get(model.name)
+        is_for_canary = canary is not None and random.random() < canary.share
+        return canary.model if canary is not None and is_for_canary else model
+
+
+class Traffic:
+    """Models by name, and which of them answers what."""
+
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        self._table = _Table(dict(models))
+        self._retiring: set[ServedModel] = set()
+        self._changing = threading.Lock()
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The model that answers each name, as of now."""
+        return self._table.active
+
+    @property
+    def present(self) -> Collection[ServedModel]:
+        """All models that may be asked now, canaries and shadows too."""
+        return self._table.present
+
+    @property
+    def batchers(self) -> Mapping[Batcher, list[str]]:
+        """The batchers of all models, each with the names that it computes for."""
+        return self._table.batchers
+
+    @property
+    def batchers_in_use(self) -> set[Batcher]:
+        """The batchers of all models, those too that only finish their last requests."""
+        with self._changing:
+            return {model.batcher for model in self._table.present | self._retiring}
+
+    @property
+    def answering(self) -> set[tuple[str, str, AnsweringRole]]:
+        """The versions that may answer now: name, version ("" where there is none) and role."""
+        return self._table.answering
+
+    def find(self, name: str | None, kind: type[KindOfTask]) -> tuple[ServedModel, KindOfTask]:
+        """The model of this name, or the only one with such a task, and its task.
+
+        Raises `RequestError` where there is none, or more than one to choose from.
+        """
+
+        def choose(table: _Table) -> ServedModel:
+            able = {
+                key: model for key, model in table.active.items() if isinstance(model.task, kind)
+            }
+            return _chosen(table, name, able, _WORDS_FOR[kind])
+
+        model = self._given(choose)
+        assert isinstance(model.task, kind)
+        return model, model.task
+
+    def find_encoder(self, name: str | None) -> ServedModel:
+        """The model of this name, or any where all have one encoder and one vocabulary."""
+        return self._given(lambda table: _encoder_of(table, name))
+
+    def find_any(self, name: str | None) -> ServedModel:
+        """The model of this name, or the only one."""
+        return self._given(lambda table: _chosen(table, name, table.active, "this"))
+
+    def find_embedder(self, name: str | None) -> ServedModel:
+        """The model of this name, or the only one that was not fine-tuned to another task."""
+
+        def choose(table: _Table) -> ServedModel:
+            plain = [model for model in table.active.values() if model.task is None]
+            only = name is None and len(plain) == 1
+            return plain[0] if only else _encoder_of(table, name)
+
+        return self._given(choose)
+
+    def find_with_head(self, name: str | None, head: str) -> ServedModel:
+        """The model of this name, or the only one, that has a head of pre-training."""
+
+        def choose(table: _Table) -> ServedModel:
+            able = {key: model for key, model in table.active.items() if head in model.model.heads}
+            return _chosen(table, name, able, head.replace("_", " "))
+
+        return self._given(choose)
+
+    def shadow_of(self, model: ServedModel) -> ServedModel | None:
+        """The shadow to compare an answer with; None if there is none, or it is not drawn.
+
+        It is in flight until the caller ends that. The answers of a canary are not compared.
+        """
+        table = self._table
+        shadow = table.shadows.get(model.name)
+        if shadow is None or model is not table.active.get(model.name):
+            return None
+        if random.random() >= shadow.share:
+            return None
+        shadow.model.in_flight.begin()
+        if shadow.model in self._table.present:
+            return shadow.model
+        shadow.model.in_flight.end()
+        return None
+
+    def switch(self, model: ServedModel) -> ServedModel:
+        """Has a model answer its name from now on; returns the one before."""
+        with self._changing:
+            before = self._table.active[model.name]
+            self._become(replace(self._table, active={**self._table.active, model.name: model}))
+        return before
+
+    def variant(self, name: str, role: Role) -> Variant | None:
+        """The canary or shadow of a model."""
+        return self._table.variants(role).get(name)
+
+    def set_variant(self, name: str, role: Role, variant: Variant | None) -> ServedModel | None:
+        """Sets the canary or shadow of a model, None for nothing; returns the one before.
+
+        Raises `UserError` for one of another task or with other labels, and for an encoder as a
+        shadow, whose numbers are not compared.
+        """
+        with self._changing:
+            table = self._table
+            before = table.variants(role).get(name)
+            others = {key: variant for key, variant in table.variants(role).items() if key != name}
+            if variant is not None:
+                _check_alike(table.active[name], variant.model)
+                _check_comparable(variant.model, role)
+                others[name] = variant
+            changed = {"canaries" if role == "canary" else "shadows": others}
+            self._become(replace(table, **changed))
+        return None if before is None else before.model
+
+    def _become(self, table: _Table) -> None:
+        """Sets the versions from now on; needs the lock."""
+        self._retiring |= self._table.present - table.present
+        self._table = table
+
+    def retire(self, model: ServedModel, seconds: float) -> bool:
+        """Waits until the requests to a replaced model have ended, and closes it.
+
+        Returns whether they did within so many seconds; the others get no answer.
+        """
+        have_ended = model.in_flight.wait(seconds)
+        with self._changing:
+            self._retiring.discard(model)
+        # Other models that are present or retiring may use the same encoder.
+        if model.batcher not in self.batchers_in_use:
+            model.batcher.close(finish=have_ended)
+        return have_ended
+
+    def _given(self, choose: Callable[[_Table], ServedModel]) -> ServedModel:
+        """The chosen model, which stays until the current request has ended."""
+        request = current_request.get()
+        while True:
+            table = self._table
+            chosen = choose(table)
+            model = table.drawn(chosen)
+            if request is None:
+                return model
+            role = "active" if model is chosen else "canary"
+            request.use(model.name, model.version, model.in_flight, role)
+            # A switch may have come in between and not have seen that it is in flight.
+            if model in self._table.present:
+                return model
+            request.drop()
+
+
+def _check_alike(active: ServedModel, other: ServedModel) -> None:
+    mine = (active.task_name, active.task and active.task.labels)
+    if mine != (other.task_name, other.task and other.task.labels):
+        raise UserError(
+            f"a model of another task or other labels than {active.name}",
+            str(other.folder),
+            "name a version that answers the same questions",
+        )
+
+
+def _check_comparable(other: ServedModel, role: Role) -> None:
+    if role == "shadow" and other.task is None:
+        raise UserError(
+            "an encoder's answers are not compared",
+            f"{other.folder} as the shadow of {other.name}",
+            "shadow a fine-tuned model, or give this one a canary's share",
+        )
+
+
+def _encoder_of(table: _Table, name: str | None) -> ServedModel:
+    if name is None and table.have_one_encoder:
+        return next(iter(table.active.values()))
+    return _chosen(table, name, table.active, "features")
+
+
+def _chosen(
+    table: _Table, name: str | None, able: Mapping[str, ServedModel], what: str
+) -> ServedModel:
+    names = ", ".join(able) or "none"
+    if name is not None and name not in table.active:
+        known = ", ".join(table.active)
+        raise RequestError(
+            404, "Unknown model", f"no model {name!r}", field="model", remedy=f"one of {known}"
+        )
+    if name is not None and name not in able:
+        raise RequestError(
+            422,
+            "Wrong model",
+            f"{name} is no model for {what}",
+            field="model",
+            remedy=f"those that are: {names}",
+        )
+    if name is not None:
+        return able[name]
+    if len(able) != 1:
+        raise RequestError(
+            422 if able else 404,
+            "Which model?" if able else "No such model",
+            f"models for {what}: {names}",
+            field="model",
+            remedy=_NAME_ONE if able else f"start the server with a model for {what}",
+        )
+    return next(iter(able.values()))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A version that was refused: which, why, and when (Unix seconds).
+
+    `version` is None for a folder, and where MLflow did not say which one it is.
+    """
+
+    version: int | None
+    reason: str
+    at: float
+
+
+@dataclass
+class SlotState:
+    """What is known of the version that is wanted in a slot.
+
+    `pointer_path` is None for a folder, and for an address that MLflow did not answer about; `seen`
+    is what was tried last, `refused` what the source stands for now if that was refused, `registry`
+    the result of the last question to MLflow.
+    """
+
+    source: Path | Address
+    pointer_path: Path | None = None
+    seen: Path | Pointer | None = None
+    refused: Refusal | None = None
+    registry: WatchStatus | None = None
+
+
+def source_of(model: ServedModel) -> Path | Address:
+    """What a model was opened by: its folder, or its address at MLflow."""
+    return model.folder if model.pointer is None else Address.of(model.pointer.address)

@@ -1,0 +1,138 @@
+"""Routes that take and give JSON: how they are registered, and how answers are written.
+
+Short answers are written at once, long ones in pieces off the event loop: millions of numbers take
+seconds, and one call for all of them lets no other thread run.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
+
+from bert_core.errors import nearest
+from serving.engine import Engine
+from serving.errors import PROBLEMS, RequestError
+
+Handlers = Mapping[str, tuple[Callable[..., Any], type[BaseModel]]]
+"""The handler of each path, and the answer that it gives."""
+
+
+def own_router(tag: str, handlers: Handlers) -> APIRouter:
+    """Routes that take JSON by POST, each with what it gives and what it may refuse."""
+    router = APIRouter(tags=[tag])
+    for path, (handler, answer) in handlers.items():
+        router.add_api_route(
+            path, handler, methods=["POST"], response_model=answer, responses=PROBLEMS
+        )
+    return router
+
+
+KNOWN = ("model",)
+"""All that the routes of Hugging Face and TEI have."""
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """For a router's `dependencies`: raises `RequestError` for the first that is unknown."""
+    for name in request.query_params:
+        if name not in KNOWN:
+            raise RequestError(
+                422,
+                "Unknown query parameter",
+                f"this address does not have it{nearest(name, KNOWN)}",
+                field=name[:64],
+                remedy="?model=NAME chooses a model, everything else is in the body",
+            )
+
+
+_MEDIA_TYPE = "application/json"
+_BYTES_AT_ONCE = 256 << 10
+
+
+async def answered(
+    engine: Engine, build: Callable[[], Any], headers: Mapping[str, str] | None = None
+) -> Response:
+    """The answer that `build` gives: a model of ours, or JSON in which arrays stand for lists.
+
+    Fields of models that are None are left out. Where the engine has found much, the answer is
+    built and written off the event loop.
+    """
+    if not engine.answer_is_long:
+        return Response(_written(build()), media_type=_MEDIA_TYPE, headers=headers)
+    return await answered_apart(engine, build, headers)
+
+
+async def answered_apart(
+    engine: Engine, build: Callable[[], Any], headers: Mapping[str, str] | None = None
+) -> Response:
+    """The same, always off the event loop: for what takes long to build."""
+    body = await engine.run_apart(lambda: _in_pieces(build()))
+    return _LongResponse(memoryview(body), media_type=_MEDIA_TYPE, headers=headers)
+
+
+class _LongResponse(Response):
+    """Is sent as fast as its client reads, so that no server's buffer holds it once more."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it in parts."""
+        del scope, receive
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send(start | {"headers": self.raw_headers})
+        for begin in range(0, len(self.body), _BYTES_AT_ONCE):
+            part = bytes(self.body[begin : begin + _BYTES_AT_ONCE])
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _written(content: Any) -> str:  # noqa: ANN401 - any JSON
+    if isinstance(content, BaseModel):
+        return content.model_dump_json(exclude_none=True)
+    return json.dumps(
+        content,
+        ensure_ascii=False,
+        separators=(",", ":"),
+        allow_nan=False,
+        default=np.ndarray.tolist,
+    )
+
+
+def _in_pieces(content: Any) -> bytearray:  # noqa: ANN401 - any JSON
+    body = bytearray()
+    _write(content, body)
+    return body
+
+
+_as_json = partial(to_json, inf_nan_mode="null")  # as models have it
+
+
+def _write(content: Any, body: bytearray) -> None:  # noqa: ANN401 - any JSON
+    """Appends JSON; each call of what holds the interpreter is about a small part."""
+    match content:
+        case np.ndarray() if content.ndim == 1:
+            body += _as_json(content.tolist())
+        case list() | np.ndarray() if len(content) and not isinstance(
+            content[0], str | int | float
+        ):
+            for number, entry in enumerate(content):
+                body += b"," if number else b"["
+                _write(entry, body)
+            body += b"]"
+        case dict() | BaseModel():
+            # As `model_dump_json(exclude_none=True)` has it.
+            items = content.items() if isinstance(content, dict) else iter(content)
+            body += b"{"
+            separator = b""
+            for name, value in items:
+                if value is None and isinstance(content, BaseModel):
+                    continue
+                body += separator + _as_json(name) + b":"
+                _write(value, body)
+                separator = b","
+            body += b"}"
+        case _:
+            body += _as_json(content)

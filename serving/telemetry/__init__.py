@@ -1,0 +1,1 @@
+"""Metrics, drift and traces."""

@@ -1,0 +1,204 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from synthetic_shards import vocabulary
+
+from bert_core.config import IGNORE_INDEX, SIZES, ModelConfig
+from bert_core.model.bert import Bert
+from bert_core.model.layout import Packed
+from bert_core.pretraining import SUM_NAMES, compute_loss
+from bert_core.text.batches import BatchSource
+from bert_core.text.settings import BatchSettings, RowSettings
+from bert_core.text.shards import Shard, TokenShards
+from bert_core.training.loop import TrainingState, train
+from bert_core.training.optimization import create_optimizer, linear_schedule
+from bert_core.training.settings import OptimizerSettings
+
+
+def test_the_first_loss_is_that_of_a_guess(some_rows):
+    torch.manual_seed(0)
+    model = Bert.for_pretraining(SIZES["tiny"])
+    rows = some_rows([64] * 8, vocab_size=30_522)
+    loss, _ = rows.loss(model, packed=True)
+    assert loss.item() == pytest.approx(math.log(30_522) + math.log(2), rel=0.05)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    "changes", [{}, {"position_embedding": "sinusoidal"}, {"is_decoder": True}], ids=str
+)
+def test_every_parameter_gets_a_gradient(small_config, some_rows, packed, changes):
+    model = Bert.for_pretraining(small_config.model_copy(update=changes))
+    rows = some_rows([32, 20], seq=32)
+    rows.loss(model, packed=packed)[0].backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_neither_packing_nor_unused_places_change_loss_or_gradient(
+    small_config, some_rows, is_decoder
+):
+    rows = some_rows([5, 12, 12, 7], seq=20)
+    torch.manual_seed(0)
+    config = small_config.model_copy(update={"is_decoder": is_decoder})
+    model = Bert.for_pretraining(config).double()
+    results = []
+    for packed, unused_places in ((True, 0), (True, 9), (False, 0), (False, 4)):
+        model.zero_grad()
+        loss, sums = rows.loss(model, packed=packed, unused_places=unused_places)
+        loss.backward()
+        results.append([loss.detach(), sums, *(each.grad for each in model.parameters())])
+    for other in results[1:]:
+        for left, right in zip(results[0], other, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)
+
+
+def test_the_loss_is_made_of_the_sums(small_model, some_rows):
+    rows = some_rows([9, 17, 30, 4])
+    loss, sums = rows.loss(small_model, packed=True)
+    named = dict(zip(SUM_NAMES, sums.tolist(), strict=True))
+    assert sums.dtype == torch.float32 and not sums.requires_grad
+    assert named["num_predictions"] == (rows.labels != IGNORE_INDEX).sum()
+    assert named["num_rows"] == 3
+    expected = (
+        named["masked_token_loss"] / named["num_predictions"]
+        + named["next_sentence_loss"] / named["num_rows"]
+    )
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_sums_count_what_is_right(small_model, some_rows):
+    rows = some_rows([9, 17, 30, 4])
+    batch = rows.batch(packed=True)
+    with torch.no_grad():
+        states = small_model.encoder(
+            batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
+        )
+        logits = small_model.heads["masked_token"](
+            states[batch.masked_positions], small_model.encoder.word_embeddings
+        )
+    guesses = logits.argmax(-1)
+    rows.labels[rows.labels != IGNORE_INDEX] = torch.where(
+        torch.arange(len(guesses)) < 5, guesses, (guesses + 1) % 1000
+    )
+    _, sums = rows.loss(small_model, packed=True)
+    assert sums[SUM_NAMES.index("masked_token_correct")] == 5
+
+
+def test_parts_of_a_batch_add_up_to_the_whole(small_model, some_rows):
+    model = small_model.double()
+    rows = some_rows([8, 30, 12])
+    counts = {"num_predictions": 10, "num_rows": 2}
+    whole, _ = rows.loss(model, packed=True)
+    parts = []
+    for row in range(3):
+        part = some_rows([rows.lengths[row]])
+        n = rows.lengths[row]
+        part.input_ids, part.token_type_ids, part.labels = (
+            each[row : row + 1, :n] for each in (rows.input_ids, rows.token_type_ids, rows.labels)
+        )
+        part.next_sentence = rows.next_sentence[row : row + 1]
+        parts.append(compute_loss(model, part.batch(packed=True), **counts)[0])
+    assert int((rows.labels != IGNORE_INDEX).sum()) == 10
+    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-12)
+
+
+def test_overfits_one_batch(small_config, some_rows):
+    torch.manual_seed(0)
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    model = Bert.for_pretraining(small_config.model_copy(update=dropout))
+    rows = some_rows([24, 24, 17, 9])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(80):
+        optimizer.zero_grad()
+        rows.loss(model, packed=True)[0].backward()
+        optimizer.step()
+    loss, sums = rows.loss(model.eval(), packed=True)
+    assert loss.item() < 0.1
+    assert sums[1] == sums[2] and sums[4] == sums[5]
+
+
+def topical_shards():
+    """A hundred documents of words that mean one of eight topics, each of three words by chance.
+
+    Whoever knows the topic from the other words has a loss of ln 3, whoever does not one of ln 24.
+    """
+    random = np.random.default_rng(0)
+    sentences = np.concatenate([[0], np.cumsum(random.integers(4, 12, 1200))])
+    documents = np.arange(0, 1201, 12)
+    topics = np.repeat(random.integers(0, 8, 100), np.diff(sentences[documents]))
+    tokens = (5 + 3 * topics + random.integers(0, 3, len(topics))).astype(np.uint16)
+    shards = [Shard("topics", tokens, sentences, documents)]
+    return TokenShards(Path("topics"), "train", shards, 29, "none", "topics")
+
+
+@pytest.mark.parametrize("objective", ["mlm_nsp", "mlm", "left_to_right"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_objective_learns_from_context(objective, packed):
+    source = BatchSource(
+        topical_shards(),
+        vocabulary(29),
+        rows=RowSettings(objective=objective),
+        batch=BatchSettings(global_batch_size=32, micro_batch_size=32, packed=packed),
+        sequence_length=32,
+        seed=0,
+        phase=0,
+    )
+    config = ModelConfig(
+        vocab_size=29,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0,
+        is_decoder=objective == "left_to_right",
+    )
+    torch.manual_seed(0)
+    model = Bert.for_pretraining(config, next_sentence=objective == "mlm_nsp")
+    settings = OptimizerSettings(peak_learning_rate=1e-2)
+    results = train(
+        TrainingState(model, create_optimizer(model, settings)),
+        source.steps(0),
+        compute_loss,
+        total_steps=70,
+        schedule=lambda step: 1e-2 * linear_schedule(step, total_steps=70, warmup_steps=10),
+        max_gradient_norm=1.0,
+        device=torch.device("cpu"),
+        autocast_dtype=None,
+        seed=0,
+    )
+    sums = np.array([result.sums.tolist() for result in results])
+    losses = sums[:, 0] / sums[:, 2]
+    assert losses[0] == pytest.approx(math.log(29), rel=0.05)
+    assert losses[-10:].mean() < 2.2 < 0.7 * math.log(24)
+    assert (sums[:, 5] > 0).all() == (objective == "mlm_nsp")
+
+
+def test_without_next_sentence_there_is_one_loss(small_config, some_rows):
+    model = Bert.for_pretraining(small_config, next_sentence=False)
+    rows = some_rows([9, 17])
+    loss, sums = rows.loss(model, packed=True)
+    assert loss.item() == pytest.approx((sums[0] / sums[2]).item(), rel=1e-6)
+    assert sums[3:].tolist() == [0, 0, 0]
+
+
+def test_a_batch_without_labels_costs_nothing(small_model, some_rows):
+    rows = some_rows([3])
+    rows.labels[:] = IGNORE_INDEX
+    loss, sums = compute_loss(small_model, rows.batch(packed=True), num_predictions=40, num_rows=4)
+    loss.backward()
+    assert loss.item() == 0 and sums.tolist() == [0] * 6
+    assert all(parameter.grad.isfinite().all() for parameter in small_model.parameters())
+
+
+def test_a_batch_moves_whole(some_rows):
+    moved = some_rows([9, 17]).batch(packed=True).to("meta", non_blocking=True)
+    assert isinstance(moved.layout, Packed) and moved.layout.cu_seqlens.device.type == "meta"
+    for name in ("input_ids", "token_type_ids", "position_ids", "masked_ids", "next_sentence"):
+        assert getattr(moved, name).device.type == "meta"
+    assert moved.num_real_tokens == 26

@@ -1,0 +1,33 @@
+"""The server answers the requests that an older version was asked as it did then."""
+
+import pytest
+from answering import normalized_document, recorded_answer, served
+from fixture_places import assert_alike, read_requests, recorded
+
+
+@pytest.fixture(scope="module")
+def server():
+    """One server of all model folders, in this process."""
+    with served() as running:
+        yield running
+
+
+def test_it_answers_all_requests_as_recorded(server):
+    different = []
+    for number, request in enumerate(read_requests()):
+        wanted = request.pop("answer")
+        try:
+            assert_alike(recorded_answer(server, request), wanted)
+        except AssertionError as error:
+            different.append(f"{number} {request['path']}: {error}")
+    assert not different, f"{len(different)} answers differ:\n" + "\n\n".join(different[:5])
+
+
+def test_its_routes_take_and_say_what_they_did(server):
+    """Nothing that a client may send, and no status that it may get, has gone."""
+    now = normalized_document(server)
+    for route, before in recorded()["document"].items():
+        assert route in now, route
+        assert now[route]["required"] == before["required"], route
+        for part in ("parameters", "fields", "statuses"):
+            assert set(before[part]) <= set(now[route][part]), (route, part)

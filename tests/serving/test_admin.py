@@ -1,0 +1,338 @@
+"""The admin routes, alone and over HTTP."""
+
+import http.client
+import json
+import re
+import threading
+import time
+from collections import Counter
+
+import pytest
+import torch
+from pydantic import ValidationError
+from registered_versions import broken_weights, other_weights
+from running import started, wait_until
+
+from bert_core.errors import UserError
+from serving.errors import RequestError
+from serving.keys import add_key, read_keys
+from serving.limits import Limits
+from serving.rollout.admin import VariantRequest
+from serving.rollout.aliases import Address, VariantSource
+from serving.rollout.controller import Coordination
+from serving.startup import RegistryAccess, RunningEngine, loader_for
+
+CANARY = ("canary", "mood")
+
+
+class Published(Coordination):
+    """Others that hear all, or cannot be told."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard, self.can_hear = [], True
+
+    def publish(self, slot, wanted):
+        if not self.can_hear:
+            raise UserError("the other replicas could not be told", "agreement", "set it again")
+        self.heard.append((slot, wanted))
+
+
+@pytest.fixture
+def running(small_models, tmp_path):
+    """A running engine with the canary of a folder, and the others."""
+    others = Published()
+    better = other_weights(small_models["sentiment"], tmp_path / "better", 2.0)
+    made = RunningEngine.start(
+        {"mood": small_models["sentiment"]},
+        loader_for(torch.device("cpu"), Limits(), 1, "float32"),
+        Limits(),
+        RegistryAccess(poll_seconds=0),
+        {CANARY: VariantSource(better, 0.5)},
+        others,
+    )
+    yield made, others, better
+    made.close()
+
+
+def test_others_are_told_what_was_done_here(running):
+    made, others, better = running
+    made.rollout.set_variant("mood", "canary", None, 0.25)
+    assert made.engine.traffic.variant("mood", "canary").share == 0.25
+    made.rollout.clear("mood", "canary")
+    assert made.engine.traffic.variant("mood", "canary") is None
+    for wrong in (("wood", "canary"), ("mood", "shadow"), ("mood", "canary")):
+        with pytest.raises(RequestError):
+            made.rollout.set_variant(*wrong, None, 0.25)
+    assert others.heard == [(CANARY, VariantSource(better, 0.25)), (CANARY, None)]
+
+
+def test_it_may_be_asked_again_where_others_could_not_be_told(running):
+    made, others, better = running
+    others.can_hear = False
+    with pytest.raises(RequestError) as told:
+        made.rollout.set_variant("mood", "canary", None, 0.75)
+    assert told.value.problem.status == 503 and "again" in told.value.problem.remedy
+    assert made.engine.traffic.variant("mood", "canary").share == 0.75
+    others.can_hear = True
+    made.rollout.set_variant("mood", "canary", None, 0.75)
+    assert others.heard == [(CANARY, VariantSource(better, 0.75))]
+
+
+def test_mlflow_is_asked_only_for_what_is_followed(running):
+    made, _, _ = running
+    assert not made.rollout.ask_now("mood"), "it is a folder"
+
+
+@pytest.mark.parametrize("address", ["models:/a@b", "models:/a name.1/3", "models:/é@ü", None])
+@pytest.mark.parametrize("share", [0.1, 1])
+def test_addresses_of_the_registry_are_taken(address, share):
+    request = VariantRequest(model=address, share=share)
+    assert request.model is None or str(Address.of(request.model)) == address
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": "/etc", "share": 0.1},
+        {"model": "models:/a", "share": 0.1},
+        {"model": "models:/a/b", "share": 0.1},
+        {"model": "models:/../a@b", "share": 0.1},
+        {"model": "models:/a@b\n", "share": 0.1},
+        {"model": "models:/a\nmodels:/c@b", "share": 0.1},
+        {"model": "models:/a\x85@b", "share": 0.1},
+        {"model": "runs:/a@b", "share": 0.1},
+        {"model": "models:/a@b"},
+        {"model": "models:/a@b", "share": 0},
+        {"model": "models:/a@b", "share": 1.01},
+        {"model": "models:/a@b", "share": float("nan")},
+        {"model": "models:/a@b", "share": "0.1"},
+        {"model": "models:/a@b", "share": 0.1, "more": 1},
+    ],
+)
+def test_anything_else_is_not(given):
+    with pytest.raises(ValidationError):
+        VariantRequest.model_validate(given)
+
+
+MOOD = Address("mood", "champion", None)
+CANARY_PATH, SHADOW_PATH = "/admin/traffic/mood/canary", "/admin/traffic/mood/shadow"
+
+
+@pytest.fixture
+def versions(copied_registry, small_models, tmp_path):
+    """The registry with versions of `mood` by alias: challenger, broken, and topics of another."""
+    folder = small_models["sentiment"]
+    better = other_weights(folder, tmp_path / "better", 2.0)
+    assert copied_registry.register(better, "mood", "challenger") == 2
+    broken = broken_weights(folder, tmp_path / "broken")
+    assert copied_registry.register(broken, "mood", "broken") == 3
+    copied_registry.register(small_models["topics"], "mood", "topics")
+    return copied_registry
+
+
+def put(server, path, **body):
+    return server.ask(path, body, method="PUT")
+
+
+def traffic(server, name="mood"):
+    status, answer = server.ask("/admin/traffic")
+    assert status == 200
+    return answer["models"][name]
+
+
+def versions_of(server, number):
+    """How often each version has answered so many requests."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    body = json.dumps({"model": "mood", "inputs": "a cat"})
+    found = Counter()
+    for _ in range(number):
+        connection.request("POST", "/v1/classify", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        found[json.loads(answer.read())["version"] if answer.status == 200 else "failed"] += 1
+    connection.close()
+    return found
+
+
+class Asked:
+    """Clients that ask all the time until the block ends."""
+
+    def __init__(self, server, number=3):
+        self.seen = Counter()
+        self._server, self._ended = server, threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(number)]
+
+    def _ask(self):
+        while not self._ended.is_set():
+            self.seen.update(versions_of(self._server, 10))
+
+    def __enter__(self):
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ended.set()
+        for each in self._threads:
+            each.join()
+
+
+def test_what_cannot_be_is_refused_and_nothing_changes(start_rollout, versions, small_models):
+    folder = {CANARY: VariantSource(small_models["sentiment"], 0.25)}
+    server = start_rollout({"mood": MOOD}, folder, versions.uri)
+    before = traffic(server)
+    assert before["active"]["model"] == "models:/mood@champion" and before["refused"] == {}
+    assert before["canary"]["model"] == "sentiment" and before["canary"]["share"] == 0.25
+    for path, body, status, said in (
+        (
+            "/admin/traffic/wood/canary",
+            {"model": "models:/mood@champion"},
+            404,
+            "did you mean mood",
+        ),
+        (SHADOW_PATH, {"model": "/etc"}, 422, "models:"),
+        (SHADOW_PATH, {"share": 0}, 422, "share"),
+        (SHADOW_PATH, {}, 422, "no shadow whose share"),
+        (SHADOW_PATH, {"model": "models:/mood@nobody"}, 422, "no model models:/mood@nobody"),
+        (CANARY_PATH, {"model": "models:/mood@broken"}, 422, "damaged"),
+        (CANARY_PATH, {"model": "models:/mood@topics"}, 422, "another task or other labels"),
+        ("/admin/traffic/mood/king", {}, 422, "canary"),
+    ):
+        found, problem = put(server, path, **({"share": 0.5} | body))
+        assert (found, problem["status"]) == (status, status), problem
+        assert said in json.dumps(problem) and problem["remedy"]
+    versions.database.unlink()
+    found, problem = put(server, CANARY_PATH, model="models:/mood@unasked", share=0.5)
+    assert found == 503 and problem["title"] == "MLflow does not answer"
+    after = traffic(server)
+    assert {key: each and each["version"] for key, each in after.items() if key != "refused"} == {
+        key: each and each["version"] for key, each in before.items() if key != "refused"
+    }
+    status, found = put(server, CANARY_PATH, share=0.75)  # of a folder, and without MLflow
+    assert status == 200 and found["canary"] == after["canary"] | {"share": 0.75}
+
+
+def test_a_canary_that_was_set_follows_its_alias_until_it_is_taken_away(
+    start_rollout, versions, small_models
+):
+    server = start_rollout({"mood": small_models["sentiment"]}, uri=versions.uri)
+    assert put(server, CANARY_PATH, model="models:/mood@challenger", share=1)[0] == 200
+    assert versions_of(server, 5) == {"2": 5}
+    assert traffic(server)["canary"]["requests"] == 5
+    assert gauges_of(server, "canary") > {
+        *("bertline_model_version", "bertline_registry_reachable", "bertline_waiting_tokens"),
+        *("bertline_registry_asked_timestamp_seconds", "bertline_version_requests_total"),
+    }
+    versions.client.set_registered_model_alias("mood", "challenger", "1")
+    wait_until(lambda: versions_of(server, 1) == {"1": 1})
+    versions.client.set_registered_model_alias("mood", "challenger", "3")
+    wait_until(lambda: "canary" in traffic(server)["refused"])
+    refused = traffic(server)["refused"]["canary"]
+    assert (refused["model"], refused["version"]) == ("models:/mood@challenger", 3)
+    assert versions_of(server, 2) == {"1": 2}
+    for _ in range(2):
+        status, left = server.ask(CANARY_PATH, method="DELETE")
+        assert status == 200 and left["canary"] is None and left["refused"] == {}
+    assert not gauges_of(server, "canary")
+    assert len(versions_of(server, 5)) == 1
+
+
+def gauges_of(server, role):
+    """The metrics of now that name somebody of this role."""
+    lines = server.ask("/metrics")[1].decode().splitlines()
+    names = {each.partition("{")[0] for each in lines if f"({role})" in each or f'"{role}"' in each}
+    return {each for each in names if re.search("version|registry|waiting", each)}
+
+
+def test_without_polling_an_address_is_what_it_was_when_it_was_set(
+    start_rollout, versions, small_models
+):
+    server = start_rollout({"mood": small_models["sentiment"]}, uri=versions.uri, poll_seconds=0)
+    assert put(server, CANARY_PATH, model="models:/mood@challenger", share=1)[0] == 200
+    versions.client.set_registered_model_alias("mood", "challenger", "1")
+    time.sleep(1)
+    assert put(server, CANARY_PATH, share=0.9)[1]["canary"]["version"] == "2"
+    assert server.ask(CANARY_PATH, method="DELETE")[0] == 200
+    assert put(server, CANARY_PATH, model="models:/mood@challenger", share=1)[0] == 200
+    assert traffic(server)["canary"]["version"] == "1"
+
+
+class Linked(Coordination):
+    """Two servers of one process that agree, as replicas do."""
+
+    others: list["Linked"]
+
+    def __init__(self):
+        super().__init__()
+        self.wanted = {}
+
+    def publish(self, slot, wanted):
+        self.wanted = {**self.wanted, slot: wanted}
+        for each in self.others:
+            variants = {key: source for key, source in self.wanted.items() if source is not None}
+            each.controller.want(variants)
+
+
+def test_every_replica_does_what_one_is_told(start_rollout, versions):
+    first, second = Linked(), Linked()
+    first.others, second.others = [second], [first]
+    one = start_rollout({"mood": MOOD}, uri=versions.uri, coordination=first)
+    other = start_rollout({"mood": MOOD}, uri=versions.uri, coordination=second)
+    assert put(one, SHADOW_PATH, model="models:/mood@challenger", share=0.5)[0] == 200
+    wait_until(lambda: traffic(other)["shadow"])
+    found = traffic(other)["shadow"]
+    assert (found["model"], found["version"]) == ("models:/mood@challenger", "2")
+    assert found["share"] == 0.5
+    assert put(one, SHADOW_PATH, share=0.25)[0] == 200
+    wait_until(lambda: traffic(other)["shadow"]["share"] == 0.25)
+    assert one.ask(SHADOW_PATH, method="DELETE")[0] == 200
+    wait_until(lambda: traffic(other)["shadow"] is None)
+
+
+def test_it_is_for_admins_behind_a_prefix_too_and_described(start_rollout, small_models, tmp_path):
+    path = tmp_path / "keys.json"
+    user, boss = (
+        {"Authorization": f"Bearer {add_key(path, name, [scope], None)}"}
+        for name, scope in (("user", "predict"), ("boss", "admin"))
+    )
+    server = start_rollout(
+        {"mood": small_models["sentiment"]}, keys=read_keys(path), prefix="/at/home"
+    )
+    for address, method in (
+        ("/admin/traffic", "GET"),
+        (CANARY_PATH, "PUT"),
+        (CANARY_PATH, "DELETE"),
+    ):
+        ask = {"method": method, "body": {"share": 0.5} if method == "PUT" else None}
+        assert server.ask(address, **ask)[0] == 401
+        assert server.ask(address, **ask, headers=user)[0] == 403
+        assert server.ask(address, **ask, headers=boss)[0] in (200, 422)
+    document = server.ask("/openapi.json")[1]
+    route = document["paths"]["/admin/traffic/{name}/{role}"]["put"]
+    assert {"200", "401", "403", "404", "422", "503"} <= route["responses"].keys()
+    assert document["components"]["schemas"]["VariantRequest"]["examples"]
+
+
+@pytest.mark.timeout(300)
+def test_a_server_of_its_own_is_steered_under_load(versions, subprocess_environment):
+    environment = subprocess_environment | {"MLFLOW_TRACKING_URI": versions.uri}
+    begun = started(["--model", "models:/mood@champion"], environment)
+    with begun as server, Asked(server) as asked:
+        wait_until(lambda: asked.seen)
+        assert put(server, CANARY_PATH, model="models:/mood@challenger", share=0.3)[0] == 200
+        found = versions_of(server, 1000)
+        assert set(found) == {"1", "2"} and 250 <= found["2"] <= 350
+        status, answer = put(server, SHADOW_PATH, model="models:/mood/1", share=1)
+        assert status == 200 and answer["shadow"]["version"] == "1"
+        wait_until(lambda: traffic(server)["shadow"]["agree"] > 200)
+        shadow = traffic(server)["shadow"]
+        assert shadow["differ"] == 0
+        assert traffic(server)["canary"]["requests"] > found["2"]
+        for path in (CANARY_PATH, SHADOW_PATH):
+            assert server.ask(path, method="DELETE")[0] == 200
+        assert versions_of(server, 200) == {"1": 200}
+        wait_until(lambda: not gauges_of(server, "canary") | gauges_of(server, "shadow"))
+    assert "failed" not in asked.seen and asked.seen["2"], asked.seen
+    told = ("switched from", "has a share of", "is removed")
+    said = [each for each in server.said if not any(words in each for words in told)]
+    assert said == []

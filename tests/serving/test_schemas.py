@@ -1,0 +1,236 @@
+"""The OpenAPI document, and the requests that schemas take and refuse."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from running import start
+
+from bert_core import masked_language_model
+from bert_core.features import units
+from bert_core.tasks import text_tagging
+from serving.engine import Engine
+from serving.middleware.instrumentation import LOG
+from serving.models import close_models, load_models
+from serving.routes.embeddings_inference import EmbedRequest, PredictRequest
+from serving.routes.hugging_face import (
+    FeatureExtractionRequest,
+    QuestionAnsweringRequest,
+    TokenClassificationRequest,
+)
+from serving.routes.openai import EmbeddingsRequest
+from serving.schemas import fields
+from serving.schemas.fields import InputText, Problem
+from serving.schemas.tasks import (
+    ClassifyRequest,
+    FeaturesRequest,
+    FillMaskRequest,
+    NerRequest,
+    NextSentenceRequest,
+    PseudoPerplexityRequest,
+    QaRequest,
+)
+from serving.schemas.texts import DecodeRequest, ExplainRequest, SimilarityRequest, TokenizeRequest
+
+MODELS = ("encoder", "sentiment", "entities", "answers")
+PHASES = ("examples", "coverage", "fuzzing")
+
+
+@pytest.fixture(scope="module")
+def address(small_models):
+    """A server with one model of each kind, so that none needs to be named."""
+    models = load_models({name: small_models[name] for name in MODELS})
+    running, stop = start(Engine(models), small_models)
+    yield f"http://{running.host}:{running.port}"
+    stop()
+    close_models(list(models.values()))
+
+
+def made_up(address, folder, *options):
+    """Runs schemathesis; how many cases it made, and what it found."""
+    command = [
+        *(str(Path(sys.executable).with_name("schemathesis")), "run", f"{address}/openapi.json"),
+        *("--checks", "all", "--phases", ",".join(PHASES), "--continue-on-failure"),
+        # Whether a request is refused depends on the models: a document cannot say it all.
+        *("--exclude-checks", "positive_data_acceptance"),
+        *("--seed", "1", "--generation-database", ":memory:", *options),
+    ]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    said = re.search(r"([\d,]+) generated", found.stdout)
+    assert found.returncode == 0 and said, found.stdout[-8000:] + found.stderr
+    return int(said.group(1).replace(",", ""))
+
+
+@pytest.fixture
+def no_mistakes(caplog):
+    """Fails where the server logged a mistake of its own, however it was told to the client."""
+    yield
+    mistakes = [each.message for each in caplog.get_records("call") if each.name == LOG.name]
+    assert not [each for each in mistakes if '"kind"' in each]
+
+
+@pytest.mark.usefixtures("no_mistakes")
+def test_a_few_hundred_requests_end_as_the_document_says(address, tmp_path):
+    assert made_up(address, tmp_path, "--max-examples", "4") > 300
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_mistakes")
+@pytest.mark.timeout(1800)
+def test_ten_thousand_requests_end_as_the_document_says(address, tmp_path):
+    assert made_up(address, tmp_path, "--max-examples", "500") >= 10_000
+
+
+def test_unknown_addresses_are_problems(server):
+    for path, body, status in (("/v1/nothing", None, 404), ("/v1/classify", None, 405)):
+        found, problem, headers = server.ask_whole(path, body)
+        assert found == status == problem["status"]
+        assert headers["Content-Type"] == "application/problem+json"
+
+
+def test_nobody_is_sent_to_another_address(server):
+    """It would be an absolute one, of http where TLS ends before the server."""
+    for path in ("/v1/classify/", "/embed/", "/docs/", "/health/", "/openapi.json/", "/nothing/"):
+        for body in (None, {"inputs": "a cat"}):
+            status, _, headers = server.ask_whole(path, body)
+            assert status == 404 and "Location" not in headers
+
+
+def test_the_document_names_what_may_be_asked_and_refused(server):
+    _, document = server.ask("/openapi.json")
+    route = document["paths"]["/v1/ner"]["post"]
+    assert route["requestBody"]["content"]["application/json"]
+    assert {"200", "400", "404", "408", "413", "422", "429", "503"} <= route["responses"].keys()
+    assert "application/problem+json" in route["responses"]["422"]["content"]
+    schemas = document["components"]["schemas"]
+    assert {"Problem", "NerRequest", "NerAnswer"} <= schemas.keys()
+    assert "HTTPValidationError" not in schemas
+
+
+def test_the_page_of_the_api_needs_no_network(server):
+    status, page, headers = server.ask_whole("/docs")
+    assert status == 200 and headers["Content-Type"].startswith("text/html")
+    assert b'href="docs"' in server.ask("/")[1]
+
+
+def test_each_route_has_an_example_that_it_takes(server):
+    _, document = server.ask("/openapi.json")
+    schemas = document["components"]["schemas"]
+    asked = 0
+    for path, operations in document["paths"].items():
+        if "post" not in operations:
+            continue
+        body = operations["post"]["requestBody"]["content"]["application/json"]["schema"]
+        (example,) = schemas[body["$ref"].rpartition("/")[2]]["examples"]
+        model = {"/predict": "?model=sentiment", "/hf/text-classification": "?model=sentiment"}
+        own = {"/v1/classify": "sentiment", "/v1/explain": "sentiment", "/v1/embeddings": "encoder"}
+        if path in own:
+            example["model"] = own[path]
+        if path == "/v1/decode":
+            example["ids"] = [2, 3]
+        status, content = server.ask(path + model.get(path, ""), example)
+        assert status == 200, (path, content)
+        asked += 1
+    assert asked == 22
+
+
+TEXT = TypeAdapter(InputText)
+
+
+@pytest.mark.parametrize("text", ["", "\0", "👩‍🚀", "\u202eabc", "é\u0301", "\U0010ffff"])
+def test_every_whole_character_is_let_through(text):
+    assert TEXT.validate_python(text) == text
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\ude00\ud83d"])
+def test_half_a_character_is_refused_with_its_place(text):
+    with pytest.raises(ValidationError, match="half a character") as told:
+        TEXT.validate_python(text)
+    (error,) = told.value.errors()
+    assert error["msg"].endswith(" 1") == text.startswith("a")
+
+
+def test_a_problem_is_of_the_standard():
+    found = Problem(title="a", status=422, detail="b").model_dump(exclude_none=True)
+    assert found == {"type": "about:blank", "title": "a", "status": 422, "detail": "b"}
+
+
+def test_choices_are_those_of_the_models():
+    assert fields.Aggregation == text_tagging.Aggregation
+    assert fields.Masking == masked_language_model.Masking
+    assert fields.Pooling == units.Pooling
+    assert fields.Unit == units.Unit
+
+
+QUESTION = {"question": "a", "context": "b"}
+PAIR = {"text": "a", "text_pair": "b"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        (ClassifyRequest, ["a\ud800"]),
+        (ClassifyRequest, {"text": "a", "text_pair": "\udfff"}),
+        (NerRequest, "é\ud800"),
+        (QaRequest, QUESTION | {"question": "\ud83d"}),
+        (FeaturesRequest, ["a", "\ude00\ud83d"]),
+        (PseudoPerplexityRequest, "\ud800"),
+        (TokenizeRequest, "\udc00"),
+    ],
+)
+def test_half_a_character_is_refused(kind, inputs):
+    with pytest.raises(ValidationError, match="half a character"):
+        kind(inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (QaRequest, {"inputs": QUESTION | {"answer": "b"}}),
+        (FillMaskRequest, {"inputs": "a", "top_k": 0}),
+        (FillMaskRequest, {"inputs": "a", "targets": []}),
+        (NextSentenceRequest, {"inputs": ["a"]}),
+        (NextSentenceRequest, {"inputs": {"text": "a"}}),
+        (PseudoPerplexityRequest, {"inputs": "a", "masking": "word"}),
+        (SimilarityRequest, {"source": "a", "inputs": "a"}),
+        (SimilarityRequest, {"inputs": ["a"]}),
+        (TokenizeRequest, {"inputs": "a", "overflow": "left"}),
+        (DecodeRequest, {"ids": [-1]}),
+        (DecodeRequest, {"ids": [1, [2]]}),
+        (ExplainRequest, {"inputs": ["a"]}),
+        (ExplainRequest, {"inputs": "a", "layers": [0]}),
+        (ExplainRequest, {"inputs": "a", "heads": 1}),
+        (FeatureExtractionRequest, {"inputs": "a", "prompt_name": 5}),
+        (FeatureExtractionRequest, {"inputs": "a", "parameters": {"pooling": "cls"}}),
+        (QuestionAnsweringRequest, {"inputs": QUESTION | {"c": "d"}}),
+        (TokenClassificationRequest, {"inputs": "a", "parameters": {"stride": -1}}),
+        *((EmbedRequest, {"inputs": each}) for each in (1, [1, "a"], [[1], "a"], [-1], [["a"]])),
+        (EmbedRequest, {"inputs": None}),
+        *((PredictRequest, {"inputs": each}) for each in (["a", "b", "c"], [["a"] * 3], [[]])),
+        *((EmbeddingsRequest, {"model": "m", "input": each}) for each in ([], [[]], [1, "a"], 3)),
+        (EmbeddingsRequest, {"model": "m", "input": ["\ud800"]}),
+    ],
+)
+def test_what_is_no_request_is_refused(kind, body):
+    with pytest.raises(ValidationError):
+        kind.model_validate(body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (NextSentenceRequest, {"inputs": PAIR}),
+        (NextSentenceRequest, {"inputs": [PAIR, PAIR]}),
+        (DecodeRequest, {"ids": [1, 2]}),
+        (DecodeRequest, {"ids": [[1], []]}),
+        (TokenClassificationRequest, {"inputs": "a", "options": {"wait_for_model": True}}),
+        *((EmbedRequest, {"inputs": each}) for each in ("a", ["a", "b"], [1, 2], [[1], [2]], [])),
+        *((PredictRequest, {"inputs": each}) for each in ("a", ["a", "b"], [["a"], ["a", "b"]])),
+        *((EmbeddingsRequest, {"model": "m", "input": each}) for each in ("a", ["a"], [1], [[1]])),
+    ],
+)
+def test_one_or_several_may_be_asked(kind, body):
+    assert kind.model_validate(body).model_dump(exclude_unset=True) == body

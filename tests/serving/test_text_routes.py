@@ -1,0 +1,169 @@
+"""Our own routes about texts: similarity, tokens, explanations."""
+
+import time
+
+import numpy as np
+import pytest
+
+from bert_core.features.extractor import FeatureChoice, load_extractor
+from bert_core.features.inspection import attention_maps, gradient_times_input
+from bert_core.model.strategies import STRATEGIES
+from bert_core.model_folder import load_model_folder
+from bert_core.tasks.classification import Classification, Text
+from serving.engine import Engine
+from serving.limits import Limits
+from serving.models import close_models, load_models
+from serving.routes.texts import tokens_of
+
+TEXTS = ["the cat sat", "dogs run far away", "", "the cat sat on a mat"]
+
+
+def test_similarity_is_the_cosine_of_features(server):
+    body = {"model": "encoder", "source": TEXTS[0], "inputs": TEXTS[1:], "strategy": "embeddings"}
+    status, content = server.ask("/v1/similarity", body)
+    assert status == 200, content
+    choice = FeatureChoice(strategy=STRATEGIES["embeddings"], normalize=True)
+    vectors = load_extractor(server.folders["encoder"], choice).of_texts(TEXTS)
+    scores = [each["score"] for each in content["results"]]
+    np.testing.assert_allclose(scores, vectors[1:] @ vectors[0], atol=1e-5)
+    assert content["source"]["n_tokens"] == 5
+
+
+def test_a_text_that_is_too_long_to_compare_is_named(server):
+    long = "a " * 500
+    for source, inputs, field in ((long, ["a"], "source"), ("a", ["a", long], "inputs[1]")):
+        body = {"source": source, "inputs": inputs}
+        status, problem = server.ask("/v1/similarity", body)
+        assert status == 422 and problem["field"] == field
+        status, content = server.ask("/v1/similarity", body | {"overflow": "right"})
+        assert status == 200
+        assert content["source"]["truncated"] == (field == "source")
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_tokens_and_back(server, special):
+    texts = ["The cat, 👩‍🚀 sat", ""]
+    body = {"inputs": texts, "add_special_tokens": special}
+    _, content = server.ask("/v1/tokenize", body)
+    tokenizer = server.engine.models["encoder"].tokenizer
+    for text, each in zip(texts, content["results"], strict=True):
+        encoding = tokenizer.encode(text, add_special_tokens=special)
+        assert [token["id"] for token in each["tokens"]] == encoding.ids
+        assert each["n_tokens"] == len(encoding)
+        for token in each["tokens"]:
+            assert token["special"] == (token["token"] in ("[CLS]", "[SEP]"))
+            assert ("start" in token) != token["special"]
+        inner = [token for token in each["tokens"] if not token["special"]]
+        assert [(t["start"], t["end"]) for t in inner] == [
+            span for span, is_special in zip(
+                encoding.offsets, encoding.special_tokens_mask, strict=True
+            ) if not is_special
+        ]  # fmt: skip
+    ids = [[token["id"] for token in each["tokens"]] for each in content["results"]]
+    _, back = server.ask("/v1/decode", {"ids": ids})
+    assert back["results"] == tokenizer.decode_batch(ids)
+    _, back = server.ask("/v1/decode", {"ids": ids[0], "skip_special_tokens": False})
+    assert back["results"] == tokenizer.decode_batch(ids[:1], skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("ids", "status", "field"),
+    [
+        ([1, 99999], 422, "ids[1]"),
+        ([[1], [2, 99999]], 422, "ids[1][1]"),
+        ([[1, 99999]], 422, "ids[0][1]"),
+        ([[1, -1]], 422, "ids[0][1]"),
+        ([-1], 422, "ids[0]"),
+        ([[1], 2], 422, "ids[0]"),
+        ("a", 422, "ids"),
+        ([1] * 40000, 413, "ids"),
+        ([2**70], 422, "ids[0]"),
+    ],
+)
+def test_ids_that_are_no_tokens_are_named(server, ids, status, field):
+    found, problem = server.ask("/v1/decode", {"ids": ids})
+    assert found == status, problem
+    assert problem["field"].startswith(field)
+
+
+def test_no_ids_are_no_text(server):
+    assert server.ask("/v1/decode", {"ids": []})[1]["results"] == [""]
+
+
+def test_many_tokens_take_linear_time(server):
+    encoding = server.engine.models["encoder"].tokenizer.encode("a cat " * 8000)
+    began = time.thread_time()
+    tokens = tokens_of(encoding)
+    assert time.thread_time() - began < 2  # a list of all tokens for each took 30 s
+    assert len(tokens) == len(encoding) >= 16_002
+    assert tokens[0].special and tokens[0].start is None
+    assert (tokens[-2].id, tokens[-2].end) == (encoding.ids[-2], encoding.offsets[-2][1])
+
+
+TEXT = "the cat sat on a mat"
+
+
+def test_attention_is_that_of_the_encoder(server):
+    status, found = server.ask("/v1/explain", {"model": "encoder", "inputs": TEXT, "layers": [1]})
+    assert status == 200, found
+    _, model, tokenizer = load_model_folder(server.folders["encoder"])
+    wanted = attention_maps(model.encoder, tokenizer, TEXT)
+    np.testing.assert_allclose(found["attention"], wanted.probabilities[:1], atol=1e-5)
+    assert [each["token"] for each in found["tokens"]] == wanted.tokens
+    assert found["n_tokens"] == len(wanted.tokens) and "attributions" not in found
+
+
+@pytest.mark.parametrize("label", [None, "bad", "good"])
+def test_attributions_are_those_of_the_label(server, label):
+    body = {"model": "sentiment", "inputs": TEXT} | ({"label": label} if label else {})
+    _, found = server.ask("/v1/explain", body)
+    _, classified = server.ask("/v1/classify", {"model": "sentiment", "inputs": TEXT})
+    assert found["label"] == (label or classified["results"][0]["label"])
+    _, model, tokenizer = load_model_folder(server.folders["sentiment"])
+    rows = Classification(labels=("bad", "good")).encode([Text(TEXT, None, None)], tokenizer)
+    batch = rows.batch(np.arange(1), "packed")
+    number = ("bad", "good").index(found["label"])
+    wanted = gradient_times_input(model.eval(), batch, lambda outputs: outputs[0, number])
+    np.testing.assert_allclose(found["attributions"], wanted, atol=1e-4)
+
+
+def test_pairs_and_numbers_are_explained(server):
+    pair = {"text": TEXT, "text_pair": "dogs run"}
+    _, found = server.ask("/v1/explain", {"model": "paraphrase", "inputs": pair})
+    assert len(found["attributions"]) == found["n_tokens"] == len(found["attention"][0][0])
+    _, found = server.ask("/v1/explain", {"model": "grade", "inputs": TEXT})
+    assert "label" not in found and len(found["attributions"]) == found["n_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"inputs": TEXT}, "model"),
+        ({"model": "encoder", "inputs": "a " * 200}, "inputs"),
+        ({"model": "topics", "inputs": "a " * 60}, "inputs"),
+        ({"model": "encoder", "inputs": TEXT, "label": "bad"}, "label"),
+        ({"model": "sentiment", "inputs": TEXT, "label": "ugly"}, "label"),
+        ({"model": "encoder", "inputs": TEXT, "layers": [9]}, "layers"),
+        ({"model": "encoder", "inputs": TEXT, "layers": []}, "layers"),
+        ({"model": "encoder", "inputs": TEXT, "layers": [1, 1]}, "layers"),
+        ({"model": "encoder", "inputs": TEXT, "layers": [2**70]}, "layers"),
+        ({"model": "paraphrase", "inputs": TEXT}, "inputs"),
+    ],
+)
+def test_what_cannot_be_explained_is_told(server, body, field):
+    status, problem = server.ask("/v1/explain", body)
+    assert status == 422 and problem["field"] == field, problem
+
+
+def test_an_answer_is_no_longer_than_others(small_models, start_server):
+    models = load_models({"encoder": small_models["encoder"]})
+    running = start_server(Engine(models, Limits(max_answer_numbers=200)), small_models)
+    status, problem = running.ask("/v1/explain", {"inputs": "the cat sat on a mat a mat a mat"})
+    assert status == 413 and problem["field"] == "layers"
+    assert running.ask("/v1/explain", {"inputs": "the cat"})[0] == 200  # the remedy
+    close_models(list(models.values()))
+
+
+def test_a_long_text_is_not_even_cut(server):
+    status, problem = server.ask("/v1/explain", {"model": "encoder", "inputs": "a" * 1_000_000})
+    assert status == 422 and problem["title"] == "Text too long"

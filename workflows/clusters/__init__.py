@@ -1,0 +1,1 @@
+"""Where work runs: cluster settings and capacity, training workers, Ray tasks."""

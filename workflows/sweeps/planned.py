@@ -1,0 +1,136 @@
+"""What sweeps and ablations share in their driver: planned runs, their clock and their place.
+
+The run folders hold all results, so the same command trains only what is missing.
+"""
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
+
+from workflows.runs.folder import RunFolder, read_seconds, write_atomically
+from workflows.runs.storage import Storage
+from workflows.runs.tracker import (
+    ARTIFACTS_NAME,
+    DatasetInput,
+    TrackedRun,
+    code_tags,
+    default_tracking_uri,
+)
+from workflows.training.job import TrainingJob, flattened
+from workflows.training.run_settings import RunSettings
+
+CLOCK = "clock.json"
+RUNNING, TRAINED, BEHIND, STOPPED, FAILED = "running", "trained", "behind", "stopped", "failed"
+"""States of a run in training; behind: ended early by the scheduler."""
+
+
+@dataclass(frozen=True)
+class TrialToTrain:
+    """What the cluster gets of a run: its job, the metric that decides, shared objects by name."""
+
+    job: TrainingJob
+    criterion: str
+    shared: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class PlannedRun(ABC):
+    """A run to train; `failure` is why its last try failed, `news` what its worker last said."""
+
+    job: TrainingJob
+    failure: str | None = field(default=None, kw_only=True)
+    news: dict[str, Any] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.job.folder.name
+
+    @property
+    @abstractmethod
+    def is_finished(self) -> bool:
+        """Whether its results are written; weights may have been removed since."""
+
+    @property
+    @abstractmethod
+    def criterion(self) -> str:
+        """The metric that decides, as evaluations call it."""
+
+    @property
+    @abstractmethod
+    def cost(self) -> float:
+        """Work of the whole run, in a unit that all runs planned together share."""
+
+    @abstractmethod
+    def finish(self, *, stopped_early: bool = False) -> None:
+        """Writes the results of a trained run."""
+
+    def to_train(self) -> TrialToTrain:
+        """What the cluster gets of it."""
+        return TrialToTrain(self.job, self.criterion)
+
+
+Settings = TypeVar("Settings", bound=RunSettings)
+
+
+class PlannedRuns(ABC, Generic[Settings]):
+    """Runs planned together under one name: their settings, storage and folder."""
+
+    def __init__(self, settings: Settings, storage: Storage, folder: RunFolder) -> None:
+        self.settings, self.storage, self.folder = settings, storage, folder
+
+    @property
+    def tracking_uri(self) -> str:
+        """Where MLflow is."""
+        return self.settings.tracking.uri or default_tracking_uri(self.storage.folder)
+
+    @abstractmethod
+    def tracked_run(self) -> TrackedRun:
+        """The MLflow run above those of the planned runs."""
+
+    def seconds(self) -> float:
+        """Training time of all starts."""
+        return read_seconds(self.folder.path / CLOCK)
+
+    def add_seconds(self, seconds: float) -> None:
+        """Adds the training time of one start."""
+        write_atomically(self.folder.path / CLOCK, json.dumps(self.seconds() + seconds))
+
+    @contextmanager
+    def counted_time(self) -> Iterator[None]:
+        """Adds the time spent in the block."""
+        begin_time = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add_seconds(time.monotonic() - begin_time)
+
+    def _tracked(self, data: DatasetInput, params: Mapping[str, str]) -> TrackedRun:
+        """The same MLflow run at every start, by the key in the folder."""
+        folder = self.folder
+        if not folder.run_key.exists():
+            write_atomically(folder.run_key, uuid4().hex)
+        (folder.path / ARTIFACTS_NAME).mkdir(exist_ok=True)
+        return TrackedRun(
+            tracking_uri=self.tracking_uri,
+            experiment=self.settings.tracking.experiment,
+            run_name=folder.name,
+            run_key=folder.run_key.read_text(),
+            params=flattened(self.settings.portable()) | dict(params),
+            tags=code_tags(Path(__file__).parent) | {"data.sha256": data.sha256},
+            dataset=data,
+        )
+
+
+Run = TypeVar("Run", bound=PlannedRun)
+
+
+def unfinished(planned: Sequence[Run]) -> list[Run]:
+    """The runs without results, the longest first."""
+    return sorted((run for run in planned if not run.is_finished), key=lambda run: -run.cost)
