@@ -350,7 +350,7 @@ def glue_page(table: GlueTable) -> Page:
     if not table.averaged:
         verdict = "No average: no column has a figure of every model"
     models = [
-        Section(f"Models of {row.name}", [Table("Models", MODEL_HEADS, _model_rows(row))])
+        Section(f"Models behind {row.name}", [Table("Models", MODEL_HEADS, _model_rows(row))])
         for row in table.ours
     ]
     return Page("GLUE", verdict, sections=[Section("Figures", [report_table(table)]), *models])
