@@ -6,7 +6,7 @@ Inline figures are transparent; their theme colors are CSS variables that follow
 import re
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
@@ -54,7 +54,7 @@ _VARIABLES = {light: f"var(--{name}, {light})" for name, (light, _) in THEME.ite
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a report; `name` is its file's, without the ending.
+    """A figure of a report, inline in HTML and a file (`name` + `suffix`) next to Markdown.
 
     `alt` says what it shows to those who do not see it.
     """
@@ -63,12 +63,35 @@ class Figure:
     svg: str
     caption: str
     alt: str
+    suffix: str = SVG
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in points."""
+        width, height = re.findall(r' (?:width|height)="([\d.]+)pt"', self.svg)[:2]
+        return float(width), float(height)
 
     def file(self) -> str:
         """The content of an SVG file that brings its own colors."""
-        head, _, body = self.svg.partition(">")
-        ground = '<rect width="100%" height="100%" style="fill: var(--ground)"/>'
-        return f"{head}>\n<style>\n{theme_css()}\n</style>\n{ground}{body}\n"
+        return svg_file([self])
+
+
+def svg_file(figures: Sequence[Figure], columns: int = 3) -> str:
+    """One SVG file of figures in rows of `columns`; it brings its own colors."""
+    rows = [figures[first : first + columns] for first in range(0, len(figures), columns)]
+    body, y, width = [], 0.0, 0.0
+    for row in rows:
+        x = 0.0
+        for figure in row:
+            place = f'<svg x="{x:g}" y="{y:g}" '
+            body.append(figure.svg.replace("<svg ", place, 1).replace('pt"', '"'))
+            x += figure.size[0]
+        width, y = max(width, x), y + max(figure.size[1] for figure in row)
+    size = f'width="{width:g}pt" height="{y:g}pt" viewBox="0 0 {width:g} {y:g}"'
+    ground = '<rect width="100%" height="100%" style="fill: var(--ground)"/>'
+    style = f"<style>\n{theme_css()}\n</style>\n{ground}"
+    namespaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return "\n".join([f"<svg {namespaces} {size}>", style, *body, "</svg>", ""])
 
 
 def theme_css() -> str:
@@ -84,9 +107,7 @@ class Chart:
 
     def __init__(self, title: str, size: tuple[float, float] = PANEL) -> None:
         self._drawing = new_figure(*size)
-        self._drawing.set_facecolor("none")
         self.axes = self._drawing.add_subplot()
-        self.axes.set_facecolor("none")
         style = {"color": INK, "fontsize": 10, "fontweight": "bold"}
         self.axes.set_title(shortened(title, int(14 * size[0])), loc="left", pad=8, **style)
         tidy(self.axes)
@@ -136,32 +157,58 @@ class Chart:
 
     def finish(self, name: str, *, caption: str, alt: str) -> Figure:
         """Renders the figure as SVG with tooltips and theme colors."""
-        import matplotlib as mpl
-        from matplotlib.text import Text
-
-        for text in self._drawing.findobj(Text):
-            text.set_parse_math(False)  # a label such as $x$ is no formula
-            text.set_text("\n".join(map(one_line, text.get_text().split("\n"))))
-            if text.get_color() == "black":  # matplotlib's own, which no theme follows
-                text.set_color(INK)
-        written = StringIO()
-        with warnings.catch_warnings(), mpl.rc_context({"svg.fonttype": "none"}):
-            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-            with mpl.rc_context({"svg.hashsalt": name}):  # the same figure has the same bytes
-                self._drawing.savefig(
-                    written,
-                    format="svg",
-                    bbox_inches="tight",
-                    pad_inches=0.05,
-                    metadata={"Date": None, "Creator": None},
-                )
-        svg = written.getvalue()
-        return Figure(name, _themed(svg[svg.index("<svg") :], name, alt, self._marks), caption, alt)
+        return inline_figure(self._drawing, name, caption=caption, alt=alt, marks=self._marks)
 
     def _mark(self, artist: "Artist", key: str, label: str) -> None:
         mark = f"mark{len(self._marks)}"
         artist.set_gid(mark)
         self._marks[mark] = (key, label)
+
+
+def inline_figure(
+    drawing: "Drawing",
+    name: str,
+    *,
+    caption: str,
+    alt: str,
+    marks: Mapping[str, tuple[str, str]] | None = None,
+    suffix: str = SVG,
+) -> Figure:
+    """Renders a drawing as transparent SVG in theme colors; `marks` are keys and tooltips by id."""
+    import matplotlib as mpl
+    from matplotlib.text import Text
+
+    drawing.set_facecolor("none")
+    for axes in drawing.axes:
+        axes.set_facecolor("none")
+    for text in drawing.findobj(Text):
+        text.set_parse_math(False)  # a label such as $x$ is no formula
+        text.set_text("\n".join(map(one_line, text.get_text().split("\n"))))
+        color = text.get_color()
+        if isinstance(color, str) and color == "black":  # matplotlib's own, which no theme follows
+            text.set_color(INK)
+    written = StringIO()
+    with warnings.catch_warnings(), mpl.rc_context({"svg.fonttype": "none"}):
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        with mpl.rc_context({"svg.hashsalt": name}):  # the same figure has the same bytes
+            drawing.savefig(
+                written,
+                format="svg",
+                bbox_inches="tight",
+                pad_inches=0.05,
+                metadata={"Date": None, "Creator": None},
+            )
+    svg = written.getvalue()
+    themed = _themed(svg[svg.index("<svg") :], name, alt, marks or {})
+    return Figure(name, themed, caption, alt, suffix)
+
+
+def saved_figure(
+    draw: Callable[[str], "Drawing"], path: Path, *, title: str, caption: str
+) -> Figure:
+    """Saves a drawing with a title as a PNG or SVG file; returns it without one for a page."""
+    save_picture(draw(title), path)
+    return inline_figure(draw(""), path.stem, caption=caption, alt=caption, suffix=path.suffix)
 
 
 def _themed(svg: str, name: str, alt: str, marks: Mapping[str, tuple[str, str]]) -> str:

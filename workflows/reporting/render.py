@@ -4,21 +4,26 @@ All text is escaped here. The page follows the reader's light or dark mode and n
 """
 
 import math
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import one_line
-from bert_core.evaluation.table_text import markdown_text
-from workflows.reporting.figures import SVG, Figure, theme_css
+from workflows.reporting.figures import SVG, Figure, svg_file, theme_css
 from workflows.run_folder import write_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 PAGE, MARKDOWN = "report.html", "report.md"
+_TERMINAL_WIDTH = 96
+_MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
+"""What Markdown takes for markup, besides HTML; an underscore only at the edge of a word."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,28 @@ class Code:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures side by side, as many in a row as fit."""
+    """Figures side by side, as many in a row as fit.
+
+    With a `name` they are one file, NAME.svg; else each is one of its own.
+    """
 
     figures: Sequence[Figure]
+    name: str = ""
+    caption: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The file names."""
+        if self.name:
+            return [f"{self.name}{SVG}"] if self.figures else []
+        return [f"{each.name}{each.suffix}" for each in self.figures]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The SVG files by name."""
+        texts = [svg_file(self.figures)] if self.name else [each.file() for each in self.figures]
+        names = zip(self.names, texts, strict=False)
+        return {name: text for name, text in names if name.endswith(SVG)}
 
 
 Part = str | Table | Facts | Code | Figures
@@ -112,26 +136,32 @@ class Page:
     sections: Sequence[Section] = field(default_factory=tuple)
 
     @property
-    def figures(self) -> list[Figure]:
-        """All figures of all sections."""
+    def files(self) -> dict[str, str]:
+        """The SVG files of all figures, by name."""
         parts = [part for section in self.sections for part in section.parts]
-        return [one for part in parts if isinstance(part, Figures) for one in part.figures]
+        figures = [part for part in parts if isinstance(part, Figures)]
+        return {name: text for part in figures for name, text in part.files.items()}
 
 
-def write_report(page: Page, folder: Path) -> None:
-    """Writes report.html, report.md and its figures (NAME.svg); figures that are gone are removed.
+def write_report(page: Page, folder: Path, *, outdated: Iterable[str] = ()) -> None:
+    """Writes report.html, report.md and its figures, each file atomically.
 
-    Each file is replaced atomically.
+    Of the names in `outdated`, files that this page does not have are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = {f"{each.name}{SVG}" for each in page.figures}
-    for each in page.figures:
-        write_atomically(folder / f"{each.name}{SVG}", each.file())
-    write_atomically(folder / MARKDOWN, markdown(page))
-    write_atomically(folder / PAGE, html(page))
-    for path in folder.glob(f"*{SVG}"):
-        if path.name not in names:
-            path.unlink(missing_ok=True)
+    write_page(page, folder)
+    files = page.files
+    for name, text in files.items():
+        write_atomically(folder / name, text)
+    for name in set(outdated) - files.keys():
+        (folder / name).unlink(missing_ok=True)
+
+
+def write_page(page: Page, folder: Path, name: str = "report") -> None:
+    """Writes NAME.md and NAME.html, each atomically; the files of figures are the caller's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{name}.md", markdown(page))
+    write_atomically(folder / f"{name}.html", html(page))
 
 
 def html(page: Page) -> str:
@@ -159,6 +189,31 @@ def finite(content: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
+def aligned_table(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """A table for a terminal with its notes below; all lines have as many cells."""
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    wrapped = [
+        textwrap.fill(f"- {note}", _TERMINAL_WIDTH, subsequent_indent="  ") for note in notes
+    ]
+    return "\n".join([*text, "", *wrapped]) + "\n"
+
+
+def terminal_table(table: Table) -> str:
+    """The table and its notes for a terminal."""
+    lines = [[cell.text for cell in row] for row in table.cells]
+    return aligned_table([table.columns, *lines], table.notes)
+
+
+def markdown_text(text: str) -> str:
+    """Escapes any text for Markdown, on one line, in a table too."""
+    line = " ".join(one_line(text).split())
+    return _MARKUP.sub(r"\\\g<0>", escape(line, quote=False))
+
+
 def _markdown_part(part: Part) -> str:
     if isinstance(part, str):
         return markdown_text(part)
@@ -169,10 +224,13 @@ def _markdown_part(part: Part) -> str:
         rows = [Row([name, value]) for name, value in part.rows]
         return _markdown_table(["", ""], [[_cell(each) for each in row.cells] for row in rows])
     if isinstance(part, Figures):
-        return "\n\n".join(
-            f"![{markdown_text(each.alt)}]({each.name}{SVG})\n\n{markdown_text(each.caption)}"
-            for each in part.figures
-        )
+        alts = [each.alt for each in part.figures]
+        named = ["; ".join(alts)] if part.name and alts else alts
+        images = [
+            f"![{markdown_text(alt)}]({name})" for alt, name in zip(named, part.names, strict=True)
+        ]
+        captions = [part.caption, *(each.caption for each in part.figures)]
+        return "\n\n".join([*images, *map(markdown_text, filter(None, captions))])
     table = _markdown_table(part.columns, part.cells, part.numeric)
     notes = "\n".join(f"- {markdown_text(note)}" for note in part.notes)
     return "\n\n".join(filter(None, [table, notes]))
