@@ -15,9 +15,9 @@ from workflows.ablations.studies import find_study
 from workflows.paper.paper_table import PaperRow, PaperTable
 from workflows.paper.published import PaperAblation, PaperColumn
 from workflows.progress import duration
+from workflows.runs.tracker import without_machine_paths
 from workflows.sweeps.findings import number_of, used
 from workflows.sweeps.outcome import SweepOutcome, TrialOutcome
-from workflows.tracking.tracker import without_machine_paths
 
 MISSING = "missing"
 """Why a run has no figures that has not failed."""

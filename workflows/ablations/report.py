@@ -11,10 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from bert_core.evaluation.against_reference import Difference
-from bert_core.evaluation.paper_table import json_paper_table
-from bert_core.evaluation.published import metric_title
-from bert_core.evaluation.table7 import DASH, score_text
+from bert_core.evaluation.sweep import Difference
 from workflows.ablations.findings import (
     MISSING,
     AblationFindings,
@@ -28,6 +25,13 @@ from workflows.ablations.findings import (
 )
 from workflows.ablations.outcome import AblationOutcome, VariantOutcome
 from workflows.ablations.studies import find_study
+from workflows.paper.paper_table import (
+    DASH,
+    json_paper_table,
+    metric_title,
+    report_table,
+    score_text,
+)
 from workflows.progress import duration
 from workflows.reporting.figures import INK, MARK, PANEL, SHADES, Chart, Figure, shortened
 from workflows.reporting.render import (
@@ -43,9 +47,9 @@ from workflows.reporting.render import (
     finite,
     write_report,
 )
-from workflows.run_folder import write_atomically
-from workflows.sweeps.report import paper_part, troubles_section
-from workflows.tracking.tracker import without_machine_paths
+from workflows.runs.folder import write_atomically
+from workflows.runs.tracker import without_machine_paths
+from workflows.sweeps.report import troubles_section
 
 DATA = "report.json"
 FIGURES = ("scores.svg", "pretraining.svg")
@@ -73,7 +77,7 @@ def ablation_page(findings: AblationFindings) -> Page:
         ("runs", counts(findings)),
     ]
     table = findings.table(method(findings))
-    sections = [Section(table.title, [paper_part(table, "variant")])]
+    sections = [Section(table.title, [report_table(table, "variant")])]
     panels = [score_figure(findings, task) for task in findings.tasks if task.scores]
     if panels:
         caption = (

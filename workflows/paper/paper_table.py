@@ -5,12 +5,11 @@ Rows and columns are those of the paper: a task with its metrics, an ablation wi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from statistics import fmean, mean, stdev
 from typing import Any
 
 from workflows.paper.published import Published, published
-from workflows.reporting.render import Cell, Row, Table, markdown_line
+from workflows.reporting.render import Cell, Row, Table
 
 DASH = "–"
 _TITLES = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
@@ -37,7 +36,6 @@ class PaperTable:
 
 OURS, PAPERS = "ours", "paper"
 """The two halves of a column."""
-_OWN = ' class="own"'
 
 
 def halves(table: PaperTable, column: str) -> tuple[str, ...]:
@@ -71,42 +69,6 @@ def report_table(table: PaperTable, rows_are: str = "figures") -> Table:
         rows.append(Row([row.name, *cells]))
     heads = [f"{column}, {half}" for column, half in layout]
     return Table(f"{table.title}, in points (0 to 100)", [rows_are, *heads], rows, table.notes)
-
-
-def markdown_paper_table(table: PaperTable) -> str:
-    """The table and its notes, without the title."""
-    whose = {OURS: "ours", PAPERS: "the paper's"}
-    layout = [(column, half) for column in table.columns for half in halves(table, column)]
-    head = [f"{column}, {whose[half]}" for column, half in layout]
-    lines = [markdown_line(["", *head]), "|---|" + "--:|" * len(head)]
-    for row in table.rows:
-        cells = [paper_cell(row, column, half) for column, half in layout]
-        lines.append(markdown_line([row.name, *cells]))
-    return "\n".join([*lines, "", *(f"- {note}" for note in table.notes)]).rstrip()
-
-
-def html_paper_table(table: PaperTable) -> str:
-    """The table, in a box that scrolls, and its notes, without the title."""
-    layout = [(column, half) for column in table.columns for half in halves(table, column)]
-    over = "".join(
-        f'<th scope="colgroup" colspan="{len(halves(table, column))}">{escape(column)}</th>'
-        for column in table.columns
-    )
-    under = "".join(f'<th scope="col">{half}</th>' for _, half in layout)
-    lines = []
-    for row in table.rows:
-        cells = "".join(
-            f"<td{_OWN if half == OURS else ''}>{paper_cell(row, column, half)}</td>"
-            for column, half in layout
-        )
-        lines.append(f'<tr><th scope="row">{escape(row.name)}</th>{cells}</tr>')
-    notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
-    return (
-        '<div class="wide"><table class="paper"><thead>'
-        f'<tr><th rowspan="2"></th>{over}</tr><tr>{under}</tr></thead>\n<tbody>\n'
-        + "\n".join(lines)
-        + f"\n</tbody></table></div>\n<ul>{notes}</ul>"
-    )
 
 
 def json_paper_table(table: PaperTable) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from bert_core.evaluation.sweep import (
 from workflows.paper.paper_table import PaperTable, beside_published, metric_title, score_text
 from workflows.progress import duration
 from workflows.reporting.figures import value_text
-from workflows.sweeps.outcome import Point, SweepOutcome, TrialOutcome
 from workflows.runs.tracker import without_machine_paths
+from workflows.sweeps.outcome import Point, SweepOutcome, TrialOutcome
 from workflows.versions.finished_run import Usage
 
 BEST = "best.yaml"

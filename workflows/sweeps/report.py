@@ -12,15 +12,8 @@ from typing import Any
 
 import yaml
 
-from bert_core.evaluation.paper_table import (
-    OURS,
-    PaperTable,
-    halves,
-    json_paper_table,
-    paper_cell,
-)
-from bert_core.evaluation.table7 import DASH
 from workflows.finetuning.settings import settings_class
+from workflows.paper.paper_table import DASH, PaperTable, json_paper_table, report_table
 from workflows.progress import duration
 from workflows.reporting.figures import value_text
 from workflows.reporting.render import (
@@ -36,7 +29,7 @@ from workflows.reporting.render import (
     finite,
     write_report,
 )
-from workflows.run_folder import write_atomically
+from workflows.runs.folder import write_atomically
 from workflows.sweeps.figures import (
     CURVES,
     axis_figure,
@@ -101,7 +94,7 @@ def sweep_page(findings: SweepFindings, tables: Sequence[PaperTable], best: str)
     if findings.best and findings.beside_paper is None:
         facts.append(("published figures", f"none for the task {outcome.task}"))
     sections = [_best(findings, best)] if best else []
-    sections += [Section(table.title, [paper_part(table)]) for table in tables]
+    sections += [Section(table.title, [report_table(table)]) for table in tables]
     sections.append(Section("Settings", [point_table(findings)]))
     outside = num_outside(findings)
     edge = f" {number_of(outside, 'outlier')} at the edge." if outside else ""
@@ -227,21 +220,6 @@ def _trial_text(trial: TrialOutcome) -> str:
 
 def _order(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def paper_part(table: PaperTable, rows_are: str = "model") -> Table:
-    """Our figures next to the paper's, as a table of a report; `rows_are` heads the names."""
-    layout = [(column, half) for column in table.columns for half in halves(table, column)]
-    rows = []
-    for row in table.rows:
-        cells = [_paper_cell(paper_cell(row, column, half)) for column, half in layout]
-        rows.append(Row([row.name, *cells]))
-    names = [f"{column}, {'ours' if half == OURS else 'paper'}" for column, half in layout]
-    return Table(f"{table.title}, in points (0 to 100)", [rows_are, *names], rows, table.notes)
-
-
-def _paper_cell(text: str) -> Cell:
-    return Cell(text, None if text == DASH else float(text.split()[0]))
 
 
 def troubles(findings: SweepFindings) -> list[tuple[str, str, str]]:

@@ -17,11 +17,11 @@ from workflows.ablations.run import note_figures
 from workflows.ablations.settings import parse
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.settings import PretrainSettings
+from workflows.runs.journal import read_records
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 from workflows.sweeps.live_table import SweepTable
 from workflows.sweeps.run import append_figures
-from workflows.runs.journal import read_records
 
 
 @pytest.fixture(scope="module")
