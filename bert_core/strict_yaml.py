@@ -1,4 +1,4 @@
-"""YAML that people write by hand: a file goes in, content and line numbers come out."""
+"""Strict YAML: reads handwritten files with line numbers; refuses duplicate keys and huge input."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from yaml.nodes import Node
 
 MAX_BYTES = 1 << 22
-"""Of a file; people write none of that size."""
+"""Largest size of a file."""
 
 _MAX_NODES, _MAX_DEPTH = 200_000, 64
 
 
 def read_strict_yaml(path: Path) -> tuple[Any, "Node"]:
-    """The content, in which every scalar is a text, and the nodes it was made of, for `line_of`.
+    """Returns the content with every scalar as text, and its nodes for `line_of`.
 
     So `[yes, no]` are words and `1` may be a label; who wants a number converts it. Raises
     `UserError` for what is no YAML, empty, or has a key twice.
@@ -108,9 +108,9 @@ def _refuse_unbounded(root: "Node", where: str) -> None:
 
 
 def line_of(root: "Node", place: Sequence[str | int]) -> int:
-    """The line, from 1, of what stands at a place, given by keys and indices from the root.
+    """Returns the line, from 1, of a place given by keys and indices from the root.
 
-    Of a place that is not there, that of the last part of the way that is.
+    For a missing place, the line of the last part of the path that exists.
     """
     node, line = root, root.start_mark.line
     for part in place:

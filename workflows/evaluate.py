@@ -1,8 +1,8 @@
 """Evaluates a fine-tuned model: `python workflows/evaluate.py --help`.
 
-A model and labelled data go in; metrics with intervals, slices, calibration, mistakes come out.
-With --suite a folder of models, and a table of the suite (`workflows.paper.glue`); or an
-encoder, and what is trained over it (`table7_suite`) or drawn of it (`pictures_suite`, beside it).
+It prints metrics with intervals and writes slices, calibration and mistakes as a report.
+--suite reproduces a part of the paper instead (`workflows.paper`): the GLUE table of a folder of
+models, Table 7 of an encoder, or pictures of an encoder.
 """
 
 import sys
@@ -79,7 +79,7 @@ def run(settings: EvaluateSettings) -> bool:
 def evaluate(settings: EvaluateSettings) -> bool:
     """Measures the model and writes what is asked for; True when it is done.
 
-    Raises `UserError` for what the user can mend.
+    Raises `UserError` for wrong settings or data.
     """
     from bert_core.evaluation.outcomes import (
         prediction_records,
@@ -132,7 +132,7 @@ def evaluate(settings: EvaluateSettings) -> bool:
 
 
 def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
-    """The fine-tuned model, wherever the user says it is, reading data as the user says."""
+    """Opens the fine-tuned model, with task options for this data."""
     from bert_core.predictor import load_predictor
     from workflows.evaluation.settings import with_options
     from workflows.model_location import locate_model
@@ -152,7 +152,7 @@ def measured(
     examples: Sequence[Any],
     labelled: Sequence[int],
 ) -> "EvaluationReport":
-    """The report over the examples that have answers, beside the other model where one is given."""
+    """The report on labelled examples, with a comparison if another model is given."""
     from bert_core.evaluation.comparison import compare
     from bert_core.evaluation.outcomes import documents
     from workflows.evaluation.report import evaluation_report
@@ -189,7 +189,7 @@ def measured(
 def other_predictions(
     settings: EvaluateSettings, compare: str, predictor: "Predictor", examples: Sequence[Any]
 ) -> Sequence[Mapping[str, Any]]:
-    """The predictions of the other model, which is the first of the two that are compared."""
+    """The predictions of the other model, the first of the two in the comparison."""
     from bert_core.evaluation.outcomes import read_predictions
 
     path = Path(compare).expanduser()

@@ -40,17 +40,16 @@ _SHORTENED = {
 
 @dataclass(frozen=True)
 class Case:
-    """A text, and what it was before it was changed, None where it is a case by itself."""
+    """A text, and the text before a change; None without a change."""
 
     before: Text | None
     after: Text
 
 
 def make_cases(check: AnyCheck, words: Words, examples: Sequence[Text], seed: int) -> list[Case]:
-    """The cases of a check, the same for the same seed whatever other checks there are.
+    """Makes the cases of a check; they depend on the seed and the check's name only.
 
-    Texts on which the change has nothing to change are left out; of the data's examples others are
-    taken instead.
+    Texts that the change leaves as they are do not count; other examples of the data replace them.
     """
     random = np.random.default_rng([seed, *check.name.encode()])
     if check.examples is None:
@@ -67,7 +66,7 @@ def make_cases(check: AnyCheck, words: Words, examples: Sequence[Text], seed: in
 
 
 def change_text(text: Text, change: Change, words: Words, random: np.random.Generator) -> Text:
-    """The text or pair with the change made, as it was where there is nothing to change."""
+    """Returns the text or pair with the change applied, or as it is if nothing matches."""
     # Both texts of a pair have the same words swapped.
     turn = int(random.integers(1, len(words[change.swap]))) if change.swap is not None else 0
     first, second = text.first, text.second
@@ -79,7 +78,7 @@ def change_text(text: Text, change: Change, words: Words, random: np.random.Gene
 
 
 def with_typos(text: str, num: int, random: np.random.Generator) -> str:
-    """Exchanges `num` times two neighbouring letters that differ."""
+    """Swaps two different neighbouring letters `num` times."""
     letters = list(text)
     for _ in range(num):
         places = [
@@ -94,7 +93,7 @@ def with_typos(text: str, num: int, random: np.random.Generator) -> str:
 
 
 def negated(text: str) -> str:
-    """Puts `not` after the first auxiliary verb, or takes it away where it stands there."""
+    """Puts `not` after the first auxiliary verb, or removes it from there."""
     for pattern, whole in _SHORTENED.items():
         text = pattern.sub(whole, text)
     found = _NEGATED.search(text)
@@ -188,7 +187,7 @@ NUM_SHOWN = 5
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that went wrong, what should have come and what came."""
+    """A failed case, the expected and the actual prediction."""
 
     case: Case
     expected: str
@@ -197,7 +196,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What came of a check; `failures` are the worst of those counted by `num_failures`."""
+    """The result of a check; `failures` are the worst of `num_failures`."""
 
     name: str
     kind: str
@@ -267,7 +266,7 @@ def _key(text: Text) -> tuple[str, str | None]:
 
 
 def _judge(check: AnyCheck, before: Prediction, after: Prediction) -> tuple[float, str, str] | None:
-    """How bad it is, what was expected and what was found; None where all is well."""
+    """Severity, expected and actual prediction of a failure; None for a success."""
     if isinstance(check, MinimumFunctionality):
         return _judge_minimum(check, after)
     found = f"{_said(before)} → {_said(after)}"

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say: those given and what came true go in.
+"""Calibration: whether confidence matches accuracy.
 
 Shapes: N decisions, K outcomes of each, B bins.
 """
@@ -34,7 +34,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far confidence is from accuracy, and where.
+    """The distance between confidence and accuracy, overall and by bin.
 
     `expected_error` is ECE over 15 bins of equal width (Guo et al. 2017, equation 3),
     `adaptive_error` the same over bins of like many decisions, which the crowd near 1 does not

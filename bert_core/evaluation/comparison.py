@@ -1,6 +1,5 @@
-"""Two models on the same examples: is one better, or was it luck?
+"""Compares two models on the same examples: differences of metrics with intervals, and tests.
 
-Predictions of both go in; the difference of each metric with its interval, and tests, come out.
 Shapes: N examples, S samples.
 """
 
@@ -27,7 +26,7 @@ from bert_core.tasks.task import Task
 class MetricDifference:
     """A metric of both models; `difference` is the second's less the first's.
 
-    `p_value` is how often chance alone, were both alike, makes a difference as large (two-sided).
+    `p_value` is the probability of a difference as large if both are equal (two-sided).
     """
 
     first: float
@@ -38,7 +37,7 @@ class MetricDifference:
 
 @dataclass(frozen=True)
 class RightOrWrong:
-    """How many examples which of two models gets right; `p_value` is that of McNemar's test."""
+    """Numbers of examples that both, one or none of two models get right; McNemar's p-value."""
 
     both: int
     only_first: int
@@ -49,20 +48,19 @@ class RightOrWrong:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What tells two models apart on some examples; no `right_or_wrong` where answers are numbers.
+    """The comparison of two models; `right_or_wrong` is None where answers are numbers.
 
-    Which to read when: the paired bootstrap speaks about the metric that is reported, whatever it
-    is, so it decides. McNemar's exact test speaks about right answers alone: it is the one for
-    accuracy and exact match, needs no resampling and holds for few examples too, but F1 or
-    Matthews can differ where it sees nothing. Both are about these two models: what one recipe is
-    worth beside another takes several seeds of each (`mean_difference`).
+    The paired bootstrap is about the reported metric, so it decides. McNemar's exact test is about
+    right answers: it fits accuracy and exact match, needs no resampling and holds for few examples
+    too, but F1 or Matthews can differ where it sees nothing. Both are about these two models: to
+    compare two recipes, train several seeds of each (`mean_difference`).
     """
 
     metrics: dict[str, MetricDifference]
     right_or_wrong: RightOrWrong | None
 
     def verdict(self, criterion: str) -> str:
-        """One sentence on the metric that decides, from its paired interval."""
+        """One sentence about the criterion, from its paired interval."""
         found = self.metrics[criterion]
         difference = found.difference
         span = f"{difference.value:+.4f} (95 % interval {difference.low:+.4f} to "

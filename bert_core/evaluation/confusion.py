@@ -1,4 +1,4 @@
-"""What is taken for what, and where a model is surest of what is wrong.
+"""Confusion matrices, and the wrong answers with the highest confidence.
 
 Shapes: C classes.
 """
@@ -22,13 +22,13 @@ NUM_MISTAKES = 20
 
 @dataclass(frozen=True)
 class ConfusionMatrix:
-    """How often what is a row's class was found to be a column's, [C, C]."""
+    """Counts of the right class (row) and the predicted class (column), [C, C]."""
 
     names: tuple[str, ...]
     counts: npt.NDArray[np.int64]
 
     def most_confused(self, num: int) -> list[tuple[str, str, int]]:
-        """The mistakes made most often: what it is, what was found, how often."""
+        """The most frequent mistakes: right class, predicted class, count."""
         wrong = self.counts * ~np.eye(len(self.names), dtype=bool)
         gold, found = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable"), wrong.shape)
         places = list(zip(gold.tolist(), found.tolist(), strict=True))[:num]
@@ -57,7 +57,7 @@ def confusion_matrix(
 
 
 def count_pairs(pairs: Sequence[tuple[str, str]], names: Sequence[str]) -> ConfusionMatrix:
-    """Counts (what it is, what was found); classes that are not among `names` follow them."""
+    """Counts pairs (right, predicted); classes that are not among `names` follow them."""
     seen = {name for pair in pairs for name in pair}
     all_names = (*names, *sorted(seen - set(names)))
     number = {name: index for index, name in enumerate(all_names)}
@@ -74,10 +74,10 @@ def worst_mistakes(
     *,
     num: int = NUM_MISTAKES,
 ) -> list[Outcome]:
-    """The wrong answers that a model was surest of, or the numbers that are furthest off.
+    """The wrong answers with the highest confidence, or the numbers that are furthest off.
 
-    Of a tagger the sentences whose surest wrong entity it was surest of; those that only lack
-    entities come last. Each is worth reading: a hard example, a wrong label, a text cut short.
+    Sentences of a tagger are ordered by their most confident wrong entity; those that only lack
+    entities come last.
     """
     results = outcomes(task, predictions, examples)
     wrong = [each for each in results if each.correct is False or each.is_number]

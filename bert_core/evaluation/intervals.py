@@ -1,4 +1,4 @@
-"""95 % intervals of any metric by the bootstrap: predictions and examples in, intervals out.
+"""95 % bootstrap intervals of any metric.
 
 Shapes: N examples, S samples (of N examples drawn with replacement).
 """
@@ -25,21 +25,21 @@ _MOST_PARTS = 500  # that are left out; what they correct is the smaller the mor
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and where it lies, with 95 % confidence."""
+    """A figure with its 95 % confidence interval."""
 
     value: float
     low: float
     high: float
 
     def contains(self, value: float) -> bool:
-        """Whether a value is among those that the figure may be."""
+        """Whether a value lies within the interval."""
         return self.low <= value <= self.high
 
     @property
     def is_degenerate(self) -> bool:
-        """Whether no sample gave another figure, as where every answer is right.
+        """Whether no sample changed the figure, as where every answer is right.
 
-        Such an interval says nothing of how far the figure may be off.
+        Such an interval carries no information.
         """
         return self.low == self.high
 
@@ -54,11 +54,11 @@ def bootstrap_intervals(
     groups: Sequence[str] | None = None,
     hurried: bool = False,
 ) -> dict[str, Interval]:
-    """Each of the task's metrics with its interval; all examples have answers.
+    """Returns each of the task's metrics with its interval; all examples have answers.
 
     `groups` names the document of each example where several share one (see `documents`): then
-    documents are drawn, for examples of one document err together, and the interval of examples
-    drawn one by one would be too narrow.
+    whole documents are drawn: errors within a document are correlated, and drawing single examples
+    would give intervals that are too narrow.
 
     A task whose metrics are its own computes them anew for every sample, which takes minutes;
     `hurried` gives its figures without intervals instead.
@@ -121,9 +121,9 @@ def resampled(
     seed: int,
     groups: Sequence[str] | None = None,
 ) -> dict[str, FloatArray]:
-    """Each metric of samples, [S]; for the same seed the same samples, whatever is measured.
+    """Each metric of samples, [S]; the same seed draws the same samples for any metric.
 
-    So two models are compared example by example.
+    So two models can be compared on the same samples.
     """
     samples = resamples(num_examples, num_resamples=num_resamples, seed=seed, groups=groups)
     return _measured(compute, samples)

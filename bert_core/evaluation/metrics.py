@@ -63,7 +63,7 @@ class ClassCounts:
 
 
 def class_counts(task: Task, results: Sequence[Outcome]) -> ClassCounts | None:
-    """The labels, or the types of entities, of outcomes; None where answers are no classes."""
+    """Counts the labels or entity types of outcomes; None for other answers."""
     if isinstance(task, Tagging):
         types = sorted({split_tag(label)[1] for label in task.labels} - {""})
         return ClassCounts.of(
@@ -79,7 +79,7 @@ def class_counts(task: Task, results: Sequence[Outcome]) -> ClassCounts | None:
 
 
 def ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
-    """part / whole, 0 where there is nothing to divide by."""
+    """part / whole, 0 where whole is 0."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole != 0)
 
 

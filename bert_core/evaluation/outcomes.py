@@ -38,7 +38,7 @@ _NOT_TEXTS = ("answer", "where", "columns")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One example and what a model made of it, ready for JSON.
+    """One example and its prediction, ready for JSON.
 
     `gold` is the right answer, None where it is not known; `correct` says whether `found` is
     right, None where that is not known or answers are numbers. `confidence` is the probability that
@@ -55,9 +55,9 @@ class Outcome:
 
     @property
     def is_number(self) -> bool:
-        """Whether the answers are numbers, which are not right or wrong but more or less far off.
+        """Whether the answers are numbers, which are close or far off instead of right or wrong.
 
-        Never of a task that is not known here.
+        False for unknown tasks.
         """
         return isinstance(self.gold, float) and isinstance(self.found, float)
 
@@ -89,9 +89,9 @@ def outcomes(
 
 
 def documents(examples: Sequence[Any]) -> list[str] | None:
-    """What each example shares with others, [N]: the context of a question, a sentence's document.
+    """The document of each example, [N]: the context of a question, the document of a sentence.
 
-    None where every example stands alone.
+    None if every example has its own.
     """
     names = []
     for index, example in enumerate(examples):
@@ -292,7 +292,7 @@ def prediction_records(
 
 
 def write_predictions(records: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Writes records beside `path` and renames them; its ending, .jsonl or .parquet, decides.
+    """Writes records to a .jsonl or .parquet file, atomically.
 
     Raises `UserError` for another ending.
     """

@@ -99,9 +99,9 @@ def by_column(results: Sequence[Outcome], name: str) -> Slicing:
 
 
 def by_question_word(questions: Sequence[str]) -> Slicing:
-    """By what is asked for: the first question word, wherever it stands ("In what year" is what).
+    """By the first question word, anywhere in the question ("In what year" is what).
 
-    `how` has the word that says what it counts: how many, how long.
+    `how` includes the word that it counts: how many, how long.
     """
     return by_value("question word", [_question_word(question) for question in questions])
 
@@ -156,7 +156,7 @@ def _shown(value: Any) -> str:  # noqa: ANN401 - a table holds anything
 
 
 SMALL = 30
-"""Fewer examples than this tell little: the interval of a share is then some 0.3 wide."""
+"""Below this number of examples the interval of a share is about 0.3 wide."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def slice_metrics(
     groups: Sequence[str] | None = None,
     hurried: bool = False,
 ) -> list[Slice]:
-    """The metrics of each slice, measured as if it were all there is.
+    """Measures each slice on its own.
 
     `groups` and `hurried` as in `bootstrap_intervals`.
     """

@@ -22,7 +22,7 @@ _FENCE = 3.0  # times the width of the middle half: Tukey's outer fence
 
 @dataclass(frozen=True)
 class PointScores:
-    """A point, and what its trials reached, a score for each seed."""
+    """A point and the scores of its trials, one per seed."""
 
     point: dict[str, Any]
     scores: tuple[float, ...]
@@ -117,9 +117,9 @@ def fences(values: Sequence[float]) -> tuple[float, float]:
 
 
 def without_fallen(found: Sequence[PointScores]) -> list[PointScores]:
-    """Points with scores but those far below the others, whose training fell apart.
+    """Points with scores, without those far below the others, whose training diverged.
 
-    One of them would outweigh all that there is between the others.
+    One of them would outweigh all differences between the others.
     """
     scored = [each for each in found if each.scores]
     low, _ = fences([each.mean for each in scored])
@@ -151,11 +151,10 @@ def importances(found: Sequence[PointScores]) -> dict[str, Importance]:
 
 
 def seed_noise(found: Sequence[PointScores]) -> SeedNoise | None:
-    """What seeds alone do to a score, pooled over the better half of the points.
+    """The deviation of scores between seeds, pooled over the better half of the points.
 
-    A run that fell apart says nothing of those that did not, hence the better half; which half a
-    point is in does not bend its deviation. None where no point there has several scores, or where
-    they are all the same.
+    Runs that diverged would inflate it, hence the better half. None if no point there has several
+    scores, or if they are all equal.
     """
     best = ranked(found)
     half = [each for each in best[: max(2, math.ceil(len(best) / 2))] if len(each.scores) > 1]

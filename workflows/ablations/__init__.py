@@ -1,1 +1,1 @@
-"""A study to encoders trained otherwise, what they learn after that, and a report."""
+"""A study goes in; variants are pre-trained and fine-tuned; a report comes out."""

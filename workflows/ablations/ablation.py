@@ -67,7 +67,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
 
     @property
     def criterion(self) -> str:
-        """What Tune is told of an evaluation."""
+        """The metric reported to Tune."""
         return f"heldout/{metric_name(self.job.settings.rows.objective, 'masked_token_accuracy')}"
 
     @cached_property
@@ -103,7 +103,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
 
     @property
     def outcome(self) -> VariantOutcome:
-        """What became of it so far."""
+        """The outcome so far."""
         planned = VariantOutcome(
             name=self.variant.name,
             title=self.variant.title,
@@ -141,7 +141,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
         )
 
     def _question(self) -> str:
-        """What is to be predicted from what: variants that share it have losses that compare."""
+        """What is predicted: losses of variants with the same answer are comparable."""
         rows = self.job.settings.rows
         if rows.objective == "left_to_right":
             return "next tokens"
@@ -211,7 +211,7 @@ class Ablation(PlannedRuns[AblateSettings]):
         return self._tracked(data, {"tasks": ", ".join(each.key for each in self.tasks)})
 
     def left(self) -> list[PlannedVariant]:
-        """The variants that are not pre-trained, the longest first."""
+        """The variants to pre-train, the longest first."""
         return unfinished(self.variants)
 
     def sweep_settings(self, learned: LearnedTask) -> TuneSettings:
@@ -227,12 +227,12 @@ class Ablation(PlannedRuns[AblateSettings]):
         )
 
     def note_sweep(self, learned: LearnedTask, outcome: SweepOutcome) -> None:
-        """Keeps how far a task's sweep has come."""
+        """Records the progress of a task's sweep."""
         names = {each.name: each.variant.name for each in self.variants}
         self.sweeps[learned.key] = by_variant(outcome, names)
 
     def failures(self) -> list[str]:
-        """Why runs have failed, of those that have."""
+        """The reasons of all failed runs."""
         reasons = [each.failure for each in self.variants]
         reasons += [trial.failure for each in self.sweeps.values() for trial in each.trials]
         return [each for each in reasons if each]

@@ -1,18 +1,26 @@
-"""What an ablation's outcome says, worked out: scores by variant and task, beside the paper's.
+"""The result of an ablation, computed from its outcome: scores by variant and task, verdict.
 
 Scores and differences are in points (0..100); variants keep the study's order.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from bert_core.evaluation.sweep import Difference, differences
 from workflows.ablations.outcome import VARIANT, AblationOutcome, VariantOutcome
 from workflows.ablations.studies import find_study
 from workflows.paper.paper_table import PaperRow, PaperTable
 from workflows.paper.published import PaperAblation, PaperColumn
+from workflows.progress import duration
+from workflows.runs.tracker import without_machine_paths
+from workflows.sweeps.findings import number_of, used
 from workflows.sweeps.outcome import SweepOutcome, TrialOutcome
+
+MISSING = "missing"
+"""Why a run has no figures that has not failed."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,73 @@ def ablation_findings(outcome: AblationOutcome) -> AblationFindings:
         compared = differences(scores.get(reference, ()), others)
         tasks.append(TaskFound(key, metric, sweep, scores, compared, column))
     return AblationFindings(outcome, paper, tuple(tasks))
+
+
+def verdict(findings: AblationFindings) -> str:
+    """Which variants differ from the reference beyond the noise of seeds, in one line."""
+    reference, compared = findings.reference.title, list(findings.compared())
+    if not compared:
+        return "nothing to compare yet"
+    judged = [difference for _, _, difference in compared if difference.reach is not None]
+    if not judged:
+        return f"seed noise unknown: run more seeds (--seeds 3) to compare with {reference}"
+    by_title: dict[str, list[str]] = defaultdict(list)
+    for variant, task, difference in compared:
+        if difference.is_told_apart:
+            by_title[variant.title].append(f"{task.title} {signed(difference.mean)}")
+    distinct = sum(map(len, by_title.values()))
+    counted = f"{distinct} of {number_of(len(compared), 'difference')} beyond seed noise at 95 %"
+    shown = "; ".join(f"{title}: {', '.join(tasks)}" for title, tasks in by_title.items())
+    return f"{counted} (against {reference})" + (f": {shown}" if shown else "")
+
+
+def signed(points: float, digits: int = 2) -> str:
+    """A difference with its sign, a real minus."""
+    return f"{points:+.{digits}f}".replace("-", "−")
+
+
+def counts(findings: AblationFindings) -> str:
+    """How far the ablation has come."""
+    outcome = findings.outcome
+    runs = [*findings.trials, *outcome.variants]
+    finished = sum(trial.score is not None for trial in findings.trials)
+    failed = sum(run.failure is not None for run in runs)
+    parts = [
+        f"{len(findings.pretrained)} of {number_of(len(outcome.variants), 'encoder')} pre-trained",
+        f"{finished:,} of {findings.num_wanted:,} fine-tunings finished "
+        f"({number_of(len(outcome.wanted_tasks), 'task')}, {number_of(outcome.seeds, 'seed')})",
+    ]
+    return ", ".join([*parts, f"{failed} failed"] if failed else parts)
+
+
+def costs(findings: AblationFindings) -> list[tuple[str, str]]:
+    """What the ablation used, each with a name; runs that were there before are counted."""
+    outcome = findings.outcome
+    seconds = [trial.seconds for trial in findings.trials if trial.score is not None]
+    rows = [("pre-training", used(findings.pretrained)), ("fine-tuning", used(findings.trials))]
+    rows += [("per fine-tuning", f"{duration(fmean(seconds))} on average")] if seconds else []
+    at_once = f"up to {number_of(outcome.at_once, 'run')} at once"
+    return [*rows, ("wall time", f"{duration(outcome.wall_seconds)}, {at_once}")]
+
+
+def troubles(findings: AblationFindings) -> list[tuple[str, str, str]]:
+    """Each run without a result: its name, what it is, and why."""
+    rows = [
+        (variant.run, f"pre-training, {variant.title}", variant.failure)
+        for variant in findings.outcome.variants
+        if not variant.is_finished
+    ]
+    rows += [
+        (
+            trial.name,
+            f"{task.key}, {findings.titled(trial.point[VARIANT])}, seed {trial.seed}",
+            trial.failure,
+        )
+        for task in findings.tasks
+        for trial in task.sweep.trials
+        if trial.score is None
+    ]
+    return [(run, what, without_machine_paths(why or MISSING)) for run, what, why in rows]
 
 
 def row_title(variant: VariantOutcome) -> str:

@@ -1,4 +1,4 @@
-"""What became of an ablation: its pre-trainings and fine-tunings as plain data, for reports."""
+"""The outcome of an ablation, pre-trainings and fine-tunings, as plain data for reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ VARIANT = "variant"
 
 @dataclass(frozen=True)
 class VariantOutcome:
-    """One pre-training, and what became of it.
+    """The outcome of one pre-training.
 
     `name` and `title` are the variant's, `run` is its run's, `shape` says layers, width and heads.
     `figures` are those of held-out documents at the last step (`heldout/perplexity`), `curve` its

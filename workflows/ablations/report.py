@@ -1,197 +1,270 @@
-"""The report of an ablation: its outcome goes in; a page, Markdown with pictures, JSON come out."""
+"""The report of an ablation: its outcome goes in; a page, Markdown with figures and JSON come out.
+
+In figures the reference variant is red. Scores are in points (0..100), losses in nats.
+"""
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
-from workflows.ablations.findings import AblationFindings, ablation_findings
-from workflows.ablations.outcome import AblationOutcome
-from workflows.ablations.pictures import curve_pictures, score_picture
-from workflows.ablations.studies import find_study
-from workflows.ablations.words import (
+from bert_core.evaluation.sweep import Difference
+from workflows.ablations.findings import (
     MISSING,
+    AblationFindings,
+    TaskFound,
+    ablation_findings,
     costs,
     counts,
-    described,
-    difference_table,
-    difference_words,
-    method,
-    pretraining_table,
-    pretraining_words,
+    signed,
     troubles,
     verdict,
 )
-from workflows.paper.paper_table import html_paper_table, json_paper_table, markdown_paper_table
-from workflows.report_parts import (
-    TROUBLE_HEADS,
+from workflows.ablations.outcome import AblationOutcome, VariantOutcome
+from workflows.ablations.studies import find_study
+from workflows.paper.paper_table import (
+    DASH,
+    json_paper_table,
+    metric_title,
+    report_table,
+    score_text,
+)
+from workflows.progress import duration
+from workflows.reporting.figures import INK, MARK, PANEL, SHADES, Chart, Figure, shortened
+from workflows.reporting.render import (
+    PAGE,
+    Cell,
+    Facts,
+    Figures,
+    Page,
+    Part,
+    Row,
+    Section,
+    Table,
     finite,
-    markdown_list,
-    markdown_table,
-    named_rows,
-    notes,
-    page,
-    paragraphs,
-    plain,
-    section,
-    troubles_table,
+    write_report,
 )
 from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import without_machine_paths
-from workflows.vector_charts import Picture, side_by_side
+from workflows.sweeps.report import troubles_section
 
-PAGE, REPORT, DATA = "report.html", "report.md", "report.json"
-SCORES, CURVES = "scores.svg", "pretraining.svg"
-PICTURES = (SCORES, CURVES)
-
-SCORES_WORDS = (
-    "A dot for each seed; the bar is the mean, the band a standard deviation to each side. The "
-    "paper's choice is red, and so is its mean in the other rows."
-)
+DATA = "report.json"
+FIGURES = ("scores.svg", "pretraining.svg")
 
 
 def write_ablation_report(outcome: AblationOutcome, folder: Path) -> AblationFindings:
-    """Writes report.html, report.md with its pictures and report.json into a folder.
+    """Writes report.html, report.md with its figures and report.json into a folder.
 
-    Each file is written whole or not at all; a picture of which there is nothing yet is removed.
+    Each file is written atomically; a figure that no longer holds is removed.
     """
     findings = ablation_findings(outcome)
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = {name: each.file() for name, each in pictures(findings)}
-    for name in PICTURES:
-        if name in drawn:
-            write_atomically(folder / name, drawn[name])
-        else:
-            (folder / name).unlink(missing_ok=True)
     write_atomically(folder / DATA, json.dumps(as_json(findings), indent=1) + "\n")
-    write_atomically(folder / REPORT, markdown_report(findings))
-    write_atomically(folder / PAGE, ablation_page(findings))
+    write_report(ablation_page(findings), folder, outdated=FIGURES)
     return findings
 
 
-def pictures(findings: AblationFindings) -> Iterator[tuple[str, Picture]]:
-    """What there is to draw, as one picture for each file of PICTURES."""
-    scores = [score_picture(findings, each) for each in findings.tasks if each.scores]
-    if scores:
-        yield SCORES, side_by_side(scores, columns=3, label="Scores by task and variant")
-    curves = curve_pictures(findings)
-    if curves:
-        yield CURVES, side_by_side(curves, columns=2, label="Losses of the pre-trainings")
-
-
-def ablation_page(findings: AblationFindings) -> str:
-    """The whole page, light and dark, wide and narrow."""
+def ablation_page(findings: AblationFindings) -> Page:
+    """The page of an ablation."""
     outcome = findings.outcome
+    facts = [
+        ("question", find_study(outcome.study).question),
+        ("the paper", findings.paper.finding),
+        ("text", without_machine_paths(outcome.text)),
+        ("runs", counts(findings)),
+    ]
     table = findings.table(method(findings))
-    sections = [_finding(findings), section(table.title, html_paper_table(table))]
-    panels = [score_picture(findings, each).inline() for each in findings.tasks if each.scores]
+    sections = [Section(table.title, [report_table(table, "variant")])]
+    panels = [score_figure(findings, task) for task in findings.tasks if task.scores]
     if panels:
-        content = paragraphs([SCORES_WORDS]) + f'\n<div class="panels">{"".join(panels)}</div>'
-        sections.append(section("Every seed", content))
-    if any(findings.compared()):
-        sections.append(section(difference_title(findings), _differences(findings)))
-    sections.append(section("Pre-training", _pretraining(findings)))
-    sections.append(section("Cost", named_rows(costs(findings))))
-    if troubles(findings):
-        sections.append(section("Failed and missing", troubles_table(troubles(findings))))
-    about = [described(findings), f"{counts(findings)}."]
-    return page(f"Ablation {outcome.name}", about, sections)
-
-
-def difference_title(findings: AblationFindings) -> str:
-    """What the table of differences is called."""
-    return f"Differences from {findings.reference.title}"
-
-
-def _finding(findings: AblationFindings) -> str:
-    rows = [("the paper", findings.paper.finding), ("here", verdict(findings))]
-    return (
-        f'<section class="best">\n<h2>{escape(find_study(findings.outcome.study).question)}</h2>\n'
-        f"{named_rows(rows)}\n</section>"
-    )
-
-
-def _differences(findings: AblationFindings) -> str:
-    heads, rows = difference_table(findings)
-    lines = []
-    for (name, _), *cells in rows:
-        inside = "".join(
-            f"<td>{f'<b>{escape(said)}</b>' if is_told else escape(said)}</td>"
-            for said, is_told in cells
+        caption = (
+            "One dot per seed; the black bar is the mean, the band one standard deviation. The "
+            "dashed line is the mean of the reference, in red."
         )
-        lines.append(f'<tr><th scope="row">{escape(name)}</th>{inside}</tr>')
-    return _wide_table("differences", heads, lines) + "\n" + notes(difference_words(findings))
-
-
-def _pretraining(findings: AblationFindings) -> str:
-    heads, rows = pretraining_table(findings)
-    lines = [
-        f'<tr><th scope="row">{escape(name)}</th>'
-        + "".join(f"<td>{escape(each)}</td>" for each in cells)
-        + "</tr>"
-        for name, *cells in rows
-    ]
-    panels = "".join(each.inline() for each in curve_pictures(findings))
-    drawn = f'\n<div class="panels">{panels}</div>' if panels else ""
-    return _wide_table("encoders", heads, lines) + "\n" + notes(pretraining_words(findings)) + drawn
-
-
-def _wide_table(kind: str, heads: list[str], lines: list[str]) -> str:
-    first, *rest = heads
-    head = f'<th scope="col" class="words">{escape(first)}</th>'
-    head += "".join(f'<th scope="col">{escape(each)}</th>' for each in rest)
-    return (
-        f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead>\n<tbody>\n'
-        + "\n".join(lines)
-        + "\n</tbody></table></div>"
-    )
-
-
-def markdown_report(findings: AblationFindings) -> str:
-    """The whole report, to read."""
-    outcome = findings.outcome
-    drawn = [name for name, _ in pictures(findings)]
-    sections = [
-        f"# Ablation {plain(outcome.name)}",
-        plain(described(findings)),
-        f"{counts(findings)}.",
-        f"- **The paper.** {plain(findings.paper.finding)}\n- **Here.** {plain(verdict(findings))}",
-        f"## {plain(findings.paper.title)}",
-        markdown_paper_table(findings.table([plain(each) for each in method(findings)])),
-    ]
-    if SCORES in drawn:
-        sections += ["## Every seed", SCORES_WORDS, f"![Scores by task and variant]({SCORES})"]
+        sections.append(Section("Scores of all seeds", [Figures(panels, "scores", caption)]))
     if any(findings.compared()):
-        heads, rows = difference_table(findings)
-        cells = [[f"**{said}**" if is_told else said for said, is_told in row] for row in rows]
-        numbers = [False] + [True] * (len(heads) - 1)
-        sections += [
-            f"## {plain(difference_title(findings))}",
-            markdown_table(heads, cells, numbers),
-            markdown_list(difference_words(findings)),
-        ]
-    heads, rows = pretraining_table(findings)
+        title = f"Differences from {findings.reference.title}"
+        sections.append(Section(title, [difference_table(findings)]))
+    parts: list[Part] = [pretraining_table(findings)]
+    if curves := curve_figures(findings):
+        parts.append(Figures(curves, "pretraining"))
     sections += [
-        "## Pre-training",
-        markdown_table(heads, rows, [False] + [True] * (len(heads) - 1)),
-        markdown_list(pretraining_words(findings)),
-        f"![Losses of the pre-trainings]({CURVES})" if CURVES in drawn else "",
-        "## Cost",
-        markdown_table(["", ""], costs(findings)),
+        Section("Pre-training", parts),
+        Section("Cost", [Facts(costs(findings))]),
+        *troubles_section(troubles(findings)),
     ]
-    if troubles(findings):
-        rows = [list(each) for each in troubles(findings)]
-        sections += ["## Failed and missing", markdown_table(TROUBLE_HEADS, rows)]
-    return "\n\n".join(each for each in sections if each) + "\n"
+    return Page(f"Ablation {outcome.name}", verdict(findings), facts, sections)
+
+
+def method(findings: AblationFindings) -> list[str]:
+    """What is needed to read the scores."""
+    notes = [
+        *findings.outcome.recipe,
+        f"Metrics: {_metrics(findings)}.",
+        "Ours: dev set, mean ± standard deviation over seeds of fine-tuning, each at its best "
+        "epoch, chosen on the same dev set.",
+        "One pre-training per variant: no interval covers the seed of pre-training.",
+    ]
+    if findings.paper.rows:
+        notes.append(
+            "Paper: BERT base unless the row says otherwise, pre-trained on 3.3 billion words; "
+            "compare differences between rows, not rows."
+        )
+    return [*notes, *findings.paper.notes]
+
+
+def _metrics(findings: AblationFindings) -> str:
+    """`accuracy (mrpc, MNLI-m), F1 (SQuAD)`."""
+    by_metric: dict[str, dict[str, None]] = defaultdict(dict)
+    for each in (*findings.tasks, *findings.paper.columns):
+        by_metric[metric_title(each.metric)][each.title] = None
+    shown = [f"{metric} ({', '.join(titles)})" for metric, titles in by_metric.items()]
+    return ", ".join(shown) or "each task's own"
+
+
+def difference_table(findings: AblationFindings) -> Table:
+    """Each variant's mean less the reference's; strong where seeds do not explain it."""
+    with_paper = [
+        any(findings.paper_difference(variant, task) is not None for variant in findings.others)
+        for task in findings.tasks
+    ]
+    columns = ["variant"]
+    for task, has_paper in zip(findings.tasks, with_paper, strict=True):
+        columns += [task.title, f"{task.title}, paper"] if has_paper else [task.title]
+    rows = []
+    for variant in findings.others:
+        cells = [Cell(variant.title)]
+        for task, has_paper in zip(findings.tasks, with_paper, strict=True):
+            cells.append(_difference_cell(task.differences.get(variant.name)))
+            if has_paper:
+                paper = findings.paper_difference(variant, task)
+                cells.append(Cell(DASH) if paper is None else Cell(signed(paper, 1), paper))
+        rows.append(Row(cells))
+    notes = ["No intervals without several seeds."]
+    if any(each.reach is not None for _, _, each in findings.compared()):
+        notes = [
+            "95 % intervals for all variants of a task together (Dunnett 1955), with one noise of "
+            "seeds for all variants of a task; bold: the interval excludes 0."
+        ]
+    return Table(f"Points less {findings.reference.title}", columns, rows, notes)
+
+
+def _difference_cell(difference: Difference | None) -> Cell:
+    if difference is None:
+        return Cell(DASH)
+    reach = "" if difference.reach is None else f" ± {difference.reach:.2f}"
+    strong = bool(difference.is_told_apart)
+    return Cell(signed(difference.mean) + reach, difference.mean, strong)
+
+
+def pretraining_table(findings: AblationFindings) -> Table:
+    """What each pre-training reached on held-out documents, at the last step."""
+    papers = findings.paper.perplexity
+    has_shape = any(each.shape != each.title for each in findings.outcome.variants)
+    columns = ["variant", *(["L/H/A"] if has_shape else []), "parameters", "loss", "perplexity"]
+    columns += ["perplexity, paper"] if papers else []
+    columns += ["accuracy", "unigram loss", "next sentence", "time", "tokens", "predicts"]
+    rows = []
+    for each in findings.outcome.variants:
+        objective = "next" if is_next_token(each) else "masked"
+        perplexity = (
+            "heldout/next_token_perplexity" if is_next_token(each) else "heldout/perplexity"
+        )
+        paper = papers.get(each.paper_row)
+        done = each.is_finished
+        cells = [
+            Cell(each.title),
+            *([Cell(each.shape)] if has_shape else []),
+            Cell(f"{each.num_parameters:,}", each.num_parameters),
+            _figure(each, f"heldout/{objective}_token_loss", "{:.3f}"),
+            _figure(each, perplexity, "{:.4g}"),
+            *([_number(paper, "{:.2f}")] if papers else []),
+            _figure(each, f"heldout/{objective}_token_accuracy", "{:.1%}"),
+            _figure(each, "heldout/unigram_loss", "{:.3f}"),
+            _figure(each, "heldout/next_sentence_accuracy", "{:.1%}"),
+            Cell(duration(each.seconds), each.seconds) if done else Cell(DASH),
+            _number(each.num_tokens if done else None, "{:,}"),
+            Cell(each.question),
+        ]
+        rows.append(Row(cells, highlighted=each.is_reference))
+    notes = []
+    if len({each.question for each in findings.outcome.variants}) > 1:
+        notes.append("Losses are comparable only between variants that predict the same.")
+    if len({is_next_token(each) for each in findings.pretrained}) > 1:
+        notes.append(
+            "Left to right learns from every token, masked variants from the predicted share."
+        )
+    return Table("Held-out documents at the last step, losses in nats", columns, rows, notes)
+
+
+def _figure(variant: VariantOutcome, name: str, form: str) -> Cell:
+    return _number(variant.figures.get(name), form)
+
+
+def _number(value: float | None, form: str) -> Cell:
+    return Cell(DASH) if value is None else Cell(form.format(value), value)
+
+
+def is_next_token(variant: VariantOutcome) -> bool:
+    """Whether it predicts next tokens, not masked ones."""
+    return "heldout/next_token_loss" in variant.figures
+
+
+def score_figure(findings: AblationFindings, task: TaskFound) -> Figure:
+    """A row for each variant: a dot for each seed, the mean, a band of one deviation each way."""
+    variants = [each for each in findings.outcome.variants if each.name in task.scores]
+    title = f"{task.title}, {metric_title(task.metric)} on dev"
+    chart = Chart(title, (PANEL[0], 1.0 + 0.42 * len(variants)))
+    axes, names = chart.axes, []
+    for row, variant in enumerate(variants):
+        scores = task.scores[variant.name]
+        mean, color = fmean(scores), MARK if variant.is_reference else SHADES[3]
+        if len(scores) > 1:
+            reach = stdev(scores)
+            axes.barh(row, 2 * reach, 0.3, left=mean - reach, color=color, alpha=0.25)
+        label = f"{variant.title}: {score_text(scores)}"
+        chart.line([mean] * 2, [row - 0.25, row + 0.25], color=INK, label=label, width=2)
+        chart.dots(scores, [row] * len(scores), color=color, label=label)
+        names.append(f"{shortened(variant.title, 18)}\n{score_text(scores)}")
+    if reference := task.scores.get(findings.reference.name):
+        axes.axvline(fmean(reference), color=MARK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_yticks(range(len(variants)), names, fontsize=9)
+    axes.set_ylim(len(variants) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    return chart.finish(f"scores-{task.key.replace(':', '-')}", caption="", alt=title)
+
+
+def curve_figures(findings: AblationFindings) -> list[Figure]:
+    """Losses on held-out documents by step: a panel for masked tokens, one for next tokens."""
+    groups = {
+        "Masked": [each for each in findings.pretrained if not is_next_token(each)],
+        "Next": [each for each in findings.pretrained if is_next_token(each)],
+    }
+    return [_curves(title, variants) for title, variants in groups.items() if variants]
+
+
+def _curves(objective: str, variants: Sequence[VariantOutcome]) -> Figure:
+    title = f"{objective}-token loss by step, held out"
+    chart = Chart(title, (1.5 * PANEL[0], 1.2 * PANEL[1]))
+    for index, variant in enumerate(variants):
+        share = (index + 1) / len(variants)
+        color = MARK if variant.is_reference else SHADES[round(share * (len(SHADES) - 1))]
+        label = f"{variant.title}, {variant.curve[-1][1]:.3f}"
+        line = chart.line(*zip(*variant.curve, strict=True), color=color, label=label)
+        line.set_label(shortened(label, 40))
+    chart.axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    chart.axes.xaxis.set_major_formatter("{x:,.0f}")
+    return chart.finish(f"loss-{objective.lower()}", caption="", alt=title)
 
 
 def summary_lines(findings: AblationFindings, folder: Path) -> list[str]:
-    """What the ablation came to and where everything lies, for the screen."""
+    """The result and where everything lies, for the terminal."""
     lines = [f"runs         {counts(findings)}", f"the paper    {findings.paper.finding}"]
     lines.append(f"here         {verdict(findings)}")
-    lines += [f"{name:13}{said}" for name, said in costs(findings)[:2]]
+    lines += [f"{name:13}{text}" for name, text in costs(findings)[:2]]
     failed = [each for each in troubles(findings) if each[2] != MISSING]
     lines += [f"failed       {what}: {why}" for _, what, why in failed[:5]]
     lines.append(f"report       {folder / PAGE}")

@@ -157,7 +157,7 @@ def report_page(results: Sequence[Compared], figure: Figure) -> Page:
 
 def comparison_drawing(results: Sequence[Compared], title: str) -> "Drawing":
     """Draws both encoders on each task, with their intervals."""
-    figure = new_figure(5, 1.4 + 0.8 * len(results))
+    figure = new_figure(3.8, 1.4 + 0.8 * len(results))
     axes = figure.add_subplot()
     set_title(axes, title)
     for kind, color, shift in (("pretrained", BLUE, -0.14), ("untrained", GREY, 0.14)):

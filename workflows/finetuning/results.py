@@ -44,7 +44,7 @@ CARD_LABELS = 100
 """So many labels a card names: a description at MLflow has room for 5,000 characters."""
 
 
-DEV_FOLDER = "dev"
+DEV_REPORT = "dev"
 """The report on dev, among the artifacts."""
 
 
@@ -60,7 +60,7 @@ def write_results(job: FinetuningJob) -> JobResults:
     card = finetuning_card(job, checkpoint)
     write_atomically(artifacts / "model_card.md", card)
     export(job, checkpoint, card)
-    _write_dev_report(job, checkpoint)
+    write_dev_report(job, checkpoint)
     figures = checkpoint.extra["notes"]["best"]["figures"]
     return JobResults(summary_lines(job, checkpoint, plot), card, figures)
 
@@ -224,7 +224,7 @@ def _test_lines(job: FinetuningJob) -> list[str]:
     return [f"test         {len(test.examples):,} examples, {tally_text(test.rows.tally)}: {told}"]
 
 
-def _write_dev_report(job: FinetuningJob, checkpoint: CheckpointInfo) -> None:
+def write_dev_report(job: FinetuningJob, checkpoint: CheckpointInfo) -> None:
     """Writes metrics with intervals, figures and the worst mistakes of the best epoch."""
     predictions, dev = best_predictions(checkpoint), job.data.dev
     epoch = checkpoint.extra["notes"]["best"]["epoch"]
@@ -239,4 +239,4 @@ def _write_dev_report(job: FinetuningJob, checkpoint: CheckpointInfo) -> None:
         hurried=True,
     )
     report = replace(report, tally=dev.rows.tally)
-    write_report(report, job.folder.path / ARTIFACTS_NAME / DEV_FOLDER)
+    write_report(report, job.folder.path / ARTIFACTS_NAME / DEV_REPORT)

@@ -35,7 +35,7 @@ TITLE_WIDTH = 9
 
 @dataclass(frozen=True)
 class Measured:
-    """What a model reached on a dev set, in 0..1; it is the best of `num_models` there."""
+    """The figure of a model on a dev set, in 0..1; the best of `num_models`."""
 
     figure: Interval
     model: str
@@ -48,7 +48,7 @@ class Measured:
 class GlueRow:
     """Figures by column, in points (0..100), and what they were measured on.
 
-    `behind` says by column what is behind a figure, or why there is none.
+    `behind` has by column the measurement behind a figure, or the reason why there is none.
     """
 
     name: str
@@ -80,7 +80,7 @@ class GlueTable:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know to compare the rows."""
+        """Notes needed to compare the rows."""
         paper = " and ".join(f"{value} ({name})" for name, value in PAPER_AVERAGES.items())
         titles = ", ".join(COLUMNS[name].title for name in self.averaged)
         averages = (
@@ -107,10 +107,10 @@ class GlueTable:
 
 
 def evaluate_glue(settings: EvaluateSettings) -> bool:
-    """Measures the models, prints the table and writes it where asked for; True when it is done.
+    """Measures the models, prints the table and writes the report; returns True.
 
-    A task without data or without a model gets a dash, and the reason is told. Raises `UserError`
-    for what is damaged, and where there is nothing to measure.
+    A task without data or without a model gets a dash and a reason. Raises `UserError` for damaged
+    files, and if there is nothing to measure.
     """
     assert settings.model_root is not None  # as the settings have it
     root, data = settings.model_root.expanduser(), Path(settings.data).expanduser()
@@ -203,9 +203,9 @@ def measure_best(
     dev_sets: Mapping[str, Sequence[Text]],
     settings: EvaluateSettings,
 ) -> dict[str, Measured]:
-    """What the best model of a task reaches on its dev sets, by column; prints each model's.
+    """Returns the figures of a task's best model by column, and prints those of every model.
 
-    The first dev set decides, and among equals the first model.
+    The first dev set decides; ties go to the first model.
     """
     best: dict[str, Measured] = {}
     deciding = next(iter(dev_sets))
@@ -228,7 +228,7 @@ def measure(
     examples: Sequence[Text],
     settings: EvaluateSettings,
 ) -> Measured:
-    """What a model reaches on a dev set, by GLUE's own metric whatever the model was tuned for."""
+    """Measures a model on a dev set by GLUE's metric, not by the one it was tuned for."""
     start = time.monotonic()
     print(f"{column.title:{TITLE_WIDTH}}{model}, {len(examples):,} examples: ", end="", flush=True)
     outcome = "not measured"
@@ -350,7 +350,7 @@ def glue_page(table: GlueTable) -> Page:
     if not table.averaged:
         verdict = "No average: no column has a figure of every model"
     models = [
-        Section(f"Models of {row.name}", [Table("Models", MODEL_HEADS, _model_rows(row))])
+        Section(f"Models behind {row.name}", [Table("Models", MODEL_HEADS, _model_rows(row))])
         for row in table.ours
     ]
     return Page("GLUE", verdict, sections=[Section("Figures", [report_table(table)]), *models])
@@ -400,7 +400,7 @@ def _model_rows(row: GlueRow) -> list[Row]:
 
 
 def figure_text(figure: Interval | float | None) -> str:
-    """A figure in points and its interval, if that says anything; a dash for none."""
+    """A figure in points with its interval, unless degenerate; a dash for none."""
     if figure is None:
         return DASH
     if isinstance(figure, Interval) and not figure.is_degenerate:
@@ -416,7 +416,7 @@ def _figures(behind: Mapping[str, Measured | str]) -> list[tuple[str, Interval]]
 
 
 def in_points(figure: Interval) -> Interval:
-    """A figure of 0..1 in points, as people write it."""
+    """Converts a figure of 0..1 to points."""
     return Interval(100 * figure.value, 100 * figure.low, 100 * figure.high)
 
 

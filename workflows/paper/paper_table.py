@@ -1,16 +1,15 @@
-"""Our figures beside the paper's, row by row: a table as Markdown, HTML or for JSON.
+"""Tables of our figures next to the paper's, for reports and JSON.
 
-For whatever has rows and columns in the paper: a task with its metrics, an ablation with its tasks.
+Rows and columns are those of the paper: a task with its metrics, an ablation with its tasks.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from statistics import fmean, mean, stdev
 from typing import Any
 
 from workflows.paper.published import Published, published
-from workflows.reporting.render import Cell, Row, Table, markdown_line
+from workflows.reporting.render import Cell, Row, Table
 
 DASH = "–"
 _TITLES = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
@@ -18,7 +17,7 @@ _TITLES = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman":
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row: what our seeds reached and what the paper has, by column, in points (0..100)."""
+    """A row: scores of our seeds and the paper's figure by column, in points (0..100)."""
 
     name: str
     ours: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -27,7 +26,7 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Rows of figures by column, ours and the paper's, and what has to be known to compare them."""
+    """Rows of figures by column, ours and the paper's, with notes on how to compare them."""
 
     title: str
     columns: tuple[str, ...]
@@ -51,63 +50,29 @@ def halves(table: PaperTable, column: str) -> tuple[str, ...]:
     return (OURS,) if ours else (PAPERS,)
 
 
-def paper_cell(row: PaperRow, column: str, half: str) -> Cell:
+def paper_cell(row: PaperRow, column: str, half: str) -> str:
     """Ours, with a deviation where there are several seeds, or the paper's; a dash for none."""
     if half == OURS:
-        scores = row.ours.get(column, ())
-        return Cell(score_text(scores), fmean(scores) if scores else None, strong=True)
+        return score_text(row.ours.get(column, ()))
     paper = row.paper.get(column)
-    return Cell(DASH if paper is None else f"{paper:.1f}", paper)
+    return DASH if paper is None else f"{paper:.1f}"
 
 
-def report_table(table: PaperTable) -> Table:
-    """The table for a report: the halves of each column side by side."""
+def report_table(table: PaperTable, rows_are: str = "figures") -> Table:
+    """The table for a report, the halves of each column side by side; `rows_are` heads names."""
     layout = [(column, half) for column in table.columns for half in halves(table, column)]
-    rows = [Row([row.name, *(paper_cell(row, *place) for place in layout)]) for row in table.rows]
-    return Table(
-        table.title, ["", *(f"{column}, {half}" for column, half in layout)], rows, table.notes
-    )
-
-
-def markdown_paper_table(table: PaperTable) -> str:
-    """The table and its notes, without the title."""
-    whose = {OURS: "ours", PAPERS: "the paper's"}
-    layout = [(column, half) for column in table.columns for half in halves(table, column)]
-    head = [f"{column}, {whose[half]}" for column, half in layout]
-    lines = [markdown_line(["", *head]), "|---|" + "--:|" * len(head)]
+    rows = []
     for row in table.rows:
-        cells = [paper_cell(row, column, half).text for column, half in layout]
-        lines.append(markdown_line([row.name, *cells]))
-    return "\n".join([*lines, "", *(f"- {note}" for note in table.notes)]).rstrip()
-
-
-def html_paper_table(table: PaperTable) -> str:
-    """The table, in a box that scrolls, and its notes, without the title."""
-    layout = [(column, half) for column in table.columns for half in halves(table, column)]
-    own = ' class="own"'
-    over = "".join(
-        f'<th scope="colgroup" colspan="{len(halves(table, column))}">{escape(column)}</th>'
-        for column in table.columns
-    )
-    under = "".join(f'<th scope="col">{half}</th>' for _, half in layout)
-    lines = []
-    for row in table.rows:
-        cells = "".join(
-            f"<td{own if half == OURS else ''}>{paper_cell(row, column, half).text}</td>"
-            for column, half in layout
-        )
-        lines.append(f'<tr><th scope="row">{escape(row.name)}</th>{cells}</tr>')
-    notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
-    return (
-        '<div class="wide"><table class="paper"><thead>'
-        f'<tr><th rowspan="2"></th>{over}</tr><tr>{under}</tr></thead>\n<tbody>\n'
-        + "\n".join(lines)
-        + f"\n</tbody></table></div>\n<ul>{notes}</ul>"
-    )
+        texts = [paper_cell(row, column, half) for column, half in layout]
+        # Also a dash has an order, so that columns without any figure align to the right.
+        cells = [Cell(text, 0.0 if text == DASH else float(text.split()[0])) for text in texts]
+        rows.append(Row([row.name, *cells]))
+    heads = [f"{column}, {half}" for column, half in layout]
+    return Table(f"{table.title}, in points (0 to 100)", [rows_are, *heads], rows, table.notes)
 
 
 def json_paper_table(table: PaperTable) -> dict[str, Any]:
-    """What stands in the table, for JSON, with our means."""
+    """The table for JSON, with our means."""
     rows = [
         {
             "name": row.name,
@@ -123,7 +88,7 @@ def json_paper_table(table: PaperTable) -> dict[str, Any]:
 def beside_published(
     task: str, figures: Mapping[str, Sequence[float]], *, criterion: str, num_dev: int
 ) -> PaperTable | None:
-    """Our dev figures beside the paper's; None for a task that the paper does not have.
+    """Our dev figures next to the paper's; None for a task that is not in the paper.
 
     `figures` are those of each seed by metric, in 0..1; `criterion` is the one that decided.
     """
@@ -148,7 +113,7 @@ def beside_published(
 
 
 def metric_title(name: str) -> str:
-    """A metric as people write it."""
+    """The usual spelling of a metric."""
     return _TITLES.get(name, name.replace("_", " "))
 
 

@@ -84,7 +84,7 @@ class WordNeighbours:
 def draw_pictures(settings: PicturesSettings) -> bool:
     """Writes the pictures and the report, and logs them at MLflow; True when it is done.
 
-    Raises `UserError` for what the user can mend, before anything is written.
+    Raises `UserError` before anything is written.
     """
     storage = Path(settings.storage).expanduser()
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)

@@ -11,7 +11,7 @@ BASE, LARGE = "BERT base", "BERT large"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: the task, the name of its metric, what people call them, the file."""
+    """A column of the GLUE table: task, metric, their titles, and the split that is measured."""
 
     task: str
     metric: str

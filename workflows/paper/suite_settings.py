@@ -13,8 +13,8 @@ from workflows.settings import ONE_PER_ARGUMENT, CommandLineSettings, default_st
 class Table7Settings(CommandLineSettings):
     """Table 7 of Devlin et al.: fine-tuning and six strategies of features, on NER, seed by seed.
 
-    Each seed of each row is a run of its own under the storage folder; killed at any moment, the
-    same command goes on, and finished runs are not repeated.
+    Each seed of each row is a run of its own under the storage folder; after a kill the
+    same command resumes; finished runs are not repeated.
     """
 
     suite: Literal["table7"] = Field(default="table7", description="this suite")

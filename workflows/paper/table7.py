@@ -90,7 +90,7 @@ class SeedScores:
 
 @dataclass(frozen=True)
 class Table7:
-    """Scores by row, and what has to be known about them.
+    """Scores by row, with notes.
 
     `encoder` and `recipe` are sentences; rows that were not measured have a dash.
     """
@@ -107,7 +107,7 @@ class Table7:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know to compare the columns."""
+        """Notes needed to compare the columns."""
         paper = sorted(TABLE_7_DEV, key=lambda name: -TABLE_7_DEV[name])
         order = [name for name in paper if name in self.order]
         return [
@@ -126,9 +126,9 @@ def _order(names: Sequence[str]) -> str:
 
 
 def measure_table7(settings: Table7Settings) -> bool:
-    """Trains what is missing, prints the table and writes it; False when it was told to stop.
+    """Trains the missing runs, prints and writes the table; returns False if it was stopped.
 
-    Raises `UserError` for what the user can mend.
+    Raises `UserError` for wrong settings or data.
     """
     storage = open_storage(settings.storage)
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage.folder)
@@ -182,7 +182,7 @@ def rows_to_measure(settings: Table7Settings, num_hidden_layers: int) -> list[st
 def measure_seed(
     settings: Table7Settings, storage: Storage, names: Sequence[str], seed: int
 ) -> dict[str, dict[str, Any]] | None:
-    """What each row came to with a seed; None when it was told to stop."""
+    """Returns the results of each row for a seed; None if it was stopped."""
     with ExitStack() as opened:
         jobs: dict[str, FinetuningJob] = {}
         for number, name in enumerate(names, start=1):
@@ -237,7 +237,7 @@ def run_settings(settings: Table7Settings, name: str, seed: int) -> TaskRunSetti
 def result_of(settings: Table7Settings, job: FinetuningJob) -> dict[str, Any]:
     """F1 (points) of a finished run on dev and, of fine-tuning, on test; learned shares of layers.
 
-    Written beside the run, so that it is computed once.
+    Stored in the run's folder, so that it is computed once.
     """
     path = job.folder.path / RESULT
     if path.is_file():
@@ -362,7 +362,7 @@ def report_table(table: Table7) -> Table:
             else Cell(""),
         ]
         rows.append(Row([title, *cells]))
-    heads = ["", "dev F1", "seeds", "paper's", "test F1", "paper's"]
+    heads = ["approach", "dev F1", "seeds", "paper, dev", "test F1", "paper, test"]
     return Table("F1 of entities, in points", heads, rows, table.notes)
 
 

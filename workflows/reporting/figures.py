@@ -65,11 +65,33 @@ class Figure:
     alt: str
     suffix: str = SVG
 
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in points."""
+        width, height = re.findall(r' (?:width|height)="([\d.]+)pt"', self.svg)[:2]
+        return float(width), float(height)
+
     def file(self) -> str:
         """The content of an SVG file that brings its own colors."""
-        head, _, body = self.svg.partition(">")
-        ground = '<rect width="100%" height="100%" style="fill: var(--ground)"/>'
-        return f"{head}>\n<style>\n{theme_css()}\n</style>\n{ground}{body}\n"
+        return svg_file([self])
+
+
+def svg_file(figures: Sequence[Figure], columns: int = 3) -> str:
+    """One SVG file of figures in rows of `columns`; it brings its own colors."""
+    rows = [figures[first : first + columns] for first in range(0, len(figures), columns)]
+    body, y, width = [], 0.0, 0.0
+    for row in rows:
+        x = 0.0
+        for figure in row:
+            place = f'<svg x="{x:g}" y="{y:g}" '
+            body.append(figure.svg.replace("<svg ", place, 1).replace('pt"', '"'))
+            x += figure.size[0]
+        width, y = max(width, x), y + max(figure.size[1] for figure in row)
+    size = f'width="{width:g}pt" height="{y:g}pt" viewBox="0 0 {width:g} {y:g}"'
+    ground = '<rect width="100%" height="100%" style="fill: var(--ground)"/>'
+    style = f"<style>\n{theme_css()}\n</style>\n{ground}"
+    namespaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return "\n".join([f"<svg {namespaces} {size}>", style, *body, "</svg>", ""])
 
 
 def theme_css() -> str:

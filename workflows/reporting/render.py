@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import one_line
-from workflows.reporting.figures import SVG, Figure, theme_css
+from workflows.reporting.figures import SVG, Figure, svg_file, theme_css
 from workflows.runs.folder import write_atomically
 
 if TYPE_CHECKING:
@@ -90,9 +90,28 @@ class Code:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures side by side, as many in a row as fit."""
+    """Figures side by side, as many in a row as fit.
+
+    With a `name` they are one file, NAME.svg; else each is one of its own.
+    """
 
     figures: Sequence[Figure]
+    name: str = ""
+    caption: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The file names."""
+        if self.name:
+            return [f"{self.name}{SVG}"] if self.figures else []
+        return [f"{each.name}{each.suffix}" for each in self.figures]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The SVG files by name."""
+        texts = [svg_file(self.figures)] if self.name else [each.file() for each in self.figures]
+        names = zip(self.names, texts, strict=False)
+        return {name: text for name, text in names if name.endswith(SVG)}
 
 
 Part = str | Table | Facts | Code | Figures
@@ -117,25 +136,25 @@ class Page:
     sections: Sequence[Section] = field(default_factory=tuple)
 
     @property
-    def figures(self) -> list[Figure]:
-        """All figures of all sections."""
+    def files(self) -> dict[str, str]:
+        """The SVG files of all figures, by name."""
         parts = [part for section in self.sections for part in section.parts]
-        return [one for part in parts if isinstance(part, Figures) for one in part.figures]
+        figures = [part for part in parts if isinstance(part, Figures)]
+        return {name: text for part in figures for name, text in part.files.items()}
 
 
-def write_report(page: Page, folder: Path) -> None:
-    """Writes report.html, report.md and its figures (NAME.svg); figures that are gone are removed.
+def write_report(page: Page, folder: Path, *, outdated: Iterable[str] = ()) -> None:
+    """Writes report.html, report.md and its figures, each file atomically.
 
-    Each file is replaced atomically.
+    Of the names in `outdated`, files that this page does not have are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = {f"{each.name}{SVG}" for each in page.figures}
-    for each in page.figures:
-        write_atomically(folder / f"{each.name}{SVG}", each.file())
     write_page(page, folder)
-    for path in folder.glob(f"*{SVG}"):
-        if path.name not in names:
-            path.unlink(missing_ok=True)
+    files = page.files
+    for name, text in files.items():
+        write_atomically(folder / name, text)
+    for name in set(outdated) - files.keys():
+        (folder / name).unlink(missing_ok=True)
 
 
 def write_page(page: Page, folder: Path, name: str = "report") -> None:
@@ -195,11 +214,6 @@ def markdown_text(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", escape(line, quote=False))
 
 
-def markdown_line(cells: Sequence[str]) -> str:
-    """A line of a Markdown table."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
 def _markdown_part(part: Part) -> str:
     if isinstance(part, str):
         return markdown_text(part)
@@ -210,10 +224,13 @@ def _markdown_part(part: Part) -> str:
         rows = [Row([name, value]) for name, value in part.rows]
         return _markdown_table(["", ""], [[_cell(each) for each in row.cells] for row in rows])
     if isinstance(part, Figures):
-        return "\n\n".join(
-            f"![{markdown_text(each.alt)}]({each.name}{each.suffix})\n\n{markdown_text(each.caption)}"
-            for each in part.figures
-        )
+        alts = [each.alt for each in part.figures]
+        named = ["; ".join(alts)] if part.name and alts else alts
+        images = [
+            f"![{markdown_text(alt)}]({name})" for alt, name in zip(named, part.names, strict=True)
+        ]
+        captions = [part.caption, *(each.caption for each in part.figures)]
+        return "\n\n".join([*images, *map(markdown_text, filter(None, captions))])
     table = _markdown_table(part.columns, part.cells, part.numeric)
     notes = "\n".join(f"- {markdown_text(note)}" for note in part.notes)
     return "\n\n".join(filter(None, [table, notes]))

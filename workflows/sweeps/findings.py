@@ -1,14 +1,16 @@
-"""What a sweep's outcome says, worked out: its points in order, what tells them apart, their cost.
+"""The result of a sweep, computed from its outcome: ranking, noise of seeds, importance, verdict.
 
-Scores stay in 0..1, as tasks have them; `points_text` and its like write them in points (0..100).
+Scores stay in 0..1, as tasks have them; `points_text` and the like write them in points (0..100).
 """
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
+from typing import Protocol
 
 from bert_core.evaluation.sweep import (
     Importance,
@@ -22,11 +24,15 @@ from bert_core.evaluation.sweep import (
     without_fallen,
 )
 from workflows.paper.paper_table import PaperTable, beside_published, metric_title, score_text
+from workflows.progress import duration
+from workflows.reporting.figures import value_text
 from workflows.runs.tracker import without_machine_paths
 from workflows.sweeps.outcome import Point, SweepOutcome, TrialOutcome
-from workflows.vector_charts import value_text
+from workflows.versions.finished_run import Usage
 
 BEST = "best.yaml"
+_MUCH_CHEAPER = 0.8  # of the best point's time
+_MOST_SEEDS = 100  # that are worth proposing
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,120 @@ def points_text(value: float) -> str:
 def scores_text(scores: Sequence[float]) -> str:
     """Mean and standard deviation of scores, in points."""
     return score_text([100 * each for each in scores])
+
+
+def headline(findings: SweepFindings) -> str:
+    """The best setting and its score, or that there is none."""
+    best = findings.best
+    if best is None:
+        return "No trial has a score"
+    seeds = number_of(len(best.scores.scores), "seed")
+    score = f"{findings.metric} {scores_text(best.scores.scores)} on dev, {seeds}"
+    return f"{findings.point_text(best.point)}: {score}"
+
+
+def verdict(findings: SweepFindings) -> str:
+    """Whether the best setting is distinguishable from the others, in a few words."""
+    others = len(findings.points) - 1
+    if others < 1:
+        return "nothing to compare with" if others == 0 else ""
+    if findings.noise is None:
+        return "seed noise unknown: run more seeds (--seeds 3)"
+    level = sum(bool(each.is_level) for each in findings.points[1:])
+    if level:
+        return f"not distinguishable from {level} of {number_of(others, 'other')} at 95 %"
+    return f"better than all {number_of(others, 'other')} at 95 %"
+
+
+def comparisons(findings: SweepFindings) -> list[tuple[str, str]]:
+    """The settings nearest to the best one, and what would separate them, each with a name."""
+    if len(findings.points) < 2:
+        return []
+    best, second, *_ = findings.points
+    margin = "" if second.margin is None else f" (margin of seeds {points_text(second.margin)})"
+    rows = [("runner-up", f"{_behind(findings, second)}{margin}")]
+    level = [each for each in findings.points[1:] if each.is_level]
+    cheapest = min(level, key=lambda each: each.seconds, default=best)
+    if cheapest.seconds < _MUCH_CHEAPER * best.seconds:
+        share = f"{cheapest.seconds / best.seconds:.0%} of the time"
+        rows.append(("cheapest level setting", f"{_behind(findings, cheapest)}, {share}"))
+    if (seeds := _seeds_needed(second)) is not None:
+        rows.append(("seeds to separate the first two", f"about {seeds} of each"))
+    return rows
+
+
+def counts(findings: SweepFindings) -> str:
+    """How many settings and trials there are, and how far they have come."""
+    outcome = findings.outcome
+    points = len(findings.points) + len(findings.unscored)
+    stopped = sum(each.stopped_early for each in findings.finished)
+    parts = [f"{len(findings.finished):,} finished"]
+    parts += [f"{stopped:,} stopped early"] if stopped else []
+    parts += [f"{len(findings.failed):,} failed"] if findings.failed else []
+    parts += [f"{len(findings.missing):,} missing"] if findings.missing else []
+    return (
+        f"{number_of(points, 'setting')}, {number_of(len(findings.seeds), 'seed')}, "
+        f"{number_of(len(outcome.trials), 'trial')}: {', '.join(parts)}"
+    )
+
+
+def costs(findings: SweepFindings) -> list[tuple[str, str]]:
+    """What the sweep used, each with a name."""
+    outcome, finished = findings.outcome, findings.finished
+    rows = [("all trials", used(outcome.trials))]
+    if finished:
+        seconds = [each.seconds for each in finished]
+        hours = fmean(each.device_hours for each in finished)
+        kind = "core" if finished[0].device == "cpu" else "GPU"
+        span = f"{duration(min(seconds))} to {duration(max(seconds))}"
+        rows.append(("per trial", f"{duration(fmean(seconds))} ({span}), {hours:.3g} {kind}-hours"))
+    if any(each.device_hours for each in findings.failed):
+        rows.append(("failed trials", used(findings.failed)))
+    rows.append(("tokens", f"{sum(each.num_tokens for each in outcome.trials):,}, all epochs"))
+    at_once = f"up to {number_of(outcome.at_once, 'trial')} at once"
+    total = duration(sum(each.seconds for each in outcome.trials))
+    rows.append(("wall time", f"{duration(outcome.wall_seconds)}, {at_once}; trials took {total}"))
+    return rows
+
+
+class Used(Protocol):
+    """A run that used a device."""
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`."""
+        ...
+
+    @property
+    def device_hours(self) -> float:
+        """Core-hours, or GPU-hours on `cuda`."""
+        ...
+
+
+def used(runs: Iterable[Used]) -> str:
+    """Device hours and energy of runs, in words."""
+    hours: dict[str, float] = defaultdict(float)
+    for run in runs:
+        hours[run.device] += run.device_hours
+    shown = [str(Usage(device, some)) for device, some in sorted(hours.items()) if some]
+    return "; ".join(shown) or "nothing yet"
+
+
+def number_of(count: int, what: str) -> str:
+    """A count with its noun, in the singular or the plural."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _behind(findings: SweepFindings, point: PointFound) -> str:
+    return f"{findings.point_text(point.point)}, {points_text(point.behind)} behind"
+
+
+def _seeds_needed(second: PointFound) -> int | None:
+    """Seeds of each of the first two settings that separate them, should their means stay."""
+    if not second.is_level or not second.margin or not second.behind:
+        return None
+    seeds = len(second.scores.scores) * (second.margin / second.behind) ** 2
+    return math.ceil(seeds) if seeds <= _MOST_SEEDS else None
 
 
 def _beside_paper(outcome: SweepOutcome, points: Sequence[PointFound]) -> PaperTable | None:

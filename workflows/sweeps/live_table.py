@@ -1,6 +1,6 @@
-"""A sweep while it goes on: trials and their news go in; a table that stays in place comes out.
+"""The live table of a sweep: trials and their news go in; a table that updates in place comes out.
 
-Without a terminal each end of a trial is a line, and now and then how the whole stands.
+Without a terminal each finished trial prints a line, and the summary is printed once a minute.
 """
 
 import math
@@ -25,7 +25,7 @@ MOST_ROWS = 12
 """Trials that the table shows: those that run, and the best of the others."""
 LOG_SECONDS = 60.0
 SETTLE_SECONDS = 30.0
-"""How long trials run before the time that is left is told."""
+"""How long trials run before the remaining time is shown."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TableRow:
 
 
 class SweepTable:
-    """Shows how the trials of a sweep stand, or whatever it is that `row` makes rows of."""
+    """Shows the state of trials, or of other runs that `row` turns into rows."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class SweepTable:
             self._live.stop()
 
     def show(self) -> None:
-        """Shows the trials as their news say."""
+        """Updates the table from the news."""
         rows = [self._row(each) for each in self._trials]
         for row in rows:
             if row.state in (TRAINED, BEHIND, FAILED) and self._told.get(row.name) != row.state:
@@ -121,7 +121,7 @@ class SweepTable:
         return "  ".join(parts)
 
     def _eta(self, rows: Sequence[TableRow]) -> str:
-        """The time of the work that is left at the rate of this start."""
+        """The time for the remaining work at the rate of this start."""
         done = sum(each.cost * _share(each) for each in rows)
         now = time.monotonic()
         if self._begin is None:
@@ -156,7 +156,7 @@ def trial_row(trial: PlannedTrial) -> TableRow:
 
 
 def _table(rows: Sequence[TableRow]) -> Table:
-    """Those that run, and the best of those that are done."""
+    """The running trials and the best finished ones."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in rows[0].cells if rows else ():
         table.add_column(name, no_wrap=True)
@@ -187,7 +187,7 @@ def titled(trial: PlannedTrial) -> str:
 
 
 def state_of(trial: PlannedTrial, outcome: TrialOutcome) -> str:
-    """What a trial is doing; empty before its turn."""
+    """The state of a trial; "" before it starts."""
     if trial.is_finished:
         return BEHIND if outcome.stopped_early else TRAINED
     return trial.news.get("state", "")

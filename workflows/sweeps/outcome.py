@@ -1,4 +1,4 @@
-"""What became of a sweep: its trials as plain data, on disk as JSON, of which reports are made."""
+"""The outcome of a sweep as plain data, on disk as JSON; reports are made from it."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -15,7 +15,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class EpochFigures:
-    """What a trial had reached after an epoch; `train_loss` is the mean over the epoch's steps."""
+    """Figures of a trial after an epoch; `train_loss` is the mean over the epoch's steps."""
 
     epoch: int
     score: float
@@ -25,13 +25,13 @@ class EpochFigures:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """One trial: a point with a seed, and what became of it.
+    """The outcome of one trial, a point with a seed.
 
     `name` is its run's. `score` is the task's criterion on dev at the best epoch, and `figures` are
-    all metrics there (`dev/f1`); None and empty where it has not finished. `seconds` are those of
+    all metrics there (`dev/f1`); None and empty for an unfinished trial. `seconds` are those of
     its training, every start counted, and `device_hours` core-hours or, on `cuda`, GPU-hours.
-    `failure` says in a line why there is no score; None for a trial that has finished, or has not
-    had its turn. `stopped_early`: a scheduler ended it, being behind, before its last epoch.
+    `failure` says in one line why there is no score; None for a trial that has finished or not
+    started. `stopped_early`: the scheduler ended it before its last epoch because it was behind.
     """
 
     name: str

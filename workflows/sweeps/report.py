@@ -1,10 +1,11 @@
-"""The report of a sweep: its outcome goes in; a page, Markdown with pictures, JSON come out.
+"""The report of a sweep: its outcome goes in; a page, Markdown with figures and JSON come out.
 
 And best.yaml, the best setting as a file for `workflows/finetune.py --preset`.
 """
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,77 +13,252 @@ from typing import Any
 import yaml
 
 from workflows.finetuning.settings import settings_class
-from workflows.paper.paper_table import PaperTable, json_paper_table, markdown_paper_table
-from workflows.report_parts import (
-    TROUBLE_HEADS,
+from workflows.paper.paper_table import DASH, PaperTable, json_paper_table, report_table
+from workflows.progress import duration
+from workflows.reporting.figures import value_text
+from workflows.reporting.render import (
+    PAGE,
+    Cell,
+    Code,
+    Facts,
+    Figures,
+    Page,
+    Row,
+    Section,
+    Table,
     finite,
-    markdown_list,
-    markdown_table,
-    plain,
+    write_report,
 )
 from workflows.runs.folder import write_atomically
-from workflows.sweeps.cells import costs, point_table, troubles
-from workflows.sweeps.findings import BEST, PointFound, SweepFindings, sweep_findings
-from workflows.sweeps.outcome import SweepOutcome
-from workflows.sweeps.page import sweep_page
-from workflows.sweeps.parallel import parallel_picture
-from workflows.sweeps.pictures import CURVES, axis_picture, curve_picture, importance_picture
-from workflows.sweeps.search_space import with_point
-from workflows.sweeps.words import (
-    CURVES_WORDS,
+from workflows.sweeps.figures import (
+    CURVES,
+    axis_figure,
+    curve_figure,
+    importance_figure,
+    num_outside,
+    parallel_figure,
+)
+from workflows.sweeps.findings import (
+    BEST,
+    PointFound,
+    SweepFindings,
+    comparisons,
+    costs,
     counts,
-    described,
-    dots_words,
     headline,
-    importance_words,
-    lines_words,
-    method,
-    paper_words,
+    number_of,
+    points_text,
+    scores_text,
+    sweep_findings,
     verdict,
 )
-from workflows.vector_charts import Picture, side_by_side
+from workflows.sweeps.outcome import SweepOutcome, TrialOutcome
+from workflows.sweeps.search_space import with_point
 
-PAGE, REPORT, DATA = "report.html", "report.md", "report.json"
-PARALLEL, AXES = "parallel.svg", "axes.svg"
-IMPORTANCE, LEARNING = "importance.svg", "curves.svg"
-PICTURES = (PARALLEL, AXES, IMPORTANCE, LEARNING)
+DATA = "report.json"
+FIGURES = ("parallel.svg", "axes.svg", "importance.svg", "curves.svg")
+MOST_SEED_COLUMNS = 6
 
 
 def write_sweep_report(
     outcome: SweepOutcome, folder: Path, *, beside_paper: PaperTable | None = None
 ) -> SweepFindings:
-    """Writes report.html, report.md with its pictures, report.json and best.yaml into a folder.
+    """Writes report.html, report.md with its figures, report.json and best.yaml into a folder.
 
-    `beside_paper` is shown beside the paper's figures for the task. What an earlier report left
-    that no longer holds is removed. Each file is written whole or not at all.
+    `beside_paper` is shown next to the paper's figures for the task. Files of an earlier report
+    that no longer hold are removed. Each file is written atomically.
     """
     findings = sweep_findings(outcome)
     tables = [each for each in (beside_paper, findings.beside_paper) if each is not None]
     folder.mkdir(parents=True, exist_ok=True)
     best = best_yaml(findings)
-    drawn = {name: each.file() for name, each in pictures(findings)}
-    for name, text in {**dict.fromkeys(PICTURES, ""), **drawn, BEST: best}.items():
-        if text:
-            write_atomically(folder / name, text)
-        else:
-            (folder / name).unlink(missing_ok=True)
+    if best:
+        write_atomically(folder / BEST, best)
     write_atomically(folder / DATA, json.dumps(_as_json(findings, tables), indent=1) + "\n")
-    write_atomically(folder / REPORT, markdown_report(findings, tables))
-    write_atomically(folder / PAGE, sweep_page(findings, tables, best))
+    write_report(sweep_page(findings, tables, best), folder, outdated=FIGURES)
+    if not best:
+        (folder / BEST).unlink(missing_ok=True)
     return findings
 
 
-def pictures(findings: SweepFindings) -> Iterator[tuple[str, Picture]]:
-    """What there is to draw, as one picture for each file of PICTURES."""
+def sweep_page(findings: SweepFindings, tables: Sequence[PaperTable], best: str) -> Page:
+    """The page of a sweep; `best` is the content of best.yaml, "" for none."""
+    outcome = findings.outcome
+    facts = [
+        ("task", f"{outcome.task}, data {outcome.data}"),
+        ("examples", f"{outcome.num_train:,} train, {outcome.num_dev:,} dev"),
+        ("encoder", outcome.model),
+        ("trials", counts(findings)),
+        *comparisons(findings),
+    ]
+    if findings.best and findings.beside_paper is None:
+        facts.append(("published figures", f"none for the task {outcome.task}"))
+    sections = [_best(findings, best)] if best else []
+    sections += [Section(table.title, [report_table(table)]) for table in tables]
+    sections.append(Section("Settings", [point_table(findings)]))
+    outside = num_outside(findings)
+    edge = f" {number_of(outside, 'outlier')} at the edge." if outside else ""
     if findings.points:
-        panels = [axis_picture(findings, axis) for axis in findings.outcome.axes]
-        yield PARALLEL, parallel_picture(findings, upright=True)
-        yield AXES, side_by_side(panels, columns=3, label="Scores by the value of each axis")
+        panels = [axis_figure(findings, axis) for axis in outcome.axes]
+        by_axis = f"One dot per trial; bars are means of a value or of neighboring values.{edge}"
+        lines = f"One line per setting; darker is better, red is the best.{edge}"
+        sections += [
+            Section(
+                "Parallel coordinates", [Figures([parallel_figure(findings)], "parallel", lines)]
+            ),
+            Section("Scores by axis", [Figures(panels, "axes", by_axis)]),
+        ]
     if findings.has_importances:
-        yield IMPORTANCE, importance_picture(findings)
-    if any(each.curve for each in findings.outcome.trials):
-        curves = [curve_picture(findings, field) for field in CURVES]
-        yield LEARNING, side_by_side(curves, columns=3, label="Learning curves")
+        figures = Figures([importance_figure(findings)], "importance")
+        sections.append(Section("Importance", [figures, Facts(_importance(findings))]))
+    if any(trial.curve for trial in outcome.trials):
+        curves = [curve_figure(findings, field) for field in CURVES]
+        text = "One line per trial, a dot at its best epoch; unfinished trials are dotted."
+        sections.append(Section("Learning curves", [Figures(curves, "curves", text)]))
+    sections.append(Section("Cost", [Facts(costs(findings))]))
+    sections += troubles_section(troubles(findings))
+    result = "; ".join(filter(None, [headline(findings), verdict(findings)]))
+    return Page(f"Sweep {outcome.name}", result, facts, sections)
+
+
+def _best(findings: SweepFindings, best: str) -> Section:
+    assert findings.best_trial is not None
+    text = f"Trains the best trial ({findings.best_trial.name}) again, where {BEST} lies:"
+    return Section("Best setting", [text, Code(findings.command), Code(best, summary=BEST)])
+
+
+def _importance(findings: SweepFindings) -> list[tuple[str, str]]:
+    """What limits the shares, each with a name."""
+    rows = [
+        ("share", "of the variance between settings' means, main effects (ANOVA)"),
+        ("red mark", "share expected by chance, for an axis without effect"),
+    ]
+    binned = [
+        findings.axis_titles[axis] for axis, each in findings.importances.items() if each.is_binned
+    ]
+    if binned:
+        rows.append(("binned axes", f"{', '.join(binned)}; not a grid, shares may overlap"))
+    elif findings.unscored:
+        rows.append(("missing settings", f"{len(findings.unscored)}; shares may overlap"))
+    if findings.num_fallen:
+        rows.append(("outliers left out", number_of(findings.num_fallen, "setting")))
+    if findings.noise_share is not None:
+        rows.append(("share of seed noise", f"{findings.noise_share:.0%}"))
+    return rows
+
+
+def point_table(findings: SweepFindings) -> Table:
+    """A row for each setting: the best first, those without a score last."""
+    seeds = findings.seeds if len(findings.seeds) <= MOST_SEED_COLUMNS else []
+    by_seed = [f"seed {seed}" for seed in seeds] or ["seeds' scores"]
+    level = ["level"] if findings.noise is not None else []
+    axes = findings.axis_titles.values()
+    columns = ["rank", findings.metric, *level, *axes, "seeds", *by_seed]
+    rows = []
+    for point in (*findings.points, *findings.unscored):
+        values = [point.point[axis] for axis in findings.outcome.axes]
+        cells = [
+            *_score_cells(point, has_level=bool(level)),
+            *(Cell(value_text(value), _order(value)) for value in values),
+            Cell(f"{len(point.scored)}", len(point.scored)),
+            *_seed_cells(point, seeds),
+            Cell(", ".join(str(trial.best_epoch) for trial in point.scored) or DASH),
+            Cell(duration(point.seconds), point.seconds) if point.scored else Cell(DASH),
+        ]
+        is_best = point.rank == 1 or bool(point.is_level)
+        key = str(point.rank) if point.scored else ""
+        rows.append(Row(cells, highlighted=is_best and bool(point.scored), key=key))
+    return Table(
+        "Settings by mean score on dev, in points (0 to 100)",
+        [*columns, "best epochs", "time per trial"],
+        rows,
+        _notes(findings),
+    )
+
+
+def _notes(findings: SweepFindings) -> list[str]:
+    notes = [
+        "Scores are of the best epoch on the same dev set that ranks the settings, so they are "
+        "slightly optimistic."
+    ]
+    if findings.noise is not None:
+        notes.append(
+            "level: may be the best, at 95 % confidence for all settings together (Hsu 1984). "
+            f"Standard deviation of seeds: {points_text(findings.noise.deviation)} points, pooled "
+            f"over the better half ({findings.noise.freedom} degrees of freedom)."
+        )
+    if any(trial.stopped_early for trial in findings.finished):
+        notes.append("†: stopped early; the best score so far.")
+    return notes
+
+
+def _score_cells(point: PointFound, *, has_level: bool) -> list[Cell]:
+    cells = [Cell(DASH), Cell(DASH)]
+    if point.scored:
+        scores = point.scores
+        cells = [Cell(str(point.rank), point.rank), Cell(scores_text(scores.scores), scores.mean)]
+    level = {None: "", True: "yes", False: "no"}[point.is_level]
+    return [*cells, Cell(level)] if has_level else cells
+
+
+def _seed_cells(point: PointFound, seeds: Sequence[int]) -> list[Cell]:
+    if not seeds:
+        return [Cell(", ".join(_trial_text(trial) for trial in point.trials))]
+    by_seed = {trial.seed: trial for trial in point.trials}
+    trials = [by_seed.get(seed) for seed in seeds]
+    return [
+        Cell(DASH) if trial is None else Cell(_trial_text(trial), trial.score or -math.inf)
+        for trial in trials
+    ]
+
+
+def _trial_text(trial: TrialOutcome) -> str:
+    if trial.score is None:
+        return "missing" if trial.failure is None else "failed"
+    return points_text(trial.score) + "†" * trial.stopped_early
+
+
+def _order(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def troubles(findings: SweepFindings) -> list[tuple[str, str, str]]:
+    """Each trial without a score: its run, its setting, and why."""
+    return [
+        (
+            trial.name,
+            f"{findings.point_text(trial.point)}, seed {trial.seed}",
+            trial.failure or _missing(trial),
+        )
+        for trial in (*findings.failed, *findings.missing)
+    ]
+
+
+def troubles_section(rows: Sequence[tuple[str, str, str]]) -> list[Section]:
+    """The section of runs without a result; [] where there are none."""
+    if not rows:
+        return []
+    table = Table("Runs without a result", ["run", "setting", "why"], [*map(Row, rows)])
+    return [Section("Failed and missing", [table])]
+
+
+def _missing(trial: TrialOutcome) -> str:
+    epochs = len(trial.curve)
+    return f"not finished: {number_of(epochs, 'epoch')} done" if epochs else "not started"
+
+
+def summary_lines(findings: SweepFindings, folder: Path) -> list[str]:
+    """The result and where everything lies, for the terminal."""
+    lines = [f"trials       {counts(findings)}", f"best         {headline(findings)}"]
+    if judged := verdict(findings):
+        lines.append(f"             {judged}")
+    lines += [f"{name:12} {text}" for name, text in comparisons(findings)]
+    lines += [f"{name:12} {text}" for name, text in costs(findings)[:1]]
+    lines += [f"failed       {trial.name}: {trial.failure}" for trial in findings.failed[:5]]
+    lines.append(f"report       {folder / PAGE}")
+    if findings.best is not None:
+        lines.append(f"settings     {folder / BEST}")
+    return lines
 
 
 def best_settings(findings: SweepFindings) -> dict[str, Any]:
@@ -104,71 +280,9 @@ def best_yaml(findings: SweepFindings) -> str:
     settings = best_settings(findings)
     if not settings:
         return ""
-    said = f"the best setting of the sweep {findings.outcome.name}: {findings.command}"
-    comment = " ".join(said.split())
+    text = f"the best setting of the sweep {findings.outcome.name}: {findings.command}"
+    comment = " ".join(text.split())
     return f"# {comment}\n" + yaml.safe_dump(settings, sort_keys=False)
-
-
-def summary_lines(findings: SweepFindings, folder: Path) -> list[str]:
-    """What the sweep came to and where everything lies, for the screen."""
-    lines = [f"trials       {counts(findings)}", f"best         {headline(findings)}"]
-    lines += [f"             {each}" for each in verdict(findings)]
-    lines += [f"{name:13}{said}" for name, said in costs(findings)[:1]]
-    lines += [f"failed       {each.name}: {each.failure}" for each in findings.failed[:5]]
-    lines.append(f"report       {folder / PAGE}")
-    if findings.best is not None:
-        lines.append(f"settings     {folder / BEST}")
-    return lines
-
-
-def markdown_report(findings: SweepFindings, tables: list[PaperTable]) -> str:
-    """The whole report, to read."""
-    outcome = findings.outcome
-    sections = [
-        f"# Sweep {plain(outcome.name)}",
-        plain(described(findings)),
-        f"{counts(findings)}.",
-        "## The best setting",
-        f"**{plain(headline(findings))}**",
-        plain(" ".join(verdict(findings))),
-    ]
-    if findings.best_trial is not None:
-        name = plain(findings.best_trial.name)
-        sections += [
-            f"```\n{findings.command}\n```",
-            "trains it again (say where data and encoder lie), with the seed of its best trial, "
-            f"the run {name}. [{BEST}]({BEST}) lies beside this file.",
-        ]
-    for table in tables:
-        sections += [f"## {plain(table.title)}", markdown_paper_table(table)]
-    sections.append(plain(paper_words(findings)))
-    sections += ["## All settings", _points(findings), markdown_list(method(findings))]
-    if findings.points:
-        sections += [
-            "## Values and scores",
-            plain(lines_words(findings)),
-            f"![Parallel coordinates]({PARALLEL})",
-            "## Each axis",
-            plain(dots_words(findings)),
-            f"![Scores by the value of each axis]({AXES})",
-        ]
-    if findings.has_importances:
-        picture = f"![Importance of the axes]({IMPORTANCE})"
-        sections += ["## What matters", picture, markdown_list(importance_words(findings))]
-    if any(each.curve for each in outcome.trials):
-        sections += ["## Learning curves", CURVES_WORDS, f"![Learning curves]({LEARNING})"]
-    sections += ["## Cost", markdown_table(["", ""], [list(each) for each in costs(findings)])]
-    if troubles(findings):
-        rows = [list(each) for each in troubles(findings)]
-        sections += ["## Failed and missing", markdown_table(TROUBLE_HEADS, rows)]
-    return "\n\n".join(each for each in sections if each) + "\n"
-
-
-def _points(findings: SweepFindings) -> str:
-    heads, rows = point_table(findings)
-    columns = zip(*(cells for _, cells in rows), strict=True)
-    numbers = [any(cell.is_number for cell in column) for column in columns]
-    return markdown_table(heads, [[cell.text for cell in cells] for _, cells in rows], numbers)
 
 
 def _as_json(findings: SweepFindings, tables: list[PaperTable]) -> dict[str, Any]:
@@ -180,7 +294,7 @@ def _as_json(findings: SweepFindings, tables: list[PaperTable]) -> dict[str, Any
         "best": None
         if findings.best is None
         else {"point": findings.best.point, "settings": best_settings(findings)},
-        "verdict": verdict(findings),
+        "verdict": [verdict(findings), *map(": ".join, comparisons(findings))],
         "points": [_json_point(each) for each in (*findings.points, *findings.unscored)],
         "seed_noise": None if findings.noise is None else asdict(findings.noise),
         "importances": {axis: asdict(each) for axis, each in findings.importances.items()},

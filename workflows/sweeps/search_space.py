@@ -1,7 +1,8 @@
-"""Axes of a sweep: which values a field of the settings takes, read from `FIELD=VALUES`.
+"""The search space of a sweep: axes, read from `FIELD=VALUES`, and the points to try.
 
 `batch_size=16,32` are choices, `optimizer.peak_learning_rate=1e-5..1e-4` is a range, and with
-`log:` before it one over logarithms. Values are of the field's own type, as the settings take them.
+`log:` before it one over logarithms. Values have the type of the field. Points come from a grid,
+at random, or from Optuna.
 """
 
 import math
@@ -55,14 +56,14 @@ Axis = Choice | Range
 
 
 def read_axis(text: str, settings: type[BaseModel]) -> Axis:
-    """The axis that `FIELD=VALUES` says; raises `UserError` for what no such field can be."""
-    field, equals, said = text.partition("=")
-    if not equals or not said.strip():
+    """Reads `FIELD=VALUES`; raises `UserError` for an unknown field or a wrong value."""
+    field, equals, values_text = text.partition("=")
+    if not equals or not values_text.strip():
         raise UserError("an axis without values", f"--axis {text}", "write FIELD=16,32")
     kind = _type_of(field, settings)
-    if _RANGE in said:
-        return _range(field, said, kind)
-    values = tuple(_value(each.strip(), field, kind) for each in said.split(","))
+    if _RANGE in values_text:
+        return _range(field, values_text, kind)
+    values = tuple(_value(part.strip(), field, kind) for part in values_text.split(","))
     if len(set(map(str, values))) < len(values):
         raise UserError("a value given twice", f"--axis {text}", "give each once")
     return Choice(field, values)
@@ -101,21 +102,21 @@ def _value(text: str, field: str, kind: Any) -> Any:  # noqa: ANN401
         ) from error
 
 
-def _range(field: str, said: str, kind: Any) -> Range:  # noqa: ANN401
-    is_log = said.startswith(_LOG)
-    low, _, high = said.removeprefix(_LOG).partition(_RANGE)
+def _range(field: str, text: str, kind: Any) -> Range:  # noqa: ANN401
+    is_log = text.startswith(_LOG)
+    low, _, high = text.removeprefix(_LOG).partition(_RANGE)
     kinds = {kind, *get_args(kind)}
     if not kinds & {int, float}:
         raise UserError("a range of what is no number", f"--axis {field}", "give values")
     first, last = _value(low, field, kind), _value(high, field, kind)
     if not first < last or (is_log and first <= 0):
         remedy = "write FIELD=LOW..HIGH, the smaller number first; after log: both above 0"
-        raise UserError("a range without numbers in it", f"--axis {field}={said}", remedy)
+        raise UserError("a range without numbers in it", f"--axis {field}={text}", remedy)
     return Range(field, first, last, is_log, is_integer=float not in kinds)
 
 
 SIGNIFICANT_DIGITS = 3
-"""Of drawn and proposed numbers: what is tried should be readable, and reads the same again."""
+"""Of drawn and proposed numbers, so that they are readable and read back exactly."""
 
 
 def grid(axes: Sequence[Axis]) -> Iterator[Point]:
@@ -134,9 +135,9 @@ def grid(axes: Sequence[Axis]) -> Iterator[Point]:
 
 
 def drawn_points(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
-    """So many different points at random; the first of them do not depend on how many.
+    """Draws `count` different points; a larger count begins with the same points.
 
-    Raises `UserError` where there are not so many.
+    Raises `UserError` where the axes have fewer points.
     """
     random = np.random.default_rng(seed)
     points: list[Point] = []
@@ -176,7 +177,7 @@ def readable(value: float, axis: Range) -> float | int:
 
 
 class Proposals:
-    """Optuna's proposals (tree-structured Parzen estimators), from what earlier points reached."""
+    """Optuna's proposals (tree-structured Parzen estimators), given earlier scores."""
 
     def __init__(self, axes: Sequence[Axis], seed: int, num_earlier: int) -> None:
         try:
@@ -196,7 +197,7 @@ class Proposals:
         self._asked: dict[str, Any] = {}
 
     def learn(self, found: Iterable[tuple[Point, float]]) -> None:
-        """Takes in what points have reached."""
+        """Records the scores of points."""
         from optuna.trial import create_trial
 
         for point, score in found:

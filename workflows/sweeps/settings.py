@@ -1,6 +1,6 @@
 """The settings of a sweep: those of a fine-tuning run, and which of them vary.
 
-What is set beside the axes holds for every trial.
+Settings that are no axis apply to every trial.
 """
 
 from functools import cache
@@ -53,7 +53,7 @@ class TuneSettings(TaskRunSettings):
     )
 
     def of_sweep(self) -> dict[str, Any]:
-        """What decides which sweep it is; more seeds or points go on with the same one."""
+        """What identifies the sweep; with more seeds or points the same sweep continues."""
         return {"axis": sorted(self.axis), "search": self.search, "stop_early": self.stop_early}
 
 
@@ -69,7 +69,7 @@ def tune_settings_class(task: str, approach: str = "finetune") -> type[TuneSetti
     settings: Any = create_model(
         f"Tune_{of_trial.__name__}",
         __base__=(of_trial, TuneSettings),
-        __doc__=f"Tries settings of a task against each other.\n\n{of_trial.__doc__}",
+        __doc__=f"Sweeps over settings of a task.\n\n{of_trial.__doc__}",
         tracking=(FinetuneTrackingSettings, Field(default=tracking)),
         checkpoint=(CheckpointSettings, Field(default=CheckpointSettings(keep=1))),
     )

@@ -53,7 +53,7 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has come to its end; its weights may have gone since."""
+        """Whether its outcome is written; its weights may have been removed since."""
         return (self.job.folder.path / RESULT).is_file()
 
     @property
@@ -63,13 +63,13 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
 
     @property
     def outcome(self) -> TrialOutcome:
-        """What became of it so far."""
+        """The outcome so far."""
         if self.is_finished:
             return TrialOutcome.read(self.job.folder.path / RESULT)
         return TrialOutcome(self.name, self.point, self.seed, failure=self.failure)
 
     def finish(self, *, stopped_early: bool = False) -> None:
-        """Writes down what it came to: from its last checkpoint, or the journal if ended early."""
+        """Writes the outcome, from the last checkpoint or, if ended early, from the journal."""
         from workflows.versions.finished_run import Usage
 
         curve = self.curve()
@@ -101,7 +101,7 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
         result.write(self.job.folder.path / RESULT)
 
     def curve(self) -> tuple[EpochFigures, ...]:
-        """What each epoch came to, from the journal."""
+        """The figures of each epoch, from the journal."""
         losses: dict[int, list[float]] = defaultdict(list)
         curve: list[EpochFigures] = []
         for record in read_records(self.job.folder.path / JOURNAL_NAME):
@@ -118,7 +118,7 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
         return times[-1] - times[0]
 
     def drop_weights(self) -> None:
-        """Removes checkpoints and weights: the trial cannot be the best any more."""
+        """Removes checkpoints and weights of a trial that can no longer be the best."""
         from workflows.finetuning.worker import BEST_WEIGHTS
 
         shutil.rmtree(self.job.folder.checkpoints, ignore_errors=True)
@@ -148,7 +148,7 @@ class Sweep(PlannedRuns[TuneSettings]):
         self.axes = read_axes(settings)
         self.trials: list[PlannedTrial] = []
         self.data = inputs[1]
-        """As the settings have them; where options of the task are axes, trials have others."""
+        """Data of the sweep's settings; where options of the task are axes, trials have others."""
         self._opened = opened
         self._inputs = {_what_is_read(settings): inputs}
 
@@ -190,7 +190,7 @@ class Sweep(PlannedRuns[TuneSettings]):
         return unfinished(self.trials)
 
     def scores(self) -> list[PointScores]:
-        """The points, and what their finished trials have reached."""
+        """The points with the scores of their finished trials."""
         by_point: dict[str, tuple[Point, list[float]]] = {}
         for trial in self.trials:
             _, found = by_point.setdefault(json.dumps(trial.point), (trial.point, []))
@@ -269,9 +269,9 @@ _FIXED |= {*DATA_FIELDS[1:], "cluster", "tracking", "checkpoint", "options.metri
 
 @contextmanager
 def opened_sweep(settings: TuneSettings, storage: Storage) -> Iterator[Sweep]:
-    """The sweep of these settings, taken for this process alone, with the trials that are known.
+    """Opens the sweep of these settings, locked for this process, with the trials that are known.
 
-    Raises `UserError` for what the user can mend.
+    Raises `UserError` for what the user can fix.
     """
     refuse_contradictions(settings)
     with ExitStack() as opened:
@@ -302,7 +302,7 @@ def known_points(sweep: Sweep) -> Sequence[Point]:
 
 
 def keep_points(sweep: Sweep) -> None:
-    """Writes down which points were proposed."""
+    """Stores which points were proposed."""
     points = [trial.point for trial in sweep.trials]
     write_atomically(sweep.folder.path / POINTS, json.dumps(points))
 

@@ -1,7 +1,7 @@
-"""The training of a sweep: trials go in, Ray Tune gives each a place and a time, news come out.
+"""Training with Ray Tune: trials go in, Tune schedules them, their news come out.
 
-Tune decides what runs where and what is tried again; what a trial has reached lies in its run's
-folder, so nothing of Tune's own files is needed to go on.
+Tune decides what runs where and retries failures. All results are in the run folders, so resuming
+needs none of Tune's own files. `run_trial` runs in the worker.
 """
 
 import gc
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SCORE, EPOCH = "score", "epoch"
 """What trials report to Tune: the criterion (higher is better) and the epoch."""
 TRIES = 2
-"""How often a trial is begun before it counts as failed."""
+"""How often a trial is started before it counts as failed."""
 
 _TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the journal is ours
@@ -50,14 +50,14 @@ _TUNE_ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class TrialPlace:
-    """What each trial has: torch threads, each a CPU, and GPUs or a share of one."""
+    """Resources of each trial: torch threads, each a CPU, and GPUs or a share of one."""
 
     threads: int
     gpus: float
 
     @classmethod
     def of(cls, cluster: ClusterSettings, gpus_per_trial: float) -> Self:
-        """That of the settings: one thread where they say none, GPUs where they are used."""
+        """Those of the settings: one thread by default, GPUs where they are used."""
         return cls(cluster.threads_per_worker or 1, gpus_per_trial if cluster.use_gpu else 0.0)
 
     @property
@@ -67,7 +67,7 @@ class TrialPlace:
 
 
 Next = Callable[[], TrialToTrain | None]
-"""Gives the next trial to begin, None when there is none left."""
+"""Gives the next trial to start, None when there is none left."""
 
 
 def join_cluster_for(
@@ -160,7 +160,7 @@ def early_stopping(max_epochs: int) -> "TrialScheduler":
 
 
 class _Order(Searcher):
-    """Hands Tune the trials in our order: each config is a whole run, made in this process."""
+    """Gives Tune the trials in our order: each config is a whole run, made in this process."""
 
     def __init__(self, next_trial: Next, threads: int) -> None:
         super().__init__(metric=SCORE, mode="max")
@@ -168,7 +168,7 @@ class _Order(Searcher):
         self.is_stopped = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune writes a copy down to go on from; nothing goes on from it."""
+        """Nothing: Tune stores a copy for resuming, which is not used."""
         return {}
 
     def suggest(self, trial_id: str) -> Any:  # noqa: ANN401, ARG002 - a config, or FINISHED
@@ -187,19 +187,19 @@ class _Order(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Nothing: what became of it is on the board."""
+        """Nothing: the board has the outcome."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing is kept of Tune's."""
+        """Nothing: Tune's state is not kept."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing is kept of Tune's."""
+        """Nothing: Tune's state is not kept."""
 
 
 def _with_deaths(
     news: dict[str, dict[str, Any]], results: "tune.ResultGrid"
 ) -> dict[str, dict[str, Any]]:
-    """The news, where processes that died without a word have failed too."""
+    """The news, with processes that died without a message marked as failed."""
     told = {name: dict(each) for name, each in news.items()}
     for result in results:
         name = (result.config or {}).get("name")
@@ -213,7 +213,7 @@ def _with_deaths(
 
 
 class Board:
-    """A process between driver and trials: the last news of each trial, and a wish to stop.
+    """An actor between driver and trials: the last news of each trial, and a stop request.
 
     `state` among the news is `running`, `trained`, `behind` (ended early), `stopped` or `failed`.
     """
@@ -223,11 +223,11 @@ class Board:
         self._stop = False
 
     def note(self, name: str, news: dict[str, Any]) -> None:
-        """Takes in what a trial has to say."""
+        """Records the news of a trial."""
         self._news[name] = self._news.get(name, {}) | news
 
     def news(self) -> dict[str, dict[str, Any]]:
-        """What all have said last, by their names."""
+        """The last news of all trials, by name."""
         return self._news
 
     def request_stop(self) -> None:
@@ -240,7 +240,7 @@ class Board:
 
 
 class TrialWorker(Worker):
-    """The one worker of a trial; its news go to the board, its figures to Tune."""
+    """The only worker of a trial; it sends news to the board and figures to Tune."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class TrialWorker(Worker):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Meanwhile hears of a wish to stop."""
+        """Listens for a stop request during the block."""
         ended = threading.Event()
 
         def listen() -> None:
@@ -307,12 +307,12 @@ def run_trial(config: dict[str, Any], shared: dict[str, Any], board: Any) -> Non
         ray.get(board.note.remote(name, {"state": FAILED, "failure": " ".join(failure.split())}))
         raise
     finally:
-        gc.collect()  # model and optimizer do not wait beside those of the next trial
+        gc.collect()  # frees model and optimizer before the next trial allocates its own
     ray.get(board.note.remote(name, {"state": STOPPED if stopped else TRAINED}))
 
 
 def _train(config: dict[str, Any], shared: dict[str, Any], worker: TrialWorker) -> bool:
-    """Whether the run was told to stop before its end."""
+    """Trains; returns whether the run was told to stop before its end."""
     job: WorkerJob = config["job"]
     inputs = {key: shared[name] for key, name in config["shared"].items()}
     job = replace(job, open_parts=partial(job.open_parts, **inputs))

@@ -1,7 +1,4 @@
-"""The picture of a run: its losses beside the unigram baseline, the learning rate below.
-
-In: the run's journal. Out: a PNG or SVG file.
-"""
+"""Draws the losses of a run with the unigram baseline, and its learning rate, from its journal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +28,7 @@ SMOOTHING_SHARE = 0.02  # of the run's points, as the time constant of the avera
 
 @dataclass(frozen=True)
 class Curves:
-    """Which losses of a journal are drawn, and what they are called in the picture."""
+    """The losses of a journal to draw, and their labels."""
 
     train: str
     held_out: str
@@ -62,10 +59,7 @@ def plot_losses(
     curves: Curves = PRETRAINING,
     unigram_loss: float | None = None,
 ) -> None:
-    """Draws the loss curve; the ending of `output_path`, .png or .svg, chooses the format.
-
-    A run without a single loss gives an empty picture.
-    """
+    """Draws the loss curve to a .png or .svg file; a run without losses gives an empty figure."""
     train, held_out, learning_rate = _read(
         journal_path, (curves.train, curves.held_out, "train/learning_rate")
     )
@@ -87,7 +81,7 @@ def plot_losses(
 def smoothed(values: np.ndarray, time_constant: float) -> np.ndarray:
     """Average of [points] over their neighbours, weighted exponentially by distance.
 
-    Forwards and backwards, so that the curve does not lag behind a steep fall.
+    Forwards and backwards, so that the curve does not lag behind a steep descent.
     """
     sums, weights = _running_sums(values, time_constant)
     later_sums, later_weights = _running_sums(values[::-1], time_constant)

@@ -23,7 +23,7 @@ from bert_core.evaluation.behaviour_suite import (
 )
 from bert_core.tasks.classification import Text
 
-GOOD = """\
+SUITE = """\
 words:
   name: [Anna, John]
   answer: [yes, no, 1]
@@ -46,7 +46,7 @@ def written(tmp_path, text):
 
 
 def test_a_suite_is_read(tmp_path):
-    path = written(tmp_path, GOOD)
+    path = written(tmp_path, SUITE)
     suite = read_suite(path)
     assert suite.words == {"name": ["Anna", "John"], "answer": ["yes", "no", "1"]}
     first, second = suite.checks
@@ -81,14 +81,14 @@ def test_a_suite_is_read(tmp_path):
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, message):
-    assert old in GOOD
+    assert old in SUITE
     with pytest.raises(UserError, match=message) as caught:
-        read_suite(written(tmp_path, GOOD.replace(old, new)))
+        read_suite(written(tmp_path, SUITE.replace(old, new)))
     assert "\n" not in str(caught.value)
 
 
 def test_a_number_marks_another_word_of_a_list(tmp_path):
-    text = GOOD.replace("{name} says", "{name} and {name2} say")
+    text = SUITE.replace("{name} says", "{name} and {name2} say")
     assert read_suite(written(tmp_path, text)).checks
 
 

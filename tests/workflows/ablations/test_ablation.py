@@ -1,18 +1,27 @@
+"""What one start of an ablation writes down; what it does goes through Ray in `test_ablate.py`."""
+
+import io
 import json
+from dataclasses import replace
 
 import pytest
 from ablation_runs import ablation_settings, write_inputs
-from pretraining_runs import Run
+from made_up_ablations import made_up_sweep
+from pretraining_runs import Run, train_here
 from pretraining_runs import train_here as pretrain_here
 
 from bert_core.errors import UserError
 from bert_core.text.shards import open_shards
-from workflows.ablations.ablation import described_recipe, opened_ablation
+from workflows.ablations.ablation import described_recipe, opened_ablation, variant_row
+from workflows.ablations.run import note_figures
 from workflows.ablations.settings import parse
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.settings import PretrainSettings
+from workflows.runs.journal import read_records
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
+from workflows.sweeps.live_table import SweepTable
+from workflows.sweeps.run import append_figures
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +132,113 @@ def test_the_recipe_is_said_in_sentences(tmp_path, inputs):
     trained, learned = described_recipe(ablation_settings(tmp_path, inputs))
     assert "8 steps of 8 rows of 32 tokens, seed 0." in trained and "tiny" in trained
     assert "2 epochs in batches of 32, peak learning rate 0.001" in learned
+
+
+@pytest.fixture
+def ablation(tmp_path):
+    write_inputs(tmp_path)
+    settings = ablation_settings(tmp_path, tmp_path)
+    with opened_ablation(settings, open_storage(str(tmp_path))) as ablation:
+        yield ablation
+
+
+def test_an_ablation_keeps_its_run_at_mlflow(ablation, tmp_path):
+    first = ablation.tracked_run()
+    assert first == ablation.tracked_run() and first.experiment == "ablations"
+    assert first.run_name == "ablation" and first.params["study"] == "objective"
+    assert first.params["tasks"] == "classification"
+    assert first.tags["data.sha256"] == ablation.shards.data_hash
+    assert str(tmp_path) not in "".join(first.params.values())
+
+
+def test_figures_are_noted_once(ablation):
+    variants = [each.outcome for each in ablation.variants]
+    sweep = made_up_sweep("docs_library", variants, {"mlm": 20}, seeds=2)
+    ablation.sweeps["docs_library"] = sweep
+    figures = ablation.mean_figures()
+    assert figures.keys() == {f"docs_library/{each.name}" for each in variants}
+    scores = [each.score for each in sweep.trials if each.point["variant"] == "mlm"]
+    assert figures["docs_library/mlm"] == pytest.approx(sum(scores) / 2)
+    for _ in range(2):
+        note_figures(ablation)
+    ablation.sweeps["docs_library"] = replace(sweep, trials=sweep.trials[1:])
+    note_figures(ablation)
+    records = list(read_records(ablation.folder.path / "journal.jsonl"))
+    assert [(each.step, each.metrics) for each in records] == [
+        (1, figures), (2, {"docs_library/mlm_nsp": sweep.trials[1].score})
+    ]  # fmt: skip
+
+
+def test_names_of_shares_and_approaches_are_metrics_too(ablation):
+    append_figures(ablation, {"conll2003:features/80/10/10": 0.9})
+    (record,) = read_records(ablation.folder.path / "journal.jsonl")
+    assert record.metrics == {"conll2003:features/80/10/10": 0.9}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The objectives' ablation: masked tokens alone and next tokens are trained to their end."""
+    storage = tmp_path_factory.mktemp("storage")
+    write_inputs(storage)
+    settings = ablation_settings(storage, storage)
+    with opened_ablation(settings, open_storage(str(storage))) as ablation:
+        for planned in ablation.variants[1:]:
+            options = {"rows.objective": planned.variant.name, "evaluation.every_steps": 3}
+            train_here(Run(storage, planned.name, storage / "corpus", 8, options))
+            (planned.job.folder.path / "artifacts").mkdir()
+            planned.finish()
+        yield ablation
+
+
+def test_what_a_finished_one_came_to(trained):
+    _, masked, next_tokens = (each.outcome for each in trained.variants)
+    assert masked.is_finished and masked.name == "mlm" and masked.paper_row == "No NSP"
+    assert [step for step, _ in masked.curve] == [3, 6, 8]
+    assert masked.curve[-1][1] == masked.figures["heldout/masked_token_loss"]
+    assert next_tokens.curve[-1][1] == next_tokens.figures["heldout/next_token_loss"]
+    assert "heldout/masked_token_loss" not in next_tokens.figures
+    assert masked.question != next_tokens.question
+    assert masked.num_tokens > 8 * 8 and masked.seconds > 0 and masked.device == "cpu"
+    assert masked.device_hours == pytest.approx(masked.seconds / 3600)
+
+
+def test_what_is_planned_has_no_figures(trained):
+    planned = trained.variants[0]
+    planned.failure = "no luck"
+    outcome = planned.outcome
+    planned.failure = None
+    assert not outcome.is_finished and outcome.failure == "no luck" and outcome.is_reference
+    assert outcome.shape == "1/128/2" and outcome.curve == ()
+    # The same masks on the same rows: the losses of the two compare.
+    assert outcome.question == trained.variants[1].outcome.question
+    # Word pieces, 32 places, 2 segments and a layer norm; one layer.
+    embeddings = (trained.shards.vocab_size + 32 + 2 + 2) * 128
+    layer = 12 * 128**2 + (4 + 4 + 1) * 128 + 4 * 128
+    assert outcome.num_parameters == embeddings + layer
+
+
+def test_longer_rows_more_layers_and_more_predictions_cost_more(trained):
+    masked, next_tokens = trained.variants[1].cost, trained.variants[2].cost
+    assert 0 < masked < next_tokens
+
+
+def test_a_row_of_the_table_says_how_far_it_is(trained):
+    planned, _, finished = trained.variants
+    planned.news = {"state": "running"}
+    assert variant_row(planned).cells == {
+        "variant": "MLM + NSP", "state": "starting", "held-out loss": ""
+    }  # fmt: skip
+    planned.news |= {"step": 4, "total_steps": 8, "heldout/masked_token_loss": 4.25}
+    row = variant_row(planned)
+    assert list(row.cells.values()) == ["MLM + NSP", "step 4 of 8", "4.250"]
+    assert row.state == "running" and row.score is None
+    stream = io.StringIO()
+    finished.news = {"state": "trained", "heldout/next_token_loss": 3.5}
+    with SweepTable(trained.variants, stream, row=variant_row, called="pre-trainings") as table:
+        table.show()
+        table._logged -= 61
+        table.show()
+    ended, summary = stream.getvalue().splitlines()
+    assert ended.startswith("left to right  pre-trained, ") and ended.endswith("loss 3.500")
+    assert summary == "2 of 3 pre-trainings done  1 running  ETA …"
+    planned.news, finished.news = {}, {}

@@ -2,9 +2,29 @@ import math
 from dataclasses import replace
 
 import pytest
-from made_up_ablations import OUTCOMES, half_way, made_up_ablation, masking, objective, size
+from made_up_ablations import (
+    OUTCOMES,
+    half_way,
+    made_up_ablation,
+    made_up_sweep,
+    made_up_variants,
+    masking,
+    not_begun,
+    objective,
+    single_seed,
+    size,
+    without_effect,
+)
 
-from workflows.ablations.findings import ablation_findings
+from workflows.ablations.findings import (
+    ablation_findings,
+    costs,
+    counts,
+    signed,
+    troubles,
+    verdict,
+)
+from workflows.ablations.outcome import by_variant
 
 
 def test_scores_are_those_of_the_seeds_in_points():
@@ -88,3 +108,60 @@ def test_a_score_that_is_no_number_does_not_count():
 def test_every_state_of_an_ablation_has_findings(name):
     findings = ablation_findings(OUTCOMES[name]())
     assert findings.reference.is_reference and findings.table().rows
+
+
+def test_the_reference_is_the_papers_choice():
+    assert objective().reference.name == "mlm_nsp"
+
+
+def test_a_sweep_over_runs_becomes_one_over_variants():
+    variants = made_up_variants("objective")
+    runs = {each.run: each.name for each in variants}
+    sweep = made_up_sweep("docs_library", variants, {}, seeds=2)
+    by_run = {name: run for run, name in runs.items()}
+    trials = [each.__class__(**{**vars(each), "point": {"model": by_run[each.point["variant"]]}})
+              for each in reversed(sweep.trials)]  # fmt: skip
+    renamed = by_variant(sweep.__class__(**{**vars(sweep), "trials": tuple(trials)}), runs)
+    assert renamed.axes == ("variant",)
+    assert [each.point["variant"] for each in renamed.trials] == [
+        "mlm_nsp", "mlm_nsp", "mlm", "mlm", "left_to_right", "left_to_right"
+    ]  # fmt: skip
+    assert sorted(each.name for each in renamed.trials) == sorted(each.name for each in trials)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "parts"),
+    [
+        (objective, ("2 of 6 differences", "left to right: docs_parameters −6", "docs_answers −9")),
+        (masking, ("100/0/0: NER, fine-tuned −", "NER, features +", "of 15")),
+        (without_effect, ("0 of 4 differences", "against MLM + NSP")),
+        (single_seed, ("--seeds 3",)),
+        (not_begun, ("nothing to compare",)),
+    ],
+)
+def test_the_verdict_names_what_seeds_do_not_explain(outcome, parts):
+    text = verdict(ablation_findings(outcome()))
+    assert all(part in text for part in parts), text
+    assert outcome is not single_seed or "left to right" not in text
+
+
+def test_the_state_and_the_cost_are_counted():
+    assert counts(ablation_findings(half_way())) == (
+        "2 of 3 encoders pre-trained, 7 of 27 fine-tunings finished (3 tasks, 3 seeds), 2 failed"
+    )
+    rows = dict(costs(ablation_findings(objective())))
+    assert rows["pre-training"].startswith("0.33 core-hours")
+    assert rows["fine-tuning"].startswith("0.38 core-hours")
+    assert rows["wall time"] == "40 min 00 s, up to 2 runs at once"
+
+
+def test_runs_without_a_result_are_named():
+    assert troubles(ablation_findings(objective())) == []
+    first, second, *rest = troubles(ablation_findings(half_way()))
+    assert first[1:] == ("pre-training, left to right", "not finite at …/run step 7")
+    assert second[1:] == ("docs_answers, MLM + NSP, seed 0", "<b>out</b> of memory | lower")
+    assert [why for *_, why in rest] == ["missing"] * 4
+
+
+def test_a_difference_has_its_sign():
+    assert [signed(1.0), signed(-1.234), signed(-0.6, 1)] == ["+1.00", "−1.23", "−0.6"]

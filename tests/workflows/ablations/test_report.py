@@ -2,62 +2,40 @@ import json
 import re
 
 import pytest
-from made_up_ablations import OUTCOMES, half_way, not_begun, objective
-from read_pages import Page
+from made_up_ablations import OUTCOMES, half_way, masking, not_begun, objective, size
+from read_pages import Page as ReadPage
 
 from workflows.ablations.findings import ablation_findings
 from workflows.ablations.report import (
-    PICTURES,
+    FIGURES,
     ablation_page,
-    markdown_report,
+    as_json,
+    curve_figures,
+    difference_table,
+    pretraining_table,
+    score_figure,
     summary_lines,
     write_ablation_report,
 )
+from workflows.reporting.render import markdown
 
 
-def read_page(outcome):
-    text, page = ablation_page(ablation_findings(outcome)), Page()
-    page.feed(text)
-    assert page.open == []
-    return text, page
+def titles(outcome):
+    return [each.title for each in ablation_page(ablation_findings(outcome)).sections]
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
-def test_the_page_is_well_formed_and_needs_nothing_else(name):
-    text, page = read_page(OUTCOMES[name]())
-    assert page.addresses == [] and "<script>" not in text
-    assert not re.search(r"https?:|@import|url\(", text)
-    assert text.count("prefers-color-scheme: dark") == 2
-    for kind in ("differences", "encoders"):
-        heads, *rows = page.tables.get(kind, [[]])
-        assert all(len(row) == len(heads) for row in rows)
-
-
-def test_it_says_the_papers_finding_and_ours_first():
-    _, page = read_page(objective())
-    assert page.headings == [
-        "What do next sentences buy, and what bidirectionality?",
+def test_a_page_has_only_sections_with_content():
+    assert titles(objective()) == [
         "Table 5: the objective of pre-training",
-        "Every seed",
+        "Scores of all seeds",
         "Differences from MLM + NSP",
         "Pre-training",
         "Cost",
     ]
-    paper, here = page.tables["costs"][:2]
-    assert paper[0] == "the paper" and "QNLI" in paper[1]
-    assert here[0] == "here" and "left to right is worse" in here[1]
-    first = page.tables["paper"][2]
-    assert first[0] == "MLM + NSP (BERT base)" and "84.4" in first
-
-
-def test_what_is_not_there_has_no_heading():
-    _, page = read_page(not_begun())
-    assert page.headings[1:] == [
+    assert titles(not_begun()) == [
         "Table 5: the objective of pre-training", "Pre-training", "Cost", "Failed and missing"
     ]  # fmt: skip
-    text, page = read_page(half_way())
-    assert page.headings[-1] == "Failed and missing"
-    assert "<b>out</b>" not in text and "<b>out</b> of memory | lower" in page.tables["troubles"][2]
+    assert titles(half_way())[-1] == "Failed and missing"
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
@@ -67,7 +45,11 @@ def test_the_files_are_written_and_name_no_path(name, tmp_path):
     names = {each.name for each in folder.iterdir()}
     assert {"report.html", "report.md", "report.json"} <= names
     text = (folder / "report.md").read_text()
-    assert set(re.findall(r"\]\((\w+\.svg)\)", text)) == names & set(PICTURES)
+    assert set(re.findall(r"\]\((\w+\.svg)\)", text)) == names & set(FIGURES)
+    page = ReadPage()
+    page.feed((folder / "report.html").read_text())
+    assert page.open == [] and page.scripts == 1
+    assert all(address.startswith("#") for address in page.addresses)
     for file in folder.iterdir():
         assert "/srv/machine" not in file.read_text()
     content = json.loads((folder / "report.json").read_text())
@@ -78,12 +60,10 @@ def test_pictures_that_hold_no_more_are_removed(tmp_path):
     write_ablation_report(objective(), tmp_path)
     assert (tmp_path / "scores.svg").exists()
     write_ablation_report(not_begun(), tmp_path)
-    assert not any((tmp_path / name).exists() for name in PICTURES)
+    assert not any((tmp_path / name).exists() for name in FIGURES)
 
 
 def test_programs_get_every_figure():
-    from workflows.ablations.report import as_json
-
     content = as_json(ablation_findings(objective()))
     answers = content["compared"]["docs_answers"]
     assert len(answers["scores"]["mlm"]) == 3 and answers["metric"] == "f1"
@@ -93,10 +73,47 @@ def test_programs_get_every_figure():
 
 
 def test_the_markdown_has_the_same_tables():
-    text = markdown_report(ablation_findings(objective()))
+    text = markdown(ablation_page(ablation_findings(objective())))
     assert "| MLM + NSP (BERT base) | 61.69 ± 0.56 |" in text
     assert "**−9.27 ± " in text and "**−0.29" not in text
-    assert "&lt;b&gt;out&lt;/b&gt;" in markdown_report(ablation_findings(half_way()))
+    assert "&lt;b&gt;out&lt;/b&gt;" in markdown(ablation_page(ablation_findings(half_way())))
+
+
+def column(table, name):
+    return [row[list(table.columns).index(name)] for row in table.cells]
+
+
+def test_a_difference_is_strong_where_seeds_do_not_explain_it():
+    table = difference_table(ablation_findings(objective()))
+    assert list(table.columns) == ["variant", "docs_library", "docs_parameters", "docs_answers"]
+    mlm, left_to_right = table.cells
+    assert [cell.strong for cell in left_to_right] == [False, False, True, True]
+    assert mlm[1].text.startswith("+0.06 ± ") and left_to_right[0].text == "left to right"
+    table = difference_table(ablation_findings(masking()))
+    papers = [cell.text for cell in column(table, "MNLI, paper")]
+    assert papers[0] == "+0.1" and papers[-1] == "−0.6"
+    assert difference_table(ablation_findings(half_way())).cells[1][1].text == "–"
+
+
+def test_the_pre_trainings_have_their_perplexity_beside_the_papers():
+    table = pretraining_table(ablation_findings(size()))
+    papers = [cell.text for cell in column(table, "perplexity, paper")]
+    assert papers == ["4.68", "5.24", "3.99", "3.54", "3.23"]
+    table = pretraining_table(ablation_findings(objective()))
+    assert "L/H/A" in table.columns and "perplexity, paper" not in table.columns
+    assert [cell.text for cell in column(table, "next sentence")] == ["67.0%", "–", "–"]
+    assert column(table, "loss")[2].text == "4.770", "of next tokens"
+    assert "next tokens" in column(table, "predicts")[2].text
+
+
+def test_every_seed_is_drawn_and_masked_and_next_tokens_apart():
+    findings = ablation_findings(objective())
+    svg = score_figure(findings, findings.tasks[2]).svg
+    assert svg.count("<title>") == 2 * 3, "a mean and the dots of each variant"
+    masked, following = curve_figures(findings)
+    assert masked.svg.count("<title>") == 2 and following.svg.count("<title>") == 1
+    assert "left to right" in following.svg and "left to right" not in masked.svg
+    assert len(curve_figures(ablation_findings(half_way()))) == 1
 
 
 def test_the_summary_says_what_failed(tmp_path):
@@ -104,4 +121,4 @@ def test_the_summary_says_what_failed(tmp_path):
     failed = [each for each in lines if each.startswith("failed ")]
     assert len(failed) == 2 and "not finite" in failed[0]
     assert lines[-1] == f"report       {tmp_path / 'report.html'}"
-    assert any(each.startswith("here         These figures do not tell") for each in lines)
+    assert any(each.startswith("here         0 of 1 difference ") for each in lines)

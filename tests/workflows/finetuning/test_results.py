@@ -1,4 +1,4 @@
-"""What a fine-tuning run leaves behind."""
+"""The results of a fine-tuning run: model folder, card, report on the dev set."""
 
 import json
 from copy import copy
@@ -16,7 +16,12 @@ from bert_core.predictor import load_predictor
 from bert_core.training_statistics import read_training_statistics
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
-from workflows.finetuning.results import summary_lines, write_results
+from workflows.finetuning.results import (
+    DEV_REPORT,
+    summary_lines,
+    write_dev_report,
+    write_results,
+)
 from workflows.runs.storage import open_storage
 
 
@@ -94,3 +99,22 @@ def test_a_test_file_is_measured_once_in_the_end(finetuning_job):
         for each in summary_lines(finetuning_job, checkpoint, Path("plot.png"))
         if each.startswith("test")
     ]
+
+
+def test_the_report_is_that_of_the_best_epoch(finetuning_job):
+    checkpoint = finetuning_job.folder.last_checkpoint()
+    write_dev_report(finetuning_job, checkpoint)
+    folder = finetuning_job.folder.path / "artifacts" / DEV_REPORT
+    report = json.loads((folder / "report.json").read_text())
+    best = checkpoint.extra["notes"]["best"]
+    figures = {f"dev/{name}": each["value"] for name, each in report["metrics"].items()}
+    assert figures == {name: value for name, value in best["figures"].items() if name in figures}
+    assert figures["dev/accuracy"] == best["score"]
+    assert report["metrics"]["accuracy"]["low"] <= best["score"]
+    assert sum(map(sum, report["confusion"]["counts"])) == 40
+    assert report["tally"] == {"examples truncated": 0}
+    assert f"after epoch {best['epoch']}" in report["title"]
+    pages = {"report.html", "report.md", "report.json", "mistakes.md"}
+    assert {each.name for each in folder.iterdir()} == pages | {"confusion.png", "reliability.png"}
+    for name in pages:
+        assert str(finetuning_job.folder.path.parent) not in (folder / name).read_text()

@@ -164,7 +164,7 @@ def test_a_column_has_no_place_for_a_side_without_figures():
     )
     table = PaperTable("Table 5", ("docs", "QNLI", "MRPC"), rows)
     assert texts(table) == [
-        ["", "docs, ours", "QNLI, paper", "MRPC, ours", "MRPC, paper"],
+        ["figures", "docs, ours", "QNLI, paper", "MRPC, ours", "MRPC, paper"],
         ["a", "60.00", "88.4", "71.00 ± 1.41", "86.7"],
         ["b", DASH, "84.9", DASH, "86.5"],
     ]
@@ -173,7 +173,7 @@ def test_a_column_has_no_place_for_a_side_without_figures():
     assert content["rows"][0]["ours_mean"] == {"docs": 60.0, "MRPC": 71.0}
     assert content["rows"][1]["paper"] == {"QNLI": 84.9, "MRPC": 86.5}
     empty = PaperTable("Table 5", ("QNLI",), (PaperRow("a", {}, {"QNLI": 88.4}),))
-    assert texts(empty)[0] == ["", "QNLI, ours", "QNLI, paper"], "nothing is measured yet"
+    assert texts(empty)[0] == ["figures", "QNLI, ours", "QNLI, paper"], "nothing is measured yet"
 
 
 def test_scores_of_seeds_are_a_mean_and_a_deviation():

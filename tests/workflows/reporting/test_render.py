@@ -1,5 +1,6 @@
 import math
 import re
+from xml.etree import ElementTree
 
 import pytest
 from hostile_labels import HOSTILE_LABELS
@@ -96,8 +97,11 @@ def test_files_are_written_and_figures_that_are_gone_removed(tmp_path):
     write_report(page(), tmp_path)
     names = {each.name for each in tmp_path.iterdir()}
     assert names == {"report.html", "report.md", "curve.svg"}
-    write_report(Page("title", "verdict"), tmp_path)
-    assert {each.name for each in tmp_path.iterdir()} == {"report.html", "report.md"}
+    (tmp_path / "other.svg").touch()
+    write_report(Page("title", "verdict"), tmp_path, outdated=["curve.svg"])
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "report.html", "report.md", "other.svg"
+    }  # fmt: skip
 
 
 def test_json_has_no_infinities():
@@ -127,3 +131,18 @@ def test_a_table_for_a_terminal_is_aligned_and_its_notes_are_wrapped():
 )
 def test_no_text_is_markup_in_markdown(text, shown):
     assert markdown_text(text) == shown
+
+
+def test_figures_of_one_name_are_one_file():
+    charts = [Chart(f"part {index}") for index in range(4)]
+    panels = [each.finish(f"p{n}", caption="", alt=f"panel {n}") for n, each in enumerate(charts)]
+    figures = Figures(panels, name="all", caption="Four panels.")
+    page = Page("t", "v", (), [Section("s", [figures])])
+    assert list(page.files) == ["all.svg"]
+    root = ElementTree.fromstring(page.files["all.svg"])
+    places = [each for each in root if each.tag.endswith("svg")]
+    assert [float(each.get("x", "")) > 0 for each in places] == [False, True, True, False]
+    assert [float(each.get("y", "")) > 0 for each in places] == [False, False, False, True]
+    text = markdown(page)
+    assert "![panel 0; panel 1; panel 2; panel 3](all.svg)" in text and "Four panels." in text
+    assert html(page).count("<figure>") == 4 and "Four panels." in html(page)

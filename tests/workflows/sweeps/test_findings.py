@@ -18,8 +18,29 @@ from made_up_sweeps import (
     without_score,
 )
 
+from bert_core.errors import UserError
 from workflows.finetune import parse
-from workflows.sweeps.findings import points_text, scores_text, sweep_findings
+from workflows.sweeps.findings import (
+    comparisons,
+    costs,
+    counts,
+    headline,
+    points_text,
+    scores_text,
+    sweep_findings,
+    verdict,
+)
+from workflows.sweeps.outcome import TrialOutcome
+
+
+def of_scores(*scores):
+    """The findings of a sweep whose points have these scores of their seeds."""
+    trials = [
+        replace(made_up_trial({"epochs": number + 2}, seed), score=score)
+        for number, some in enumerate(scores)
+        for seed, score in enumerate(some)
+    ]
+    return sweep_findings(made_up_outcome(trials))
 
 
 def test_the_points_of_a_grid_come_with_all_their_seeds():
@@ -139,3 +160,69 @@ def test_where_the_encoder_is_an_axis_the_command_names_the_best_one():
     ]
     findings = sweep_findings(made_up_outcome(trials))
     assert findings.command.endswith("--data glue/MRPC --model large")
+
+
+def test_an_outcome_is_read_as_it_was_written(tmp_path):
+    trial = made_up_trial(GRID[0], 3)
+    trial.write(tmp_path / "trial.json")
+    assert TrialOutcome.read(tmp_path / "trial.json") == trial
+    (tmp_path / "trial.json").write_text("{}")
+    with pytest.raises(UserError, match="damaged outcome of a trial"):
+        TrialOutcome.read(tmp_path / "trial.json")
+
+
+@pytest.mark.parametrize(
+    ("scores", "part", "names"),
+    [
+        (((0.9,),), "nothing to compare", []),
+        (((0.80,), (0.90,)), "--seeds 3", ["runner-up"]),
+        (((0.80, 0.80), (0.90, 0.90)), "--seeds 3", ["runner-up"]),
+        (((0.80, 0.81, 0.80), (0.90, 0.91, 0.90)), "better than all 1 other", ["runner-up"]),
+        (
+            ((0.896, 0.904), (0.50, 0.51), (0.901, 0.909)),
+            "not distinguishable from 1 of 2 others",
+            ["runner-up", "cheapest level setting", "seeds to separate the first two"],
+        ),
+        # Hundreds of seeds are no advice.
+        (((0.9000, 0.9080), (0.9001, 0.9081)), "not distinguishable", None),
+    ],
+)
+def test_the_verdict_claims_no_more_than_the_seeds_show(scores, part, names):
+    findings = of_scores(*scores)
+    assert part in verdict(findings)
+    rows = dict(comparisons(findings))
+    assert names is None or list(rows) == names
+    assert names is not None or "seeds to separate the first two" not in rows
+
+
+def test_the_nearest_settings_are_named():
+    rows = dict(comparisons(of_scores((0.896, 0.904), (0.50, 0.51), (0.901, 0.909))))
+    assert "epochs 2, 0.50 behind" in rows["runner-up"]
+    assert "epochs 2" in rows["cheapest level setting"]
+    assert verdict(sweep_findings(not_begun())) == "" == "".join(comparisons(of_scores((0.9,))))
+
+
+def test_the_best_setting_and_the_state_are_counted():
+    assert headline(of_scores((0.8, 0.81), (0.9, 0.92))) == (
+        "epochs 3: F1 91.00 ± 1.41 on dev, 2 seeds"
+    )
+    expected = "18 settings, 2 seeds, 36 trials: 34 finished, 1 failed, 1 missing"
+    assert counts(sweep_findings(paper_grid())) == expected
+    stopped = replace(made_up_trial(GRID[0], 0), stopped_early=True)
+    assert "1 finished, 1 stopped early" in counts(sweep_findings(made_up_outcome([stopped])))
+
+
+def test_what_is_used_is_told_with_its_assumption():
+    outcome = paper_grid()
+    rows = dict(costs(sweep_findings(outcome)))
+    hours = sum(each.device_hours for each in outcome.trials)
+    assert rows["all trials"].startswith(f"{hours:.2f} core-hours")
+    assert "assuming 10 W per core" in rows["all trials"]
+    assert rows["tokens"].startswith(f"{sum(each.num_tokens for each in outcome.trials):,}")
+    assert rows["wall time"].startswith("1 h 30 min, up to 2 trials at once")
+    trial = replace(made_up_trial(GRID[0], 0), device="cuda", device_hours=2.0)
+    lost = replace(without_score(trial, "dead"), seed=1, device="cuda", device_hours=1.5)
+    rows = dict(costs(sweep_findings(made_up_outcome([trial, lost]))))
+    assert rows["all trials"].startswith("3.50 GPU-hours")
+    assert rows["failed trials"].startswith("1.50 GPU-hours")
+    assert dict(costs(sweep_findings(not_begun())))["all trials"] == "nothing yet"

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -15,20 +16,27 @@ from made_up_sweeps import (
     paper_grid,
     random_search,
     with_odd_names,
+    without_score,
 )
+from read_pages import Page as ReadPage
 
 from workflows.finetune import parse
 from workflows.paper.paper_table import PaperRow, PaperTable
+from workflows.sweeps.figures import AxisScale, axis_figure, curve_figure, parallel_figure
 from workflows.sweeps.findings import sweep_findings
 from workflows.sweeps.report import (
-    IMPORTANCE,
-    PICTURES,
+    FIGURES,
+    MOST_SEED_COLUMNS,
     best_settings,
+    best_yaml,
+    point_table,
     summary_lines,
+    sweep_page,
+    troubles,
     write_sweep_report,
 )
 
-ALL = {"report.html", "report.md", "report.json", "best.yaml", *PICTURES}
+ALL = {"report.html", "report.md", "report.json", "best.yaml", *FIGURES}
 
 
 def names_in(folder):
@@ -39,11 +47,11 @@ def names_in(folder):
 def test_every_sweep_has_its_report(name, tmp_path):
     findings = write_sweep_report(OUTCOMES[name](), tmp_path / "report")
     expected = ALL if findings.points else {"report.html", "report.md", "report.json"}
-    expected = expected - {IMPORTANCE} if name == "one_axis" else expected
+    expected = expected - {"importance.svg"} if name == "one_axis" else expected
     assert names_in(tmp_path / "report") == expected
     markdown = (tmp_path / "report" / "report.md").read_text()
-    assert all(f"]({each})" in markdown for each in expected & set(PICTURES))
-    for each in expected & set(PICTURES):
+    assert all(f"]({each})" in markdown for each in expected & set(FIGURES))
+    for each in expected & set(FIGURES):
         ElementTree.parse(tmp_path / "report" / each)
     content = json.loads((tmp_path / "report" / "report.json").read_text())
     assert len(content["trials"]) == len(findings.outcome.trials)
@@ -129,6 +137,7 @@ def test_markdown_takes_names_for_words(tmp_path):
     table = [line for line in text.splitlines() if line.startswith("| ")]
     assert "<script>" not in text and "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert any('a"b\\|c' in line for line in table)
+    assert "<script>alert" not in (tmp_path / "report.html").read_text()
     assert "# Sweep &lt;img src=x&gt;" in text
 
 
@@ -139,3 +148,97 @@ def test_the_screen_shows_what_counts(tmp_path):
     assert "failed       mrpc-" in text and f"report       {tmp_path / 'report.html'}" in text
     text = "\n".join(summary_lines(sweep_findings(not_begun()), tmp_path))
     assert "No trial has a score" in text and "best.yaml" not in text
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_the_page_is_well_formed_and_needs_nothing_else(name, tmp_path):
+    findings = write_sweep_report(OUTCOMES[name](), tmp_path)
+    text, page = (tmp_path / "report.html").read_text(), ReadPage()
+    page.feed(text)
+    assert page.open == [] and all(each.startswith("#") for each in page.addresses)
+    assert not re.search(r"@import|url\((?!#)", text)
+    ranks = [str(rank) for rank in range(1, len(findings.points) + 1)]
+    assert re.findall(r'<tr[^>]* data-key="(\d+)"', text) == ranks
+    for rank in ranks:
+        assert text.count(f'<g data-key="{rank}">') >= 3, "the marks of a setting know its row"
+
+
+def test_a_page_has_only_sections_with_content():
+    def titles(outcome):
+        findings = sweep_findings(outcome)
+        return [each.title for each in sweep_page(findings, [], best_yaml(findings)).sections]
+
+    everything = [
+        "Best setting", "Settings", "Parallel coordinates", "Scores by axis", "Importance",
+        "Learning curves", "Cost", "Failed and missing",
+    ]  # fmt: skip
+    assert titles(paper_grid()) == everything
+    assert titles(not_begun()) == ["Settings", "Cost", "Failed and missing"]
+    assert "Importance" not in titles(OUTCOMES["one_axis"]())
+
+
+def test_the_table_has_each_seeds_score():
+    findings = sweep_findings(paper_grid())
+    table = point_table(findings)
+    texts = [[cell.text for cell in row] for row in table.cells]
+    assert all(len(each) == len(table.columns) for each in texts)
+    assert list(table.columns[:9]) == [
+        "rank", "F1", "level", "batch_size", "peak_learning_rate", "epochs", "seeds", "seed 0",
+        "seed 1",
+    ]  # fmt: skip
+    assert sum("failed" in each for each in texts) == sum("missing" in each for each in texts) == 1
+    best = findings.points[0]
+    assert texts[0][0] == "1" and texts[0][2] == "yes" and table.rows[0].highlighted
+    assert texts[0][7:9] == [f"{100 * each:.2f}" for each in best.scores.scores]
+    orders = [row[1].order for row in table.cells]
+    assert orders == sorted(orders, reverse=True)
+
+
+def test_settings_without_a_score_come_last_and_many_seeds_share_a_column():
+    trials = [without_score(made_up_trial(GRID[0], 0)), made_up_trial(GRID[1], 0)]
+    table = point_table(sweep_findings(made_up_outcome(trials)))
+    assert "level" not in table.columns, "nothing says which are"
+    assert table.cells[-1][1].text == "–" and table.rows[-1].key == ""
+    trials = [made_up_trial(GRID[0], seed) for seed in range(MOST_SEED_COLUMNS + 1)]
+    table = point_table(sweep_findings(made_up_outcome(trials)))
+    assert "seed 0" not in table.columns
+    assert max(cell.text.count(",") for cell in table.cells[0]) == MOST_SEED_COLUMNS
+
+
+def test_what_went_wrong_is_named():
+    failed, missing = troubles(sweep_findings(paper_grid()))
+    assert failed[1:] == (
+        "batch_size 16, peak_learning_rate 5e-5, epochs 4, seed 1",
+        "out of memory: lower --max_tokens from 4096",
+    )
+    assert "2 epochs done" in missing[2]
+
+
+def test_values_lie_where_the_eye_tells_them_apart():
+    few = AxisScale.of([2, 3, "x"])
+    assert [few.share(each) for each in few.values] == pytest.approx([1 / 6, 1 / 2, 5 / 6])
+    numbers = [10.0**power for power in range(-9, 0)]
+    scale = AxisScale.of(numbers)
+    assert scale.is_log and scale.share(1e-5) == pytest.approx(0.5)
+    assert [text for _, text in scale.ticks(3)] == ["1e-9", "1e-5", "0.1"]
+    assert not AxisScale.of(list(range(1, 12))).is_log
+    assert AxisScale.of(list(range(12))).share(11) == 1.0, "zero has no logarithm"
+
+
+@pytest.mark.parametrize("outcome", [paper_grid, random_search, with_odd_names])
+def test_every_setting_is_drawn_and_the_best_last(outcome):
+    findings = sweep_findings(outcome())
+    ranks = [str(point.rank) for point in findings.points]
+    lines = re.findall(r'data-key="(\d+)"', parallel_figure(findings).svg)
+    assert lines == ranks[::-1]
+    for axis in findings.outcome.axes:
+        dots = re.findall(r'data-key="(\d+)"', axis_figure(findings, axis).svg)
+        assert dots == ranks[::-1]
+    curves = curve_figure(findings, "score").svg
+    assert curves.rindex('data-key="1"') > max(curves.find(f'data-key="{rank}"') for rank in ranks)
+
+
+def test_an_outlier_is_drawn_at_the_edge_and_counted(tmp_path):
+    write_sweep_report(random_search(), tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert text.count("1 outlier at the edge") == 2 and "1 setting" in text
