@@ -53,10 +53,9 @@ from workflows.tracking.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInpu
 
 
 @dataclass
-class PlannedVariant(PlannedRun):
+class PlannedVariant(PlannedRun[PretrainingJob]):
     """A variant and its pre-training run."""
 
-    job: PretrainingJob
     variant: Variant
 
     @property

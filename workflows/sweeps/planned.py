@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
@@ -39,11 +40,14 @@ class TrialToTrain:
     shared: Mapping[str, str] = field(default_factory=dict)
 
 
+Job = TypeVar("Job", bound=TrainingJob)
+
+
 @dataclass
-class PlannedRun(ABC):
+class PlannedRun(ABC, Generic[Job]):
     """A run to train; `failure` is why its last try failed, `news` what its worker last said."""
 
-    job: TrainingJob
+    job: Job
     failure: str | None = field(default=None, kw_only=True)
     news: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
@@ -62,7 +66,7 @@ class PlannedRun(ABC):
     def criterion(self) -> str:
         """The metric that decides, as evaluations call it."""
 
-    @property
+    @cached_property
     @abstractmethod
     def cost(self) -> float:
         """Work of the whole run, in a unit that all runs planned together share."""
@@ -128,7 +132,7 @@ class PlannedRuns(ABC, Generic[Settings]):
         )
 
 
-Run = TypeVar("Run", bound=PlannedRun)
+Run = TypeVar("Run", bound=PlannedRun[Any])
 
 
 def unfinished(planned: Sequence[Run]) -> list[Run]:

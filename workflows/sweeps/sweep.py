@@ -36,14 +36,13 @@ STEP_LOSS, DEV_LOSS, DEV_EPOCH = "train/loss", "dev/loss", "dev/epoch"
 
 
 @dataclass
-class PlannedTrial(PlannedRun):
+class PlannedTrial(PlannedRun[FinetuningJob]):
     """A trial: a point with a seed, and its fine-tuning run.
 
     `trial.json` in the run folder says what a finished trial came to, and stays when its weights
     are removed.
     """
 
-    job: FinetuningJob
     point: Point
     seed: int
 
