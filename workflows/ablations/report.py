@@ -81,8 +81,8 @@ def ablation_page(findings: AblationFindings) -> Page:
     panels = [score_figure(findings, task) for task in findings.tasks if task.scores]
     if panels:
         caption = (
-            "One dot per seed; the black bar is the mean, the band one standard deviation. The "
-            "dashed line is the mean of the reference, in red."
+            "One dot per seed; the bar is the mean, the band one standard deviation. The dashed "
+            "line is the mean of the reference, in red."
         )
         sections.append(Section("Scores of all seeds", [Figures(panels, "scores", caption)]))
     if any(findings.compared()):

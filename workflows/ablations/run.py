@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from workflows.ablations.ablation import Ablation, variant_row
 from workflows.ablations.settings import LearnedTask
@@ -85,6 +86,6 @@ def note_figures(ablation: Ablation) -> None:
         append_figures(ablation, new)
 
 
-def _push_results(run: PlannedRun) -> None:
+def _push_results(run: PlannedRun[Any]) -> None:
     if run.job.remote is not None:
         run.job.remote.push_results(run.job.folder)

@@ -220,6 +220,9 @@ def _themed(svg: str, name: str, alt: str, marks: Mapping[str, tuple[str, str]])
         return f"<g{attribute}><title>{escape(one_line(label))}</title>"
 
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r"\d+\.\d{5,}", lambda match: f"{float(match[0]):.2f}", svg)
+    svg = re.sub(r"font-family: [^;\"]+", "font-family: system-ui, sans-serif", svg)
+    svg = re.sub(r"\s*\n\s*(<?)", lambda match: "\n<" if match[1] else " ", svg)
     svg = re.sub(r'<g id="(mark\d+)">', tooltip, svg)
     svg = re.sub(r'<g id="[a-z]+[\w.]*">', "<g>", svg)
     svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{escape(name)}-", svg)

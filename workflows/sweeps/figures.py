@@ -162,6 +162,8 @@ def curve_figure(findings: SweepFindings, field: str) -> Figure:
     """A figure of every trial over its epochs, a dot at the best one; `field` is one of CURVES."""
     times = 100 if field == "score" else 1
     points = {id(trial): point for point in findings.points for trial in point.trials}
+    from matplotlib.ticker import MaxNLocator
+
     title = f"{CURVES[field].format(metric=findings.metric)} by epoch"
     chart, values = Chart(title), []
     last = len(findings.points) + 1
@@ -184,7 +186,7 @@ def curve_figure(findings: SweepFindings, field: str) -> Figure:
     low, high = _fenced(values)
     room = 0.06 * (high - low) or 0.5
     chart.axes.set_ylim(low - room, high + room)
-    chart.axes.xaxis.get_major_locator().set_params(integer=True)
+    chart.axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return chart.finish(f"curve-{field}", caption="", alt=title)
 
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
@@ -39,7 +40,7 @@ class TrialToTrain:
     shared: Mapping[str, str] = field(default_factory=dict)
 
 
-Job = TypeVar("Job", bound=TrainingJob, covariant=True)
+Job = TypeVar("Job", bound=TrainingJob)
 
 
 @dataclass
@@ -65,7 +66,7 @@ class PlannedRun(ABC, Generic[Job]):
     def criterion(self) -> str:
         """The metric that decides, as evaluations call it."""
 
-    @property
+    @cached_property
     @abstractmethod
     def cost(self) -> float:
         """Work of the whole run, in a unit that all runs planned together share."""
@@ -131,7 +132,7 @@ class PlannedRuns(ABC, Generic[Settings]):
         )
 
 
-Run = TypeVar("Run", bound="PlannedRun[TrainingJob]")
+Run = TypeVar("Run", bound=PlannedRun[Any])
 
 
 def unfinished(planned: Sequence[Run]) -> list[Run]:

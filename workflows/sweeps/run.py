@@ -65,27 +65,27 @@ class Driver:
         """All runs are trained: tracking may take its time for the rest."""
         self.status, self.patience_seconds = status, 120.0
 
-    def settled(self, run: PlannedRun, *, tracked: bool = True) -> None:
+    def settled(self, run: PlannedRun[Any], *, tracked: bool = True) -> None:
         """Takes in a run that an earlier start or another sweep finished."""
         self._settled.add(run.name)
         if tracked:
             self.track_again(run)
 
-    def track_again(self, run: PlannedRun) -> None:
+    def track_again(self, run: PlannedRun[Any]) -> None:
         """Sends what is new of a finished run."""
         self.tracker.begin(run.job.folder.path, tracked_run(run.job))
         self.tracker.end(run.job.folder.path, "FINISHED")
 
     def train(
         self,
-        planned: Sequence[PlannedRun],
-        next_run: Callable[[], PlannedRun | None],
+        planned: Sequence[PlannedRun[Any]],
+        next_run: Callable[[], PlannedRun[Any] | None],
         table: SweepTable,
         *,
         at_once: int | None = None,
         shared: Mapping[str, Any] | None = None,
         scheduler: "TrialScheduler | None" = None,
-        on_end: Callable[[PlannedRun], None] = lambda run: None,  # noqa: ARG005
+        on_end: Callable[[PlannedRun[Any]], None] = lambda run: None,  # noqa: ARG005
     ) -> bool:
         """Trains the runs that `next_run` gives; False when told to stop before the end.
 
@@ -107,17 +107,17 @@ class Driver:
             table.show()
         return self._end_unfinished(planned)
 
-    def train_again(self, run: PlannedRun) -> None:
+    def train_again(self, run: PlannedRun[Any]) -> None:
         """Has a settled run be settled once more."""
         self._settled.discard(run.name)
 
-    def _begin(self, run: PlannedRun | None) -> TrialToTrain | None:
+    def _begin(self, run: PlannedRun[Any] | None) -> TrialToTrain | None:
         if run is None:
             return None
         self.tracker.begin(run.job.folder.path, begin(run.job))
         return run.to_train()
 
-    def _settle(self, run: PlannedRun, on_end: Callable[[PlannedRun], None]) -> None:
+    def _settle(self, run: PlannedRun[Any], on_end: Callable[[PlannedRun[Any]], None]) -> None:
         """Follows a run that trains; writes the results of one that has ended."""
         state, job = run.news.get("state"), run.job
         if state not in (TRAINED, BEHIND):
@@ -132,7 +132,7 @@ class Driver:
         self.tracker.end(job.folder.path, "FINISHED")
         on_end(run)
 
-    def _end_unfinished(self, planned: Sequence[PlannedRun]) -> bool:
+    def _end_unfinished(self, planned: Sequence[PlannedRun[Any]]) -> bool:
         """Ends what is left at MLflow; whether all have finished or failed."""
         complete = True
         for run in planned:
@@ -171,7 +171,7 @@ def started(plan: PlannedRuns[Any]) -> Iterator[Driver]:
         driver.tracking = tracker.finish(driver.status, driver.patience_seconds)
 
 
-def total_speed(planned: Sequence[PlannedRun]) -> dict[str, float]:
+def total_speed(planned: Sequence[PlannedRun[Any]]) -> dict[str, float]:
     """Tokens per second of all running runs together."""
     running = [run.news for run in planned if run.news.get("state") == RUNNING]
     speeds = [news["tokens_per_second"] for news in running if "tokens_per_second" in news]
@@ -265,7 +265,7 @@ class SweepRun:
             on_end=self._note,
         )
 
-    def _note(self, trial: PlannedRun) -> None:
+    def _note(self, trial: PlannedRun[Any]) -> None:
         """Notes a finished trial in the sweep's journal, and removes weights that cannot win."""
         assert isinstance(trial, PlannedTrial)
         score, best = trial.outcome.score, self.sweep.best()
