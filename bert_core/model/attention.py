@@ -29,8 +29,11 @@ def attention(
     """
     tokens = query_key_value.shape[0]
     split = query_key_value.view(tokens, 3, num_heads, -1)  # [T, 3, A, D]
-    compute = _padded if isinstance(layout, Padded) else _packed
-    return compute(split, layout, dropout, causal).reshape(tokens, -1)  # [T, A * D]
+    if isinstance(layout, Padded):
+        mixed = _padded(split, layout, dropout, causal)
+    else:
+        mixed = _packed(split, layout, dropout, causal)
+    return mixed.reshape(tokens, -1)  # [T, A * D]
 
 
 def attended_slots(layout: Padded) -> Tensor | None:

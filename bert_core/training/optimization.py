@@ -1,5 +1,8 @@
 """Optimizers (AdamW, LAMB), the learning rate as a function of the step, clipping of gradients."""
 
+# pyright: reportPrivateImportUsage=false
+# torch's operations on lists of tensors have no public names; its own optimizers use these.
+
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
