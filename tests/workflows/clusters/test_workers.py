@@ -39,9 +39,7 @@ def test_a_leader_that_is_lost_is_said_in_one_line(ray_cluster):
         while True:
             ray.get(channel.status.remote())
     for ask in (lambda: list(workers.news(0)), lambda: workers.outcome(0)):
-        with pytest.raises(
-            UserError, match="lost the coordinator actor .*same command goes on"
-        ):
+        with pytest.raises(UserError, match="lost the coordinator actor .*same command goes on"):
             ask()
 
 
