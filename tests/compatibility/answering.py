@@ -51,7 +51,7 @@ def recorded_answer(server: Server, request: Mapping[str, Any]) -> dict[str, Any
     return {"status": status, "headers": kept, "content": without_wording(content, status)}
 
 
-def decoded(content: Any) -> Any:  # noqa: ANN401 - any JSON
+def decoded(content: Any) -> Any:
     """The content with vectors in base64 as lists of numbers, which compare with a tolerance."""
     if isinstance(content, dict):
         return {
@@ -63,7 +63,7 @@ def decoded(content: Any) -> Any:  # noqa: ANN401 - any JSON
     return {"base64": np.frombuffer(base64.b64decode(content), "<f4").tolist()}
 
 
-def without_wording(content: Any, status: int) -> Any:  # noqa: ANN401 - any JSON
+def without_wording(content: Any, status: int) -> Any:
     """The content with the sentences of refusals, and times, replaced by null."""
     if isinstance(content, list):
         return [without_wording(each, status) for each in content]

@@ -67,7 +67,7 @@ def sweep_command(storage: Path, task: Path = TASK) -> SweepCommand:
     return SweepCommand(storage, "sweep", task, 0, {"axis": axes, "epochs": 1})
 
 
-def assert_alike(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:  # noqa: ANN401 - any JSON
+def assert_alike(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:
     """Asserts that two JSON values are equal; floats, to a tolerance."""
     if isinstance(wanted, dict):
         assert found.keys() == wanted.keys()

@@ -19,7 +19,6 @@ class Drawing:
         self.random = random.Random(seed)
 
     def text(self) -> str:
-        """A text, now and then an odd or a long one."""
         chance = self.random.random()
         if chance < 0.12:
             return self.random.choice(ODD_TEXTS)
@@ -28,37 +27,30 @@ class Drawing:
         return " ".join(self.random.choices(WORDS, k=self.random.randint(1, 12)))
 
     def masked(self) -> str:
-        """A text with [MASK] in it, rarely without."""
         words = self.random.choices(WORDS, k=self.random.randint(1, 8))
         for _ in range(self.random.choice((0, 1, 1, 1, 2))):
             words.insert(self.random.randint(0, len(words)), "[MASK]")
         return " ".join(words)
 
-    def one_or_more(self, draw: Callable[[], Any]) -> Any:  # noqa: ANN401 - any JSON
-        """One item, or a list of up to four."""
+    def one_or_more(self, draw: Callable[[], Any]) -> Any:
         if self.random.random() < 0.5:
             return draw()
         return [draw() for _ in range(self.random.randint(1, 4))]
 
     def some(self, **choices: tuple[Any, ...]) -> dict[str, Any]:
-        """Some of these fields, each with one of its values."""
         kept = {name: each for name, each in choices.items() if self.random.random() < 0.4}
         return {name: self.random.choice(each) for name, each in kept.items()}
 
     def pair(self) -> dict[str, str]:
-        """Two texts."""
         return {"text": self.text(), "text_pair": self.text()}
 
     def question(self) -> dict[str, str]:
-        """A question and its context."""
         return {"question": self.text(), "context": self.text() or "the cat sat"}
 
     def ids(self) -> list[int]:
-        """Ids of tokens, now and then one that there is not."""
         return [self.random.randint(0, 45) for _ in range(self.random.randint(1, 6))]
 
     def compared(self) -> dict[str, Any]:
-        """A text and those that it is compared with."""
         return {
             "source_sentence": self.text(),
             "sentences": [self.text() for _ in range(self.random.randint(1, 3))],
@@ -70,20 +62,17 @@ class Drawing:
         return self.some(overflow=("error", "left", "right", "window"))
 
     def classify(self) -> Drawn:
-        """/v1/classify of four kinds of labels."""
         model = self.random.choice(("sentiment", "topics", "grade", "paraphrase"))
         draw = self.pair if model == "paraphrase" else self.text
         fields = self.some(top_k=(1, 2, 0)) | self._overflow()
         return "/v1/classify", {"model": model, "inputs": self.one_or_more(draw), **fields}
 
     def ner(self) -> Drawn:
-        """/v1/ner."""
         fields = self.some(aggregation=("none", "simple", "first", "average", "max", "other"))
         body = {"model": "entities", "inputs": self.one_or_more(self.text)}
         return "/v1/ner", body | fields | self._overflow()
 
     def qa(self) -> Drawn:
-        """/v1/qa."""
         fields = self.some(
             top_k=(1, 2, 3),
             max_answer_length=(1, 3),
@@ -94,7 +83,6 @@ class Drawing:
         return "/v1/qa", body | fields | self._overflow()
 
     def features(self) -> Drawn:
-        """/v1/features."""
         fields = self.some(
             strategy=STRATEGIES,
             unit=("text", "word", "token"),
@@ -106,30 +94,25 @@ class Drawing:
         return "/v1/features", body | fields | self._overflow()
 
     def fill_mask(self) -> Drawn:
-        """/v1/fill-mask."""
         fields = self.some(top_k=(1, 3), targets=(["cat", "mat"], ["no such word"]))
         body = {"model": "encoder", "inputs": self.one_or_more(self.masked)}
         return "/v1/fill-mask", body | fields | self._overflow()
 
     def next_sentence(self) -> Drawn:
-        """/v1/next-sentence."""
         body = {"model": "encoder", "inputs": self.one_or_more(self.pair)}
         return "/v1/next-sentence", body | self._overflow()
 
     def pseudo_perplexity(self) -> Drawn:
-        """/v1/pseudo-perplexity."""
         fields = self.some(masking=("token", "rest_of_word", "letter"))
         body = {"model": "encoder", "inputs": self.one_or_more(self.text)}
         return "/v1/pseudo-perplexity", body | fields | self._overflow()
 
     def similarity(self) -> Drawn:
-        """/v1/similarity."""
         fields = self.some(strategy=STRATEGIES, pooling=("mean", "cls", "max"))
         body = {"model": "vectors", "source": self.text(), "inputs": [self.text(), self.text()]}
         return "/v1/similarity", body | fields | self._overflow()
 
     def tokenize(self) -> Drawn:
-        """/v1/tokenize."""
         fields = self.some(add_special_tokens=(True, False))
         return "/v1/tokenize", {
             "model": "encoder",
@@ -138,12 +121,10 @@ class Drawing:
         }
 
     def decode(self) -> Drawn:
-        """/v1/decode."""
         fields = self.some(skip_special_tokens=(True, False))
         return "/v1/decode", {"model": "encoder", "ids": self.one_or_more(self.ids), **fields}
 
     def explain(self) -> Drawn:
-        """/v1/explain of a short text."""
         model, text = self.random.choice((("sentiment", "cat sat"), ("topics", "far mat")))
         fields = self.some(label=("good", "cats", "none"), layers=([1], [2]))
         return "/v1/explain", {"model": model, "inputs": text, **fields}
@@ -151,7 +132,6 @@ class Drawing:
     # Hugging Face
 
     def hf_text_classification(self) -> Drawn:
-        """Text classification of Hugging Face."""
         functions = ("sigmoid", "softmax", "none", "tanh")
         parameters = self.some(function_to_apply=functions, top_k=(1, 2))
         model = self.random.choice(("sentiment", "topics"))
@@ -159,7 +139,6 @@ class Drawing:
         return f"/hf/text-classification?model={model}", body
 
     def hf_token_classification(self) -> Drawn:
-        """Token classification of Hugging Face."""
         parameters = self.some(
             aggregation_strategy=("none", "simple", "first", "average", "max"),
             ignore_labels=(["O"], ["O", "PER"], []),
@@ -169,7 +148,6 @@ class Drawing:
         return "/hf/token-classification?model=entities", body
 
     def hf_question_answering(self) -> Drawn:
-        """Question answering of Hugging Face."""
         parameters = self.some(
             top_k=(1, 2),
             doc_stride=(2, 8),
@@ -183,7 +161,6 @@ class Drawing:
         return "/hf/question-answering?model=answers", body
 
     def hf_feature_extraction(self) -> Drawn:
-        """Feature extraction of Hugging Face."""
         fields = self.some(
             normalize=(True, False),
             truncate=(True, False),
@@ -195,13 +172,11 @@ class Drawing:
         return "/hf/feature-extraction?model=vectors", body
 
     def hf_fill_mask(self) -> Drawn:
-        """Fill-mask of Hugging Face."""
         parameters = self.some(top_k=(1, 3), targets=(["cat"],))
         body = {"inputs": self.one_or_more(self.masked), "parameters": parameters}
         return "/hf/fill-mask?model=encoder", body
 
     def hf_sentence_similarity(self) -> Drawn:
-        """Sentence similarity of Hugging Face."""
         return "/hf/sentence-similarity?model=vectors", {"inputs": self.compared()}
 
     # Text Embeddings Inference
@@ -210,18 +185,15 @@ class Drawing:
         return self.some(truncate=(True, False), truncation_direction=("Left", "Right"))
 
     def embed(self) -> Drawn:
-        """/embed of texts or ids."""
         draw = self.random.choice((self.text, self.text, self.ids))
         fields = self.some(normalize=(True, False), dimensions=(8,), prompt_name=("query",))
         body = {"inputs": self.one_or_more(draw)}
         return "/embed?model=vectors", body | fields | self._truncate()
 
     def embed_all(self) -> Drawn:
-        """/embed_all."""
         return "/embed_all?model=vectors", {"inputs": self.text(), **self._truncate()}
 
     def predict(self) -> Drawn:
-        """/predict of texts or pairs."""
         fields = self.some(raw_scores=(True, False)) | self._truncate()
         if self.random.random() < 0.5:
             body = {"inputs": [[self.text(), self.text()], [self.text(), self.text()]]}
@@ -229,18 +201,15 @@ class Drawing:
         return "/predict?model=sentiment", {"inputs": [[self.text()]], **fields}
 
     def tei_similarity(self) -> Drawn:
-        """/similarity."""
         body = {"inputs": self.compared(), "parameters": self._truncate()}
         return "/similarity?model=vectors", body
 
     def openai(self) -> Drawn:
-        """/v1/embeddings."""
         draw = self.random.choice((self.text, self.text, self.ids))
         fields = self.some(encoding_format=("float", "base64"), dimensions=(8, 64), user=("ann",))
         return "/v1/embeddings", {"model": "vectors", "input": self.one_or_more(draw), **fields}
 
     def refused(self) -> Drawn:
-        """What has to be refused whatever it says: unknown models, fields and types."""
         path, body = self.random.choice((self.classify, self.ner, self.qa, self.embed))()
         change = self.random.choice(
             ({"model": "nobody"}, {"no_such_field": 1}, {"inputs": 5}, {"inputs": []}, {})

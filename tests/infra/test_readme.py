@@ -1,7 +1,7 @@
 """The walk on Kubernetes in infra/README.md: what it names is there, in an order that works.
 
 What else a README must hold is in tests/docs/test_readme.py, for this one too; the node pools are
-in kuberay/test_node_pools.py.
+in kuberay/test_nodes.py.
 """
 
 import re

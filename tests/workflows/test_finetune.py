@@ -1,11 +1,29 @@
-"""The fine-tuning command: refused in one line; and, at length, killed and going on."""
+"""The fine-tuning command: refused in one line; and, at length, killed and resumed."""
 
+import random
 import re
+import shutil
+import signal
 
 import pytest
-from finetuning_runs import arguments, write_encoder, write_tagged, write_task
+from finetuning_runs import (
+    FineTuning,
+    FineTunings,
+    arguments,
+    write_encoder,
+    write_tagged,
+    write_task,
+)
+from pretraining_runs import (
+    find_writer,
+    rank_one_beside,
+    stop_inside_a_checkpoint_write,
+    writer_of,
+)
 
+from bert_core.training.checkpoint import newest_checkpoint
 from workflows.finetune import main, parse
+from workflows.runs.sender import verify_exactly_once
 
 
 @pytest.fixture
@@ -127,3 +145,131 @@ def test_the_options_are_those_of_the_task(storage, capsys):
             main(["--task", task, "--help"])
         assert ended.value.code == 0
         assert option in capsys.readouterr().out
+
+
+EPOCHS = 40
+STEPS = 12 * EPOCHS
+SETTINGS = {"epochs": EPOCHS, "checkpoint.every_steps": 30, "cluster.max_failures": 100}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """The folder of data and encoder."""
+    folder = tmp_path_factory.mktemp("source")
+    write_task(folder / "data")
+    write_encoder(folder / "encoder")
+    return folder
+
+
+@pytest.fixture
+def make_run(tmp_path, source, ray_cluster):
+    """Makes runs on the shared cluster."""
+
+    def make(name, storage=None, **settings):
+        named = SETTINGS | {key.replace("__", "."): value for key, value in settings.items()}
+        environment = {"RAY_ADDRESS": ray_cluster}
+        return FineTuning(storage or tmp_path / "storage", name, source, STEPS, named, environment)
+
+    return make
+
+
+def left(run):
+    """Whatever the steps of a run decide."""
+    path, damaged = newest_checkpoint(run.checkpoints)
+    assert path is not None and not damaged
+    names = ["model.safetensors", "optimizer.safetensors"]
+    names += ["files/best.safetensors", "files/best_predictions.jsonl"]
+    return path.name, run.records(), [(path / name).read_bytes() for name in names]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_killed_wherever_it_is_it_learns_the_same_bits(make_run, num_workers):
+    reference = make_run("reference", cluster__num_workers=num_workers)
+    printed = reference.finish(seconds=600)
+    assert f"finished     {STEPS} steps" in printed
+    run = make_run("troubled", cluster__num_workers=num_workers)
+    choose = random.Random(num_workers)
+    driver = run.start()
+    for moment in ("worker", "worker in write", "driver", "worker", "driver in write"):
+        driver.until_step(run.step() + choose.randint(20, 50), 300)
+        worker = writer = writer_of(run)
+        if moment.endswith("in write"):
+            stop_inside_a_checkpoint_write(driver, worker)
+        elif moment == "worker" and (other := rank_one_beside(worker)):
+            worker = choose.choice([worker, other])
+        if moment.startswith("driver"):
+            driver.kill()
+            driver = run.start()
+        else:
+            worker.kill()
+        driver.until(lambda gone=writer: find_writer(run) not in (None, gone), 300, pause=0.3)
+    assert driver.wait(600) == 0, driver.output()
+    assert "going on from step" in driver.output()
+    assert left(run) == left(reference)
+    report = verify_exactly_once(run.folder)
+    assert report.correct and report.num_metrics > 4 * STEPS, report
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_two_workers_become_one(make_run, tmp_path):
+    dropout = {"dropout.hidden_dropout_prob": 0.0, "dropout.attention_probs_dropout_prob": 0.0}
+    two = make_run("two", cluster__num_workers=2, **dropout)
+    driver = two.start()
+    driver.until_step(100)
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.wait() == 130, driver.output()
+    first = two.step()
+    one = make_run("two", tmp_path / "one", cluster__num_workers=1, **dropout)
+    shutil.copytree(two.folder, one.folder)
+    for run in (two, one):
+        assert f"going on from step {first}" in run.finish()
+    losses = [
+        {step: each["train/loss"] for step, each in run.records() if "train/loss" in each}
+        for run in (one, two)
+    ]
+    assert losses[0].keys() == losses[1].keys() == set(range(1, STEPS + 1))
+    worst = max(abs(losses[0][step] - losses[1][step]) for step in range(first + 1, first + 21))
+    print(f"20 steps after two workers became one, losses differ by {worst:.2g} at most")
+    assert worst < 1e-5
+    assert losses[0] != losses[1]  # it was another number of workers
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_jobs_share_workers_and_a_death_in_the_second_changes_no_bit(make_run, tmp_path):
+    different = [{}, {"seed": 5, "batch_size": 6}, {"optimizer.name": "lamb"}]
+    jobs, alone = (
+        [make_run(f"{kind}-{number}", **each) for number, each in enumerate(different)]
+        for kind in ("shared", "alone")
+    )
+    group = FineTunings(jobs[0].storage, "group", tmp_path, 0, {}, jobs[0].environment, jobs)
+    driver = group.start()
+    driver.until(lambda: jobs[1].step() >= 100, 300)
+    trained, _ = newest_checkpoint(jobs[0].checkpoints)
+    manifest = trained / "manifest.json"
+    assert trained.name == f"step-{STEPS:08d}"
+    written = manifest.stat().st_mtime_ns
+    writer = writer_of(jobs[1])
+    writer.kill()
+    driver.until(lambda: find_writer(jobs[1]) not in (None, writer), 300, pause=0.1)
+    driver.until(lambda: jobs[2].step() >= 50, 300)
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.wait() == 130, driver.output()
+    output = driver.output()
+    assert "2 of 3 shared-1  going on from step" in output and "stopped after step" in output
+    assert "1 of 3 shared-0  going on" not in output, "it was passed over"
+    assert manifest.stat().st_mtime_ns == written
+    output = group.finish()
+    assert "3 of 3 shared-2  going on from step" in output
+    assert "step 1/" not in output, "only the last was left"
+    for job, single in zip(jobs, alone, strict=True):
+        single.finish()
+        assert left(job) == left(single), job.name
+        assert verify_exactly_once(job.folder).correct
+        assert (job.folder / "summary.txt").exists()

@@ -1,10 +1,10 @@
-"""Services of compose.yaml as plain processes, where there is no Docker: each in a network of its
-own, with the others' names, its secrets, its volumes, and a file system that forgets.
+"""Services of compose.yaml, as Docker Compose reads them, and run as plain processes.
 
-What an image would bring is this machine's: the environment of the tests, Debian's programs.
-"""
+Each process has a network of its own with the names of the others, its secrets, its volumes, and a
+file system that is discarded. What an image would bring is this machine's."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,9 +12,58 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
-from compose_files import FOLDER, filled, mounts, secret_file, services, variables
+from yaml_files import INFRA, document, environment
+
+FOLDER = INFRA / "docker"
+COMPOSE = FOLDER / "compose.yaml"
+DOCKERFILE = FOLDER / "Dockerfile"
+
+
+@cache
+def compose():
+    """The whole file."""
+    return document(COMPOSE)
+
+
+def services():
+    """The services by name."""
+    return compose()["services"]
+
+
+def secret_file(name):
+    """Where the file of a secret lies, from the folder of compose.yaml."""
+    return compose()["secrets"][name]["file"]
+
+
+def variables(service):
+    """What a service has in its environment: its files, then what is said of it."""
+    found = {}
+    for path in service.get("env_file", []):
+        found |= environment(FOLDER / path)
+    said = {name: filled(value) for name, value in service.get("environment", {}).items()}
+    return found | said
+
+
+def filled(text, **given):
+    """A text with ${NAME:-DEFAULT} filled in and $$ as $."""
+
+    def fill(match):
+        return given.get(match["name"], match["default"])
+
+    text = re.sub(r"(?<!\$)\$\{(?P<name>\w+):-(?P<default>[^}]*)\}", fill, text)
+    assert not re.search(r"(?<!\$)\$(?!\$)", text), text
+    return text.replace("$$", "$")
+
+
+def mounts(service):
+    """What is mounted: (source, target, whether it is a file or folder of the checkout)."""
+    for each in service.get("volumes", []):
+        source, target, *_ = each.split(":")
+        yield source, target, source.startswith(".")
+
 
 REPOSITORY = FOLDER.parents[1]
 NETWORK = "10.77.0"

@@ -5,8 +5,7 @@ import shutil
 import time
 
 import pytest
-from compose_files import services
-from containers import can_run_here, containers
+from containers import can_run_here, containers, services
 from postgres_server import programs, server_user
 
 STAND_INS = {

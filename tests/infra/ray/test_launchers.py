@@ -1,4 +1,4 @@
-"""The cluster launcher files hold against Ray's schema, Google's, and Ray's own command line."""
+"""Ray's cluster launchers: their files, and nodes that drain when they are preempted."""
 
 import copy
 import json
@@ -7,12 +7,13 @@ import re
 import shlex
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import click
+import googleapiclient.discovery_cache
 import jsonschema
 import pytest
-from google_api import faults, schemas
 from ray.autoscaler import _private
 from ray.autoscaler._private.gcp.config import get_node_type
 from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider
@@ -184,3 +185,68 @@ def test_nodes_authenticate_and_a_stopped_job_has_time_for_a_checkpoint():
         config = launcher(name)
         assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
         assert any(". ~/bertline/infra/ray/node.env" in line for line in config["setup_commands"])
+
+
+SCRIPT = Path(__file__).parents[3] / "infra" / "ray" / "drain_when_preempted.sh"
+
+# Google's answer, first that nothing has happened, then the notice.
+CURL = """
+[[ "$*" == *Metadata-Flavor*instance/preempted?wait_for_change=true ]] || exit 7
+if [[ -e asked ]]; then printf TRUE; else touch asked; printf FALSE; fi"""
+
+
+def test_the_notice_becomes_a_drain_of_this_node(tmp_path):
+    node = "ab" * 28
+    for name, body in (
+        ("curl", CURL),
+        ("python", f"echo {node}"),
+        ("ray", '[[ -e asked ]] && printf "%s\\n" "$@" > called'),
+    ):
+        program = tmp_path / "programs" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/bash\n{body}\n")
+        program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}/programs:/usr/bin:/bin"}
+    subprocess.run([SCRIPT], cwd=tmp_path, env=environment, check=True, timeout=30)
+    name, *words = (tmp_path / "called").read_text().splitlines()
+    drain = scripts.cli.commands[name].make_context(name, words).params
+    assert drain["node_id"] == node
+    assert drain["reason"] == "DRAIN_NODE_REASON_PREEMPTION"
+    assert 20 <= drain["deadline_remaining_seconds"] < 30
+
+
+DOCUMENTS = Path(googleapiclient.discovery_cache.__file__).parent / "documents"
+TYPES = {"boolean": bool, "integer": int, "number": (int, float), "string": str}
+
+
+@cache
+def schemas(document):
+    """The shapes that one of Google's services knows, by name."""
+    return json.loads((DOCUMENTS / f"{document}.json").read_text(encoding="utf-8"))["schemas"]
+
+
+def faults(value, schema, known, where=""):
+    """What is wrong with a value, each with its place; keys that are not known are wrong."""
+    schema = known[schema["$ref"]] if "$ref" in schema else schema
+    kind = schema["type"]
+    if kind == "object":
+        if not isinstance(value, dict):
+            return [f"{where}: no mapping"]
+        shapes = schema.get("properties", {})
+        more = schema.get("additionalProperties")
+        found = [f"{where}.{key}: unknown" for key in value if key not in shapes and not more]
+        for key, each in value.items():
+            if key in shapes or more:
+                found += faults(each, shapes.get(key, more), known, f"{where}.{key}")
+        return found
+    if kind == "array":
+        if not isinstance(value, list):
+            return [f"{where}: no list"]
+        return [fault for each in value for fault in faults(each, schema["items"], known, where)]
+    # Numbers of 64 bits are texts in JSON, and Google takes them as numbers too.
+    wanted = int if schema.get("format") in ("int64", "uint64") else TYPES[kind]
+    if not isinstance(value, wanted):
+        return [f"{where}: {value!r} is no {kind}"]
+    if "enum" in schema and value not in schema["enum"]:
+        return [f"{where}: {value!r} is none of {schema['enum']}"]
+    return []

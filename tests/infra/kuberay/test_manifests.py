@@ -1,20 +1,155 @@
-"""Whatever a manifest names is there: accounts, claims, config maps, secrets, services, images."""
+"""Manifests: kustomizations, schemas, and names that refer to each other."""
 
+import copy
 import re
+import shutil
+import subprocess
 import tomllib
 
+import pytest
+import yaml
 from manifests import (
+    FILES,
     FOLDER,
     NAMESPACE,
     SECRETS,
     chosen,
     environment_of,
+    faults,
     keys_told,
     manifests,
     of_kind,
     pods,
 )
-from yaml_files import INFRA, documents
+from yaml_files import INFRA, document, documents, misspelt, places, read_documents
+
+PARTS = sorted(path.parent.name for path in FILES if path.name == "kustomization.yaml")
+PARTS.remove("images")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_folder_lists_its_files_and_takes_the_images(part):
+    kustomization = document(FOLDER / part / "kustomization.yaml")
+    assert kustomization["kind"] == "Kustomization"
+    files = {path.name for path in (FOLDER / part).iterdir()} - {"kustomization.yaml"}
+    assert sorted(kustomization["resources"]) == sorted(files)
+    assert kustomization["components"] == ["../images"]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """The folder as somebody has it who has pushed the images to a registry."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed here")
+    folder = tmp_path_factory.mktemp("infra") / "kuberay"
+    shutil.copytree(FOLDER, folder)
+    images = folder / "images" / "kustomization.yaml"
+    text = images.read_text()
+    images.write_text(text.replace("newName: ", "newName: r.io/x/").replace("0.1.0", "0.1.1"))
+    return folder
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_kustomize_sends_what_is_valid_from_the_registry(elsewhere, part):
+    done = subprocess.run(
+        ["kubectl", "kustomize", elsewhere / part], capture_output=True, text=True, check=True
+    )
+    sent = read_documents(done.stdout)
+    written = [
+        each for name, some in manifests().items() if name.startswith(f"{part}/") for each in some
+    ]
+    assert len(sent) == len(written) > 0
+    images = re.findall(r"image: (\S+)", done.stdout)
+    ours = [each for each in images if "bertline" in each]
+    assert ours and all(re.fullmatch(r"r\.io/x/bertline-\w+:0\.1\.1", each) for each in ours)
+    assert [each for each in sent if faults(each)] == []
+
+
+FREE = {
+    *("data", "labels", "annotations", "matchLabels", "nodeSelector", "rayStartParams"),
+    *("requests", "limits"),
+}
+"""Maps whose keys are names of somebody's own; other tests look at them."""
+SERVICE_SELECTOR = ("Service", ("spec", "selector"))
+KINDS = {
+    *("Namespace", "ServiceAccount", "ConfigMap", "PersistentVolumeClaim", "Service", "Job"),
+    *("Deployment", "StatefulSet", "NetworkPolicy", "PodDisruptionBudget"),
+    *("RayCluster", "RayJob", "RayService", "Kustomization", "Component"),
+}
+
+
+def every_document():
+    return [
+        pytest.param(each, id=f"{path.relative_to(FOLDER)}-{number}")
+        for path in FILES
+        for number, each in enumerate(documents(path))
+    ]
+
+
+@pytest.mark.parametrize("manifest", every_document())
+def test_the_document_is_valid(manifest):
+    assert faults(manifest) == []
+
+
+def test_all_kinds_are_here():
+    assert {each.values[0]["kind"] for each in every_document()} == KINDS
+    assert not [path for path in FOLDER.rglob("*") if path.is_file() and path not in FILES]
+
+
+def is_a_name(place, kind):
+    """Whether a key is somebody's own word, as those of labels are."""
+    return place[-2:-1] and (place[-2] in FREE or (kind, place[:-1]) == SERVICE_SELECTOR)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_any_misspelt_key_is_found(kind):
+    found = [each.values[0] for each in every_document() if each.values[0]["kind"] == kind]
+    tried = {}
+    for manifest in found:
+        for place in places(manifest):
+            if place == ("kind",) or is_a_name(place, kind):
+                continue
+            # What is spelt alike at the same place of the same kind is tried once.
+            shape = tuple("[]" if isinstance(each, int) else each for each in place)
+            tried.setdefault(shape, (manifest, place))
+    assert len(tried) >= 3
+    missed = [
+        ".".join(shape)
+        for shape, (manifest, place) in tried.items()
+        if not faults(misspelt(manifest, place))
+    ]
+    assert missed == []
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "value"),
+    [
+        ("pretrain-gpu/job.yaml", ("spec", "backoffLimit"), "three"),
+        ("cluster/cluster.yaml", ("spec", "authOptions", "mode"), "tokens"),
+        ("serve/service.yaml", ("spec", "serveConfigV2"), {"applications": []}),
+        ("prepare/job.yaml", ("spec", "template", "spec", "containers", 0, "image"), 7),
+        ("base/namespace.yaml", ("apiVersion",), "v2"),
+    ],
+)
+def test_wrong_values_are_found(file, place, value):
+    manifest = holder = copy.deepcopy(manifests()[file][0])
+    for key in place[:-1]:
+        holder = holder[key]
+    assert holder[place[-1]] != value
+    holder[place[-1]] = value
+    assert faults(manifest)
+
+
+def test_a_key_that_stands_twice_is_refused():
+    assert read_documents("a: {b: 1}\nc: 1\n---\n---\na: 2\n") == [
+        {"a": {"b": 1}, "c": 1},
+        {"a": 2},
+    ]
+    with pytest.raises(yaml.YAMLError, match="b stands here twice"):
+        read_documents("a: {b: 1, c: 2, b: 1}\n")
+    # What a merge brings may be said anew.
+    assert read_documents("a: &x {b: 1}\nc: {<<: *x, b: 2}\n")[0]["c"] == {"b": 2}
+
 
 NOTE = (FOLDER / "base" / "settings.yaml").read_text(encoding="utf-8")
 
