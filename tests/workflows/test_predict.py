@@ -14,8 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from asking import assert_alike
-from prediction_runs import LONG, read_index, read_rows, some_texts, write_jsonl
 from running import assert_alike, start
 from small_tasks import WORDS
 
@@ -274,7 +272,7 @@ def test_what_cannot_be_read_is_counted_or_named(run_predict, tmp_path, ray_clus
 @pytest.mark.parametrize(
     ("model", "options", "match"),
     [
-        ("encoder", {}, r"knows no task: .*encoder .*workflows/extract\.py"),
+        ("encoder", {}, r"no known task: .*encoder .*workflows/extract\.py"),
         ("nobody", {}, "no such model: nobody"),
         ("sentiment", {"text_column": "texd"}, r"no column 'texd': .*--text_column, .* text\)"),
         ("sentiment", {"id_column": "name"}, "no column 'name': .*a.jsonl .give --id_column"),
