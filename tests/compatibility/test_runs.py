@@ -31,11 +31,11 @@ def test_a_run_resumes_and_its_next_steps_are_as_recorded(tmp_path, name):
     run = {"pretraining": pretraining_run, "finetuning": finetuning_run}[name](tmp_path)
     shutil.copytree(FIXTURES / "runs" / name, run.folder)
     if name == "pretraining":
-        _, news = train_here(run)
+        _, progress = train_here(run)
     else:
         places = {"data": TASK / "data", "model": TASK / "encoder"}
-        _, _, news = finetune_here(tmp_path, **places, name=name, **run.settings)
-    assert any(f"step {RESUME_FROM[name]}" in text for each in news for text in each["messages"])
+        _, _, progress = finetune_here(tmp_path, **places, name=name, **run.settings)
+    assert any(f"step {RESUME_FROM[name]}" in text for each in progress for text in each.messages)
     found = [[step, metrics] for step, metrics in run.records()]
     before = recorded()
     here = (processor_name(torch.device("cpu")), torch.__version__)

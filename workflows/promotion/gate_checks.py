@@ -21,6 +21,7 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import tally_text
 from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples
+from workflows.messages import RunProgress
 from workflows.promotion.champion import Version
 from workflows.promotion.gate import (
     CRITERION,
@@ -205,7 +206,7 @@ def _predictions(
         some = examples[begin : begin + _AT_ONCE]
         found += contender.predictor.predict(some, max_tokens=sampling.max_tokens)[0]
         done = f"version {contender.version.number}: {len(found):,} of {len(examples):,} examples"
-        line({"waiting": done})
+        line(RunProgress(activity=done))
     line.close()
     return found
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
         """Whether its outcome is written; its weights may have been removed since."""
         return (self.job.folder.path / RESULT).is_file()
 
-    @property
+    @cached_property
     def cost(self) -> float:
         """Tokens that it reads in all its epochs."""
         return self.job.settings.epochs * int(self.job.data.train.rows.lengths.sum())

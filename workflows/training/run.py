@@ -46,8 +46,11 @@ class Evaluation(Protocol):
 
     notes: dict[str, Any]
     """What a checkpoint keeps of earlier evaluations, and gives back when the run resumes."""
-    summary: str
-    """The best evaluation so far, in a few words."""
+
+    @property
+    def summary(self) -> str:
+        """The best evaluation so far, in a few words."""
+        ...
 
     def is_due(self, step: int) -> bool:
         """Whether to evaluate after this step, unless it is the last, which always is."""

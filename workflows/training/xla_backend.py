@@ -7,6 +7,7 @@ module only in workers of a TPU.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import psutil
 import torch
 
 from bert_core.errors import UserError
+from bert_core.text.batches import StepBatches as PretrainingSteps
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.xla.program import lacks_memory
 from bert_core.training.xla.training import XlaTraining
@@ -54,8 +56,9 @@ class XlaBackend:
             compute_dtype=self.autocast_dtype,
             seed=settings.seed,
         )
+        steps = cast("Iterator[PretrainingSteps]", batches)  # only pre-training has a TPU profile
         results = self._training.train(
-            batches, total_steps=total_steps, schedule=schedule, should_stop=should_stop
+            steps, total_steps=total_steps, schedule=schedule, should_stop=should_stop
         )
         parts = 1
         for result in results:

@@ -72,7 +72,7 @@ def test_a_run_that_trains_no_more_keeps_its_code(pretraining_job):
 
 def test_what_it_came_to_and_what_has_computed_it(finetuning_job):
     write_results(finetuning_job)
-    write_outcome(finetuning_job.folder, finetuning_job.last_checkpoint())
+    write_outcome(finetuning_job.folder, finetuning_job.folder.last_checkpoint())
     outcome = artifact(finetuning_job, "outcome.json")
     weights = (finetuning_job.folder.model / "model.safetensors").read_bytes()
     assert outcome["weights_sha256"] == hashlib.sha256(weights).hexdigest()
@@ -135,7 +135,7 @@ def test_training_reads_what_its_workers_import(root):
 
 def test_in_this_house_it_reads_model_loop_and_tasks_and_no_command():
     found = training_files()
-    for name in ("model/encoder", "training/loop", "tasks/classification", "text/rows/masking"):
+    for name in ("model/encoder", "training/loop", "tasks/classification", "text/masking"):
         assert f"bert_core/{name}.py" in found
     for name in ("finetune", "reproduce", "demo", "registry"):
         assert f"workflows/{name}.py" not in found
