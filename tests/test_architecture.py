@@ -118,6 +118,16 @@ def test_ignored_types_need_a_reason():
     assert not rules.unexplained_ignores("# torch gives no type\n" + ignored)
 
 
+def test_modules_import_in_one_direction():
+    assert rules.import_circle({module: source_of(module) for module in MODULES}) == []
+
+
+def test_a_circle_of_imports_is_found():
+    sources = {"a.b": "import a.c", "a.c": "def f():\n    from a import b", "a.d": "import a.b"}
+    assert set(rules.import_circle(sources)) == {"a.b", "a.c"}
+    assert not rules.import_circle({"a.b": "import a.c", "a.c": "import json", "a.d": "import a.b"})
+
+
 def test_names_and_lengths_are_judged():
     assert rules.naming_complaints("bert_core.text.utils")
     assert rules.naming_complaints("serving.common.engine")

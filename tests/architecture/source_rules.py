@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 PACKAGES = ("bert_core", "workflows", "serving")
 
@@ -62,6 +63,28 @@ def _imports(nodes, at_import):
         else:
             inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             yield from _imports(ast.iter_child_nodes(node), at_import and not inside)
+
+
+def import_circle(sources):
+    """The modules of one circle of imports, the first again at the end; [] where there is none.
+
+    `sources` maps names to texts. Imports in functions and for types alone count too: a reader
+    follows them all.
+    """
+    graph = {}
+    for module, source in sources.items():
+        names = set()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        graph[module] = (names & sources.keys()) - {module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
 
 
 def import_complaints(module, source):
