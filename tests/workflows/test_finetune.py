@@ -112,7 +112,7 @@ TAGGING = {"approach": "features", "task": "ner"}
         (
             None,
             {"tracking.register_as": "cats", "tracking.uri": "http://127.0.0.1:9"},
-            "no version of cats can be registered: .*leave the registration out",
+            "no version of cats can be registered: .*train without registration",
         ),
         (
             None,

@@ -272,7 +272,7 @@ def test_what_cannot_be_read_is_counted_or_named(run_predict, tmp_path, ray_clus
 @pytest.mark.parametrize(
     ("model", "options", "match"),
     [
-        ("encoder", {}, r"no known task: .*encoder .*workflows/extract\.py"),
+        ("encoder", {}, r"no known task.*encoder .*workflows/extract\.py"),
         ("nobody", {}, "no such model: nobody"),
         ("sentiment", {"text_column": "texd"}, r"no column 'texd': .*--text_column, .* text\)"),
         ("sentiment", {"id_column": "name"}, "no column 'name': .*a.jsonl .give --id_column"),

@@ -1,6 +1,8 @@
 """The end of a run: usage, lineage, registration and summary."""
 
 import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
@@ -13,22 +15,31 @@ from workflows.finetuning import results as finetuning_results
 from workflows.pretraining import results as pretraining_results
 from workflows.runs.folder import RunFolder
 from workflows.runs.mlflow_run import open_client
-from workflows.runs.storage import open_storage
+from workflows.runs.storage import Storage, open_storage
 from workflows.runs.tracker import DatasetInput, Tracker, TrackingSummary, without_machine_paths
-from workflows.training.job import JobResults, TrainingJob, tracked_run
+from workflows.training.job import JobResults, tracked_run, tracking_uri
 from workflows.training.run_settings import RunSettings
 from workflows.versions.finished_run import Usage, lineage_of, open_command, register
 
 CARD = "# bert\n\nA model of the tests."
 
 
-class FinishedJob(TrainingJob):
-    """A run of which there is nothing left to do but to register it."""
+@dataclass
+class FinishedJob:
+    """A run that only has to be registered."""
+
+    settings: RunSettings
+    storage: Storage
+    folder: RunFolder
+    remote: None = None
+    title: str = ""
+    kind: ClassVar[str] = "tests"
+    settings_comment: ClassVar[str] = ""
 
     def checkpoint_bytes(self):
         return 0
 
-    def run(self):
+    def worker_job(self):
         raise AssertionError("it is trained")
 
     def described(self):
@@ -52,7 +63,7 @@ def job(tmp_path):
         max_position_embeddings=16,
     )
     save_model_folder(folder.model, Bert.for_pretraining(config), tokenizer, card=CARD)
-    return FinishedJob(RunSettings(), open_storage(str(tmp_path)), folder, None)
+    return FinishedJob(RunSettings(), open_storage(str(tmp_path)), folder)
 
 
 def finish(job, tracking):
@@ -60,8 +71,8 @@ def finish(job, tracking):
     register(
         job.folder,
         tracking,
-        name=job.run_settings.tracking.register_as,
-        tracking_uri=job.tracking_uri,
+        name=job.settings.tracking.register_as,
+        tracking_uri=tracking_uri(job),
         card=results.card,
         metrics=results.figures,
         summary=results.lines,
