@@ -36,7 +36,7 @@ STAGES = {
         "demo": "Run the whole pipeline on this machine, without network",
     },
     "Operating": {
-        "quantize": "Write an int8 copy of a model folder and measure the loss",
+        "quantize": "Write an int8 copy of a model and measure the loss",
         "promote": "Promote a registered version to champion, or roll back",
         "registry": "Print the lineage of a registered version",
         "completion": "Print the completion script of bash, zsh or fish",
