@@ -30,8 +30,8 @@ STAGES = {
         "reproduce": "Repeat a finished run and compare every figure",
     },
     "Using": {
-        "predict": "Write predictions of a fine-tuned model for files of texts",
-        "extract": "Write hidden states or embeddings for files of texts",
+        "predict": "Write predictions of a fine-tuned model for text files",
+        "extract": "Write hidden states or embeddings for text files",
         "serve": "Serve models over HTTP",
         "demo": "Run the whole pipeline on this machine, without network",
     },
