@@ -1,6 +1,7 @@
 """The settings of `python -m serving`, from its command line."""
 
 import json
+import sys
 from collections.abc import Sequence
 from ipaddress import ip_network
 from pathlib import Path
@@ -40,7 +41,6 @@ class ServerSettings(BaseSettings):
     model_config = {
         "extra": "forbid",
         "frozen": True,
-        "cli_prog_name": "python -m serving",
         "cli_implicit_flags": True,
         "cli_hide_none_type": True,
         "cli_avoid_json": True,
@@ -219,7 +219,10 @@ def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
     Raises `UserError`, in one line, for what is wrong with it.
     """
     try:
-        source = _Models(ServerSettings)
+        program = Path(sys.argv[0]).name
+        is_console_script = program.startswith("bertline ")  # else the path of __main__.py
+        program = program if is_console_script else "python -m serving"
+        source = _Models(ServerSettings, cli_prog_name=program)
         settings = CliApp.run(ServerSettings, list(arguments), cli_settings_source=source)
     except SettingsError as error:
         raise UserError("wrong command line", str(error), "see --help") from error

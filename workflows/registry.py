@@ -44,7 +44,8 @@ def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
     """Returns the command of the first word; raises `UserError` for an unknown one."""
     name = given[0] if given else "--help"
     if name in ("-h", "--help"):
-        return lambda _: bool(print(USAGE)) or True
+        usage = f"usage: {Path(sys.argv[0]).name} {USAGE}"
+        return lambda _: bool(print(usage)) or True
     if name not in COMMANDS:
         raise UserError(f"unknown command{nearest(name, COMMANDS)}", name, "see --help")
     return COMMANDS[name]
@@ -66,7 +67,7 @@ def _lineage(arguments: Sequence[str]) -> bool:
 
 
 COMMANDS = {"lineage": _lineage}
-USAGE = "usage: registry.py lineage NAME@ALIAS   the lineage, back to the text (lineage --help)"
+USAGE = "lineage NAME@ALIAS   the lineage, back to the text (lineage --help)"
 
 
 if __name__ == "__main__":
