@@ -263,10 +263,12 @@ def results():
 
 
 def test_what_is_drawn(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(figures, "save_picture", lambda figure, _: figures.append(figure))
+    drawn = []
+    monkeypatch.setattr(
+        "workflows.reporting.figures.save_picture", lambda figure, _: drawn.append(figure)
+    )
     encoder_run.draw(results(), tmp_path / "picture.svg")
-    (axes,) = figures[0].axes
+    (axes,) = drawn[0].axes
     training, heldout, unigram = axes.lines
     assert training.get_xydata()[0].tolist() == [1.0, 8.5]
     assert heldout.get_xydata().tolist() == [[0.0, 9.1], [4.0, 6.5], [8.0, 5.25]]

@@ -220,7 +220,7 @@ def test_refuses_a_tokenizer_with_more_words_than_the_model(tmp_path, tokenizer,
 def test_refuses_weights_that_answer_no_numbers(tmp_path, small_model, tokenizer, value):
     small_model.encoder.layers[1].output.bias.data[0] = value
     save_model_folder(tmp_path / "model", small_model, tokenizer, "")
-    with pytest.raises(ModelFolderError, match="layers.1.output.bias holds what is no finite"):
+    with pytest.raises(ModelFolderError, match="layers.1.output.bias has values that"):
         load_model_folder(tmp_path / "model")
 
 
@@ -230,7 +230,7 @@ def test_refuses_weights_that_are_no_numbers_in_single_precision(folder):
     name = "bert.encoder.layer.1.output.dense.bias"
     weights[name] = torch.full_like(weights[name], 1e300, dtype=torch.float64)
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(ModelFolderError, match="layers.1.output.bias holds what is no finite"):
+    with pytest.raises(ModelFolderError, match="layers.1.output.bias has values that"):
         load_model_folder(folder)
 
 

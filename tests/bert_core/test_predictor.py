@@ -219,7 +219,7 @@ def test_predictions_are_near_those_in_float32(small_model, tokenizer, tmp_path)
 
 
 def test_only_the_cpu_computes_it(small_model):
-    with pytest.raises(UserError, match=r"only the CPU.*cuda"):
+    with pytest.raises(UserError, match=r"on the CPU only.*cuda"):
         for_inference(small_model, "int8", torch.device("cuda"))
     assert isinstance(small_model.encoder.layers[0].output, torch.nn.Linear)
 

@@ -134,5 +134,5 @@ def test_nor_do_answers_in_bfloat16(folders, server, start_server):
 
 
 def test_an_accelerator_is_refused(folders):
-    with pytest.raises(UserError, match="only the CPU"):
+    with pytest.raises(UserError, match="on the CPU only"):
         ModelLoader(torch.device("cuda")).load("a", folders["sentiment-int8"])

@@ -120,5 +120,5 @@ def test_weights_that_are_no_taggers_are_refused(bert, task, tokenizer, tmp_path
     ):
         changed = {key: each for key, each in weights.items() if key != name}
         save_file(changed if bad is None else changed | {name: bad}, path)
-        with pytest.raises(ModelFolderError, match="weights that are damaged"):
+        with pytest.raises(ModelFolderError, match="damaged weights"):
             load_model_folder(folder)

@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, read):
 def test_datasets_of_hugging_face_are_read_by_their_package(tmp_path, read, monkeypatch):
     write_file(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": "b"}\n')
     assert read(f"hf://{tmp_path}")[0] == ["a", "b"]
-    with pytest.raises(UserError, match="no data set's name: hf://csv"):
+    with pytest.raises(UserError, match="no name of a data set: hf://csv"):
         read("hf://csv")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install -e '\.\[datasets\]'"):
