@@ -75,6 +75,8 @@ def create_store(tracking_uri: str) -> None:
     path = sqlite_path(tracking_uri)
     if path is None:
         return
+    if path.is_dir():  # MLflow would try to open it for 100 seconds
+        raise UserError("a folder, not a SQLite store", str(path), "give another tracking URI")
     if path.exists():
         correct_addresses(tracking_uri)
         return
