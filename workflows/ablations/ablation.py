@@ -47,7 +47,7 @@ from workflows.runs.opening import open_run
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
-from workflows.sweeps.live_table import TableRow
+from workflows.sweeps.live_table import TableRow, step_text
 from workflows.sweeps.outcome import SweepOutcome
 from workflows.sweeps.planned import TRAINED, PlannedRun, PlannedRuns, unfinished
 from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings
@@ -157,10 +157,10 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
 
 def variant_row(planned: PlannedVariant) -> TableRow:
     """A pre-training as a row of the live table: how far it is, and its loss on held-out text."""
-    news, loss = planned.news, ""
+    progress, loss = planned.status.progress, ""
     objective = planned.job.settings.rows.objective
-    figure = news.get(f"heldout/{metric_name(objective, 'masked_token_loss')}")
-    state = f"step {news['step']:,} of {news['total_steps']:,}" if "step" in news else "starting"
+    figure = progress.metrics.get(f"heldout/{metric_name(objective, 'masked_token_loss')}")
+    state = step_text(progress)
     told = ""
     if planned.is_finished:
         state = "trained"
@@ -172,8 +172,8 @@ def variant_row(planned: PlannedVariant) -> TableRow:
     return TableRow(
         name=planned.name,
         title=planned.variant.title,
-        state=TRAINED if planned.is_finished else news.get("state", ""),
-        news=news,
+        state=TRAINED if planned.is_finished else planned.status.state,
+        status=planned.status,
         cost=planned.cost,
         cells={"variant": planned.variant.title, "state": state, "held-out loss": loss},
         told=told,

@@ -127,7 +127,7 @@ def _less(kind: str, workers: int) -> str:
 
 
 class Waiting:
-    """Finds out, when there is no news for a while, whether workers are missing and why."""
+    """Finds out, when there is no progress for a while, whether workers are missing and why."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings

@@ -34,7 +34,7 @@ from workflows.command import InThread, stop_on_signal
 from workflows.messages import Outcome, RunProgress
 
 POLL_SECONDS = 0.3
-"""How often the driver looks for news and a worker for a request to stop."""
+"""How often the driver looks for progress and a worker for a request to stop."""
 NEVER_SECONDS = 1e9
 """How often Ray resizes a group: it would not let workers save, as `regrouping` does."""
 
@@ -54,7 +54,7 @@ class Worker:
     through_xla: bool = False
 
     def begin_job(self, number: int) -> None:
-        """Says which job the news are of from here on."""
+        """Announces the job that the progress is of from here on."""
         if self.rank == 0:
             self._channel.begin_job.remote(number)
 
@@ -76,7 +76,7 @@ class Worker:
 
 
 class _Channel:
-    """A process between driver and workers that holds the last news, a wish, and a failure."""
+    """An actor between driver and workers: the last progress, a stop request, a failure."""
 
     def __init__(self) -> None:
         self._status = WorkerStatus()

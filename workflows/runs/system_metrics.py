@@ -21,10 +21,10 @@ THROUGHPUT_NAME = "throughput.json"
 STALE_SECONDS = 60.0
 
 
-def note_throughput(folder: Path, news: Mapping[str, float]) -> None:
-    """Leaves a run's present speed where its sampler finds it; nothing for news without a speed."""
+def note_throughput(folder: Path, figures: Mapping[str, float]) -> None:
+    """Leaves a run's present speed where its sampler finds it; nothing without a speed."""
     names = ("tokens_per_second", "padding_share", "mfu", "memory_bytes")
-    speed = {f"system/training_{name}": news[name] for name in names if name in news}
+    speed = {f"system/training_{name}": figures[name] for name in names if name in figures}
     if speed:
         with contextlib.suppress(OSError):  # a full disk is the checkpoint's to report
             write_json(folder / THROUGHPUT_NAME, speed)

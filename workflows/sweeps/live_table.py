@@ -1,4 +1,4 @@
-"""The live table of a sweep: trials and their news go in; a table that updates in place comes out.
+"""The live table of a sweep: trials and their states as a table that updates in place.
 
 Without a terminal each finished trial prints a line, and the summary is printed once a minute.
 """
@@ -6,7 +6,7 @@ Without a terminal each finished trial prints a line, and the summary is printed
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -16,9 +16,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from workflows.messages import RunProgress
 from workflows.progress import duration
 from workflows.sweeps.outcome import Point, TrialOutcome
-from workflows.sweeps.planned import BEHIND, FAILED, RUNNING, TRAINED
+from workflows.sweeps.planned import BEHIND, FAILED, RUNNING, TRAINED, TrialStatus
 from workflows.sweeps.sweep import PlannedTrial
 
 MOST_ROWS = 12
@@ -39,7 +40,7 @@ class TableRow:
     name: str
     title: str
     state: str
-    news: Mapping[str, Any]
+    status: TrialStatus
     cost: float
     cells: dict[str, str]
     told: str = ""
@@ -86,11 +87,11 @@ class SweepTable:
             self._live.stop()
 
     def show(self) -> None:
-        """Updates the table from the news."""
+        """Updates the table from the states of the trials."""
         rows = [self._row(each) for each in self._trials]
         for row in rows:
             if row.state in (TRAINED, BEHIND, FAILED) and self._told.get(row.name) != row.state:
-                if row.news:  # not what an earlier start has done
+                if row.status != TrialStatus():  # not what an earlier start has done
                     self._print(f"{row.title}  {_end_of(row)}")
                 self._told[row.name] = row.state
         if self._live is not None:
@@ -144,7 +145,7 @@ def trial_row(trial: PlannedTrial) -> TableRow:
         name=trial.name,
         title=titled(trial),
         state=state_of(trial, outcome),
-        news=trial.news,
+        status=trial.status,
         cost=trial.cost,
         cells=values | {"seed": str(trial.seed), "state": state, "dev": reached},
     )
@@ -169,7 +170,7 @@ def _table(rows: Sequence[TableRow]) -> Table:
 
 
 def _end_of(row: TableRow) -> str:
-    return f"failed: {row.news.get('failure', '')}" if row.state == FAILED else row.told
+    return f"failed: {row.status.failure or ''}" if row.state == FAILED else row.told
 
 
 def _score(row: TableRow) -> float:
@@ -190,22 +191,27 @@ def state_of(trial: PlannedTrial, outcome: TrialOutcome) -> str:
     """The state of a trial; "" before it starts."""
     if trial.is_finished:
         return BEHIND if outcome.stopped_early else TRAINED
-    return trial.news.get("state", "")
+    return trial.status.state
 
 
 def _share(row: TableRow) -> float:
     if row.state in (TRAINED, BEHIND):
         return 1.0
-    return row.news.get("step", 0) / max(row.news.get("total_steps", 1), 1)
+    progress = row.status.progress
+    return (progress.step or 0) / (progress.total_steps or 1)
 
 
 def _standing(trial: PlannedTrial, outcome: TrialOutcome) -> tuple[str, str]:
     if trial.is_finished:
         return f"epoch {outcome.best_epoch} was best", f"{outcome.score or 0:.3f}"
-    news = trial.news
-    if "step" not in news:
-        return "starting", ""
-    return f"step {news['step']:,} of {news['total_steps']:,}", news.get("best_epoch", "")
+    return step_text(trial.status.progress), trial.status.progress.evaluation
+
+
+def step_text(progress: RunProgress) -> str:
+    """The step of a run: `step 10 of 36`."""
+    if progress.step is None:
+        return "starting"
+    return f"step {progress.step:,} of {progress.total_steps:,}"
 
 
 def _short(field: str) -> str:

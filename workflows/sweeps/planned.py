@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
+from workflows.messages import RunProgress
 from workflows.runs.folder import RunFolder, read_seconds, write_atomically
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import (
@@ -32,6 +33,16 @@ RUNNING, TRAINED, BEHIND, STOPPED, FAILED = "running", "trained", "behind", "sto
 
 
 @dataclass(frozen=True)
+class TrialStatus:
+    """What the worker of a run last reported in this start of the driver."""
+
+    state: str = ""
+    """`running`, `trained`, `behind`, `stopped` or `failed`; "" before it starts."""
+    failure: str | None = None
+    progress: RunProgress = field(default_factory=RunProgress)
+
+
+@dataclass(frozen=True)
 class TrialToTrain:
     """What the cluster gets of a run: its job, the metric that decides, shared objects by name."""
 
@@ -45,11 +56,11 @@ Job = TypeVar("Job", bound=TrainingJob)
 
 @dataclass
 class PlannedRun(ABC, Generic[Job]):
-    """A run to train; `failure` is why its last try failed, `news` what its worker last said."""
+    """A run to train; `failure` is why its last try failed."""
 
     job: Job
     failure: str | None = field(default=None, kw_only=True)
-    news: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    status: TrialStatus = field(default_factory=TrialStatus, kw_only=True)
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from workflows.sweeps.planned import (
     TRAINED,
     PlannedRun,
     PlannedRuns,
+    TrialStatus,
     TrialToTrain,
 )
 from workflows.sweeps.report import summary_lines, write_sweep_report
@@ -91,7 +92,7 @@ class Driver:
 
         `planned` may grow meanwhile. `on_end` gets each run once its results are written.
         """
-        for news in train_trials(
+        for statuses in train_trials(
             lambda: self._begin(next_run()),
             shared or {},
             place=self._place,
@@ -100,7 +101,7 @@ class Driver:
             scheduler=scheduler,
         ):
             for run in list(planned):
-                run.news = news.get(run.name, {})
+                run.status = statuses.get(run.name, TrialStatus())
                 if run.name not in self._settled:
                     self._settle(run, on_end)
             note_throughput(self.plan.folder.path, total_speed(planned))
@@ -119,14 +120,16 @@ class Driver:
 
     def _settle(self, run: PlannedRun[Any], on_end: Callable[[PlannedRun[Any]], None]) -> None:
         """Follows a run that trains; writes the results of one that has ended."""
-        state, job = run.news.get("state"), run.job
+        state, job = run.status.state, run.job
         if state not in (TRAINED, BEHIND):
             if job.remote is not None:
-                job.remote.follow(job.folder, run.news.get("checkpoint"))
+                job.remote.follow(job.folder, run.status.progress.checkpoint)
             return
         self._settled.add(run.name)
         if job.remote is not None and state == TRAINED:
-            job.remote.settle(job.folder, run.news["step"], job.settings.checkpoint.keep)
+            step = run.status.progress.step
+            assert step is not None  # a trained run has reported its last step
+            job.remote.settle(job.folder, step, job.settings.checkpoint.keep)
         run.finish(stopped_early=state == BEHIND)
         run.failure = None
         self.tracker.end(job.folder.path, "FINISHED")
@@ -138,9 +141,9 @@ class Driver:
         for run in planned:
             if run.is_finished:
                 continue
-            state = run.news.get("state")
+            state = run.status.state
             if state == FAILED:
-                run.failure = run.news.get("failure") or "no reason was given"
+                run.failure = run.status.failure or "no reason was given"
                 self.tracker.end(run.job.folder.path, "FAILED")
             else:
                 complete = False
@@ -173,8 +176,8 @@ def started(plan: PlannedRuns[Any]) -> Iterator[Driver]:
 
 def total_speed(planned: Sequence[PlannedRun[Any]]) -> dict[str, float]:
     """Tokens per second of all running runs together."""
-    running = [run.news for run in planned if run.news.get("state") == RUNNING]
-    speeds = [news["tokens_per_second"] for news in running if "tokens_per_second" in news]
+    running = [run.status.progress.speed for run in planned if run.status.state == RUNNING]
+    speeds = [speed.tokens_per_second for speed in running if speed is not None]
     return {"tokens_per_second": sum(speeds)} if speeds else {}
 
 

@@ -1,4 +1,4 @@
-"""Training with Ray Tune: trials go in, Tune schedules them, their news come out.
+"""Training with Ray Tune: trials go in, Tune schedules them, their states come out.
 
 Tune decides what runs where and retries failures. All results are in the run folders, so resuming
 needs none of Tune's own files. `run_trial` runs in the worker.
@@ -26,7 +26,15 @@ from workflows.clusters.tasks import beside_the_driver, connect, refuse_folder_o
 from workflows.clusters.workers import POLL_SECONDS, Worker
 from workflows.command import InThread, stop_on_signal
 from workflows.messages import RunProgress
-from workflows.sweeps.planned import BEHIND, FAILED, RUNNING, STOPPED, TRAINED, TrialToTrain
+from workflows.sweeps.planned import (
+    BEHIND,
+    FAILED,
+    RUNNING,
+    STOPPED,
+    TRAINED,
+    TrialStatus,
+    TrialToTrain,
+)
 from workflows.training.worker_main import WorkerJob, train_job
 
 if TYPE_CHECKING:
@@ -107,8 +115,8 @@ def train_trials(
     at_once: int,
     folder: Path,
     scheduler: "TrialScheduler | None" = None,
-) -> Iterator[dict[str, dict[str, Any]]]:
-    """Trains trials on the cluster that was joined; yields the news of all by name, now and then.
+) -> Iterator[dict[str, TrialStatus]]:
+    """Trains trials on the cluster that was joined; yields all states by name, now and then.
 
     `folder` holds Tune's own files meanwhile. A trial that fails is begun once more. On SIGINT or
     SIGTERM the running ones save and return, and no others begin; on a second one the sweep is
@@ -145,9 +153,9 @@ def train_trials(
     fitting = InThread(tuner.fit)
     with stop_on_signal(request_stop):
         while fitting.running(POLL_SECONDS):
-            yield ray.get(board.news.remote())
+            yield ray.get(board.statuses.remote())
     results = fitting.result()
-    yield _with_deaths(ray.get(board.news.remote()), results)
+    yield _with_deaths(ray.get(board.statuses.remote()), results)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -197,38 +205,35 @@ class _Order(Searcher):
 
 
 def _with_deaths(
-    news: dict[str, dict[str, Any]], results: "tune.ResultGrid"
-) -> dict[str, dict[str, Any]]:
-    """The news, with processes that died without a message marked as failed."""
-    told = {name: dict(each) for name, each in news.items()}
+    statuses: dict[str, TrialStatus], results: "tune.ResultGrid"
+) -> dict[str, TrialStatus]:
+    """The states, with processes that died without a message marked as failed."""
+    known = dict(statuses)
     for result in results:
         name = (result.config or {}).get("name")
         if result.error is None or name is None:
             continue
-        each = told.setdefault(name, {})
-        if each.get("state") in (None, RUNNING):
+        status = known.get(name, TrialStatus())
+        if status.state in ("", RUNNING):
             reason = " ".join(str(result.error).split())[:300]
-            each |= {"state": FAILED, "failure": f"its process died: {reason}"}
-    return told
+            known[name] = replace(status, state=FAILED, failure=f"its process died: {reason}")
+    return known
 
 
 class Board:
-    """An actor between driver and trials: the last news of each trial, and a stop request.
-
-    `state` among the news is `running`, `trained`, `behind` (ended early), `stopped` or `failed`.
-    """
+    """An actor between driver and trials: the state of each trial, and a stop request."""
 
     def __init__(self) -> None:
-        self._news: dict[str, dict[str, Any]] = {}
+        self._statuses: dict[str, TrialStatus] = {}
         self._stop = False
 
-    def note(self, name: str, news: dict[str, Any]) -> None:
-        """Records the news of a trial."""
-        self._news[name] = self._news.get(name, {}) | news
+    def note(self, name: str, **changes: Any) -> None:  # noqa: ANN401 - fields of TrialStatus
+        """Changes fields of a trial's status."""
+        self._statuses[name] = replace(self._statuses.get(name, TrialStatus()), **changes)
 
-    def news(self) -> dict[str, dict[str, Any]]:
-        """The last news of all trials, by name."""
-        return self._news
+    def statuses(self) -> dict[str, TrialStatus]:
+        """The status of each trial that has begun, by name."""
+        return self._statuses
 
     def request_stop(self) -> None:
         """Asks all trials to save and return."""
@@ -240,7 +245,7 @@ class Board:
 
 
 class TrialWorker(Worker):
-    """The only worker of a trial; it sends news to the board and figures to Tune."""
+    """The only worker of a trial; it sends its progress to the board and figures to Tune."""
 
     def __init__(
         self,
@@ -254,10 +259,7 @@ class TrialWorker(Worker):
 
     def publish(self, progress: RunProgress) -> None:
         """Sends the progress to the driver; never waits."""
-        figures: dict[str, Any] = dict(progress.figures())
-        if progress.checkpoint is not None:
-            figures["checkpoint"] = progress.checkpoint
-        self._channel.note.remote(self._name, figures)
+        self._channel.note.remote(self._name, progress=progress)
 
     def report(self, figures: dict[str, float]) -> None:
         """Tells Tune; raises `SystemExit` where the scheduler ends the trial."""
@@ -295,20 +297,20 @@ def run_trial(config: dict[str, Any], shared: dict[str, Any], board: Any) -> Non
     torch.set_flush_denormal(True)  # products over denormals are several times slower
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     worker = TrialWorker(name, device, board, config["criterion"])
-    board.note.remote(name, {"state": RUNNING, "failure": None})
+    board.note.remote(name, state=RUNNING, failure=None)
     try:
         with worker.listening():
             stopped = _train(config, shared, worker)
     except SystemExit:
-        ray.get(board.note.remote(name, {"state": BEHIND}))
+        ray.get(board.note.remote(name, state=BEHIND))
         raise
     except Exception as error:
         failure = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        ray.get(board.note.remote(name, {"state": FAILED, "failure": " ".join(failure.split())}))
+        ray.get(board.note.remote(name, state=FAILED, failure=" ".join(failure.split())))
         raise
     finally:
         gc.collect()  # frees model and optimizer before the next trial allocates its own
-    ray.get(board.note.remote(name, {"state": STOPPED if stopped else TRAINED}))
+    ray.get(board.note.remote(name, state=STOPPED if stopped else TRAINED))
 
 
 def _train(config: dict[str, Any], shared: dict[str, Any], worker: TrialWorker) -> bool:

@@ -1,1 +1,1 @@
-"""What pre-training and fine-tuning share: the driver's half, the worker's half, their news."""
+"""What pre-training and fine-tuning share: the driver's half and the worker's half."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import psutil
@@ -14,6 +15,22 @@ from bert_core.model.cpu.linear import linear
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState, train
 from workflows.clusters.workers import Worker
 from workflows.training.run_settings import RunSettings
+
+
+@dataclass(frozen=True)
+class RemainingSteps:
+    """What a backend needs to train the steps that are left."""
+
+    state: TrainingState
+    batches: Iterator[StepBatches]
+    compute_loss: ComputeLoss
+    total_steps: int
+    schedule: Callable[[int], float]
+    """The learning rate of the step after so many finished ones."""
+    settings: RunSettings
+    should_stop: Callable[[], bool]
+    message: Callable[[str], None]
+    """Takes a line that the driver prints."""
 
 
 class Backend(Protocol):
@@ -38,18 +55,7 @@ class Backend(Protocol):
         """Which share of each global batch this worker computes, from 0, and of how many."""
         ...
 
-    def results(
-        self,
-        state: TrainingState,
-        batches: Iterator[StepBatches],
-        compute_loss: ComputeLoss,
-        *,
-        total_steps: int,
-        schedule: Callable[[int], float],
-        settings: RunSettings,
-        should_stop: Callable[[], bool],
-        message: Callable[[str], None],
-    ) -> Iterator[StepResult]:
+    def results(self, steps: RemainingSteps) -> Iterator[StepResult]:
         """Trains the steps that are left, each when its result is asked for."""
         ...
 
@@ -76,16 +82,6 @@ class Backend(Protocol):
     def out_of_memory(self, remedy: str) -> AbstractContextManager[None]:
         """Raises `UserError` with `remedy` where the device's memory does not suffice inside."""
         ...
-
-
-def backend_of(worker: Worker, settings: RunSettings) -> Backend:
-    """The backend of a worker's device."""
-    dtype = autocast_dtype(settings)
-    if worker.through_xla:
-        from workflows.training.xla_backend import XlaBackend  # JAX takes the chips on import
-
-        return XlaBackend(dtype)
-    return TorchBackend(worker, dtype)
 
 
 def autocast_dtype(settings: RunSettings) -> torch.dtype | None:
@@ -115,31 +111,19 @@ class TorchBackend:
         """Rank and world size."""
         return self._worker.rank, self._worker.world_size
 
-    def results(
-        self,
-        state: TrainingState,
-        batches: Iterator[StepBatches],
-        compute_loss: ComputeLoss,
-        *,
-        total_steps: int,
-        schedule: Callable[[int], float],
-        settings: RunSettings,
-        should_stop: Callable[[], bool],
-        message: Callable[[str], None],
-    ) -> Iterator[StepResult]:
+    def results(self, steps: RemainingSteps) -> Iterator[StepResult]:
         """See `bert_core.training.loop.train`."""
-        del message
         return train(
-            state,
-            batches,
-            compute_loss,
-            total_steps=total_steps,
-            schedule=schedule,
-            max_gradient_norm=settings.optimizer.max_gradient_norm,
+            steps.state,
+            steps.batches,
+            steps.compute_loss,
+            total_steps=steps.total_steps,
+            schedule=steps.schedule,
+            max_gradient_norm=steps.settings.optimizer.max_gradient_norm,
             device=self.device,
             autocast_dtype=self.autocast_dtype,
-            seed=settings.seed,
-            should_stop=should_stop,
+            seed=steps.settings.seed,
+            should_stop=steps.should_stop,
         )
 
     def current_state(self, state: TrainingState) -> TrainingState:

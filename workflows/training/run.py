@@ -31,7 +31,7 @@ from workflows.runs.folder import RunFolder, sole_writer
 from workflows.runs.journal import Journal
 from workflows.runs.remote import RemoteRun, agree_on_checkpoint
 from workflows.runs.tracker import JOURNAL_NAME
-from workflows.training.backend import Backend
+from workflows.training.backend import Backend, RemainingSteps, TorchBackend, autocast_dtype
 from workflows.training.run_settings import RunSettings
 from workflows.training.throughput import Throughput
 
@@ -86,6 +86,16 @@ class RunParts:
     """Files of the run folder that belong to a checkpoint, besides the journal."""
 
 
+def backend_of(worker: Worker, settings: RunSettings) -> Backend:
+    """The backend of a worker's device."""
+    dtype = autocast_dtype(settings)
+    if worker.through_xla:
+        from workflows.training.xla_backend import XlaBackend  # JAX takes the chips on import
+
+        return XlaBackend(dtype)
+    return TorchBackend(worker, dtype)
+
+
 class TrainingRun:
     """One run in one worker. `folder` is the run folder, or this machine's copy of `remote`."""
 
@@ -117,17 +127,17 @@ class TrainingRun:
         parts, checkpoints = self.parts, self.parts.settings.checkpoint
         self._throughput.start(self._resume())
         stopped = False
-        results = parts.backend.results(
+        steps = RemainingSteps(
             parts.state,
             parts.batches(parts.state.step),
             parts.compute_loss,
-            total_steps=parts.total_steps,
-            schedule=parts.learning_rate,
-            settings=parts.settings,
-            should_stop=self.worker.stop_requested,
-            message=self.messages.append,
+            parts.total_steps,
+            parts.learning_rate,
+            parts.settings,
+            self.worker.stop_requested,
+            self.messages.append,
         )
-        for result in results:
+        for result in parts.backend.results(steps):
             self._unread.append(result)
             finished = result.step == parts.total_steps
             stopped = result.stopped and not finished

@@ -5,7 +5,7 @@ module only in workers of a TPU.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -16,10 +16,10 @@ import torch
 
 from bert_core.errors import UserError
 from bert_core.text.batches import StepBatches as PretrainingSteps
-from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
+from bert_core.training.loop import ComputeLoss, StepResult, TrainingState
 from bert_core.training.xla.program import lacks_memory
 from bert_core.training.xla.training import XlaTraining
-from workflows.training.run_settings import RunSettings
+from workflows.training.backend import RemainingSteps
 
 
 class XlaBackend:
@@ -36,35 +36,27 @@ class XlaBackend:
         """JAX's number of this process and of all: Ray may count the hosts in another order."""
         return jax.process_index(), jax.process_count()
 
-    def results(
-        self,
-        state: TrainingState,
-        batches: Iterator[StepBatches],
-        compute_loss: ComputeLoss,
-        *,
-        total_steps: int,
-        schedule: Callable[[int], float],
-        settings: RunSettings,
-        should_stop: Callable[[], bool],
-        message: Callable[[str], None],
-    ) -> Iterator[StepResult]:
+    def results(self, steps: RemainingSteps) -> Iterator[StepResult]:
         """The steps that are left; from the first on the chips hold the current weights."""
         self._training = XlaTraining(
-            state,
-            compute_loss,
-            max_gradient_norm=settings.optimizer.max_gradient_norm,
+            steps.state,
+            steps.compute_loss,
+            max_gradient_norm=steps.settings.optimizer.max_gradient_norm,
             compute_dtype=self.autocast_dtype,
-            seed=settings.seed,
+            seed=steps.settings.seed,
         )
-        steps = cast("Iterator[PretrainingSteps]", batches)  # only pre-training has a TPU profile
         results = self._training.train(
-            steps, total_steps=total_steps, schedule=schedule, should_stop=should_stop
+            # Only pre-training has a TPU profile.
+            cast("Iterator[PretrainingSteps]", steps.batches),
+            total_steps=steps.total_steps,
+            schedule=steps.schedule,
+            should_stop=steps.should_stop,
         )
         parts = 1
         for result in results:
             if self._training.num_parts != parts:
                 parts = self._training.num_parts
-                message(_parts_message(result.step, parts))
+                steps.message(_parts_message(result.step, parts))
             yield result
 
     def current_state(self, state: TrainingState) -> TrainingState:

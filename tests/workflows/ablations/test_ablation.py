@@ -15,12 +15,14 @@ from bert_core.text.shards import open_shards
 from workflows.ablations.ablation import described_recipe, opened_ablation, variant_row
 from workflows.ablations.run import note_figures
 from workflows.ablations.settings import parse
+from workflows.messages import RunProgress
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.journal import read_records
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 from workflows.sweeps.live_table import SweepTable
+from workflows.sweeps.planned import TrialStatus
 from workflows.sweeps.run import append_figures
 
 
@@ -224,16 +226,18 @@ def test_longer_rows_more_layers_and_more_predictions_cost_more(trained):
 
 def test_a_row_of_the_table_says_how_far_it_is(trained):
     planned, _, finished = trained.variants
-    planned.news = {"state": "running"}
+    planned.status = TrialStatus("running")
     assert variant_row(planned).cells == {
         "variant": "MLM + NSP", "state": "starting", "held-out loss": ""
     }  # fmt: skip
-    planned.news |= {"step": 4, "total_steps": 8, "heldout/masked_token_loss": 4.25}
+    progress = RunProgress(4, 8, {"heldout/masked_token_loss": 4.25})
+    planned.status = TrialStatus("running", progress=progress)
     row = variant_row(planned)
     assert list(row.cells.values()) == ["MLM + NSP", "step 4 of 8", "4.250"]
     assert row.state == "running" and row.score is None
     stream = io.StringIO()
-    finished.news = {"state": "trained", "heldout/next_token_loss": 3.5}
+    progress = RunProgress(metrics={"heldout/next_token_loss": 3.5})
+    finished.status = TrialStatus("trained", progress=progress)
     with SweepTable(trained.variants, stream, row=variant_row, called="pre-trainings") as table:
         table.show()
         table._logged -= 61
@@ -241,4 +245,4 @@ def test_a_row_of_the_table_says_how_far_it_is(trained):
     ended, summary = stream.getvalue().splitlines()
     assert ended.startswith("left to right  pre-trained, ") and ended.endswith("loss 3.500")
     assert summary == "2 of 3 pre-trainings done  1 running  ETA …"
-    planned.news, finished.news = {}, {}
+    planned.status, finished.status = TrialStatus(), TrialStatus()

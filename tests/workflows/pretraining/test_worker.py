@@ -17,7 +17,7 @@ from workflows.messages import Outcome
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import PretrainingRows, _loss, pretraining_parts
 from workflows.settings import parse_command_line
-from workflows.training.backend import backend_of
+from workflows.training.run import backend_of
 
 HELDOUT = (
     "next_token_loss",

@@ -29,10 +29,10 @@ def test_a_line_of_nvidia_smi_becomes_metrics():
 
 
 def test_the_speed_of_a_run_is_sampled_while_it_is_fresh(tmp_path):
-    news = {"step": 3, "tokens_per_second": 1234.5, "padding_share": 0.0, "mfu": 0.4}
+    figures = {"step": 3, "tokens_per_second": 1234.5, "padding_share": 0.0, "mfu": 0.4}
     note_throughput(tmp_path, {"messages": []})
     assert "system/training_tokens_per_second" not in SystemSampler(os.getpid(), tmp_path).sample()
-    note_throughput(tmp_path, news)
+    note_throughput(tmp_path, figures)
     sample = SystemSampler(os.getpid(), tmp_path).sample()
     assert sample["system/training_tokens_per_second"] == 1234.5
     assert sample["system/training_mfu"] == 0.4

@@ -5,10 +5,12 @@ import pytest
 from finetuning_runs import write_encoder, write_task
 from sweep_runs import sweep_settings
 
+from workflows.messages import RunProgress
 from workflows.runs.storage import open_storage
 from workflows.sweeps import live_table as sweep_table
 from workflows.sweeps.live_table import SweepTable, describe, titled
 from workflows.sweeps.outcome import TrialOutcome
+from workflows.sweeps.planned import TrialStatus
 from workflows.sweeps.sweep import opened_sweep
 
 
@@ -26,7 +28,11 @@ def finish(trial, score, **changed):
         trial.name, trial.point, trial.seed, score=score, best_epoch=1, seconds=75, **changed
     )
     outcome.write(trial.job.folder.path / "trial.json")
-    trial.news = {"state": "behind" if outcome.stopped_early else "trained"}
+    trial.status = TrialStatus("behind" if outcome.stopped_early else "trained")
+
+
+def running(**progress):
+    return TrialStatus("running", progress=RunProgress(**progress))
 
 
 class Terminal(io.StringIO):
@@ -47,7 +53,7 @@ def test_without_a_terminal_each_end_is_a_line(trials):
         table.show()
         assert stream.getvalue() == ""
         finish(trials[0], 0.8125)
-        trials[1].news = {"state": "failed", "failure": "the device is out of memory"}
+        trials[1].status = TrialStatus("failed", "the device is out of memory")
         finish(trials[2], 0.5, stopped_early=True)
         table.show()
         table.show()
@@ -59,9 +65,9 @@ def test_without_a_terminal_each_end_is_a_line(trials):
     ]
 
 
-def test_what_an_earlier_start_has_done_is_no_news(trials):
+def test_what_an_earlier_start_has_done_is_not_repeated(trials):
     finish(trials[0], 0.9)
-    trials[0].news = {}
+    trials[0].status = TrialStatus()
     stream = io.StringIO()
     with SweepTable(trials, stream) as table:
         table.show()
@@ -73,12 +79,12 @@ def test_the_time_that_is_left_is_that_of_the_tokens(trials, monkeypatch):
     monkeypatch.setattr(sweep_table.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
     with SweepTable(trials, stream) as table:
-        trials[2].news = {"state": "running", "step": 0, "total_steps": 100}
+        trials[2].status = running(step=0, total_steps=100)
         now[0] += 61
         table.show()
         assert stream.getvalue().endswith("1 running  ETA …\n")
         # Of 8 epochs in all, one and a half are done after 90 seconds: 65 tenths are left.
-        trials[2].news["step"] = 50
+        trials[2].status = running(step=50, total_steps=100)
         now[0] += 90
         table.show()
     assert stream.getvalue().splitlines()[-1].endswith("ETA 6 min 30 s")
@@ -87,10 +93,8 @@ def test_the_time_that_is_left_is_that_of_the_tokens(trials, monkeypatch):
 def test_a_terminal_shows_who_runs_and_who_is_best(trials):
     finish(trials[0], 0.7)
     finish(trials[1], 0.9)
-    trials[2].news = {
-        "state": "running", "step": 10, "total_steps": 36, "best_epoch": "dev accuracy 0.6"
-    }  # fmt: skip
-    trials[3].news = {"state": "running"}
+    trials[2].status = running(step=10, total_steps=36, evaluation="dev accuracy 0.6")
+    trials[3].status = running()
     stream = Terminal()
     with SweepTable(trials, stream) as table:
         table.show()

@@ -7,7 +7,9 @@ from finetuning_runs import write_encoder, write_task
 from sweep_runs import sweep_settings
 
 from bert_core.errors import UserError
+from workflows.messages import RunProgress, Speed
 from workflows.runs.storage import open_storage
+from workflows.sweeps.planned import TrialStatus
 from workflows.sweeps.run import conclude, export_winner, total_speed, write_report
 from workflows.sweeps.sweep import opened_sweep
 
@@ -22,11 +24,12 @@ def sweep(tmp_path):
 
 def test_the_speed_is_that_of_what_runs():
     def trial(state, speed):
-        return SimpleNamespace(news={"state": state, "tokens_per_second": speed})
+        progress = RunProgress(speed=Speed(speed, 0.0, 0.5, 1 << 30, 60.0))
+        return SimpleNamespace(status=TrialStatus(state, progress=progress))
 
     trials = [trial("running", 100.0), trial("trained", 50.0), trial("running", 20.0)]
     assert total_speed(trials) == {"tokens_per_second": 120.0}
-    assert total_speed([SimpleNamespace(news={})]) == {}
+    assert total_speed([SimpleNamespace(status=TrialStatus("running"))]) == {}
 
 
 def test_the_time_of_every_start_counts(sweep):

@@ -12,6 +12,7 @@ from workflows.clusters.settings import ClusterSettings
 from workflows.messages import RunProgress
 from workflows.runs.folder import RunFolder
 from workflows.sweeps import training
+from workflows.sweeps.planned import TrialStatus
 from workflows.sweeps.training import Board, TrialPlace, TrialWorker, _Order, join_cluster_for
 from workflows.training.worker_main import WorkerJob
 
@@ -50,10 +51,13 @@ def test_no_trial_begins_after_a_wish_to_stop():
 
 def test_the_board_keeps_the_last_of_each():
     board = Board()
-    board.note("a", {"state": "running", "step": 1})
-    board.note("b", {"state": "running"})
-    board.note("a", {"step": 2})
-    assert board.news() == {"a": {"state": "running", "step": 2}, "b": {"state": "running"}}
+    board.note("a", state="running", progress=RunProgress(step=1))
+    board.note("b", state="running")
+    board.note("a", progress=RunProgress(step=2))
+    assert board.statuses() == {
+        "a": TrialStatus("running", progress=RunProgress(step=2)),
+        "b": TrialStatus("running"),
+    }
     assert not board.stop_requested()
     board.request_stop()
     assert board.stop_requested()
@@ -66,10 +70,14 @@ def worker():
     return board, TrialWorker("a", torch.device("cpu"), channel, "dev/f1")
 
 
-def test_news_go_to_the_board(worker):
+def test_progress_goes_to_the_board_whole(worker):
     board, trial = worker
-    trial.publish(RunProgress(step=3))
-    assert board.news() == {"a": {"step": 3}} and (trial.rank, trial.world_size) == (0, 1)
+    progress = RunProgress(step=3, checkpoint="step-00000003", evaluation="dev f1 0.612")
+    trial.publish(progress)
+    assert board.statuses() == {"a": TrialStatus(progress=progress)} and (
+        trial.rank,
+        trial.world_size,
+    ) == (0, 1)
 
 
 def test_a_trial_that_had_ended_before_a_kill_is_at_its_last_step(worker, tmp_path):
@@ -80,7 +88,7 @@ def test_a_trial_that_had_ended_before_a_kill_is_at_its_last_step(worker, tmp_pa
     save_checkpoint(folder.checkpoints, state, extra={"total_steps": 30}, files={}, keep=1)
     job = WorkerJob(pytest.fail, folder.path, str(tmp_path))
     assert not training._train({"job": job, "shared": {}}, {}, trial)
-    assert board.news() == {"a": {"step": 30, "total_steps": 30}}
+    assert board.statuses()["a"].progress == RunProgress(step=30, total_steps=30)
 
 
 def test_tune_is_told_the_criterion(worker, monkeypatch):

@@ -8,7 +8,8 @@ from bert_core.errors import UserError
 from bert_core.training.loop import StepResult
 from workflows.clusters.workers import Worker
 from workflows.pretraining.settings import PretrainSettings
-from workflows.training.backend import TorchBackend, backend_of, memory_bytes, peak_flops
+from workflows.training.backend import TorchBackend, memory_bytes, peak_flops
+from workflows.training.run import backend_of
 from workflows.training.throughput import Throughput
 from workflows.training.xla_backend import XlaBackend, chip_name
 
