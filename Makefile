@@ -6,10 +6,13 @@ SHELL := /bin/bash
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-# What is installed besides what is always needed; infra/ray/local.sh needs nothing more.
+# What is installed besides what is always needed; the demo and infra/ray/local.sh need nothing more.
 EXTRAS ?= [dev]
 # The folder counts too: an editable install that was moved points to where it was.
-STAMP := $(VENV)/.installed-$(shell (pwd; echo '$(EXTRAS)'; cat pyproject.toml constraints.txt) | cksum | cut -d' ' -f1)
+stamp_of = $(VENV)/.installed-$(shell (pwd; echo '$(1)'; cat pyproject.toml constraints.txt) | cksum | cut -d' ' -f1)
+STAMP := $(call stamp_of,$(EXTRAS))
+# What running needs; an environment that has everything will do.
+RUNNING := $(or $(wildcard $(STAMP)),$(call stamp_of,))
 RESULTS := benchmarks/results
 
 # Long tests are begun in `make test` while fewer seconds than this have passed.
@@ -22,7 +25,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
 
 .PHONY: demo
-demo: $(STAMP)  ## pre-train a small encoder, fine-tune, serve and ask it (minutes, no network)
+demo: $(RUNNING)  ## pre-train a small encoder, fine-tune, serve and ask it (minutes, no network)
 	$(PYTHON) workflows/demo.py $(ARGUMENTS)
 
 .PHONY: test
@@ -116,7 +119,7 @@ clean:  ## remove the environment and all that tools left behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-$(STAMP):
+$(sort $(STAMP) $(RUNNING)):
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \
 	  for name in python3 python3.13 python3.12 python3.11; do \
 	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
@@ -131,5 +134,5 @@ $(STAMP):
 	    exit 2; \
 	  fi; \
 	  "$$name" -m venv $(VENV); }
-	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.$(EXTRAS)'
+	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.$(if $(filter $(STAMP),$@),$(EXTRAS))'
 	@rm -f $(VENV)/.installed-* && touch $@

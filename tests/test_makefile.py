@@ -88,6 +88,14 @@ def test_an_environment_without_the_developers_packages_is_made_whole_when_they_
     assert done == [".", ".[dev]"]
 
 
+def test_the_demo_installs_only_what_running_needs(run_make, tmp_path):
+    calls = tmp_path / "calls.txt"
+    for target in ("demo", "demo", "lint", "demo"):
+        assert run_make(target, python=MAKES_AN_ENVIRONMENT).returncode == 0
+    done = [line.split()[-1] for line in calls.read_text().splitlines() if "pip install" in line]
+    assert done == [".", ".[dev]"]
+
+
 def test_help_is_what_make_says_alone_and_installs_nothing(run_make, tmp_path):
     outcome = run_make(python="exit 1")
     assert outcome.returncode == 0
