@@ -280,7 +280,7 @@ class Batcher:
                 continue
             try:
                 self.watch(batch)
-            except Exception:
+            except Exception:  # the answers are right without it
                 _LOG.exception("watching a micro-batch")
 
     def _wait_for_work(self) -> None:

@@ -164,7 +164,7 @@ class RayExport:
         while not self._is_closed.wait(self._seconds):
             try:
                 self.copy()
-            except Exception:
+            except Exception:  # the next copy is made nevertheless
                 _LOG.exception("exporting metrics")
 
 

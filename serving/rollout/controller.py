@@ -289,7 +289,7 @@ class Controller:
         while not self._is_closed.wait(_RECONCILE_SECONDS):
             try:
                 self.reconcile()
-            except Exception:
+            except Exception:  # one fault must not end the rollout of all models
                 _LOG.exception("rollout")
 
     def _is_new(self, slot: Slot, source: Path | Address) -> bool:

@@ -109,8 +109,10 @@ class Figures:
     @property
     def files(self) -> dict[str, str]:
         """The SVG files by name."""
+        if not self.figures:
+            return {}
         texts = [svg_file(self.figures)] if self.name else [each.file() for each in self.figures]
-        names = zip(self.names, texts, strict=False)
+        names = zip(self.names, texts, strict=True)
         return {name: text for name, text in names if name.endswith(SVG)}
 
 
