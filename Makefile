@@ -15,8 +15,9 @@ STAMP := $(call stamp_of,$(EXTRAS))
 RUNNING := $(or $(wildcard $(STAMP)),$(call stamp_of,))
 RESULTS := benchmarks/results
 
-# Long tests are begun in `make test` while fewer seconds than this have passed.
-LONG_TESTS_WITHIN ?= 0
+# Processes that share the tests by file; all tests of Ray run in one of them.
+PROCESSES ?= 2
+PYTEST := $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 # What goes to the program behind a target: make demo ARGUMENTS="--fresh"
 ARGUMENTS ?=
 
@@ -30,11 +31,11 @@ demo: $(RUNNING)  ## pre-train a small encoder, fine-tune, serve and ask it (min
 
 .PHONY: test
 test: $(STAMP)  ## the tests that take minutes
-	$(PYTHON) -m pytest --long-tests-within $(LONG_TESTS_WITHIN) $(ARGUMENTS)
+	$(PYTEST) $(ARGUMENTS)
 
 .PHONY: test-all
 test-all: $(STAMP)  ## all tests, the long ones too
-	$(PYTHON) -m pytest --long-tests-within 86400 $(ARGUMENTS)
+	$(PYTEST) -m '' $(ARGUMENTS)
 
 .PHONY: lint
 lint: $(STAMP)  ## style, format and types

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +18,6 @@ import pytest
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent
 NO_SHARED_DATA = "../shared/data is not beside this checkout"
-
-STARTED = time.monotonic()
-NOT_BEGUN = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
@@ -120,20 +116,9 @@ def subprocess_environment(tmp_path):
 _PROCESS, _EXIT = os.getpid(), os._exit
 
 
-def pytest_addoption(parser):
-    """Declares how long tests marked `slow` may still begin."""
-    parser.addoption(
-        "--long-tests-within",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="run tests marked slow too, last, those that begin within SECONDS of the start",
-    )
-
-
 @pytest.hookimpl(trylast=True)
-def pytest_configure(config):
-    """Keeps a developer's cluster and servers out; lets the long tests in when there is time."""
+def pytest_configure():
+    """Keeps a developer's cluster and servers out."""
     for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
         os.environ.pop(name, None)
     # One token for all clusters and clients, whatever home folder a test gives them. Before any
@@ -142,9 +127,6 @@ def pytest_configure(config):
     # As in an activated environment: `python` and `ray`, here and in a job, are this one's.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os._exit = _end_as_a_failure
-    config.stash[NOT_BEGUN] = []
-    if config.option.long_tests_within > 0 and config.option.markexpr == "not slow":
-        config.option.markexpr = ""
 
 
 def _end_as_a_failure(status):
@@ -154,36 +136,28 @@ def _end_as_a_failure(status):
     _EXIT(status)
 
 
-def pytest_collection_modifyitems(items):
-    """Puts the long tests last."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item):
-    """Leaves out a long test for which it is too late; the summary names it."""
-    seconds = item.config.option.long_tests_within
-    late = 0 < seconds < time.monotonic() - STARTED
-    if late and item.get_closest_marker("slow") is not None:
-        item.config.stash[NOT_BEGUN].append(item.nodeid)
-        return True
-    return None
+def pytest_collection_modifyitems(config, items):
+    """Starts with the tests of Ray, ends with the long ones, and shares them out by file.
+
+    Everything with real Ray runs in one process (`pytest -n 2`): the cluster is started once, and
+    two clusters at a time would compete for the cores that each takes for its own.
+    """
+    items.sort(key=lambda item: (_is(item, "slow"), not _is(item, "ray")))
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist
+        for item in items:
+            group = "ray" if _is(item, "ray") else item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _is(item, marker):
+    return item.get_closest_marker(marker) is not None
 
 
 def pytest_runtest_teardown(item):
     """Ends the tests at one that has changed PyTorch for those after it (see `in_xla`)."""
     if "torchax" in sys.modules:
         pytest.exit(f"{item.nodeid} has imported torchax in the process of all tests", returncode=1)
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """Names the long tests that were not begun."""
-    names = config.stash[NOT_BEGUN]
-    if names:
-        seconds = config.option.long_tests_within
-        terminalreporter.section(f"{len(names)} long tests not begun within {seconds:.0f} s")
-        for name in names:
-            terminalreporter.line(name)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,7 @@
 """The rules of tests/conftest.py, held against test files made for the purpose."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,86 +11,97 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SETTINGS = "[pytest]\naddopts = -m 'not slow'\nmarkers = slow: long\n"
+SETTINGS = "[pytest]\naddopts = -m 'not slow'\nmarkers =\n  slow: long\n  ray: cluster\n"
 
 
 @pytest.fixture
 def run_pytest(tmp_path):
-    """Runs a test file beside a copy of our conftest.py and a list of one allowed reason."""
+    """Runs test files in a folder with a copy of our conftest.py and a list of one allowed reason.
+
+    Returns the exit status, what was printed, and `{test: (outcome, worker)}`.
+    """
     shutil.copy(HERE / "conftest.py", tmp_path)
     (tmp_path / "allowed_skips.txt").write_text("# why\nno GPU [0-9]+ here\n")
     (tmp_path / "pytest.ini").write_text(SETTINGS)
 
-    def run(source, *arguments):
-        (tmp_path / "test_made.py").write_text("import pytest, time\n" + source)
-        return subprocess.run(
+    def run(files, *arguments):
+        for name, source in files.items():
+            (tmp_path / f"test_{name}.py").write_text("import pytest, sys\n" + source)
+        finished = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", *arguments],
             cwd=tmp_path,
             env={**os.environ, "PYTEST_ADDOPTS": ""},
             capture_output=True,
             text=True,
         )
+        found = re.findall(
+            r"^(?:\[(gw\d)\].*?)?(?:(PASSED|FAILED|SKIPPED|ERROR) )?\S*?::test_(\w+)\S*"
+            r"(?: (PASSED|FAILED|SKIPPED|ERROR))?",
+            finished.stdout,
+            re.MULTILINE,
+        )
+        outcomes = {name: (first or last, worker) for worker, first, name, last in found}
+        return finished.returncode, finished.stdout, outcomes
 
     return run
 
 
-def test_an_allowed_skip_passes(run_pytest):
-    outcome = run_pytest("def test_it(): pytest.skip('no GPU 7 here')\ndef test_other(): pass\n")
-    assert outcome.returncode == 0, outcome.stdout
-    assert "1 passed, 1 skipped" in outcome.stdout
+def test_a_skip_needs_a_listed_reason(run_pytest):
+    tests = {
+        "listed": "def test_listed(): pytest.skip('no GPU 7 here')\n",
+        "call": "def test_call(): pytest.skip('no time')\n",
+        "mark": "@pytest.mark.skip(reason='no time')\ndef test_mark(): pass\n",
+        "condition": "@pytest.mark.skipif(True, reason='no time')\ndef test_condition(): pass\n",
+        "xfail": "@pytest.mark.xfail(reason='no time')\ndef test_xfail(): assert False\n",
+        "fixture": "@pytest.fixture\ndef data(): pytest.skip('no time')\n"
+        "def test_fixture(data): pass\n",
+        "part": "def test_part(): pytest.skip('there is no GPU 7 here: no time')\n",
+    }
+    status, printed, outcomes = run_pytest({"made": "".join(tests.values())})
+    assert status == 1, printed
+    assert outcomes.pop("listed")[0] == "SKIPPED"
+    assert {outcome for outcome, _ in outcomes.values()} <= {"FAILED", "ERROR"}, printed
+    assert len(outcomes) == len(tests) - 1
+    assert printed.count("No line of tests/allowed_skips.txt allows this reason") == 6
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def test_it(): pytest.skip('no time')",
-        "@pytest.mark.skip(reason='no time')\ndef test_it(): pass",
-        "@pytest.mark.skipif(True, reason='no time')\ndef test_it(): pass",
-        "@pytest.mark.xfail(reason='no time')\ndef test_it(): assert False",
-        "@pytest.fixture\ndef data(): pytest.skip('no time')\ndef test_it(data): pass",
-        "pytest.skip('no time', allow_module_level=True)",
-        "def test_it(): pytest.skip('there is no GPU 7 here: no time')",
-    ],
-)
-def test_any_other_skip_fails_the_run_and_says_what_to_do(run_pytest, source):
-    outcome = run_pytest(source)
-    assert outcome.returncode in (1, 2), outcome.stdout
-    assert "no time" in outcome.stdout
-    assert "tests/allowed_skips.txt" in outcome.stdout
-    assert "1 failed" in outcome.stdout or "1 error" in outcome.stdout
+def test_a_module_skipped_for_an_unlisted_reason_fails_the_run(run_pytest):
+    status, printed, _ = run_pytest({"made": "pytest.skip('no time', allow_module_level=True)"})
+    assert status == 2
+    assert "test_made.py was skipped: 'no time'" in printed
 
 
-LONG_TESTS = (
-    "@pytest.mark.slow\ndef test_long_1(): time.sleep(6)\n"
-    "@pytest.mark.slow\ndef test_long_2(): pass\n"
-    "def test_short(): pass\n"
-)
+def test_tests_of_ray_come_first_and_long_ones_last(run_pytest):
+    made = (
+        "@pytest.mark.slow\ndef test_long(): pass\n"
+        "def test_short(): pass\n"
+        "@pytest.mark.ray\ndef test_cluster(): pass\n"
+    )
+    assert list(run_pytest({"made": made})[2]) == ["cluster", "short"]
+    assert list(run_pytest({"made": made}, "-m", "")[2]) == ["cluster", "short", "long"]
 
 
-def test_long_tests_are_left_out_by_default(run_pytest):
-    assert "1 passed, 2 deselected" in run_pytest(LONG_TESTS).stdout
-
-
-def test_long_tests_come_last_and_begin_only_in_time(run_pytest):
-    outcome = run_pytest(LONG_TESTS, "--long-tests-within", "5")
-    assert outcome.returncode == 0, outcome.stdout
-    assert "2 passed" in outcome.stdout
-    assert outcome.stdout.index("::test_short PASSED") < outcome.stdout.index("::test_long_1")
-    assert "1 long tests not begun within 5 s" in outcome.stdout
-    assert "test_made.py::test_long_2" in outcome.stdout
-
-
-def test_all_long_tests_run_when_there_is_time(run_pytest):
-    source = LONG_TESTS.replace("6", "0")
-    assert "3 passed" in run_pytest(source, "--long-tests-within", "600").stdout
+def test_one_process_runs_all_tests_of_ray_and_files_stay_whole(run_pytest):
+    files = {
+        name: f"@pytest.mark.ray\ndef test_ray_{name}(): pass\n"
+        + "".join(f"def test_{name}_{number}(): pass\n" for number in range(6))
+        for name in "abc"
+    }
+    arguments = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+    status, printed, outcomes = run_pytest(files, *arguments)
+    assert status == 0, printed
+    assert len(outcomes) == 21, printed
+    for group in ("ray_", "a_", "b_", "c_"):
+        workers = {worker for name, (_, worker) in outcomes.items() if name.startswith(group)}
+        assert len(workers) == 1, (group, printed)
 
 
 def test_what_changes_pytorch_for_all_ends_the_run(run_pytest):
-    source = "import sys\ndef test_a(): sys.modules['torchax'] = sys\ndef test_b(): pass\n"
-    outcome = run_pytest(source)
-    assert outcome.returncode == 1
-    assert "test_made.py::test_a has imported torchax" in outcome.stdout
-    assert "test_b" not in outcome.stdout
+    made = "def test_a(): sys.modules['torchax'] = sys\ndef test_b(): pass\n"
+    status, printed, _ = run_pytest({"made": made})
+    assert status == 1
+    assert "test_made.py::test_a has imported torchax" in printed
+    assert "test_b" not in printed
 
 
 @pytest.mark.parametrize("module", ["bert_core.text.x", "workflows.x", "serving.x"])
