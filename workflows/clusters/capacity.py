@@ -2,7 +2,6 @@
 
 import os
 import time
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,9 +10,10 @@ from ray.util import placement_group_table
 from ray.util.tpu import get_num_tpu_slices
 
 from bert_core.errors import UserError
+from workflows.clusters.channel import WorkerStatus
 from workflows.clusters.settings import ClusterSettings
 from workflows.clusters.tasks import connect
-from workflows.messages import Outcome, RunProgress
+from workflows.messages import RunProgress
 from workflows.progress import duration
 
 QUIET_SECONDS = 5.0
@@ -23,22 +23,6 @@ LOOK_SECONDS = 2.0
 _PACKAGES = ("jax", "optax", "torchax")
 _SLICE, _SHAPE = ("ray.io/tpu-slice-name", "ray.io/tpu-topology")
 _NAMED_NODES = 8
-
-
-@dataclass
-class WorkerStatus:
-    """What a driver knows of its workers.
-
-    `progress` is the last of rank 0 in each job, by its number, and `outcomes` those of the jobs
-    that have ended. `group` names the resources that it works with, None before it begins; when
-    workers are lost, those in their place get another group. `ended` says that the training
-    function has returned.
-    """
-
-    progress: dict[int, RunProgress] = field(default_factory=dict)
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
-    group: str | None = None
-    ended: bool = False
 
 
 def join_cluster_with_room(settings: ClusterSettings) -> None:

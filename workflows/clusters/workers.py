@@ -26,7 +26,8 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.train.v2.jax import JaxTrainer
 
 from bert_core.errors import UserError
-from workflows.clusters.capacity import Waiting, WorkerStatus
+from workflows.clusters.capacity import Waiting
+from workflows.clusters.channel import Channel, WorkerStatus
 from workflows.clusters.regrouping import NodeWatch, within_room
 from workflows.clusters.settings import ClusterSettings
 from workflows.clusters.tasks import beside_the_driver
@@ -75,60 +76,6 @@ class Worker:
         return self._stop.is_set()
 
 
-class _Channel:
-    """An actor between driver and workers: the last progress, a stop request, a failure."""
-
-    def __init__(self) -> None:
-        self._status = WorkerStatus()
-        self._job = 0
-        self._stop = False
-        self._leaving = False
-        self._failure: UserError | None = None
-
-    def begin(self, group: str | None) -> None:
-        # The progress of a lost worker is void; a job that it finished stays finished.
-        self._leaving = False
-        self._status = WorkerStatus(group=group, outcomes=self._status.outcomes)
-
-    def begin_job(self, number: int) -> None:
-        self._job = number
-        self._status.progress[number] = RunProgress()
-
-    def publish(self, progress: RunProgress) -> None:
-        self._status.progress[self._job] = progress
-
-    def end_job(self, outcome: Outcome) -> None:
-        if self._stop or not (self._leaving and outcome.stopped):
-            self._status.outcomes[self._job] = outcome
-
-    def end(self) -> None:
-        self._status.ended = self._stop or not self._leaving
-
-    def request_stop(self) -> None:
-        self._stop = True
-
-    def stop_requested(self) -> bool:
-        return self._stop or self._leaving
-
-    def leave(self, group: str) -> None:
-        self._leaving = group == self._status.group
-
-    def begin_again(self) -> bool:
-        # For workers that were asked to leave, and for no other reason.
-        again = self._leaving and not self._stop and self._failure is None
-        self._leaving = False
-        return again
-
-    def fail(self, failure: UserError) -> None:
-        self._failure = self._failure or failure
-
-    def failure(self) -> UserError | None:
-        return self._failure
-
-    def status(self) -> WorkerStatus:
-        return self._status
-
-
 @contextmanager
 def workers_at(
     train_worker: Callable[[dict[str, Any]], Any],
@@ -146,7 +93,7 @@ def workers_at(
     return; on a second one, or where none is at work, the jobs are abandoned
     (`KeyboardInterrupt`). Leaves when the workers have gone.
     """
-    channel = beside_the_driver(_Channel)
+    channel = beside_the_driver(Channel)
     payload = {
         "train_worker": train_worker,
         "config": config,

@@ -8,7 +8,8 @@ from ray.util import placement_group, remove_placement_group
 
 from bert_core.errors import UserError
 from workflows.clusters import capacity
-from workflows.clusters.capacity import Waiting, WorkerStatus, join_cluster_with_room
+from workflows.clusters.capacity import Waiting, join_cluster_with_room
+from workflows.clusters.channel import WorkerStatus
 from workflows.clusters.settings import ClusterSettings
 from workflows.messages import RunProgress
 

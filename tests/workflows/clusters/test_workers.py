@@ -14,7 +14,7 @@ from ray.train.v2.jax import JaxTrainer
 
 from bert_core.errors import UserError
 from workflows.clusters import workers as ray_workers
-from workflows.clusters.capacity import WorkerStatus
+from workflows.clusters.channel import Channel, WorkerStatus
 from workflows.clusters.settings import ClusterSettings
 from workflows.messages import Outcome, RunProgress
 
@@ -30,7 +30,7 @@ def test_cores_are_shared_out_among_the_fewest_workers():
 
 @pytest.mark.ray
 def test_a_leader_that_is_lost_is_said_in_one_line(ray_cluster):
-    channel = ray.remote(num_cpus=0)(ray_workers._Channel).remote()
+    channel = ray.remote(num_cpus=0)(Channel).remote()
     workers = ray_workers.WorkersAtJobs(
         channel, ray_workers.InThread(lambda: None), ClusterSettings()
     )
@@ -50,7 +50,7 @@ class LocalChannel:
     """A channel in this process, called as Ray calls an actor; `ray.get` gives back values."""
 
     def __init__(self):
-        self.channel = ray_workers._Channel()
+        self.channel = Channel()
 
     def __getattr__(self, name):
         method = getattr(self.channel, name)
@@ -88,7 +88,7 @@ def test_a_mistake_in_a_worker_is_told_once_and_not_tried_again(monkeypatch):
 
 
 def test_workers_in_the_place_of_lost_ones_begin_without_news():
-    channel = ray_workers._Channel()
+    channel = Channel()
     channel.begin("first")
     channel.publish(RunProgress(step=7))
     assert channel.status() == WorkerStatus({0: RunProgress(step=7)}, group="first")
@@ -204,7 +204,7 @@ STOPPED = Outcome(4, stopped=True)
 
 
 def test_workers_that_leave_for_others_are_no_end_of_a_job():
-    channel = ray_workers._Channel()
+    channel = Channel()
     channel.begin("first")
     channel.leave("an earlier group")
     assert not channel.stop_requested(), "it has gone already"
@@ -225,7 +225,7 @@ def test_workers_that_leave_for_others_are_no_end_of_a_job():
 
 
 def test_a_request_to_stop_or_a_mistake_is_an_end_for_workers_that_leave_too():
-    channel = ray_workers._Channel()
+    channel = Channel()
     channel.begin("first")
     channel.leave("first")
     channel.request_stop()
@@ -233,7 +233,7 @@ def test_a_request_to_stop_or_a_mistake_is_an_end_for_workers_that_leave_too():
     channel.end()
     assert channel.status().outcomes == {0: STOPPED} and channel.status().ended
     assert not channel.begin_again()
-    channel = ray_workers._Channel()
+    channel = Channel()
     channel.begin("first")
     channel.leave("first")
     channel.fail(UserError("a", "b", "c"))
