@@ -29,13 +29,11 @@ def uri(request, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def store_template(tmp_path_factory):
+def store_template():
     """A store to copy, never opened here: to close a copy's source would drop SQLite's locks."""
-    from workflows.runs.mlflow_run import create_store
+    from registered_models import empty_store
 
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    create_store(f"sqlite:///{path}")
-    return path
+    return empty_store()
 
 
 @pytest.fixture(scope="module")

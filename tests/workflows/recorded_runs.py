@@ -5,6 +5,7 @@ from pathlib import Path
 
 from finetuning_runs import arguments, finetune_here
 from pretraining_runs import Run, train_here
+from sending import sending_here
 
 from bert_core.text.shards import read_index, write_index
 from workflows import finetune, pretrain
@@ -37,7 +38,8 @@ def finish_pretraining(run: Run) -> None:
     """Trains the run and calls the command, which finds it trained, tracks and registers it."""
     train_here(run)
     _note_code(run.folder)
-    assert pretrain.main(run.arguments()) == 0
+    with sending_here():
+        assert pretrain.main(run.arguments()) == 0
 
 
 def finish_finetuning(storage: Path, *options: str, encoder: Path | None = None, **changed) -> Path:
@@ -45,7 +47,8 @@ def finish_finetuning(storage: Path, *options: str, encoder: Path | None = None,
     here = changed | ({} if encoder is None else {"model": encoder})
     run, _, _ = finetune_here(storage, **here)
     _note_code(run.folder.path)
-    assert finetune.main([*arguments(storage, **changed), *options]) == 0
+    with sending_here():
+        assert finetune.main([*arguments(storage, **changed), *options]) == 0
     return run.folder.path
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from finetuning_runs import write_encoder, write_task
 from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker
 
 from workflows.sweeps.settings import TuneSettings
@@ -13,6 +14,13 @@ from workflows.training.run import TrainingRun
 from workflows.tune import parse
 
 AXES = ("batch_size=8,16", "optimizer.peak_learning_rate=3e-3,1e-3")
+
+
+def write_inputs(folder: Path, *, train: int = 90) -> Path:
+    """Writes data and an encoder, as `sweep_arguments` names them; returns the folder."""
+    write_task(folder / "data", train=train)
+    write_encoder(folder / "encoder")
+    return folder
 
 
 def sweep_arguments(place: Path, *axes: str, **changed: object) -> list[str]:

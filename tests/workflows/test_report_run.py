@@ -3,6 +3,7 @@ from contextlib import closing
 
 import mlflow
 import pytest
+from registered_models import copy_store
 
 from workflows.runs.mlflow_run import log_report
 
@@ -16,8 +17,8 @@ def report(tmp_path):
     return [folder / "table.md"]
 
 
-def test_files_settings_and_figures_are_at_mlflow(tmp_path, report):
-    uri = f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}"
+def test_files_settings_and_figures_are_at_mlflow(tmp_path, report, store_template):
+    uri = copy_store(store_template, tmp_path)
     given = {"tracking_uri": uri, "experiment": "tables", "run_name": "one"}
     run_id = log_report(
         report, **given, params={"model": f"{tmp_path}/encoder"}, metrics={"f1.last": 91.5}

@@ -1,4 +1,4 @@
-"""The command of a sweep: refused in one line; on a real cluster killed, stopped and resumed."""
+"""The command of a sweep: refusals, and sweeps on a real cluster that are killed and resumed."""
 
 import json
 import os
@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
-from finetuning_runs import write_encoder, write_task
+from mlflow import MlflowClient
 from storage_addresses import folder_address
-from sweep_runs import SweepCommand, sweep_arguments
+from sweep_runs import SweepCommand, sweep_arguments, write_inputs
 
 from workflows.runs.journal import read_records
 from workflows.runs.sender import verify_exactly_once
@@ -22,9 +21,7 @@ from workflows.tune import main
 
 @pytest.fixture
 def storage(tmp_path):
-    write_task(tmp_path / "data", train=600)
-    write_encoder(tmp_path / "encoder")
-    return tmp_path
+    return write_inputs(tmp_path, train=600)
 
 
 @pytest.mark.parametrize(
@@ -33,14 +30,14 @@ def storage(tmp_path):
         (["epoch=2,3"], {}, "did you mean epochs: --axis epoch"),
         (["epochs="], {}, "an axis without values: --axis epochs="),
         (["epochs=two"], {}, "'two' is no value of it"),
-        ([], {"axis": "[]"}, "at least 1 item"),
-        (None, {"seed": -1}, "greater than or equal to 0"),
-        (None, {"options__metric": "f2"}, "unknown metric"),
+        (["[]"], {}, "at least 1 item"),
+        ([], {"seed": -1}, "greater than or equal to 0"),
+        ([], {"options__metric": "f2"}, "unknown metric"),
         (["options.metric=accuracy,f1"], {}, "no axis of a sweep: --axis options.metric"),
-        (None, {"optoins__max_length": 8}, "unknown setting, did you mean options.max_length"),
-        (None, {"task": "mprc"}, "did you mean mrpc"),
-        (None, {"data": "nowhere"}, "nowhere"),
-        (None, {"preset": "no_such_file.yaml"}, "cannot be read"),
+        ([], {"optoins__max_length": 8}, "unknown setting, did you mean options.max_length"),
+        ([], {"task": "mprc"}, "did you mean mrpc"),
+        ([], {"data": "nowhere"}, "nowhere"),
+        ([], {"preset": "no_such_file.yaml"}, "cannot be read"),
         ([], {"tracking__register_as": "team/cats"}, "take '/' out of it"),
         (
             [],
@@ -49,13 +46,9 @@ def storage(tmp_path):
         ),
     ],
 )
-def test_bad_input_is_one_line(storage, capsys, monkeypatch, axes, changed, expected):
+def test_bad_input_is_refused_in_one_line(storage, capsys, monkeypatch, axes, changed, expected):
     monkeypatch.setattr("workflows.tune.train", lambda _: pytest.fail("it was not refused"))
-    given = sweep_arguments(storage, *(axes or ()), **changed)
-    if "axis" in changed or axes is None:
-        given = given[: given.index("--axis")]
-        given = [*given, "--axis", changed["axis"]] if "axis" in changed else given
-    assert main(given) == 2
+    assert main(sweep_arguments(storage, *axes, **changed)) == 2
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and expected in lines[0], captured.err
@@ -63,18 +56,13 @@ def test_bad_input_is_one_line(storage, capsys, monkeypatch, axes, changed, expe
 
 
 @pytest.mark.ray
-def test_more_gpus_than_there_are(storage, capsys, ray_cluster):
-    del ray_cluster
+def test_what_the_cluster_lacks_is_refused_before_a_sweep(
+    storage, capsys, ray_cluster, monkeypatch
+):
     assert main([*sweep_arguments(storage), "--cluster.use_gpu", "--gpus_per_trial", "2"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: a trial needs 2 GPU: Ray sees 0 on a machine")
-    assert not list(storage.glob("sweeps/*/"))
-
-
-@pytest.mark.ray
-def test_a_storage_that_a_machine_cannot_reach(storage, capsys, ray_cluster, monkeypatch):
-    """What is this process's folder is another one to the machine of trials."""
-    del ray_cluster
+    # A path of this process is another folder on the trials' machine.
     monkeypatch.setattr("workflows.clusters.tasks._own_node", lambda: "another")
     monkeypatch.chdir(storage)
     assert main(sweep_arguments(storage, storage="/proc/self/cwd")) == 2
@@ -83,105 +71,90 @@ def test_a_storage_that_a_machine_cannot_reach(storage, capsys, ray_cluster, mon
     assert not list(storage.glob("sweeps/*/"))
 
 
-def of_mlflow(sweep):
-    """The run of the sweep and those of its trials, by name, each with its metrics' histories."""
-    from mlflow import MlflowClient
+def outcomes(sweep):
+    """The outcomes of the finished trials by their runs' names."""
+    paths = sorted(sweep.storage.glob("runs/*/trial.json"))
+    return {path.parent.name: json.loads(path.read_text()) for path in paths}
 
+
+def mlflow_runs(sweep):
+    """MLflow's client, the sweep's run, and those of its trials."""
     client = MlflowClient(f"sqlite:///{sweep.storage / 'mlflow' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("sweeps")
     runs = client.search_runs([experiment.experiment_id])
-    children = [each for each in runs if "mlflow.parentRunId" in each.data.tags]
-    (parent,) = (each for each in runs if "mlflow.parentRunId" not in each.data.tags)
-    assert {each.data.tags["mlflow.parentRunId"] for each in children} == {parent.info.run_id}
-    return SimpleNamespace(client=client, parent=parent, children=children)
-
-
-def results(sweep):
-    """What has finished: the outcome of each trial, and when it was written."""
-    paths = sorted(sweep.storage.glob("runs/*/trial.json"))
-    return {path.parent.name: (path.read_text(), path.stat().st_mtime_ns) for path in paths}
+    trials = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
+    assert {run.data.tags["mlflow.parentRunId"] for run in trials} == {parent.info.run_id}
+    return client, parent, trials
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(400)
-def test_a_killed_sweep_does_only_what_is_missing(storage, tmp_path, ray_cluster):
-    environment = {"RAY_ADDRESS": ray_cluster}
-    sweep = SweepCommand(tmp_path / "store", "sweep", storage, 0, environment=environment)
+def test_a_killed_sweep_trains_only_what_is_missing(
+    storage, tmp_path, ray_cluster, monkeypatch, capsys
+):
+    axes = ("batch_size=8,16,24", "optimizer.peak_learning_rate=3e-3")
+    settings, environment = {"axis": axes, "at_once": 1}, {"RAY_ADDRESS": ray_cluster}
+    sweep = SweepCommand(tmp_path / "store", "sweep", storage, 0, settings, environment)
     driver = sweep.start()
-    driver.until(lambda: results(sweep), 120)
+    driver.until(lambda: outcomes(sweep), 120)
     driver.kill()
-    finished = results(sweep)
-    assert 0 < len(finished) < 4, "it was killed too late"
-    printed = sweep.finish()
-    # A trial may have come to its end after its driver's death: then it is found finished.
-    left = int(re.search(r"trials   4, (\d) left", printed)[1])
-    assert 0 < left <= 4 - len(finished)
-    assert finished.items() <= results(sweep).items()  # none of them was written again
-    outcomes = {name: json.loads(text) for name, (text, _) in results(sweep).items()}
-    assert len(outcomes) == 4 and all(each["score"] > 0.6 for each in outcomes.values())
+    written = {path: path.stat().st_mtime_ns for path in sweep.storage.glob("runs/*/trial.json")}
+    assert 0 < len(written) < 3, "it was killed too late"
 
-    there = of_mlflow(sweep)
-    assert len(there.children) == 4
-    for run in there.children:
+    monkeypatch.setenv("RAY_ADDRESS", ray_cluster)
+    sweep.settings.pop("at_once")  # the rest is trained two at a time
+    assert main(sweep.arguments()) == 0
+    # A trial may have ended after its driver was killed: then it counts as finished.
+    left = int(re.search(r"trials   3, (\d) left", capsys.readouterr().out)[1])
+    assert 0 < left <= 3 - len(written)
+    assert all(path.stat().st_mtime_ns == time for path, time in written.items())
+    trained = outcomes(sweep)
+    assert len(trained) == 3 and all(trial["score"] > 0.6 for trial in trained.values())
+
+    client, parent, trials = mlflow_runs(sweep)
+    assert len(trials) == 3
+    for run in trials:
         assert run.info.status == "FINISHED"
-        curve = there.client.get_metric_history(run.info.run_id, "dev/accuracy")
-        told = outcomes[run.info.run_name]["curve"]
-        assert [each.value for each in sorted(curve, key=lambda each: each.step)] == [
-            each["score"] for each in told
+        metrics = client.get_metric_history(run.info.run_id, "dev/accuracy")
+        curve = trained[run.info.run_name]["curve"]
+        assert [metric.value for metric in sorted(metrics, key=lambda metric: metric.step)] == [
+            epoch["score"] for epoch in curve
         ]
-    version = there.client.get_model_version_by_alias("classification", "challenger")
-    best = max(outcomes.values(), key=lambda each: each["score"])
-    winner = there.client.get_run(version.run_id)
-    assert outcomes[winner.info.run_name]["score"] == best["score"]
-    artifacts = [each.path for each in there.client.list_artifacts(there.parent.info.run_id)]
-    assert {"report.html", "report.md", "report.json", "best.yaml"} <= set(artifacts)
+    version = client.get_model_version_by_alias("classification", "challenger")
+    winner = client.get_run(version.run_id)
+    best = max(trial["score"] for trial in trained.values())
+    assert trained[winner.info.run_name]["score"] == best
+    artifacts = {file.path for file in client.list_artifacts(parent.info.run_id)}
+    assert {"report.html", "report.md", "report.json", "best.yaml"} <= artifacts
 
-    again = sweep.finish(seconds=60)
-    assert "registered   models:/classification/1, alias challenger" in again
-    assert results(sweep).items() >= finished.items()
+    assert main(sweep.arguments()) == 0
+    assert "registered   models:/classification/1, alias challenger" in capsys.readouterr().out
+    assert outcomes(sweep) == trained
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_a_trial_that_fails_is_tried_again_and_reported(storage, tmp_path, ray_cluster):
-    # Weights that are not finite after the first step, however often it is tried.
-    sweep = SweepCommand(
-        tmp_path / "store",
-        "sweep",
-        storage,
-        0,
-        {"axis": ("optimizer.peak_learning_rate=3e-3,1e38",)},
-        {"RAY_ADDRESS": ray_cluster},
-    )
-    printed = sweep.finish()
-    assert "2 trials: 1 finished, 1 failed" in printed
-    failed = [line for line in printed.splitlines() if line.startswith("failed ")]
-    assert len(failed) == 1 and "not finite" in failed[0]
-    assert not (sweep.folder / "summary.txt").exists()  # the same command tries it again
-    report = json.loads((sweep.folder / "artifacts" / "report.json").read_text())
-    assert "not finite" in json.dumps(report)
-    statuses = sorted(each.info.status for each in of_mlflow(sweep).children)
-    assert statuses == ["FAILED", "FINISHED"]
+def slow_sweep(test):
+    """Marks a test of a whole sweep that only `make test-all` runs."""
+    return pytest.mark.slow(pytest.mark.ray(pytest.mark.timeout(900)(test)))
 
 
 @pytest.fixture
-def make_sweep(tmp_path, ray_cluster):
-    write_task(tmp_path / "data", train=600)
-    write_encoder(tmp_path / "encoder")
-
+def make_sweep(storage, tmp_path, ray_cluster):
     def make(**settings):
         given = {name.replace("__", "."): value for name, value in settings.items()}
         environment = {"RAY_ADDRESS": ray_cluster}
-        return SweepCommand(tmp_path / "store", "sweep", tmp_path, 0, given, environment)
+        return SweepCommand(tmp_path / "store", "sweep", storage, 0, given, environment)
 
     return make
 
 
-def outcomes(sweep):
-    """The trials that have finished, by their runs' names."""
-    paths = sorted(sweep.storage.glob("runs/*/trial.json"))
-    return {path.parent.name: json.loads(path.read_text()) for path in paths}
+@pytest.fixture
+def two_trials(make_sweep):
+    """A sweep of two trials, its driver, and the steps of both, which have passed 20."""
+    sweep = make_sweep(epochs=8, axis=("batch_size=8,16",))
+    driver = sweep.start()
+    driver.until(lambda: len(steps(sweep)) == 2 and min(steps(sweep).values()) > 20, 200)
+    return sweep, driver
 
 
 def steps(sweep):
@@ -193,13 +166,32 @@ def steps(sweep):
     return newest
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_a_sweep_that_is_told_to_stop_goes_on_where_it_was(make_sweep):
-    sweep = make_sweep(epochs=8, axis=("batch_size=8,16",))
-    driver = sweep.start()
-    driver.until(lambda: len(steps(sweep)) == 2 and min(steps(sweep).values()) > 20, 200)
+@slow_sweep
+def test_a_failed_trial_is_tried_again_and_reported(make_sweep):
+    # At this rate the weights are not finite after the first step, at every attempt.
+    sweep = make_sweep(axis=("optimizer.peak_learning_rate=3e-3,1e38",))
+    printed = sweep.finish()
+    assert "2 trials: 1 finished, 1 failed" in printed
+    failed = [line for line in printed.splitlines() if line.startswith("failed ")]
+    assert len(failed) == 1 and "not finite" in failed[0]
+    assert not (sweep.folder / "summary.txt").exists()  # the same command tries it again
+    report = json.loads((sweep.folder / "artifacts" / "report.json").read_text())
+    assert "not finite" in json.dumps(report)
+    _, _, trials = mlflow_runs(sweep)
+    assert sorted(run.info.status for run in trials) == ["FAILED", "FINISHED"]
+
+
+@slow_sweep
+def test_where_all_trials_fail_the_report_says_why(make_sweep):
+    sweep = make_sweep(optimizer__peak_learning_rate=1e38, axis=("batch_size=8,16",))
+    printed = sweep.finish(code=2)
+    assert "error: no trial has finished" in printed and "not finite" in printed
+    assert "not finite" in (sweep.folder / "artifacts" / "report.md").read_text()
+
+
+@slow_sweep
+def test_an_interrupted_sweep_resumes_its_trials(two_trials):
+    sweep, driver = two_trials
     driver.process.send_signal(signal.SIGINT)
     assert driver.wait(100) == 130, driver.output()
     assert "stopped; the same command goes on" in driver.output()
@@ -209,46 +201,27 @@ def test_a_sweep_that_is_told_to_stop_goes_on_where_it_was(make_sweep):
         assert list(folder.glob("step*")), "it was saved"
     assert "2 trials: 2 finished" in sweep.finish()
     assert all(steps(sweep)[name] > step for name, step in before.items())
-    assert verify_exactly_once(sweep.folder).correct
-    for folder in sweep.storage.glob("runs/*/journal.jsonl"):
-        report = verify_exactly_once(folder.parent)
+    for folder in (sweep.folder, *sweep.storage.glob("runs/*")):
+        report = verify_exactly_once(folder)
         assert report.correct, report
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_a_trial_whose_process_is_killed_is_begun_again(make_sweep):
-    sweep = make_sweep(epochs=8, axis=("batch_size=8,16",))
-    driver = sweep.start()
-    driver.until(lambda: len(steps(sweep)) == 2 and min(steps(sweep).values()) > 20, 200)
-    trials = [
-        each
-        for each in psutil.Process().children(recursive=True)
-        if "ImplicitFunc.train" in " ".join(each.cmdline())
-    ]
+@slow_sweep
+def test_a_trial_whose_process_is_killed_is_started_again(two_trials):
+    sweep, driver = two_trials
+    processes = psutil.Process().children(recursive=True)
+    trials = [each for each in processes if "ImplicitFunc.train" in " ".join(each.cmdline())]
     assert len(trials) == 2
     trials[0].kill()
     assert driver.wait(300) == 0, driver.output()
     assert "2 trials: 2 finished" in driver.output()
-    assert all(len(each["curve"]) == 8 for each in outcomes(sweep).values())
+    assert all(len(trial["curve"]) == 8 for trial in outcomes(sweep).values())
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_where_all_trials_fail_the_report_says_why(make_sweep):
-    sweep = make_sweep(optimizer__peak_learning_rate=1e38, axis=("batch_size=8,16",))
-    printed = sweep.finish(code=2)
-    assert "error: no trial has finished" in printed and "not finite" in printed
-    assert "not finite" in (sweep.folder / "artifacts" / "report.md").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_a_machine_that_is_lost_costs_its_trials_alone(make_sweep, tmp_path):
-    sweep = make_sweep(epochs=6, axis=("batch_size=8,16", "optimizer.peak_learning_rate=3e-3,1e-3"))
+@slow_sweep
+def test_a_lost_machine_costs_only_its_trials(make_sweep):
+    axes = ("batch_size=8,16", "optimizer.peak_learning_rate=3e-3,1e-3")
+    sweep = make_sweep(epochs=6, axis=axes)
     program = Path(__file__).with_name("losing_node.py")
     command = [sys.executable, str(program), sys.executable, str(sweep.program)]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
@@ -261,13 +234,10 @@ def test_a_machine_that_is_lost_costs_its_trials_alone(make_sweep, tmp_path):
     assert len(outcomes(sweep)) == 4
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_a_sweep_at_an_address_goes_on_on_another_machine(make_sweep, tmp_path):
-    # The workers' working copy is that of this process's home, the drivers' are their own.
-    uri = folder_address(tmp_path / "there")
-    sweep = make_sweep(axis=("batch_size=8,16",), storage=uri)
+@slow_sweep
+def test_a_sweep_at_an_address_resumes_on_another_machine(make_sweep, tmp_path):
+    # The workers' working copy is in this process's home, the drivers' in their own.
+    sweep = make_sweep(axis=("batch_size=8,16",), storage=folder_address(tmp_path / "there"))
     sweep.environment["HOME"] = str(tmp_path / "first")
     assert "2 trials: 2 finished" in sweep.finish()
     sweep.environment["HOME"] = str(tmp_path / "second")
@@ -277,10 +247,8 @@ def test_a_sweep_at_an_address_goes_on_on_another_machine(make_sweep, tmp_path):
     assert len(models) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_a_search_by_optuna_that_is_killed_proposes_the_rest(make_sweep):
+@slow_sweep
+def test_a_killed_search_by_optuna_proposes_the_rest(make_sweep):
     pytest.importorskip("optuna")
     axes = ("optimizer.peak_learning_rate=log:1e-6..1e-2", "batch_size=8,16")
     sweep = make_sweep(axis=axes, search="optuna", points=6, epochs=3, stop_early=True)
@@ -290,10 +258,9 @@ def test_a_search_by_optuna_that_is_killed_proposes_the_rest(make_sweep):
     before = outcomes(sweep)
     assert len(before) < 6, "it was killed too late"
     printed = sweep.finish()
-    found = outcomes(sweep)
-    assert "6 trials" in printed and len(found) == 6
-    assert before.items() <= found.items()
-    points = [tuple(each["point"].values()) for each in found.values()]
-    assert len(set(points)) == 6
-    for each in found.values():
-        assert len(each["curve"]) == 3 or each["stopped_early"]
+    after = outcomes(sweep)
+    assert "6 trials" in printed and len(after) == 6
+    assert before.items() <= after.items()
+    assert len({tuple(trial["point"].values()) for trial in after.values()}) == 6
+    for trial in after.values():
+        assert len(trial["curve"]) == 3 or trial["stopped_early"]

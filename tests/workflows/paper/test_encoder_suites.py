@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from finetuning_runs import write_encoder, write_tagged, write_task
+from registered_models import copy_store
 
 from bert_core.errors import UserError
 from bert_core.features.inspection import AttentionMaps
@@ -186,8 +187,9 @@ def test_every_row_is_trained_once_and_told(tmp_path, capsys, ray_cluster, monke
 
 
 @pytest.fixture
-def given(tmp_path):
+def given(tmp_path, store_template):
     """The command line, over small data and an encoder of three layers."""
+    copy_store(store_template, tmp_path / "storage")
     write_tagged(tmp_path / "tagged")
     write_task(tmp_path / "texts")
     write_encoder(tmp_path / "encoder", layers=3)

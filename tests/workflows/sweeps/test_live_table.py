@@ -2,8 +2,7 @@ import io
 import re
 
 import pytest
-from finetuning_runs import write_encoder, write_task
-from sweep_runs import sweep_settings
+from sweep_runs import sweep_settings, write_inputs
 
 from workflows.messages import RunProgress
 from workflows.runs.storage import open_storage
@@ -16,8 +15,7 @@ from workflows.sweeps.sweep import opened_sweep
 
 @pytest.fixture
 def trials(tmp_path):
-    write_task(tmp_path / "data")
-    write_encoder(tmp_path / "encoder")
+    write_inputs(tmp_path)
     settings = sweep_settings(tmp_path, "epochs=1,3", "optimizer.peak_learning_rate=1e-3,2e-5")
     with opened_sweep(settings, open_storage(str(tmp_path))) as sweep:
         yield sweep.trials

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -12,17 +13,14 @@ from made_up_sweeps import (
     everything_failed,
     made_up_outcome,
     made_up_trial,
-    not_begun,
     paper_grid,
-    random_search,
-    with_odd_names,
     without_score,
 )
 from read_pages import Page as ReadPage
 
 from workflows.finetune import parse
 from workflows.paper.paper_table import PaperRow, PaperTable
-from workflows.sweeps.figures import AxisScale, axis_figure, curve_figure, parallel_figure
+from workflows.sweeps.figures import AxisScale, curve_figure
 from workflows.sweeps.findings import sweep_findings
 from workflows.sweeps.report import (
     FIGURES,
@@ -31,7 +29,6 @@ from workflows.sweeps.report import (
     best_yaml,
     point_table,
     summary_lines,
-    sweep_page,
     troubles,
     write_sweep_report,
 )
@@ -40,81 +37,93 @@ ALL = {"report.html", "report.md", "report.json", "best.yaml", *FIGURES}
 
 
 def names_in(folder):
-    return {each.name for each in folder.iterdir()}
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """The folder of each outcome's report, with its findings, by the outcome's name."""
+    root = tmp_path_factory.mktemp("reports")
+    return {
+        name: (root / name, write_sweep_report(outcome(), root / name))
+        for name, outcome in OUTCOMES.items()
+    }
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_every_sweep_has_its_report(name, tmp_path):
-    findings = write_sweep_report(OUTCOMES[name](), tmp_path / "report")
+def test_every_sweep_has_its_report(name, reports):
+    folder, findings = reports[name]
     expected = ALL if findings.points else {"report.html", "report.md", "report.json"}
     expected = expected - {"importance.svg"} if name == "one_axis" else expected
-    assert names_in(tmp_path / "report") == expected
-    markdown = (tmp_path / "report" / "report.md").read_text()
-    assert all(f"]({each})" in markdown for each in expected & set(FIGURES))
-    for each in expected & set(FIGURES):
-        ElementTree.parse(tmp_path / "report" / each)
-    content = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert names_in(folder) == expected
+    markdown = (folder / "report.md").read_text()
+    for figure in expected & set(FIGURES):
+        assert f"]({figure})" in markdown
+        ElementTree.parse(folder / figure)
+    content = json.loads((folder / "report.json").read_text())
     assert len(content["trials"]) == len(findings.outcome.trials)
 
+    text, page = (folder / "report.html").read_text(), ReadPage()
+    page.feed(text)
+    assert page.open == [] and all(address.startswith("#") for address in page.addresses)
+    assert not re.search(r"@import|url\((?!#)", text)
+    ranks = [str(rank) for rank in range(1, len(findings.points) + 1)]
+    assert re.findall(r'<tr[^>]* data-key="(\d+)"', text) == ranks
+    for rank in ranks:
+        assert text.count(f'<g data-key="{rank}">') >= 3, "the marks of a setting know its row"
+    if ranks:  # the best setting is drawn last, above the others
+        drawn = re.findall(r'data-key="(\d+)"', (folder / "parallel.svg").read_text())
+        assert drawn == ranks[::-1]
+        drawn = re.findall(r'data-key="(\d+)"', (folder / "axes.svg").read_text())
+        assert drawn == ranks[::-1] * len(findings.outcome.axes)
+    for file in folder.iterdir():
+        assert "/data/some" not in file.read_text() and "/srv" not in file.read_text()
 
-def test_best_yaml_trains_the_best_trial_again(tmp_path):
-    outcome = paper_grid()
-    findings = write_sweep_report(outcome, tmp_path)
-    best, path = findings.best_trial, tmp_path / "best.yaml"
-    assert best is not None
+
+def test_best_yaml_trains_the_best_trial_again(reports):
+    folder, findings = reports["paper_grid"]
+    best, path = findings.best_trial, folder / "best.yaml"
     comment, _, _ = path.read_text().partition("\n")
     assert comment.startswith("# the best setting of the sweep mrpc-sweep-1f2e3d4c: python ")
     settings = parse(["--preset", str(path), "--data", "d", "--model", "m"])
     assert (settings.task, settings.seed) == ("mrpc", best.seed)
     assert settings.epochs == best.point["epochs"]
-    assert settings.batch_size == best.point["batch_size"]
     assert settings.optimizer.peak_learning_rate == best.point[RATE]
-    asked = ["--task", "mrpc", "--data", "d", "--model", "m", "--seed", str(best.seed)]
+    given = ["--task", "mrpc", "--data", "d", "--model", "m", "--seed", str(best.seed)]
     for name, value in best.point.items():
-        asked += [f"--{name}", str(value)]
-    assert settings.recipe() == parse(asked).recipe(), "so the run has the trial's name"
+        given += [f"--{name}", str(value)]
+    assert settings.recipe() == parse(given).recipe(), "so the run has the trial's name"
 
-
-def test_values_of_a_range_are_kept_to_the_last_digit(tmp_path):
-    findings = write_sweep_report(random_search(), tmp_path)
-    assert findings.best is not None
-    settings = parse(["--preset", str(tmp_path / "best.yaml"), "--data", "d", "--model", "m"])
+    folder, findings = reports["random_search"]  # values of a range keep all digits
+    settings = parse(["--preset", str(folder / "best.yaml"), "--data", "d", "--model", "m"])
     assert settings.optimizer.peak_learning_rate == findings.best.point[RATE]
 
 
-def test_what_is_no_setting_of_a_run_is_left_out():
+def test_best_yaml_has_only_settings_of_a_run():
     outcome = paper_grid()
     more = {"axis": ["epochs=2,3"], "seeds": 2, "name": "sweep", "storage": "/data/storage"}
-    findings = sweep_findings(replace(outcome, settings=outcome.settings | more))
+    odd = replace(outcome, settings=outcome.settings | more, name="a\nepochs: 99\nb")
+    findings = sweep_findings(odd)
     assert best_settings(findings).keys() == outcome.settings.keys()
+    text = best_yaml(findings)
+    assert text.startswith("#") and yaml.safe_load(text)["epochs"] != 99
 
 
-def test_an_odd_name_stays_within_the_comment(tmp_path):
-    outcome = replace(paper_grid(), name="a\nepochs: 99\nb")
-    write_sweep_report(outcome, tmp_path)
-    text = (tmp_path / "best.yaml").read_text()
-    assert text.count("#") >= 1 and yaml.safe_load(text)["epochs"] != 99
+def test_outdated_files_are_removed(reports, tmp_path):
+    folder = shutil.copytree(reports["one_axis"][0], tmp_path / "report")
+    (folder / "loss.png").write_text("another's")
+    write_sweep_report(everything_failed(), folder)
+    assert names_in(folder) == {"report.html", "report.md", "report.json", "loss.png"}
 
 
-def test_what_no_longer_holds_is_removed(tmp_path):
-    write_sweep_report(paper_grid(), tmp_path)
-    (tmp_path / "loss.png").write_text("another's")
-    write_sweep_report(everything_failed(), tmp_path)
-    assert names_in(tmp_path) == {"report.html", "report.md", "report.json", "loss.png"}
-
-
-def test_programs_get_everything(tmp_path):
+def test_json_has_all_figures(tmp_path):
     trials = [made_up_trial(point, seed) for point in GRID[:3] for seed in (0, 1)]
     first, *rest = trials[0].curve
     broken = replace(trials[0], curve=(replace(first, dev_loss=float("inf")), *rest))
     table = PaperTable("Table 5", ("MNLI-m",), (PaperRow("no NSP", {}, {"MNLI-m": 83.9}),))
     write_sweep_report(made_up_outcome([broken, *trials[1:]]), tmp_path, beside_paper=table)
-
-    def refuse(name):
-        raise AssertionError(f"{name} is no JSON")
-
     text = (tmp_path / "report.json").read_text()
-    content = json.loads(text, parse_constant=refuse)
+    content = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert content["best"]["point"] == content["points"][0]["point"]
     assert content["best"]["settings"]["task"] == "mrpc"
     assert content["points"][0]["level"] is True and content["seed_noise"]["deviation"] > 0
@@ -125,59 +134,39 @@ def test_programs_get_everything(tmp_path):
     assert "## Table 5" in (tmp_path / "report.md").read_text()
 
 
-def test_no_path_of_the_machine_is_in_the_files(tmp_path):
-    write_sweep_report(with_odd_names(), tmp_path)
-    for each in tmp_path.iterdir():
-        assert "/data/some" not in each.read_text() and "/srv" not in each.read_text()
-
-
-def test_markdown_takes_names_for_words(tmp_path):
-    write_sweep_report(with_odd_names(), tmp_path)
-    text = (tmp_path / "report.md").read_text()
+def test_names_are_escaped(reports):
+    folder, _ = reports["with_odd_names"]
+    text = (folder / "report.md").read_text()
     table = [line for line in text.splitlines() if line.startswith("| ")]
     assert "<script>" not in text and "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert any('a"b\\|c' in line for line in table)
-    assert "<script>alert" not in (tmp_path / "report.html").read_text()
+    assert "<script>alert" not in (folder / "report.html").read_text()
     assert "# Sweep &lt;img src=x&gt;" in text
 
 
-def test_the_screen_shows_what_counts(tmp_path):
-    lines = summary_lines(sweep_findings(paper_grid()), tmp_path)
+def test_summary_for_the_terminal(reports, tmp_path):
+    lines = summary_lines(reports["paper_grid"][1], tmp_path)
     text = "\n".join(lines)
     assert lines[0].startswith("trials       18 settings") and lines[1].startswith("best         ")
     assert "failed       mrpc-" in text and f"report       {tmp_path / 'report.html'}" in text
-    text = "\n".join(summary_lines(sweep_findings(not_begun()), tmp_path))
+    text = "\n".join(summary_lines(reports["not_begun"][1], tmp_path))
     assert "No trial has a score" in text and "best.yaml" not in text
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
-def test_the_page_is_well_formed_and_needs_nothing_else(name, tmp_path):
-    findings = write_sweep_report(OUTCOMES[name](), tmp_path)
-    text, page = (tmp_path / "report.html").read_text(), ReadPage()
-    page.feed(text)
-    assert page.open == [] and all(each.startswith("#") for each in page.addresses)
-    assert not re.search(r"@import|url\((?!#)", text)
-    ranks = [str(rank) for rank in range(1, len(findings.points) + 1)]
-    assert re.findall(r'<tr[^>]* data-key="(\d+)"', text) == ranks
-    for rank in ranks:
-        assert text.count(f'<g data-key="{rank}">') >= 3, "the marks of a setting know its row"
+def test_a_page_has_only_sections_with_content(reports):
+    def titles(name):
+        text = (reports[name][0] / "report.md").read_text()
+        return re.findall("^## (.*)", text, re.MULTILINE)
 
-
-def test_a_page_has_only_sections_with_content():
-    def titles(outcome):
-        findings = sweep_findings(outcome)
-        return [each.title for each in sweep_page(findings, [], best_yaml(findings)).sections]
-
-    everything = [
-        "Best setting", "Settings", "Parallel coordinates", "Scores by axis", "Importance",
-        "Learning curves", "Cost", "Failed and missing",
+    assert titles("paper_grid") == [
+        "Best setting", "Beside the paper", "Settings", "Parallel coordinates", "Scores by axis",
+        "Importance", "Learning curves", "Cost", "Failed and missing",
     ]  # fmt: skip
-    assert titles(paper_grid()) == everything
-    assert titles(not_begun()) == ["Settings", "Cost", "Failed and missing"]
-    assert "Importance" not in titles(OUTCOMES["one_axis"]())
+    assert titles("not_begun") == ["Settings", "Cost", "Failed and missing"]
+    assert "Importance" not in titles("one_axis")
 
 
-def test_the_table_has_each_seeds_score():
+def test_the_table_has_the_score_of_each_seed():
     findings = sweep_findings(paper_grid())
     table = point_table(findings)
     texts = [[cell.text for cell in row] for row in table.cells]
@@ -205,7 +194,7 @@ def test_settings_without_a_score_come_last_and_many_seeds_share_a_column():
     assert max(cell.text.count(",") for cell in table.cells[0]) == MOST_SEED_COLUMNS
 
 
-def test_what_went_wrong_is_named():
+def test_failed_and_missing_trials():
     failed, missing = troubles(sweep_findings(paper_grid()))
     assert failed[1:] == (
         "batch_size 16, peak_learning_rate 5e-5, epochs 4, seed 1",
@@ -214,7 +203,7 @@ def test_what_went_wrong_is_named():
     assert "2 epochs done" in missing[2]
 
 
-def test_values_lie_where_the_eye_tells_them_apart():
+def test_scale_of_an_axis():
     few = AxisScale.of([2, 3, "x"])
     assert [few.share(each) for each in few.values] == pytest.approx([1 / 6, 1 / 2, 5 / 6])
     numbers = [10.0**power for power in range(-9, 0)]
@@ -225,20 +214,13 @@ def test_values_lie_where_the_eye_tells_them_apart():
     assert AxisScale.of(list(range(12))).share(11) == 1.0, "zero has no logarithm"
 
 
-@pytest.mark.parametrize("outcome", [paper_grid, random_search, with_odd_names])
-def test_every_setting_is_drawn_and_the_best_last(outcome):
-    findings = sweep_findings(outcome())
-    ranks = [str(point.rank) for point in findings.points]
-    lines = re.findall(r'data-key="(\d+)"', parallel_figure(findings).svg)
-    assert lines == ranks[::-1]
-    for axis in findings.outcome.axes:
-        dots = re.findall(r'data-key="(\d+)"', axis_figure(findings, axis).svg)
-        assert dots == ranks[::-1]
-    curves = curve_figure(findings, "score").svg
-    assert curves.rindex('data-key="1"') > max(curves.find(f'data-key="{rank}"') for rank in ranks)
-
-
-def test_an_outlier_is_drawn_at_the_edge_and_counted(tmp_path):
-    write_sweep_report(random_search(), tmp_path)
-    text = (tmp_path / "report.md").read_text()
+def test_outliers_are_drawn_at_the_edge_and_counted(reports):
+    text = (reports["random_search"][0] / "report.md").read_text()
     assert text.count("1 outlier at the edge") == 2 and "1 setting" in text
+
+
+def test_the_best_curve_is_drawn_last():
+    findings = sweep_findings(paper_grid())
+    curves = curve_figure(findings, "score").svg
+    ranks = range(1, len(findings.points) + 1)
+    assert curves.rindex('data-key="1"') > max(curves.find(f'data-key="{rank}"') for rank in ranks)

@@ -1,31 +1,34 @@
+"""A sweep and its trials in this process; `test_tune.py` trains them through Ray."""
+
 import json
 import statistics
+from types import SimpleNamespace
 
 import pytest
-from finetuning_runs import write_encoder, write_task
-from sweep_runs import sweep_arguments, sweep_settings, train_here
+from sweep_runs import sweep_arguments, sweep_settings, train_here, write_inputs
 
 from bert_core.errors import UserError
 from workflows.finetune import opened_job, parse
+from workflows.messages import RunProgress, Speed
 from workflows.runs.journal import read_records
 from workflows.runs.storage import open_storage
 from workflows.sweeps.outcome import TrialOutcome
+from workflows.sweeps.planned import TrialStatus
+from workflows.sweeps.run import conclude, export_winner, total_speed, write_report
 from workflows.sweeps.sweep import keep_points, opened_sweep
 
 
 @pytest.fixture
 def storage(tmp_path):
-    write_task(tmp_path / "data")
-    write_encoder(tmp_path / "encoder")
-    return tmp_path
+    return write_inputs(tmp_path)
 
 
 def opened(storage, *axes, **changed):
     return opened_sweep(sweep_settings(storage, *axes, **changed), open_storage(str(storage)))
 
 
-def pretend(trial, score):
-    """As if the trial had finished with this score, with weights."""
+def write_result(trial, score):
+    """Makes a trial a finished one with this score, with weights."""
     TrialOutcome(trial.name, trial.point, trial.seed, score=score).write(
         trial.job.folder.path / "trial.json"
     )
@@ -33,25 +36,22 @@ def pretend(trial, score):
     (trial.job.folder.checkpoints / "weights").touch()
 
 
-def has_weights(trial):
-    return (trial.job.folder.checkpoints / "weights").exists()
+def have_weights(trials):
+    return [(trial.job.folder.checkpoints / "weights").exists() for trial in trials]
 
 
 def test_a_grid_has_every_point_with_every_seed(storage):
     with opened(storage, seeds=2, seed=5) as sweep:
-        assert len(sweep.trials) == 8 and len({each.name for each in sweep.trials}) == 8
-        assert {each.seed for each in sweep.trials} == {5, 6}
+        assert len(sweep.trials) == 8 and len({trial.name for trial in sweep.trials}) == 8
+        assert {trial.seed for trial in sweep.trials} == {5, 6}
         for trial in sweep.trials:
             settings = trial.job.settings
             assert settings.batch_size == trial.point["batch_size"]
             rate = trial.point["optimizer.peak_learning_rate"]
             assert (settings.optimizer.peak_learning_rate, settings.seed) == (rate, trial.seed)
         assert len(sweep.shared) == 1  # read once for all
-
-
-def test_data_are_read_again_where_an_axis_changes_them(storage):
-    with opened(storage, "options.max_length=8,32") as sweep:
-        short, long = (each.job.data for each in sweep.trials)
+    with opened(storage, "options.max_length=8,32") as sweep:  # an axis that changes the data
+        short, long = (trial.job.data for trial in sweep.trials)
         assert short.sha256 != long.sha256 and len(sweep.shared) == 2
         assert short.train.rows.lengths.max() <= 8 < long.train.rows.lengths.max()
 
@@ -65,58 +65,50 @@ def test_a_trial_is_the_run_that_finetune_makes_of_its_settings(storage):
         assert job.folder.name == name
 
 
-def test_the_same_sweep_goes_on_and_another_is_another(storage):
+def test_the_same_sweep_resumes_and_other_settings_are_another(storage):
     with opened(storage) as sweep:
         name = sweep.folder.name
         train_here(sweep.trials[2])
         trained = sweep.trials[2].name
+        with pytest.raises(UserError, match="another process"), opened(storage):
+            pass
     with opened(storage, seeds=2, at_once=1, cluster__max_failures=0) as sweep:
         assert sweep.folder.name == name
-        finished = [each.name for each in sweep.trials if each.is_finished]
-        assert finished == [trained]  # although nobody wrote it down
+        # A trained run counts, although its outcome was not written.
+        assert [trial.name for trial in sweep.trials if trial.is_finished] == [trained]
         assert len(sweep.left()) == 7
-    with opened(storage, "batch_size=8") as sweep:
-        assert sweep.folder.name != name
-    with opened(storage, epochs=3) as sweep:
-        assert sweep.folder.name != name
-
-
-def test_one_process_has_a_sweep(storage):
-    with opened(storage), pytest.raises(UserError, match="another process"), opened(storage):
-        pass
+    for axes, changed in ((["batch_size=8"], {}), ([], {"epochs": 3})):
+        with opened(storage, *axes, **changed) as sweep:
+            assert sweep.folder.name != name
 
 
 def test_fresh_sets_the_sweep_and_its_trials_aside(storage):
     with opened(storage, "epochs=1,2") as sweep:
-        pretend(sweep.trials[0], 0.5)
+        write_result(sweep.trials[0], 0.5)
     with opened(storage, "epochs=1,2", fresh=True) as sweep:
         assert len(sweep.left()) == 2
     assert len(list((storage / "sweeps").glob("*.before-*"))) == 1
 
 
-def test_the_best_point_has_the_best_mean_and_of_it_the_best_trial_is_kept(storage):
+def test_only_trials_that_can_be_the_best_keep_their_weights(storage):
     with opened(storage, "epochs=1,2,3", seeds=2) as sweep:
         assert sweep.best() is None
         for trial, score in zip(sweep.trials, [0.9, 0.1, 0.7, 0.6, 0.2, 0.3], strict=True):
-            pretend(trial, score)
+            write_result(trial, score)
             sweep.drop_losers()
-        assert sweep.best() is sweep.trials[2]
-        assert [has_weights(each) for each in sweep.trials] == [False, False, True] + [False] * 3
-
-
-def test_what_may_still_win_keeps_its_weights(storage):
-    with opened(storage, "epochs=1,2", seeds=2) as sweep:
-        first, second, third, _ = sweep.trials
-        pretend(first, 0.5)
-        pretend(second, 0.6)
-        pretend(third, 0.1)  # its other seed may be better than any
+        assert sweep.best() is sweep.trials[2], "the best trial of the point with the best mean"
+        assert have_weights(sweep.trials) == [False, False, True] + [False] * 3
+    with opened(storage, "epochs=4,5", seeds=2) as sweep:
+        for trial, score in zip(sweep.trials, [0.5, 0.6, 0.1], strict=False):
+            write_result(trial, score)
         sweep.drop_losers()
-        assert [has_weights(each) for each in (first, second, third)] == [False, True, True]
+        # The other seed of the third may be better than any.
+        assert have_weights(sweep.trials) == [False, True, True, False]
 
 
-def test_the_outcome_holds_all_trials(storage):
+def test_the_outcome_has_all_trials(storage):
     with opened(storage, "epochs=1,2", name="mine") as sweep:
-        pretend(sweep.trials[0], 0.5)
+        write_result(sweep.trials[0], 0.5)
         sweep.trials[1].failure = "no luck"
         sweep.add_seconds(2.5)
         sweep.add_seconds(1.0)
@@ -124,22 +116,21 @@ def test_the_outcome_holds_all_trials(storage):
     assert (outcome.name, outcome.task, outcome.criterion) == ("mine", "classification", "accuracy")
     assert (outcome.model, outcome.data) == ("encoder", "data")
     assert (outcome.num_train, outcome.num_dev, outcome.axes) == (90, 40, ("epochs",))
-    found = [(each.score, each.failure) for each in outcome.trials]
-    assert found == [(0.5, None), (None, "no luck")]
+    scores = [(trial.score, trial.failure) for trial in outcome.trials]
+    assert scores == [(0.5, None), (None, "no luck")]
     assert outcome.wall_seconds == 3.5 and outcome.at_once == 2
     assert str(storage) not in json.dumps(outcome.settings)
     assert "axis" not in outcome.settings and outcome.settings["batch_size"] == 32
 
 
-def test_points_that_were_proposed_are_known_again(storage):
-    search = {"search": "optuna", "points": 3}
-    with opened(storage, "epochs=1..4", **search) as sweep:
+def test_proposed_points_are_read_again(storage):
+    with opened(storage, "epochs=1..4", search="optuna", points=3) as sweep:
         assert sweep.trials == []
         sweep.plan({"epochs": 2})
         sweep.plan({"epochs": 4})
         keep_points(sweep)
     with opened(storage, "epochs=1..4", search="optuna", points=9) as sweep:
-        assert [each.point for each in sweep.trials] == [{"epochs": 2}, {"epochs": 4}]
+        assert [trial.point for trial in sweep.trials] == [{"epochs": 2}, {"epochs": 4}]
 
 
 @pytest.mark.parametrize(
@@ -159,71 +150,91 @@ def test_points_that_were_proposed_are_known_again(storage):
         (("dropout.hidden_dropout_prob=0.1,1.5",), {}, "less than 1"),
     ],
 )
-def test_what_a_sweep_may_not_be(storage, axes, changed, message):
+def test_contradictory_settings_are_refused(storage, axes, changed, message):
     with pytest.raises(UserError, match=message) as error, opened(storage, *axes, **changed):
         pass
     assert "\n" not in str(error.value)
-    assert not list((storage / "sweeps").glob("*/")) if (storage / "sweeps").exists() else True
+    assert not list(storage.glob("sweeps/*/"))
 
 
 @pytest.fixture
-def sweep(tmp_path):
-    write_task(tmp_path / "data")
-    write_encoder(tmp_path / "encoder")
-    settings = sweep_settings(tmp_path, "epochs=1,3", batch_size=8)
-    with opened_sweep(settings, open_storage(str(tmp_path))) as sweep:
+def sweep(storage):
+    with opened(storage, "epochs=1,3", batch_size=8) as sweep:
         yield sweep
 
 
-def test_what_a_trial_comes_to(sweep):
-    trial = sweep.trials[1]
+def test_the_outcome_of_a_trial(sweep):
+    short, trial = sweep.trials
+    assert trial.cost == 3 * short.cost > 0 and sweep.left() == [trial, short]
     assert not trial.is_finished and trial.outcome == TrialOutcome(trial.name, {"epochs": 3}, 0)
     train_here(trial)
     trial.finish()
     outcome = trial.outcome
     assert trial.is_finished and outcome.failure is None and not outcome.stopped_early
     assert (outcome.point, outcome.seed, outcome.name) == ({"epochs": 3}, 0, trial.name)
-    assert [each.epoch for each in outcome.curve] == [1, 2, 3]
+    assert [epoch.epoch for epoch in outcome.curve] == [1, 2, 3]
     assert outcome.score == outcome.figures["dev/accuracy"]
-    assert outcome.score == max(each.score for each in outcome.curve)
+    assert outcome.score == max(epoch.score for epoch in outcome.curve)
     assert outcome.score == outcome.curve[outcome.best_epoch - 1].score
     assert outcome.num_tokens == trial.cost
     assert outcome.seconds > 0 and outcome.device_hours == pytest.approx(outcome.seconds / 3600)
-
-
-def test_an_epochs_loss_is_the_mean_of_its_steps(sweep):
-    trial = sweep.trials[1]
-    train_here(trial)
+    # The training loss of an epoch is the mean of its steps.
     records = list(read_records(trial.job.folder.path / "journal.jsonl"))
     losses = [each.metrics["train/loss"] for each in records if "train/loss" in each.metrics]
     per_epoch = len(losses) // 3
     second = losses[per_epoch : 2 * per_epoch]
-    assert trial.curve()[1].train_loss == pytest.approx(statistics.fmean(second))
+    assert outcome.curve[1].train_loss == pytest.approx(statistics.fmean(second))
+    # Without its weights the trial is still finished.
+    assert trial.job.folder.is_trained()
+    trial.drop_weights()
+    assert not list(trial.job.folder.path.rglob("*.safetensors"))
+    assert trial.is_finished and trial.outcome == outcome
 
 
-def test_a_trial_that_was_ended_early_counts_what_it_had(sweep):
+def test_a_trial_that_was_stopped_early_has_its_best_score(sweep):
     trial = sweep.trials[1]
     steps = -(-trial.job.data.train.rows.num_items // 8)
     train_here(trial, stop_after=2 * steps)
     trial.finish(stopped_early=True)
     outcome = trial.outcome
     assert outcome.stopped_early and len(outcome.curve) == 2
-    assert outcome.score == max(each.score for each in outcome.curve)
+    assert outcome.score == max(epoch.score for epoch in outcome.curve)
     assert outcome.num_tokens == trial.cost * 2 // 3
 
 
-def test_weights_go_and_the_outcome_stays(sweep):
-    trial = sweep.trials[0]
-    train_here(trial)
-    trial.finish()
-    before = trial.outcome
-    assert trial.job.folder.is_trained()
-    trial.drop_weights()
-    assert not list(trial.job.folder.path.rglob("*.safetensors"))
-    assert trial.is_finished and trial.outcome == before
+def test_the_speed_is_the_sum_over_running_trials():
+    def trial(state, speed):
+        progress = RunProgress(speed=Speed(speed, 0.0, 0.5, 1 << 30, 60.0))
+        return SimpleNamespace(status=TrialStatus(state, progress=progress))
+
+    trials = [trial("running", 100.0), trial("trained", 50.0), trial("running", 20.0)]
+    assert total_speed(trials) == {"tokens_per_second": 120.0}
+    assert total_speed([SimpleNamespace(status=TrialStatus("running"))]) == {}
 
 
-def test_longer_trials_cost_more(sweep):
-    short, long = sweep.trials
-    assert long.cost == 3 * short.cost > 0
-    assert sweep.left() == [long, short]
+def test_the_time_of_every_start_counts(sweep):
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), sweep.counted_time():
+            raise KeyboardInterrupt
+    assert 0 < sweep.seconds() < 1
+
+
+def test_a_sweep_keeps_its_run_at_mlflow(sweep, storage):
+    first = sweep.tracked_run()
+    assert first == sweep.tracked_run() and first.experiment == "sweeps"
+    assert first.run_name == sweep.folder.name and first.params["seeds"] == "1"
+    assert first.tags["data.sha256"] == sweep.data.sha256
+    assert str(storage) not in "".join(first.params.values())
+
+
+def test_where_all_trials_failed_report_and_error_say_why(sweep):
+    for trial in sweep.trials:
+        trial.failure = "the disk is full"
+    driver = SimpleNamespace(tracking=None)
+    assert export_winner(sweep, driver) is None
+    lines = write_report(sweep, at_once=2)
+    assert "2 failed" in lines[0]
+    assert "the disk is full" in (sweep.folder.path / "artifacts" / "report.md").read_text()
+    with pytest.raises(UserError, match="no trial has finished: the disk is full"):
+        conclude(sweep, driver, None, lines)
+    assert not sweep.folder.summary.exists()

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from registered_models import copy_store
+from sending import sending_here
 
 from bert_core.config import ModelConfig
 from bert_core.lineage import read_lineage
@@ -49,6 +51,13 @@ class FinishedJob:
         return JobResults(["finished     8 steps"], CARD, {"heldout/masked_token_loss": 2.5})
 
 
+@pytest.fixture(autouse=True)
+def store(tmp_path, store_template):
+    """The MLflow store of the runs; what they send is sent in this process."""
+    with sending_here():
+        yield copy_store(store_template, tmp_path)
+
+
 @pytest.fixture
 def job(tmp_path):
     folder = RunFolder(tmp_path / "runs" / "run")
@@ -80,7 +89,7 @@ def finish(job, tracking):
     )
 
 
-def test_registered_once_and_only_then_the_run_is_done(job, tmp_path, capsys):
+def test_registered_once_and_only_then_the_run_is_done(job, store, tmp_path, capsys):
     folder = job.folder
     down = TrackingSummary("run", "0", 5, "server does not answer", "send")
     finish(job, down)
@@ -98,7 +107,7 @@ def test_registered_once_and_only_then_the_run_is_done(job, tmp_path, capsys):
     finish(job, tracking)
     assert capsys.readouterr().out == f"2 of 3  finished: {folder.path}\n"
     assert "finished     8 steps" in folder.summary.read_text(), "where one may look"
-    client = open_client(f"sqlite:///{tmp_path}/mlflow/mlflow.db")
+    client = open_client(store)
     (version,) = client.search_model_versions("name = 'bert'")
     assert version.description == CARD
     assert version.tags["data.sha256"] == "ab" * 32 and version.tags["run"] == "run"

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pretraining_runs import REPOSITORY
 from registered_models import copy_store, empty_store
 
 from bert_core.features.extractor import FeatureChoice, load_extractor
@@ -53,12 +54,15 @@ import mlflow
 asked = json.load(open(sys.argv[1]))
 answers = {}
 for name, inputs in asked.items():
-    model = mlflow.pyfunc.load_model(f"models:/{name}/1")
+    address = f"models:/{name}/1" if name != "encoder" else "models:/encoder@champion"
+    model = mlflow.pyfunc.load_model(address)
     answers[name] = {
         "answers": model.predict(inputs),
         "example": model.predict(model.input_example),
         "has_signature": model.metadata.signature is not None,
     }
+import bert_core
+print(bert_core.__file__)
 print(json.dumps(answers))
 """
 
@@ -86,7 +90,14 @@ def store(models, tmp_path_factory):
     for name in ASKED:
         run_id = client.create_run(experiment).info.run_id
         register_model_folder(
-            models[name], name=name, run_id=run_id, tracking_uri=uri, card="", tags={}, metrics={}
+            models[name],
+            name=name,
+            run_id=run_id,
+            tracking_uri=uri,
+            card="",
+            tags={},
+            metrics={},
+            aliases=["champion"],
         )
     return uri
 
@@ -128,7 +139,11 @@ def check(models, name, answers):
     assert len(answers) == len(ASKED[name])
     if name == "encoder":
         assert [len(each) for each in answers] == [5, 5]
-        assert all(each["probability"] > 0 for one in answers for each in one)
+        _, _, tokenizer = load_model_folder(models[name])
+        for candidates in answers:
+            probabilities = [each["probability"] for each in candidates]
+            assert probabilities == sorted(probabilities, reverse=True) and probabilities[-1] > 0
+            assert all(tokenizer.token_to_id(each["token"]) is not None for each in candidates)
     elif name == "entities":
         first = answers[0]["entities"][0]
         assert first["text"] == TEXTS[0][first["start"] : first["end"]]
@@ -176,7 +191,9 @@ def test_mlflow_loads_a_version_that_does_its_task(models, store, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert "WARNING" not in result.stderr and "Warning" not in result.stderr, result.stderr
-    found = json.loads(result.stdout.splitlines()[-1])
+    *_, core, answers = result.stdout.splitlines()
+    assert not core.startswith(str(REPOSITORY)), "it is the code registered with the model"
+    found = json.loads(answers)
     for name, each in found.items():
         assert each["has_signature"]
         assert len(each["example"]) == 1

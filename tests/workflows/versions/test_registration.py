@@ -1,10 +1,7 @@
 """Model folders become versions in MLflow's registry, once, with all that is known of them."""
 
-import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,30 +10,14 @@ import torch
 from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.model_folder import save_model_folder
 from bert_core.tokenizer import train_wordpiece
 from serving.registry import sqlite_path, sqlite_uri
-from workflows.runs.mlflow_run import create_store, open_client
+from workflows.runs.mlflow_run import open_client
 from workflows.versions.model_card import model_card
 from workflows.versions.registration import CONTENT_TAG, refuse_unregistrable, register_model_folder
 
 PROJECT = Path(__file__).parents[3]
-
-PREDICTING = """
-import json, sys
-import mlflow
-model = mlflow.pyfunc.load_model("models:/encoder@champion")
-print(json.dumps(model.predict(["the cat sat on the [MASK]", "[MASK] dog"])))
-import bert_core
-print(bert_core.__file__)
-"""
-
-
-@pytest.fixture(scope="module")
-def store_uri(tmp_path_factory):
-    uri = f"sqlite:///{tmp_path_factory.mktemp('registry') / 'mlflow.db'}"
-    create_store(uri)
-    return uri
 
 
 @pytest.fixture(scope="module")
@@ -109,29 +90,6 @@ def test_a_logged_model_without_its_version_is_used_again(store_uri, run_id, tmp
     client.delete_model_version("halfway", str(first))
     second = register(folder, store_uri, run_id, name="halfway", aliases=[])
     assert client.get_model_version("halfway", str(second)).source == before.source
-
-
-def test_mlflow_loads_the_alias_and_predicts(version, store_uri, tmp_path, model_folder):
-    environment = {"MLFLOW_TRACKING_URI": store_uri, "PATH": "", "HOME": str(tmp_path)}
-    environment["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # MLflow runs the code where a local store has it
-    result = subprocess.run(
-        [sys.executable, "-c", PREDICTING],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    predictions, core = result.stdout.strip().splitlines()[-2:]
-    assert not core.startswith(str(PROJECT))  # the code that was registered with the model
-    first, second = json.loads(predictions)
-    assert len(first) == len(second) == 5
-    probabilities = [candidate["probability"] for candidate in first]
-    assert probabilities == sorted(probabilities, reverse=True)
-    _, _, tokenizer = load_model_folder(model_folder)
-    assert all(tokenizer.token_to_id(candidate["token"]) is not None for candidate in first)
 
 
 def test_artifacts_elsewhere_are_not_sent_with_the_token(store_uri, tmp_path, monkeypatch):
