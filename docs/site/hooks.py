@@ -2,8 +2,11 @@
 
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 
+import commands
+import routes
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -18,10 +21,35 @@ _FENCE = re.compile(r"(^```.*?^```\n|`[^`\n]+`(?!\]))", re.MULTILINE | re.DOTALL
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Adds the generated pages to the navigation, under their entries of `Reference`."""
+    stages = [
+        {stage: [{verb: f"commands/{verb}.md"} for verb in verbs]}
+        for stage, verbs in commands.STAGES.items()
+    ]
+    groups = [{title: f"http/{name}.md"} for title, name, _ in _route_pages()]
+    for section in config.nav or ():
+        for entry in section.get("Reference", ()):
+            if "Commands" in entry:
+                entry["Commands"] = [{"Overview": "commands/index.md"}, *stages]
+            if "HTTP" in entry:
+                entry["HTTP"] = [{"Overview": "api.md"}, *groups]
+    return config
+
+
+@cache
+def _route_pages() -> list[tuple[str, str, str]]:
+    return list(routes.pages())
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that do not lie in docs/."""
+    """Adds the pages that do not lie in docs/, and the generated ones."""
     for path, uri in FROM_ELSEWHERE.items():
         files.append(File.generated(config, uri, abs_src_path=str(REPOSITORY / path)))
+    for name, markdown in commands.pages():
+        files.append(File.generated(config, f"commands/{name}.md", content=markdown))
+    for _, name, markdown in _route_pages():
+        files.append(File.generated(config, f"http/{name}.md", content=markdown))
     return files
 
 
