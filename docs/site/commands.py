@@ -3,7 +3,7 @@
 import inspect
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +153,7 @@ def features_options(verb: str) -> Iterator[str]:
     """What `--approach features` adds to the options of a run, or changes."""
     make = settings_class if verb == "finetune" else tune_settings_class
     usual, features = (
-        {option.name: option for option in _all_options(make("ner", approach))}
+        {option.name: option for option in all_options(make("ner", approach))}
         for approach in ("finetune", "features")
     )
     other = [option for name, option in features.items() if usual.get(name) != option]
@@ -197,7 +197,7 @@ def _task_options(name: str) -> list[Option]:
     return [_option(f"options.{key}", each, task, key) for key, each in _fields(type(task))]
 
 
-def table(options: list[Option]) -> str:
+def table(options: Iterable[Option]) -> str:
     """Options as a table of two columns, so that a narrow screen has room for it."""
     lines = ["| option | |", "|---|---|"]
     for option in options:
@@ -216,7 +216,8 @@ def printed_help(main: Callable[[list[str]], int]) -> str:
     return printed.getvalue()
 
 
-def _all_options(model: Model) -> Iterator[Option]:
+def all_options(model: Model) -> Iterator[Option]:
+    """The options of a settings model, those of its sections too."""
     for name, field in model.model_fields.items():
         yield from _own(name, field)
         section = _section(field)
@@ -253,7 +254,10 @@ def _option(dotted: str, field: FieldInfo, defaults: object, key: str) -> Option
     kind = _kind(field.annotation)
     if dotted in LAYERS and field.default is not None:  # elsewhere a preset has no name
         names = sorted(path.stem for path in LAYERS[dotted].glob("*.yaml"))
-        kind = "a `.yaml` file or one of " + ", ".join(f"`{each}`" for each in names)
+        few = [name for name in names if not name.startswith("tpu-")]
+        kind = "a `.yaml` file or one of " + ", ".join(f"`{name}`" for name in few)
+        if few != names:
+            kind += ", or of a [slice of TPU](../tpu.md#profiles)"
     bounds = [
         f"{sign} {getattr(each, attribute)}"
         for each in field.metadata

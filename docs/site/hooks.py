@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import commands
+import python_api
 import routes
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -22,13 +23,17 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Adds the generated pages to the navigation, under their entries of `Reference`."""
+    """Adds generated pages to the navigation, and guides that it does not list."""
+    listed = str(config.nav)
+    guides = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
+    new_guides = [f"guides/{path.name}" for path in guides if path.name not in listed]
     stages = [
         {stage: [{verb: f"commands/{verb}.md"} for verb in verbs]}
         for stage, verbs in commands.STAGES.items()
     ]
     groups = [{title: f"http/{name}.md"} for title, name, _ in _route_pages()]
     for section in config.nav or ():
+        section.get("Guides", []).extend(new_guides)
         for entry in section.get("Reference", ()):
             if "Commands" in entry:
                 entry["Commands"] = [{"Overview": "commands/index.md"}, *stages]
@@ -48,6 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, uri, abs_src_path=str(REPOSITORY / path)))
     for name, markdown in commands.pages():
         files.append(File.generated(config, f"commands/{name}.md", content=markdown))
+    files.append(File.generated(config, "python.md", content=python_api.page()))
     for _, name, markdown in _route_pages():
         files.append(File.generated(config, f"http/{name}.md", content=markdown))
     return files
