@@ -43,6 +43,11 @@ lint: $(STAMP)  ## style, format and types
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m pyright
 
+.PHONY: docs
+docs: $(STAMP)  ## the documentation site, into build/site; no network, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet
+	@echo "build/site/index.html; to read it: $(PYTHON) -m http.server --directory build/site"
+
 .PHONY: bench
 bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results, tables into docs/benchmarks.md
 	$(PYTHON) -m benchmarks.pretraining --preset tiny --json $(RESULTS)/pretraining-cpu-tiny.json

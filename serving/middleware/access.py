@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.errors import RequestError, respond
 from serving.keys import Keys
+from serving.keys import Scope as KeyScope
 from serving.request_context import current_request, own_path
 from serving.rollout.webhook import WEBHOOK_PATH
 
@@ -44,15 +45,16 @@ class Authenticated:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes on a request that may be made."""
-        if scope["type"] == "http" and not _is_open(own_path(scope)):
+        wanted = required_scope(own_path(scope)) if scope["type"] == "http" else None
+        if wanted is not None:
             try:
-                self._check(scope)
+                self._check(scope, wanted)
             except RequestError as error:
                 await respond(scope, receive, send, error)
                 return
         await self._app(scope, receive, send)
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope, wanted: KeyScope) -> None:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         kind, _, shown = headers.get(b"authorization", "").partition(" ")
         if kind.lower() != "bearer":
@@ -66,7 +68,6 @@ class Authenticated:
                 field="Authorization",
                 remedy="send it as Authorization: Bearer KEY",
             )
-        wanted = "admin" if _is_for_admins(own_path(scope)) else "predict"
         if wanted not in key.record.scopes:
             raise RequestError(
                 403,
@@ -80,12 +81,11 @@ class Authenticated:
             request.key = key
 
 
-def _is_for_admins(path: str) -> bool:
-    return path in _FOR_ADMINS or path.startswith(ADMIN_PREFIX)
-
-
-def _is_open(path: str) -> bool:
-    return path in _OPEN or _OPEN_FILES.fullmatch(path) is not None
+def required_scope(path: str) -> KeyScope | None:
+    """The scope that a key needs for requests to this path; None where no key is needed."""
+    if path in _OPEN or _OPEN_FILES.fullmatch(path):
+        return None
+    return "admin" if path in _FOR_ADMINS or path.startswith(ADMIN_PREFIX) else "predict"
 
 
 _SHOWN_TO_PAGES = ("X-Request-Id", "X-N-Tokens", "X-Truncated", "Retry-After")

@@ -1,0 +1,62 @@
+"""The reference page of the Python interface: blocks that mkdocstrings fills from docstrings."""
+
+from collections.abc import Iterator
+
+import commands
+
+import bert_core
+from bert_core.config import ModelConfig
+from serving import client
+
+INTRODUCTION = """# Python
+
+`bert_core` is the model: it needs PyTorch and `tokenizers`, and imports neither Ray nor MLflow.
+`serving.client` asks a server; it loads no PyTorch.
+
+```
+pip install -e .        # in a checkout
+```
+"""
+
+CLIENT = """## Client
+
+Guide with examples: [client programs](clients.md). `Client` has the methods of `AsyncClient`,
+without `await`.
+"""
+
+_RESULTS = """Fields are those of the answers over HTTP: [tasks](http/tasks.md#types),
+[texts](http/texts.md#types), [pre-training heads](http/pre-training.md#types).
+"""
+
+
+def page() -> str:
+    """The Markdown of the page."""
+    return "\n".join([INTRODUCTION, *_bert_core(), CLIENT, *_client()])
+
+
+# Until bert_core has `__all__`: where its names are defined.
+_DEFINED = ("predictor.load_predictor", "predictor.Predictor", "config.ModelConfig")
+_DEFINED += ("model.bert.Bert", "model_folder.load_model_folder", "model_folder.save_model_folder")
+
+
+def _bert_core() -> Iterator[str]:
+    yield "## bert_core\n"
+    for name in getattr(bert_core, "__all__", _DEFINED):
+        yield f"::: bert_core.{name}\n"
+        if name.endswith("ModelConfig"):
+            fields = commands.table(commands.all_options(ModelConfig)).replace("`--", "`")
+            yield fields.replace("| option |", "| field |") + "\n"
+
+
+def _client() -> Iterator[str]:
+    classes = [name for name in client.__all__ if name not in ("AsyncClient", "Client")]
+    errors = [name for name in classes if name.endswith("Error")]
+    for name in ("Client", "AsyncClient"):
+        yield f"::: serving.client.{name}\n"
+    yield "### Errors\n"
+    for name in errors:
+        yield f"::: serving.client.{name}\n    options: {{heading_level: 4}}\n"
+    yield f"### Inputs and results\n\n{_RESULTS}"
+    for name in classes:
+        if name not in errors:
+            yield f"::: serving.client.{name}\n    options: {{heading_level: 4}}\n"
