@@ -8,7 +8,7 @@ Shapes: N texts, P places, W tokens of all texts, R rows, H hidden size, V vocab
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bert_core.errors import UserError
 from bert_core.features.units import cut_texts, cut_tokens, unit_rows
+from bert_core.interface import Masking
 from bert_core.model.bert import Bert
 from bert_core.tasks.encoded_rows import EncodedRows, keep_places
 from bert_core.tasks.sequences import Overflow, TooManyTokensError
@@ -140,9 +141,6 @@ def target_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, ...]:
             raise UserError("not one token of the vocabulary", word, "take another word")
         found[pieces[0]] = None
     return tuple(found)
-
-
-Masking = Literal["token", "rest_of_word"]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from tokenizers import Encoding
 
 from bert_core.features.extractor import FeatureChoice
+from bert_core.interface import OverflowOrError
 from bert_core.tasks.answers import Codec
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray, Task
@@ -23,7 +24,6 @@ from serving.request_context import current_request
 from serving.rollout.aliases import Role, Slot
 from serving.rollout.shadow import Agreement, Shadows
 from serving.rollout.traffic import SlotState, Traffic, Variant
-from serving.schemas.fields import OverflowOrError
 from serving.telemetry.drift import Drift
 from serving.telemetry.metrics import Metrics
 from serving.telemetry.tracing import computing, span

@@ -20,11 +20,11 @@ from bert_core.features.units import (
     default_pooling,
     words_of,
 )
+from bert_core.interface import OverflowOrError
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import SpecialTokenIds, special_token_ids
-from serving.schemas.fields import OverflowOrError
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,13 @@ from bert_core.errors import UserError
 from bert_core.features.states import states_at_places
 from bert_core.features.units import (
     POOLINGS,
-    Pooling,
     Tokens,
-    Unit,
     UnitRows,
     cut_texts,
     default_pooling,
     unit_rows,
 )
+from bert_core.interface import Pooling, Unit
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model.strategies import STRATEGIES, Strategy

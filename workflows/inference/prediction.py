@@ -14,6 +14,7 @@ import torch
 
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
+from bert_core.interface import Aggregation, OverflowOrError
 from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.predictor import Predictor, load_predictor
 from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
@@ -25,12 +26,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.tasks.text_tagging import TextTagging
 from bert_core.text.texts import NamedTexts, TextPart, read_records
-from workflows.inference.predict_settings import (
-    Aggregation,
-    OverflowOrError,
-    PredictionFormat,
-    PredictSettings,
-)
+from workflows.inference.predict_settings import PredictionFormat, PredictSettings
 from workflows.inference.text_parts import TextJob, worker_device
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from typing import get_args
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,16 +12,14 @@ from bert_core.errors import UserError
 from bert_core.model.strategies import STRATEGIES
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.predictor import load_predictor
-from bert_core.tasks import text_tagging
 from bert_core.tasks.classification import Text
 from bert_core.tasks.foreign_models import ForeignClassification
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.squad import Question
 from bert_core.text.sources import find_parts
 from bert_core.text.texts import NamedTexts, divide
-from serving.schemas import fields
 from serving.schemas.tasks import ClassifyRequest, NerRequest, QaRequest
-from workflows.inference import predict_settings, prediction
+from workflows.inference import prediction
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction import (
     PREDICTIONS,
@@ -46,8 +43,6 @@ def test_the_options_are_those_of_http():
         if name != "inputs"
     }
     assert asked <= PredictSettings.model_fields.keys()
-    assert get_args(predict_settings.OverflowOrError) == get_args(fields.OverflowOrError)
-    assert get_args(predict_settings.Aggregation) == get_args(text_tagging.Aggregation)
 
 
 def test_nothing_is_cut_by_default():
