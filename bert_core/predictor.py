@@ -55,8 +55,8 @@ class Predictor:
     """A model, its tokenizer and, of a fine-tuned model, its task, on a device.
 
     `bert_core.load` opens a folder as one. `fine_tuned_for` is None, and `task_name` empty, for an
-    encoder without a task. Long inputs, empty lists and any number of inputs are allowed: memory
-    holds a thousand at a time. A text has the same answer alone and in any list.
+    encoder without a task. Lists may have any length: a thousand inputs at a time are in memory. A
+    text has the same answer alone and in any list.
 
     `overflow` is the same in all methods. It decides about a text that is longer than the model
     reads at once: `error` refuses it, `left` and `right` cut that side, and `window` reads all of
@@ -321,7 +321,7 @@ def load_predictor(
 
     - `device`, such as `cpu` or `cuda`
     - `dtype` of matrix products, `float32` or `bfloat16`; results are float32 in either case
-    - `task_name`, the task of a fine-tuned folder that records none, one of `bert_core.tasks`
+    - `task_name`, the task of a fine-tuned folder that records none, as in `catalog.TASKS`
     - `max_tokens` of a micro-batch, which changes speed and memory, not results
 
     Raises `UserError`, in one line, for a folder that is missing, damaged or of another

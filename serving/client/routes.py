@@ -47,7 +47,7 @@ class Result(ModelAnswer):
     def __repr_args__(self) -> Any:  # noqa: ANN401 - pydantic's own type is not public
         """Specific fields first, without those that are None."""
         shown = [(name, value) for name, value in super().__repr_args__() if value is not None]
-        return sorted(shown, key=lambda field: _SHARED_FIELDS.get(field[0], 0))
+        return sorted(shown, key=lambda field: _SHARED_FIELDS.get(field[0] or "", 0))
 
 
 class Classified(Result, ClassifiedText):
