@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
-from bert_core.predictor import layout_for
 from bert_core.tasks.catalog import task_config
-from bert_core.tasks.encoded_rows import EncodedRows, TaskBatchSource
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatchSource, layout_for
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, add_task_head, task_loss

@@ -43,7 +43,7 @@ def main() -> None:
     predictor = load_predictor(options.model)
     # The task's own data may be others, as those that the demo's model was made of.
     examples = QuestionAnswering().examples(options.data, "dev")[: options.examples]
-    predictions, rows = predictor.predict(examples)
+    predictions, rows = predictor.predict_examples(examples)
     told = ask_all(options.model.absolute(), examples)
     offline = [each["text"] for each in predictions]
     served = [each["answers"][0]["text"] if each["answers"] else "" for each in told]

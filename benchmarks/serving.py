@@ -169,7 +169,7 @@ def start_servers(
 
 def offline_scores(folder: Path, text: str) -> Scores:
     """What a server has to say of a text."""
-    (found,), _ = load_predictor(folder).predict([Text(text, None, None)])
+    (found,), _ = load_predictor(folder).predict_examples([Text(text, None, None)])
     return found["scores"]
 
 

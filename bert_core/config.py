@@ -15,6 +15,8 @@ class ModelConfig(BaseModel):
     """The architecture of one encoder; the defaults are BERT base (Devlin et al. 2018, section 3).
 
     Raises `pydantic.ValidationError` for an unknown field or sizes that do not fit together.
+
+        config = ModelConfig(hidden_size=256, num_hidden_layers=4, num_attention_heads=4)
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -24,7 +24,7 @@ from bert_core.model.bert import Bert
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.quantization import for_inference, read_precision
 from bert_core.strict_json import read_json_object
-from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
+from bert_core.tasks.answers import AnswerOptions, Codec, query_of
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
@@ -34,7 +34,6 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, head_answers, layers_read
-from bert_core.tasks.text_tagging import TextTagging
 from bert_core.text.shards import TokenShards
 from bert_core.tokenizer import special_token_ids
 
@@ -43,6 +42,14 @@ VECTOR_NUMBERS = 16
 
 Source = Literal["task", "masked_token", "states"]
 """What the outputs are: those of the task's head, of the masked-token head, or the last states."""
+
+
+_TASKS: dict[Kind, type[Task]] = {
+    "classify": Classification,
+    "ner": Tagging,
+    "qa": QuestionAnswering,
+    "choose": MultipleChoice,
+}
 
 
 @dataclass(frozen=True)
@@ -99,22 +106,16 @@ def question_of(
     none of such a model.
     """
     match example.kind, example.inputs, task:
-        case "classify", str(text), Classification():
-            return _of_task(Text(text, None, None), _cutting(task), classified)
-        case "classify", {"text": str(first), "text_pair": str(second)}, Classification():
-            return _of_task(Text(first, second, None), _cutting(task), classified)
-        case "ner", str(text), Tagging():
-            return _of_task(text, TextTagging(task, overflow="right"), tagged)
-        case "qa", {"question": str(question), "context": str(context)}, QuestionAnswering():
-            asked = answering(task, overflow="right")
-            return _of_task(Question("", question, context, None), asked, answered)
-        case "choose", {"context": str(context), "choices": list(choices)}, MultipleChoice():
-            return _of_task(Choices(context, tuple(choices), None), task, dict)
         case "fill-mask", str(text), None:
             codec = FillMask(tokenizer, max_length, overflow="right")
             return ExampleQuestion(text, codec, "masked_token", dict)
         case "features", str(text), None:
             return ExampleQuestion(text, MeanVectors(max_length), "states", _beginning)
+        case kind, inputs, Task() if isinstance(task, _TASKS.get(kind, ())):
+            query = query_of(task, AnswerOptions(overflow="right"))
+            item = query.read(inputs)
+            if item is not None:
+                return ExampleQuestion(item, query.codec, "task", query.fields)
     raise UserError(
         "the example is of another kind of model",
         f"{EXAMPLE} with {example.kind}",
@@ -167,16 +168,6 @@ def answer_of(folder: Path, example: ModelExample) -> dict[str, Any]:
 def answered_by(folder: Path, example: ModelExample) -> ModelExample:
     """The example with the answer that a model folder gives to it; raises as `answer_of` does."""
     return example.answered(answer_of(folder, example), read_precision(folder))
-
-
-def _of_task(
-    item: object, codec: Codec, fields: Callable[[Mapping[str, Any]], dict[str, Any]]
-) -> ExampleQuestion:
-    return ExampleQuestion(item, codec, "task", fields)
-
-
-def _cutting(task: Classification) -> Classification:
-    return task.model_copy(update={"overflow": "right"})
 
 
 def _beginning(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,20 +8,24 @@ Shapes: N texts, P places, W tokens of all texts, R rows, H hidden size, V vocab
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from bert_core.errors import UserError
+from bert_core.features.states import states_at_places
 from bert_core.features.units import cut_texts, cut_tokens, unit_rows
+from bert_core.interface import Masking
 from bert_core.model.bert import Bert
 from bert_core.tasks.encoded_rows import EncodedRows, keep_places
 from bert_core.tasks.sequences import Overflow, TooManyTokensError
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import ragged_arange
 from bert_core.tokenizer import special_token_ids
+from bert_core.training.loop import autocast
 
 
 def masked_token_answers(model: Bert, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
@@ -29,6 +33,31 @@ def masked_token_answers(model: Bert, states: Sequence[Tensor], place_counts: Te
     del place_counts
     (last,) = states
     return model.heads["masked_token"](last, model.encoder.word_embeddings)
+
+
+def masked_token_outputs(
+    model: Bert,
+    rows: EncodedRows,
+    *,
+    device: torch.device,
+    max_tokens: int,
+    autocast_dtype: torch.dtype | None,
+) -> FloatArray:
+    """Logits over the vocabulary at all places, float32 [P, V]; see `states_at_places`."""
+    outputs = np.empty((len(rows.places), model.config.vocab_size), dtype=np.float32)
+    computed = states_at_places(
+        model.encoder,
+        rows,
+        (model.config.num_hidden_layers,),
+        device=device,
+        max_tokens=max_tokens,
+        autocast_dtype=autocast_dtype,
+    )
+    for items, batch, states in computed:
+        with torch.inference_mode(), autocast(device, autocast_dtype):
+            logits = masked_token_answers(model, states, batch.place_counts)
+        outputs[rows.places_of(items)] = logits.float().cpu().numpy()
+    return outputs
 
 
 def next_sentence_answers(model: Bert, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
@@ -140,9 +169,6 @@ def target_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[int, ...]:
             raise UserError("not one token of the vocabulary", word, "take another word")
         found[pieces[0]] = None
     return tuple(found)
-
-
-Masking = Literal["token", "rest_of_word"]
 
 
 @dataclass(frozen=True)

@@ -97,18 +97,25 @@ def save_model_folder(
     folder: str | Path,
     model: Bert,
     tokenizer: Tokenizer,
-    card: str,
+    card: str = "",
     *,
     extra_config: Mapping[str, Any] | None = None,
     lineage: Lineage | None = None,
     example: ModelExample | None = None,
     statistics: TrainingStatistics | None = None,
 ) -> None:
-    """Writes the folder completely or not at all, replacing an existing one.
+    """Writes a model folder completely or not at all, replacing an existing one.
 
-    `card` becomes README.md, `extra_config` is added to config.json, `lineage` becomes
-    lineage.json, `example` example.json, `statistics` training_statistics.json. `transformers`
-    loads the folder with no missing or unexpected key.
+    Weights are float32 safetensors, all files have checksums, and `transformers` loads the folder
+    with no missing or unexpected key. `card` becomes README.md, `lineage` lineage.json, `example`
+    example.json, `statistics` training_statistics.json. `extra_config` is added to config.json; a
+    fine-tuned model's is `bert_core.tasks.catalog.task_config(name, task)`.
+
+    Raises `ValueError` for a model in int8, which has lost its float32 weights, `UserError` for a
+    full disk and `OSError` for a folder that cannot be written.
+
+        config, model, tokenizer = load_model_folder("runs/pretrain/model")
+        save_model_folder("encoder", model, tokenizer, card="# My encoder")
     """
     folder = Path(folder).absolute()
     with folder_to_publish(folder) as written:
@@ -172,10 +179,16 @@ def load_model_folder(
 ) -> tuple[ModelConfig, Bert, Tokenizer]:
     """Loads a folder written here, or any of Hugging Face's with a BERT encoder, on the CPU.
 
-    The model has the heads in the folder and no other: an encoder alone has none, or
-    its pooler; `Bert.add_missing_heads` adds fresh ones. `changes` are fields of `ModelConfig` to
-    have other than in the folder, such as dropout. Raises `ModelFolderError`, naming the
-    file, for what is missing, damaged, unknown or not computed here.
+    Returns the configuration, the model in float32 and training mode, and the tokenizer. The model
+    has the heads in the folder and no other: an encoder alone has none, or its pooler;
+    `Bert.add_missing_heads` adds fresh ones. `changes` are fields of `ModelConfig` to have other
+    than in the folder, such as dropout. To compute answers or embeddings use `bert_core.load`.
+
+    Raises `ModelFolderError`, a `UserError` that names the file, for what is missing, damaged,
+    unknown or not supported.
+
+        config, model, tokenizer = load_model_folder("MODEL_FOLDER")
+        print(config.hidden_size, list(model.heads), tokenizer.encode("A cat sleeps.").tokens)
     """
     folder = Path(folder)
     with _unreadable_named(folder):
@@ -327,7 +340,11 @@ def _verify_checksums(folder: Path) -> None:
 
 
 def _remedy_without_config(folder: Path) -> str:
-    return rewrite_command(folder) if os.path.lexists(folder / MODULES) else f"it has no {CONFIG}"
+    return (
+        rewrite_command(folder)
+        if os.path.lexists(folder / MODULES)
+        else f"pass a folder with {CONFIG}, weights and a tokenizer"
+    )
 
 
 def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:

@@ -1,50 +1,267 @@
-"""Predictions of a fine-tuned model folder, in micro-batches of similar lengths.
+"""Inference with a model folder: predictions, embeddings and words for each [MASK].
 
-Shapes: P places, L outputs of the head.
+Texts of similar lengths are computed together, in micro-batches of a number of tokens.
+Shapes: N texts, H hidden size, P places, L outputs of the head.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from tokenizers import Tokenizer
 
-from bert_core.config import ModelConfig
+from bert_core.errors import UserError
+from bert_core.features.extractor import Extractor, FeatureChoice, check_choice
+from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
+from bert_core.interface import Aggregation, Filled, OverflowOrError, Pooling
+from bert_core.masked_language_model import MASK, FillMask, masked_token_outputs, target_ids
 from bert_core.model.bert import Bert
-from bert_core.model.tagger import FeatureTagger
-from bert_core.model_folder import CONFIG, load_model_folder
+from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
+from bert_core.model_folder import ModelFolderError, load_model_folder
 from bert_core.quantization import for_inference, read_precision
-from bert_core.strict_json import read_json_object
-from bert_core.tasks.answers import Codec
-from bert_core.tasks.catalog import task_of
-from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, evaluation_batches
-from bert_core.tasks.foreign_models import infer_task
+from bert_core.tasks.answers import AnswerOptions, Codec, TaskAnswer, query_of
+from bert_core.tasks.encoded_rows import (
+    PREDICTION_TOKENS,
+    EncodedRows,
+    LayoutName,
+    evaluation_batches,
+    layout_for,
+)
+from bert_core.tasks.foreign_models import find_task
 from bert_core.tasks.task import FloatArray, Task, compute_outputs
+from bert_core.text.rng import IntArray
 from bert_core.training.loop import autocast
 from bert_core.training.ranks import rank, world_size
 
-PREDICTION_TOKENS = 4096
-"""Default slots of a micro-batch."""
+T = TypeVar("T")
+
+_ITEMS_AT_ONCE = 1024
+_CHARACTERS_AT_ONCE = 1 << 20
+_CHARACTERS_OF_A_MASK = 1 << 12
+"""A [MASK] takes as much memory as so many characters: its logits are over the vocabulary."""
+
+_DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model, its tokenizer and its task, on a device."""
+    """A model, its tokenizer and, of a fine-tuned model, its task, on a device.
 
-    task_name: str
-    task: Task
-    model: Bert
-    tokenizer: Tokenizer
-    device: torch.device
+    `bert_core.load` opens a folder as one. `fine_tuned_for` is None, and `task_name` empty, for an
+    encoder without a task. Lists may have any length: a thousand inputs at a time are in memory. A
+    text has the same answer alone and in any list.
+
+    `overflow` is the same in all methods. It decides about a text that is longer than the model
+    reads at once: `error` refuses it, `left` and `right` cut that side, and `window` reads all of
+    it in overlapping windows.
+    """
+
+    model: Bert = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+    fine_tuned_for: Task | None = None
+    task_name: str = ""
+    device: torch.device = torch.device("cpu")
+    autocast_dtype: torch.dtype | None = None
+    max_tokens: int = PREDICTION_TOKENS
+    folder: Path | None = None
+
+    @property
+    def task(self) -> Task:
+        """The task of a fine-tuned model; raises `UserError` for a model without one."""
+        if self.fine_tuned_for is None:
+            raise ModelFolderError(
+                "no known task in the model",
+                self._name,
+                "fine-tune it with workflows/finetune.py; features are by workflows/extract.py",
+            )
+        return self.fine_tuned_for
+
+    @cached_property
+    def sentence_pooling(self) -> SentencePooling:
+        """How the folder says that a text becomes a vector; raises `UserError` if unsupported."""
+        if self.folder is None:
+            return SentencePooling()
+        return read_sentence_pooling(self.folder, self.model.config.max_position_embeddings)
 
     def predict(
-        self, examples: Sequence[Any], *, max_tokens: int = PREDICTION_TOKENS
+        self,
+        inputs: Sequence[Any],
+        *,
+        overflow: OverflowOrError = "error",
+        top_k: int | None = None,
+        aggregation: Aggregation | None = None,
+        max_answer_length: int | None = None,
+        align_to_words: bool | None = None,
+        null_threshold: float | None = None,
+    ) -> list[TaskAnswer]:
+        """Answers the task of a fine-tuned model for each input, as the HTTP routes do.
+
+        | task | an input | an answer |
+        |---|---|---|
+        | classification, regression | a text, or `{"text": …, "text_pair": …}` | `Classified` |
+        | tagging | a text | `Tagged` |
+        | question answering | `{"question": …, "context": …}` | `Answered` |
+        | multiple choice | `{"context": …, "choices": […]}` | `Chosen` |
+
+        `top_k` limits the labels, best first, by default all, or the answers to a question, by
+        default 1. `aggregation` is for tagging, the last three options are for questions; None
+        keeps what the model was trained with. `max_answer_length` is in tokens.
+
+        Raises `UserError` for a model without a task, an input of another kind, a text that is too
+        long where `overflow` is `error`, and an option that has no effect on the task.
+
+            predictor = bert_core.load("runs/sentiment/model")
+            for answer in predictor.predict(["A lovely film.", "I want my evening back."]):
+                print(answer.label, answer.scores[0].score, answer.n_tokens)
+        """
+        options = AnswerOptions(
+            overflow, top_k, aggregation, max_answer_length, align_to_words, null_threshold
+        )
+        query = query_of(self.task, options)
+        for name in options.without_effect(query.known):
+            raise UserError(f"{name} has no effect on {self.task_name}", name, "leave it out")
+        _check_options(overflow, top_k, aggregation)
+        if aggregation not in (None, "first") and FEATURE_TAGGER in self.model.heads:
+            what = f"{self._name} was taught the first sub-words of words alone"
+            raise UserError(what, f"aggregation {aggregation}", "leave it out")
+        examples, sizes = [], []
+        for number, given in enumerate(_listed(inputs, "inputs")):
+            example = query.read(given)
+            if example is None:
+                what = f"{type(given).__name__} is no input of {self.task_name}"
+                raise UserError(what, f"inputs[{number}]", f"pass {query.inputs}")
+            sizes.append(_num_characters(given, f"inputs[{number}]"))
+            examples.append(example)
+        answers: list[TaskAnswer] = []
+        for first, some in _chunks(examples, sizes):
+            rows = query.codec.encode(some, self.tokenizer)
+            self._refuse_long(overflow, rows.num_tokens, rows.truncated, "inputs", first)
+            found = self.answer(query.codec, rows, some)
+            answers += [
+                query.answer(n_tokens=count, truncated=cut, **query.fields(each))
+                for each, count, cut in _read(found, rows)
+            ]
+        return answers
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        prompt_name: str | None = None,
+        overflow: OverflowOrError = "error",
+    ) -> FloatArray:
+        """Embeds texts: float32 [N, H], a row for each text, zero rows for an empty list.
+
+        By default texts are embedded as the folder says, like the server's `/embed`: pooling,
+        longest text, prompt, linear maps (their last one sets the width instead of H) and
+        normalization of sentence-transformers; the mean of all tokens where it says nothing. With a
+        `pooling` (`mean`, `cls` or `max`) it is the last layer's states, like
+        `workflows/extract.py`. `normalize` gives vectors the length 1, or does not, whatever the
+        folder says. `prompt_name` is one of the folder's prompts.
+
+        Raises `UserError` for a text that is too long where `overflow` is `error`, an unknown
+        pooling or prompt, and anything but texts. Warns where `left` or `right` has cut texts.
+
+            vectors = bert_core.load("MODEL_FOLDER").embed(["A cat sleeps."], normalize=True)
+        """
+        said = self.sentence_pooling if pooling is None else SentencePooling(pooling)
+        normalize = said.normalize if normalize is None else normalize
+        choice = FeatureChoice(
+            pooling=said.pooling,
+            normalize=normalize and not said.dense,
+            max_length=said.max_length,
+        )
+        check_choice(choice, self.model.config)
+        extractor = Extractor(
+            *(self.model.encoder, self.tokenizer, self.device, choice),
+            *(self.max_tokens, self.autocast_dtype),
+        )
+        prompt = said.prompt(prompt_name)
+        _check_options(overflow)
+        vectors = [np.empty((0, self.model.config.hidden_size), dtype=np.float32)]
+        num_cut = 0
+        for first, some in _chunks(texts, _sizes(texts)):
+            encoded = extractor.encode([prompt + text for text in some], overflow)
+            self._refuse_long(overflow, encoded.num_tokens, encoded.too_long, "texts", first)
+            vectors.append(extractor.of_rows(encoded.rows))
+            num_cut += int(encoded.too_long.sum()) if encoded.is_cut else 0
+        if num_cut:
+            what = f"{num_cut} of {len(texts)} texts are cut to {extractor.max_length} tokens"
+            warnings.warn(what, stacklevel=2)
+        embedded = np.concatenate(vectors)
+        return said.finish(embedded, normalize=normalize) if said.dense else embedded
+
+    def fill_mask(
+        self,
+        texts: Sequence[str],
+        *,
+        top_k: int = 5,
+        targets: Sequence[str] | None = None,
+        overflow: OverflowOrError = "error",
+    ) -> list[Filled]:
+        """Finds the `top_k` likeliest tokens for each `[MASK]` of each text, best first.
+
+        Several masks are filled independently. `targets` are words to choose among, each a token of
+        the vocabulary. Scores are probabilities among the whole vocabulary.
+
+        Raises `UserError` for a model without a masked-token head, as fine-tuned ones are, a text
+        without `[MASK]`, one that is too long where `overflow` is `error`, and an unknown target.
+
+            (filled,) = bert_core.load("runs/pretrain/model").fill_mask(["Paris is in [MASK]."])
+            print([candidate.token for candidate in filled.masks[0].candidates])
+        """
+        if "masked_token" not in self.model.heads:
+            raise UserError(
+                "no masked-token head", self._name, "pass the folder of a pre-trained model"
+            )
+        _check_options(overflow, top_k)
+        sizes = _sizes(texts)
+        for number, text in enumerate(texts):
+            if MASK not in text:
+                remedy = f"write {MASK} where a word is missing"
+                raise UserError(f"no {MASK}", f"texts[{number}]", remedy)
+            sizes[number] += _CHARACTERS_OF_A_MASK * text.count(MASK)
+        codec = FillMask(
+            self.tokenizer,
+            self.model.config.max_position_embeddings,
+            top_k,
+            None if targets is None else target_ids(self.tokenizer, targets),
+            "right" if overflow == "error" else overflow,
+        )
+        answers: list[Filled] = []
+        for first, some in _chunks(texts, sizes):
+            rows = codec.encode(some, self.tokenizer)
+            self._refuse_long(overflow, rows.num_tokens, rows.truncated, "texts", first)
+            logits = masked_token_outputs(
+                self.model,
+                rows,
+                device=self.device,
+                max_tokens=self.max_tokens,
+                autocast_dtype=self.autocast_dtype,
+            )
+            found = codec.decode(logits, rows, some)
+            answers += [
+                Filled(n_tokens=count, truncated=cut, **each)
+                for each, count, cut in _read(found, rows)
+            ]
+        return answers
+
+    def predict_examples(
+        self, examples: Sequence[Any], *, max_tokens: int | None = None
     ) -> tuple[list[dict[str, Any]], EncodedRows]:
-        """A prediction for each example (see `Task.decode`), and the rows they were made of."""
+        """Predicts the task's own examples, as for `Task.metrics` (see `Task.decode`).
+
+        Returns a prediction for each example, and the rows they were made of.
+        """
         rows = self.task.encode(examples, self.tokenizer)
         return self.answer(self.task, rows, examples, max_tokens=max_tokens), rows
 
@@ -54,50 +271,153 @@ class Predictor:
         rows: EncodedRows,
         examples: Sequence[Any],
         *,
-        max_tokens: int = PREDICTION_TOKENS,
-        autocast_dtype: torch.dtype | None = None,
+        max_tokens: int | None = None,
     ) -> list[dict[str, Any]]:
-        """A prediction for each example, given the rows that the codec has made of them."""
+        """Predicts examples, given the rows that the codec has made of them."""
         outputs, _ = compute_all_outputs(
             self.task,
             self.model,
             rows,
             device=self.device,
-            max_tokens=max_tokens,
-            autocast_dtype=autocast_dtype,
+            max_tokens=max_tokens or self.max_tokens,
+            autocast_dtype=self.autocast_dtype,
         )
         return codec.decode(outputs, rows, examples)
 
+    @property
+    def _name(self) -> str:
+        return "the model" if self.folder is None else str(self.folder)
+
+    def _refuse_long(
+        self,
+        overflow: OverflowOrError,
+        num_tokens: IntArray,
+        too_long: np.ndarray,
+        field: str,
+        first: int,
+    ) -> None:
+        """Raises `UserError` for the first too long input of a chunk that begins at `first`."""
+        if overflow == "error" and too_long.any():
+            number = int(too_long.argmax())
+            raise UserError(
+                f"{num_tokens[number]:,} tokens are more than the model reads at once",
+                f"{field}[{first + number}]",
+                "shorten it, or pass overflow='window', 'right' or 'left'",
+            )
+
 
 def load_predictor(
-    folder: Path, device: torch.device | None = None, *, task_name: str | None = None
+    folder: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype = "float32",
+    task_name: str | None = None,
+    max_tokens: int = PREDICTION_TOKENS,
 ) -> Predictor:
-    """Opens a fine-tuned model folder, ours or one of `transformers`.
+    """Opens a model folder, ours, of `transformers` or of sentence-transformers.
 
-    On the CPU unless another device is given; in int8 where the folder says so. `task_name` is the
-    task of a folder that does not know its own (see `infer_task`). Raises `UserError` for a folder
-    that is damaged or of no task, and for int8 elsewhere than on the CPU.
+    Any BERT encoder will do: pre-trained (`embed`, `fill_mask`), fine-tuned (`predict`, `embed`) or
+    made for embeddings. A folder in int8 is computed so.
+
+    - `device`, such as `cpu` or `cuda`
+    - `dtype` of matrix products, `float32` or `bfloat16`; results are float32 in either case
+    - `task_name`, the task of a fine-tuned folder that records none, as in `catalog.TASKS`
+    - `max_tokens` of a micro-batch, which changes speed and memory, not results
+
+    Raises `UserError`, in one line, for a folder that is missing, damaged or of another
+    architecture, a device that is not there, and int8 elsewhere than on the CPU.
+
+        predictor = bert_core.load("runs/sentiment/model", device="cuda", dtype="bfloat16")
     """
-    device = device or torch.device("cpu")
+    folder = Path(folder)
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise UserError(f"dtype {name} is not supported", "dtype", f"pass {' or '.join(_DTYPES)}")
+    device = _open_device(device)
     _, model, tokenizer = load_model_folder(folder)
-    config = read_json_object(folder / CONFIG)
-    name, task = task_of(config, model) or infer_task(folder, config, model, task_name)
-    model = for_inference(model, read_precision(folder), device)
-    return Predictor(name, task, model, tokenizer, device)
+    known = find_task(folder, model, task_name)
+    predictor = Predictor(
+        model=for_inference(model, read_precision(folder), device),
+        tokenizer=tokenizer,
+        fine_tuned_for=known[1] if known else None,
+        task_name=known[0] if known else "",
+        device=device,
+        autocast_dtype=_DTYPES[name],
+        max_tokens=max_tokens,
+        folder=folder,
+    )
+    with suppress(UserError):  # raised again where it is used; later the folder may be another
+        _ = predictor.sentence_pooling
+    return predictor
 
 
-def layout_for(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype | None, *, training: bool
-) -> LayoutName:
-    """Returns the cheapest layout: packed wherever attention supports it.
+def _open_device(device: str | torch.device) -> torch.device:
+    """The device, if it can be used; raises `UserError` if not."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError("no such device here", str(device), "pass cpu, or one that is") from error
 
-    The packed kernel of CUDA works in 16 bits and knows no dropout; there rows are padded to the
-    longest of their micro-batch instead.
-    """
-    dropout = training and config.attention_probs_dropout_prob > 0
-    if device.type == "cpu" or (device.type == "cuda" and dtype is not None and not dropout):
-        return "packed"
-    return "padded"
+
+def _listed(given: Sequence[T], field: str) -> Sequence[T]:
+    """The inputs, if they are a list; raises `UserError` for a single text or mapping."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        what = f"{type(given).__name__} is no list of inputs"
+        raise UserError(what, field, "pass a list, of one input or more")
+    return given
+
+
+def _sizes(texts: Sequence[str]) -> list[int]:
+    """The characters of each text; raises `UserError` for anything but a list of texts."""
+    for number, text in enumerate(_listed(texts, "texts")):
+        if not isinstance(text, str):
+            raise UserError(f"{type(text).__name__} is no text", f"texts[{number}]", "pass a str")
+    return [_num_characters(text, f"texts[{number}]") for number, text in enumerate(texts)]
+
+
+def _num_characters(given: Any, where: str) -> int:  # noqa: ANN401 - an input of any task
+    """The characters of an input; raises `UserError` for half a one, which no tokenizer takes."""
+    if not isinstance(given, str):
+        parts = given.values() if isinstance(given, Mapping) else given
+        return sum(_num_characters(part, where) for part in parts)
+    if not given.isascii() and any("\ud800" <= character <= "\udfff" for character in given):
+        raise UserError("half a character (a lone surrogate)", where, "decode the text again")
+    return len(given)
+
+
+def _check_options(
+    overflow: OverflowOrError, top_k: int | None = None, aggregation: Aggregation | None = None
+) -> None:
+    """Raises `UserError` for values that the options do not have."""
+    if top_k is not None and top_k < 1:
+        raise UserError(f"top_k is {top_k}", "top_k", "pass 1 or more")
+    for name, value, known in (
+        ("overflow", overflow, get_args(OverflowOrError)),
+        ("aggregation", aggregation or "first", get_args(Aggregation)),
+    ):
+        if value not in known:
+            raise UserError(f"{name} is {value}", name, f"pass {' or '.join(known)}")
+
+
+def _chunks(items: Sequence[T], sizes: Sequence[int]) -> Iterator[tuple[int, list[T]]]:
+    """Some items at a time, one at least, each time with the number of the first."""
+    some: list[T] = []
+    first = total = 0
+    for number, (item, size) in enumerate(zip(items, sizes, strict=True)):
+        if some and (len(some) == _ITEMS_AT_ONCE or total + size > _CHARACTERS_AT_ONCE):
+            yield first, some
+            first, some, total = number, [], 0
+        some.append(item)
+        total += size
+    if some:
+        yield first, some
+
+
+def _read(
+    found: Sequence[Mapping[str, Any]], rows: EncodedRows
+) -> Iterator[tuple[Mapping[str, Any], int, bool]]:
+    """Predictions, each with the tokens of its example, and whether it lost some."""
+    return zip(found, rows.num_tokens.tolist(), rows.truncated.tolist(), strict=True)
 
 
 def compute_all_outputs(

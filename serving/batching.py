@@ -18,8 +18,13 @@ from torch import Tensor
 
 from bert_core.machine import release_memory
 from bert_core.model.encoder import Encoder
-from bert_core.predictor import layout_for
-from bert_core.tasks.encoded_rows import EncodedRows, LayoutName, TaskBatch, gather_items
+from bert_core.tasks.encoded_rows import (
+    EncodedRows,
+    LayoutName,
+    TaskBatch,
+    gather_items,
+    layout_for,
+)
 from bert_core.tasks.task import FloatArray, hidden_states
 from bert_core.text.rng import IntArray
 from bert_core.training.loop import autocast

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from tokenizers import Encoding
 
-from bert_core.features.extractor import FeatureChoice
+from bert_core.features.extractor import EncodedTexts, Extractor, FeatureChoice
+from bert_core.interface import OverflowOrError
 from bert_core.tasks.answers import Codec
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray, Task
@@ -23,17 +24,14 @@ from serving.request_context import current_request
 from serving.rollout.aliases import Role, Slot
 from serving.rollout.shadow import Agreement, Shadows
 from serving.rollout.traffic import SlotState, Traffic, Variant
-from serving.schemas.fields import OverflowOrError
 from serving.telemetry.drift import Drift
 from serving.telemetry.metrics import Metrics
 from serving.telemetry.tracing import computing, span
 from serving.text_features import (
-    EncodedTexts,
     TextFeatures,
     decode_features,
     decode_states,
     encode_ids,
-    encode_texts,
 )
 from serving.validation import (
     Inputs,
@@ -220,7 +218,7 @@ class Engine:
         self, model: ServedModel, choice: FeatureChoice, inputs: Inputs, overflow: OverflowOrError
     ) -> EncodedTexts:
         of_ids = any(isinstance(item, list) for item in inputs.items)
-        encode_any = encode_ids if of_ids else encode_texts
+        encode_any = encode_ids if of_ids else Extractor.encode
         encode = partial(encode_any, model.extractor(choice), inputs.items, overflow)
         encoded = await self._encode(model, inputs, encode)
         check_rows(encoded.rows.rows, encoded.too_long, inputs, model.name, overflow, self.limits)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,25 +27,12 @@ from bert_core.model.encoder import Encoder
 from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import CHECKSUMS, CONFIG, load_model_folder
 from bert_core.quantization import Precision, for_inference, read_precision
-from bert_core.strict_json import read_json_object
-from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows
-from bert_core.tasks.foreign_models import infer_task
+from bert_core.tasks.foreign_models import find_task
 from bert_core.tasks.task import FloatArray, Task, head_answers, layers_read
 from serving.batching import Batcher, Head, Work
 from serving.request_context import InFlight
 from serving.rollout.aliases import Pointer
-
-_KNOWS_NO_TASK = (
-    "BertLMHeadModel",
-    "BertForMaskedLM",
-    "BertForNextSentencePrediction",
-    "BertForPreTraining",
-    "BertModel",
-    None,
-)
-"""The classes of `transformers` that were not fine-tuned."""
-
 
 Products = Literal["float32", "bfloat16"]
 """In which numbers products are computed, of models that are not in int8."""
@@ -195,8 +182,7 @@ class ModelLoader:
         pointer = source if isinstance(source, Pointer) else None
         folder = source.folder if isinstance(source, Pointer) else source
         _, model, tokenizer = load_model_folder(folder)
-        config = read_json_object(folder / CONFIG)
-        known = task_of(config, model) or _foreign_task(folder, config, model)
+        known = find_task(folder, model)
         precision = read_precision(folder)
         model = for_inference(model, precision, self.device)
         batcher = self._batcher(model.encoder, {other.batcher: None for other in present})
@@ -237,11 +223,6 @@ def load_models(
     for name, source in folders.items():
         served[name] = loader.load(name, source, present=served.values())
     return served
-
-
-def _foreign_task(folder: Path, config: Mapping[str, Any], model: Bert) -> tuple[str, Task] | None:
-    architecture = next(iter(config.get("architectures") or ()), None)
-    return None if architecture in _KNOWS_NO_TASK else infer_task(folder, config, model)
 
 
 def are_equal(first: Encoder, second: Encoder) -> bool:

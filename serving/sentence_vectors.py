@@ -10,11 +10,11 @@ import numpy as np
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
+from bert_core.interface import OverflowOrError
 from bert_core.tasks.task import FloatArray
 from serving.engine import Engine
 from serving.errors import RequestError
 from serving.models import ServedModel
-from serving.schemas.fields import OverflowOrError
 from serving.validation import Inputs
 
 

@@ -8,39 +8,19 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from bert_core.features.extractor import Extractor, UnitFeatures
+from bert_core.features.extractor import EncodedTexts, Extractor, UnitFeatures
 from bert_core.features.units import (
-    Tokens,
     UnitRows,
-    cut_texts,
-    cut_tokens,
     default_pooling,
     words_of,
 )
+from bert_core.interface import OverflowOrError
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray
-from bert_core.text.rng import IntArray, ragged_arange
+from bert_core.text.rng import ragged_arange
 from bert_core.tokenizer import SpecialTokenIds, special_token_ids
-from serving.schemas.fields import OverflowOrError
-
-
-@dataclass(frozen=True)
-class EncodedTexts:
-    """Texts as tokens, what a cut has left of them, and their rows.
-
-    `num_tokens` [N] are those of whole texts, special ones too; `too_long` [N] says which are more
-    than one row has. Of texts that came as ids there are no `texts`, and `tokens` is None.
-    """
-
-    texts: Sequence[str]
-    tokens: Tokens | None
-    rows: UnitRows
-    num_tokens: IntArray
-    too_long: npt.NDArray[np.bool_]
-    is_cut: bool
 
 
 @dataclass(frozen=True)
@@ -56,21 +36,6 @@ class TextFeatures:
     truncated: bool
 
 
-def encode_texts(
-    extractor: Extractor, texts: Sequence[str], overflow: OverflowOrError
-) -> EncodedTexts:
-    """The rows of texts, in windows where they are long, unless `overflow` says to cut them."""
-    unit = extractor.choice.unit
-    whole = cut_texts(extractor.tokenizer, texts, offsets=unit != "text")
-    longest = extractor.choice.max_length or extractor.encoder.config.max_position_embeddings
-    tokens = whole
-    if overflow == "left" or overflow == "right":  # noqa: PLR1714 - so that types follow
-        tokens = cut_tokens(whole, longest - 2, overflow)
-    num_tokens = whole.lengths + 2
-    rows = extractor.rows(tokens)
-    return EncodedTexts(texts, tokens, rows, num_tokens, num_tokens > longest, tokens is not whole)
-
-
 def encode_ids(
     extractor: Extractor, lists: Sequence[Sequence[int]], overflow: OverflowOrError
 ) -> EncodedTexts:
@@ -79,7 +44,7 @@ def encode_ids(
     A cut leaves `[CLS]` at the beginning and `[SEP]` at the end where they are. The unit is a text.
     """
     special = special_token_ids(extractor.tokenizer)
-    longest = extractor.choice.max_length or extractor.encoder.config.max_position_embeddings
+    longest = extractor.max_length
     num_tokens = np.fromiter(map(len, lists), np.int64, len(lists))
     is_cut = overflow in ("left", "right")
     if is_cut:

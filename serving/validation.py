@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from tokenizers import Tokenizer
 
+from bert_core.interface import OverflowOrError
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.sequences import Overflow, TooManyTokensError
@@ -21,7 +22,6 @@ from serving.errors import TOO_LONG, RequestError
 from serving.limits import Limits
 from serving.models import ServedModel
 from serving.request_context import current_request
-from serving.schemas.fields import OverflowOrError
 
 T = TypeVar("T")
 

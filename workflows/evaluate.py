@@ -107,7 +107,7 @@ def evaluate(settings: EvaluateSettings) -> bool:
     examples = list(task.examples(located(settings.data), settings.split))
     if settings.output is None:
         refuse_no_answer(task, examples, settings.data, settings.split)
-    predictions, rows = predictor.predict(examples, max_tokens=settings.max_tokens)
+    predictions, rows = predictor.predict_examples(examples, max_tokens=settings.max_tokens)
     if settings.output is not None and settings.output.suffix in PREDICTION_SUFFIXES:
         write_predictions(prediction_records(task, predictions, examples), settings.output)
     elif settings.output is not None:
@@ -142,7 +142,7 @@ def open_predictor(settings: EvaluateSettings, model: str) -> "Predictor":
     tracking_uri = settings.tracking_uri or default_tracking_uri(storage)
     folder = locate_model(model, storage, tracking_uri)
     predictor = load_predictor(folder, task_name=settings.task)
-    return replace(predictor, task=with_options(predictor.task, settings.options))
+    return replace(predictor, fine_tuned_for=with_options(predictor.task, settings.options))
 
 
 def measured(
@@ -198,7 +198,7 @@ def other_predictions(
     other = open_predictor(settings, compare)
     if other.task.labels != predictor.task.labels or type(other.task) is not type(predictor.task):
         raise UserError("the two models answer different questions", compare, "compare like models")
-    return other.predict(examples, max_tokens=settings.max_tokens)[0]
+    return other.predict_examples(examples, max_tokens=settings.max_tokens)[0]
 
 
 def checked(
@@ -215,7 +215,7 @@ def checked(
         )
     return run_suite(
         read_suite(path),
-        lambda texts: predictor.predict(texts, max_tokens=settings.max_tokens)[0],
+        lambda texts: predictor.predict_examples(texts, max_tokens=settings.max_tokens)[0],
         examples,
         labels=predictor.task.labels,
         seed=settings.seed,

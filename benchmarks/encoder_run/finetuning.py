@@ -21,9 +21,9 @@ from bert_core.errors import UserError
 from bert_core.evaluation.intervals import NUM_RESAMPLES, percentile_interval, resampled
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder
-from bert_core.predictor import compute_all_outputs, layout_for
+from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Text
-from bert_core.tasks.encoded_rows import EncodedRows, TaskBatchSource
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatchSource, layout_for
 from bert_core.tasks.glue import GLUE, GlueTask
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.task import add_task_head, task_loss

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -18,21 +19,21 @@ from bert_core.errors import UserError
 from bert_core.features.states import states_at_places
 from bert_core.features.units import (
     POOLINGS,
-    Pooling,
     Tokens,
-    Unit,
     UnitRows,
     cut_texts,
+    cut_tokens,
     default_pooling,
     unit_rows,
 )
+from bert_core.interface import OverflowOrError, Pooling, Unit
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model.strategies import STRATEGIES, Strategy
 from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import load_model_folder
-from bert_core.predictor import PREDICTION_TOKENS
 from bert_core.quantization import for_inference, read_precision
+from bert_core.tasks.encoded_rows import PREDICTION_TOKENS
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray
 
@@ -57,6 +58,22 @@ class FeatureChoice:
     max_length: int | None = None
     stride: int | None = None
     layer_weights: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """Texts as tokens, what a cut has left of them, and their rows.
+
+    `num_tokens` [N] are those of whole texts, special ones too; `too_long` [N] says which are more
+    than one row has. Of texts that came as ids there are no `texts`, and `tokens` is None.
+    """
+
+    texts: Sequence[str]
+    tokens: Tokens | None
+    rows: UnitRows
+    num_tokens: IntArray
+    too_long: npt.NDArray[np.bool_]
+    is_cut: bool
 
 
 @dataclass(frozen=True)
@@ -89,6 +106,23 @@ class Extractor:
         """The features of each text, or of its words or tokens, float32 [U, F]."""
         return self.of_rows(self.rows(cut_texts(self.tokenizer, texts, offsets=False)))
 
+    @property
+    def max_length(self) -> int:
+        """The most tokens of a row."""
+        return self.choice.max_length or self.encoder.config.max_position_embeddings
+
+    def encode(self, texts: Sequence[str], overflow: OverflowOrError) -> EncodedTexts:
+        """The rows of texts, in windows where they are long, unless `overflow` cuts a side."""
+        whole = cut_texts(self.tokenizer, texts, offsets=self.choice.unit != "text")
+        tokens = whole
+        if overflow == "left" or overflow == "right":  # noqa: PLR1714 - so that types follow
+            tokens = cut_tokens(whole, self.max_length - 2, overflow)
+        num_tokens = whole.lengths + 2
+        too_long = num_tokens > self.max_length
+        return EncodedTexts(
+            texts, tokens, self.rows(tokens), num_tokens, too_long, tokens is not whole
+        )
+
     def rows(self, tokens: Tokens) -> UnitRows:
         """Encodes tokenized texts as rows, with the units that were selected."""
         choice = self.choice
@@ -97,7 +131,7 @@ class Extractor:
             self.tokenizer,
             unit=choice.unit,
             pooling=choice.pooling or default_pooling(choice.unit),
-            max_length=choice.max_length or self.encoder.config.max_position_embeddings,
+            max_length=self.max_length,
             stride=choice.stride,
         )
 

@@ -18,8 +18,14 @@ from torch import Tensor
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.model.encoder import Encoder
-from bert_core.predictor import PREDICTION_TOKENS, layout_for
-from bert_core.tasks.encoded_rows import EncodedRows, States, TaskBatch, evaluation_batches
+from bert_core.tasks.encoded_rows import (
+    PREDICTION_TOKENS,
+    EncodedRows,
+    States,
+    TaskBatch,
+    evaluation_batches,
+    layout_for,
+)
 from bert_core.tasks.task import hidden_states
 from bert_core.text.rng import IntArray
 from bert_core.training.loop import autocast

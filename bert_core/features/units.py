@@ -8,20 +8,17 @@ Shapes: N texts, W tokens of all texts end to end, R rows (windows), P places, U
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from bert_core.interface import Pooling, Unit
 from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.sequences import Side, align, cut, max_context, slide, token_ids, word_pieces
 from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
-
-Unit = Literal["token", "word", "text"]
-Pooling = Literal["cls", "first", "max", "mean"]
 
 POOLINGS: dict[Unit, tuple[Pooling, ...]] = {
     "token": (),

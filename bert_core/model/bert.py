@@ -29,9 +29,24 @@ TASK_HEADS: dict[str, Callable[[ModelConfig, int], nn.Module]] = {
 
 
 class Bert(nn.Module):
-    """An encoder with named heads; a task calls the encoder, then the heads it needs.
+    """A BERT encoder with named heads; a task calls the encoder, then the heads it needs.
 
     It has no forward of its own: what to compute is the task's choice, not the model's.
+
+    - `encoder(input_ids, token_type_ids, position_ids, layout)`: three int64 [T] to states [T, H],
+      T the tokens of all rows end to end without padding (`layout` is `Packed`), H hidden size
+    - `heads`, by name: `masked_token` maps [P, H] and the embeddings [V, H] to logits [P, V],
+      `pooler` [R, H] to [R, H], `next_sentence` [R, H] to [R, 2], `classifier` and `span` to one
+      logit for each output of the task
+
+    `Predictor` runs a whole model on texts. This runs the encoder on two rows of 3 and 2 tokens:
+
+        from bert_core.model.layout import Packed
+
+        model = Bert.for_pretraining(ModelConfig(num_hidden_layers=2)).eval()
+        ids, positions = torch.tensor([2, 7, 3, 2, 3]), torch.tensor([0, 1, 2, 0, 1])
+        layout = Packed.from_lengths([3, 2])
+        states = model.encoder(ids, torch.zeros_like(ids), positions, layout)  # [5, 768]
     """
 
     def __init__(self, encoder: Encoder, heads: Mapping[str, nn.Module]) -> None:

@@ -5,18 +5,32 @@ are those of the HTTP routes.
 Shapes: N examples, L labels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from bert_core.errors import UserError
+from bert_core.interface import (
+    Aggregation,
+    Answered,
+    Chosen,
+    Classified,
+    OverflowOrError,
+    Tagged,
+)
 from bert_core.tasks.classification import Classification, ScoreFunction, Text, outputs_of_examples
 from bert_core.tasks.encoded_rows import EncodedRows
+from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.sequences import Overflow
-from bert_core.tasks.task import FloatArray
+from bert_core.tasks.squad import Question
+from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.task import FloatArray, Task
+from bert_core.tasks.text_tagging import TextTagging
 
 _OF_AN_ENTITY = ("type", "text", "start", "end", "start_word", "end_word", "score")
 
@@ -136,3 +150,117 @@ class LabelScores:
             case _:
                 scores = logits
         return [{"scores": dict(zip(self.labels, row, strict=True))} for row in scores.tolist()]
+
+
+TaskAnswer = Classified | Tagged | Answered | Chosen
+"""What a fine-tuned model answers, by its task."""
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Options of a request to a fine-tuned model, as over HTTP; None keeps the model's own.
+
+    - `top_k`, the number of labels, or of different answers to a question
+    - `aggregation`, how labels of sub-words become entities
+    - `max_answer_length`, in tokens; `align_to_words`; `null_threshold`: see `answering`
+    """
+
+    overflow: OverflowOrError = "error"
+    top_k: int | None = None
+    aggregation: Aggregation | None = None
+    max_answer_length: int | None = None
+    align_to_words: bool | None = None
+    null_threshold: float | None = None
+
+    def without_effect(self, known: Sequence[str]) -> list[str]:
+        """The options that are set, though a task has only those that are `known`."""
+        names = set(vars(self)) - {"overflow", *known}
+        return sorted(name for name in names if getattr(self, name) is not None)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A request to a task: its inputs become examples of `codec`, whose predictions get `fields`.
+
+    `read` returns the example of an input as the HTTP routes take it, None for anything else;
+    `inputs` says what it takes. `known` are the options that have an effect.
+    """
+
+    codec: Codec
+    read: Callable[[object], Any]
+    inputs: str
+    fields: Callable[[Mapping[str, Any]], dict[str, Any]]
+    answer: type[TaskAnswer]
+    known: tuple[str, ...] = ()
+
+
+def query_of(task: Task, options: AnswerOptions) -> Query:
+    """Returns the request to a task, of raw texts, with these options.
+
+    A codec cuts texts where the overflow is `error`: refuse those that are `truncated`. Multiple
+    choice always cuts. Raises `UserError` for a task of another kind.
+    """
+    overflow: Overflow = "right" if options.overflow == "error" else options.overflow
+    match task:
+        case Classification():
+            codec = task.model_copy(update={"overflow": overflow})
+            fields = partial(classified, top_k=options.top_k)
+            reads_pairs, known = task.reads_pairs, () if task.kind == "regression" else ("top_k",)
+            read, inputs = partial(_read_text, reads_pairs), _TEXT_INPUTS[reads_pairs]
+            return Query(codec, read, inputs, fields, Classified, known)
+        case Tagging():
+            tagging = TextTagging(task, options.aggregation or "first", overflow)
+            return Query(tagging, _read_words, "a text", tagged, Tagged, ("aggregation",))
+        case QuestionAnswering():
+            asked = answering(
+                task,
+                overflow=overflow,
+                top_k=options.top_k or 1,
+                max_answer_length=options.max_answer_length,
+                align_to_words=options.align_to_words,
+                null_threshold=options.null_threshold,
+            )
+            fields, inputs = partial(answered, top_k=options.top_k or 1), _QUESTION_INPUTS
+            known = ("top_k", "max_answer_length", "align_to_words", "null_threshold")
+            return Query(asked, _read_question, inputs, fields, Answered, known)
+        case MultipleChoice():
+            return Query(task, _read_choices, _CHOICE_INPUTS, dict, Chosen)
+    raise UserError(
+        f"a model of another kind of task, {type(task).__name__}",
+        "the model",
+        "workflows/evaluate.py --output FILE predicts for tables of its task",
+    )
+
+
+_PAIR = '{"text": …, "text_pair": …}'
+_QUESTION_INPUTS, _CHOICE_INPUTS = '{"question": …, "context": …}', '{"context": …, "choices": […]}'
+_TEXT_INPUTS = {True: f"a pair {_PAIR}", False: "a text", None: f"a text, or a pair {_PAIR}"}
+
+
+def _read_text(reads_pairs: bool | None, given: object) -> Text | None:
+    match given:
+        case str() if reads_pairs is not True:
+            return Text(given, None, None)
+        case {"text": str(first), "text_pair": str(second)} if reads_pairs is not False:
+            return Text(first, second, None)
+    return None
+
+
+def _read_words(given: object) -> str | None:
+    return given if isinstance(given, str) else None
+
+
+def _read_question(given: object) -> Question | None:
+    match given:
+        case {"question": str(question), "context": str(context)}:
+            return Question("", question, context, None)
+    return None
+
+
+def _read_choices(given: object) -> Choices | None:
+    match given:
+        case {"context": str(context), "choices": [str(), *_] as choices} if all(
+            isinstance(choice, str) for choice in choices
+        ):
+            return Choices(context, tuple(choices), None)
+    return None

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert_core.config import IGNORE_INDEX
+from bert_core.config import IGNORE_INDEX, ModelConfig
 from bert_core.errors import UserError
 from bert_core.model.layout import Layout, Packed, Padded, to_device
 from bert_core.prefetch import steps_ahead
@@ -23,6 +23,9 @@ from bert_core.text.packing import by_length
 from bert_core.text.rng import CounterHash, IntArray, permutation, ragged_arange
 
 LayoutName = Literal["packed", "padded"]
+
+PREDICTION_TOKENS = 4096
+"""Default slots of a micro-batch in inference."""
 
 
 @dataclass(frozen=True)
@@ -362,6 +365,20 @@ class TaskBatchSource:
     def steps(self, first: int, rank: int = 0, world_size: int = 1) -> Iterator[TaskStep]:
         """The endless sequence of steps from `first` on, prepared ahead."""
         return steps_ahead(partial(self.step, rank=rank, world_size=world_size), first)
+
+
+def layout_for(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype | None, *, training: bool
+) -> LayoutName:
+    """Returns the cheapest layout: packed wherever attention supports it.
+
+    The packed kernel of CUDA works in 16 bits and knows no dropout; there rows are padded to the
+    longest of their micro-batch instead.
+    """
+    dropout = training and config.attention_probs_dropout_prob > 0
+    if device.type == "cpu" or (device.type == "cuda" and dtype is not None and not dropout):
+        return "packed"
+    return "padded"
 
 
 def evaluation_batches(

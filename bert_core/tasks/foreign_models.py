@@ -1,4 +1,4 @@
-"""Infers the task of a model folder that `transformers` fine-tuned, from its config.json."""
+"""Finds the task of a model folder, ours or one that `transformers` fine-tuned."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +9,9 @@ from pydantic import Field
 
 from bert_core.model.bert import Bert
 from bert_core.model.heads import Classifier, Span
-from bert_core.model_folder import ModelFolderError
+from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.strict_json import read_json_object
-from bert_core.tasks.catalog import TASKS
+from bert_core.tasks.catalog import TASKS, task_of
 from bert_core.tasks.classification import Classification, ScoreFunction, Text
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.glue import GlueTask
@@ -26,6 +26,16 @@ _USUAL = {
     for name in ("classification", "tagging", "question_answering", "multiple_choice")
 }
 """The default task of each class of `transformers`."""
+
+_NOT_FINE_TUNED = (
+    "BertLMHeadModel",
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertModel",
+    None,
+)
+"""Architectures in config.json that have no task."""
 
 _KINDS = {
     "single_label_classification": "single",
@@ -77,6 +87,20 @@ class ForeignClassification(Classification):
         if self.is_score and not self.is_raw:
             return [{"value": float(1 / (1 + np.exp(-each["value"])))} for each in found]
         return found
+
+
+def find_task(folder: Path, model: Bert, name: str | None = None) -> tuple[str, Task] | None:
+    """Name and task of a model folder; None for an encoder that was not fine-tuned.
+
+    `model` is the folder's. `name` is the task of a folder that records none; raises as `task_of`
+    and `infer_task` do.
+    """
+    config = read_json_object(folder / CONFIG)
+    known = task_of(config, model)
+    architecture = next(iter(config.get("architectures") or ()), None)
+    if known is None and (name is not None or architecture not in _NOT_FINE_TUNED):
+        return infer_task(folder, config, model, name)
+    return known
 
 
 def infer_task(

@@ -10,12 +10,13 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Any
 from unicodedata import category
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from bert_core.interface import Aggregation
 from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.sequences import Overflow, TooManyTokensError, align
 from bert_core.tasks.tag_schemes import OUTSIDE, Tags
@@ -173,17 +174,6 @@ def _is_abbreviation(text: str, begin: int, end: int) -> bool:
     if end - begin == 1:
         return text[begin].isalpha()
     return _ABBREVIATION.search(text[max(begin, end - 7) : end]) is not None
-
-
-Aggregation = Literal["none", "simple", "first", "average", "max"]
-"""How what is said of sub-words becomes entities; the names are those of Hugging Face.
-
-- `none`: each sub-word that is not outside, with its label
-- `simple`: sub-words side by side whose labels belong together
-- `first`: words, with the label of their first sub-word, as the model was taught
-- `average`: words, with the label of the mean of their sub-words' probabilities
-- `max`: words, with the label of their surest sub-word
-"""
 
 
 @dataclass(frozen=True)

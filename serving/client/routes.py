@@ -12,24 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from bert_core.interface import Aggregation, Answer, Masking, OverflowOrError, Pooling, Unit
+from bert_core.interface import Answered as AnsweredQuestion
+from bert_core.interface import Classified as ClassifiedText
+from bert_core.interface import Filled as FilledText
+from bert_core.interface import Tagged as TaggedText
 from serving.limits import Limits
-from serving.schemas.fields import (
-    Aggregation,
-    Answer,
-    Masking,
-    ModelAnswer,
-    OverflowOrError,
-    Pooling,
-    TextPair,
-    Unit,
-)
-from serving.schemas.tasks import Answered as AnsweredQuestion
-from serving.schemas.tasks import Classified as ClassifiedText
-from serving.schemas.tasks import Filled as FilledText
+from serving.schemas.fields import ModelAnswer, TextPair
 from serving.schemas.tasks import Judged as JudgedText
 from serving.schemas.tasks import NextSentence as JudgedPair
 from serving.schemas.tasks import QuestionInContext
-from serving.schemas.tasks import Tagged as TaggedText
 from serving.schemas.texts import ExplainAnswer
 from serving.schemas.texts import Similarity as ComparedText
 from serving.schemas.texts import Tokens as TextTokens
@@ -44,7 +36,7 @@ Vector = Annotated[npt.NDArray[np.float32], PlainValidator(_array_of)]
 """float32 [F]."""
 
 
-_SHARED_FIELDS = ("n_tokens", "truncated", "model", "version")
+_SHARED_FIELDS = {"n_tokens": 1, "truncated": 2, "model": 3, "version": 4}
 
 
 class Result(ModelAnswer):
@@ -55,7 +47,7 @@ class Result(ModelAnswer):
     def __repr_args__(self) -> Any:  # noqa: ANN401 - pydantic's own type is not public
         """Specific fields first, without those that are None."""
         shown = [(name, value) for name, value in super().__repr_args__() if value is not None]
-        return sorted(shown, key=lambda field: field[0] in _SHARED_FIELDS)
+        return sorted(shown, key=lambda field: _SHARED_FIELDS.get(field[0] or "", 0))
 
 
 class Classified(Result, ClassifiedText):

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from bert_core.features.extractor import FeatureChoice
+from bert_core.interface import OverflowOrError
 from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
 from serving.engine import Engine
 from serving.errors import foreign_refusals
 from serving.models import ServedModel
 from serving.routes.json_routes import answered, refuse_unknown_parameters
-from serving.schemas.fields import InputText, ListOf, OverflowOrError, example
+from serving.schemas.fields import InputText, ListOf, example
 from serving.schemas.texts import TokenId
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, with_prompt
 from serving.validation import Inputs, check_pairs, cutting, texts_of

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from bert_core.interface import Aggregation, OverflowOrError
 from bert_core.masked_language_model import FillMask, target_ids
 from bert_core.tasks.answers import BoundedQuestions, LabelScores
 from bert_core.tasks.classification import Classification, ScoreFunction
@@ -19,7 +20,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tag_schemes import OUTSIDE
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.text_tagging import Aggregation, TextTagging
+from bert_core.tasks.text_tagging import TextTagging
 from serving.engine import Engine, Prediction
 from serving.errors import RequestError, foreign_refusals
 from serving.routes.embeddings_inference import (
@@ -31,7 +32,7 @@ from serving.routes.embeddings_inference import (
 )
 from serving.routes.json_routes import answered, refuse_unknown_parameters
 from serving.routes.tasks import base64_of, check_masks, text_of, usable_aggregation
-from serving.schemas.fields import InputText, ListOf, OverflowOrError, TextPair, example
+from serving.schemas.fields import InputText, ListOf, TextPair, example
 from serving.schemas.tasks import Targets
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
 from serving.validation import Inputs, check_pairs, cutting

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from bert_core.features.extractor import FeatureChoice
+from bert_core.interface import Aggregation, Answer, Answered, Classified, Filled, Tagged
 from bert_core.masked_language_model import MASK, FillMask, PseudoPerplexity, target_ids
 from bert_core.model.strategies import find_strategy
 from bert_core.tasks import answers
@@ -17,22 +18,19 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
-from bert_core.tasks.text_tagging import Aggregation, TextTagging
+from bert_core.tasks.text_tagging import TextTagging
 from serving.engine import Engine, Prediction
 from serving.errors import RequestError
 from serving.limits import Limits
 from serving.models import ServedModel
 from serving.routes.json_routes import answered, own_router
-from serving.schemas.fields import Answer, ModelAnswer, TextPair
+from serving.schemas.fields import ModelAnswer, TextPair
 from serving.schemas.tasks import (
-    Answered,
-    Classified,
     ClassifyAnswer,
     ClassifyRequest,
     Features,
     FeaturesAnswer,
     FeaturesRequest,
-    Filled,
     FillMaskAnswer,
     FillMaskRequest,
     Judged,
@@ -46,7 +44,6 @@ from serving.schemas.tasks import (
     QaAnswer,
     QaRequest,
     QuestionInContext,
-    Tagged,
     UnitVector,
 )
 from serving.text_features import TextFeatures

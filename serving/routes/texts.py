@@ -12,6 +12,7 @@ from tokenizers import Encoding
 
 from bert_core.features.extractor import FeatureChoice
 from bert_core.features.inspection import attention_maps, gradient_times_input
+from bert_core.interface import Answer
 from bert_core.model.strategies import find_strategy
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification, Text
@@ -20,7 +21,7 @@ from serving.errors import TOO_LONG, RequestError
 from serving.limits import BYTES_OF_A_TOKEN
 from serving.models import ServedModel
 from serving.routes.json_routes import answered, answered_apart, own_router
-from serving.schemas.fields import Answer, TextPair
+from serving.schemas.fields import TextPair
 from serving.schemas.texts import (
     DecodeAnswer,
     DecodeRequest,

@@ -4,13 +4,13 @@ Characters are Unicode code points. Every answer says how many tokens its text h
 lost some.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-T = TypeVar("T")
+from bert_core.interface import OverflowOrError
 
-OverflowOrError = Literal["error", "left", "right", "window"]
+T = TypeVar("T")
 
 
 def refuse_surrogates(text: str) -> str:
@@ -70,13 +70,6 @@ class ModelAnswer(BaseModel):
     version: str | None = None
 
 
-class Answer(BaseModel):
-    """How much of a text the answer comes from."""
-
-    n_tokens: int = Field(description="tokens of the text, [CLS] and [SEP] too, before any cut")
-    truncated: bool = Field(description="whether the answer comes from a part of the text alone")
-
-
 class Problem(BaseModel):
     """What went wrong, as RFC 9457 has it; `field` is where, `remedy` what to do."""
 
@@ -86,9 +79,3 @@ class Problem(BaseModel):
     detail: str
     field: str | None = None
     remedy: str | None = None
-
-
-Aggregation = Literal["none", "simple", "first", "average", "max"]
-Masking = Literal["token", "rest_of_word"]
-Pooling = Literal["cls", "first", "max", "mean"]
-Unit = Literal["token", "word", "text"]

@@ -4,17 +4,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 
-from serving.schemas.fields import (
+from bert_core.interface import (
     Aggregation,
     Answer,
+    Answered,
+    Classified,
+    Filled,
+    Masking,
+    Pooling,
+    Tagged,
+    Unit,
+)
+from serving.schemas.fields import (
     InputText,
     ListOf,
-    Masking,
     ModelAnswer,
-    Pooling,
     Request,
     TextPair,
-    Unit,
     example,
     refuse_surrogates,
 )
@@ -29,22 +35,6 @@ class ClassifyRequest(Request):
     top_k: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="how many labels, best first; by default all"
     )
-
-
-class ScoredLabel(BaseModel):
-    """A label and its probability."""
-
-    label: str
-    score: float
-
-
-class Classified(Answer):
-    """What a text was found to be: a label, those that apply, or a number."""
-
-    label: str | None = Field(default=None, description="of a model that gives one")
-    labels: list[str] | None = Field(default=None, description="of a model that gives several")
-    scores: list[ScoredLabel] | None = Field(default=None, description="best first")
-    value: float | None = Field(default=None, description="of a model that gives a number")
 
 
 class ClassifyAnswer(ModelAnswer):
@@ -64,27 +54,6 @@ class NerRequest(Request):
         description="how what is said of sub-words becomes entities: each alone, side by side, or"
         " words by their first sub-word, the mean of their sub-words, or the surest",
     )
-
-
-class Entity(BaseModel):
-    """An entity: `text` is `inputs[start:end]`, in characters; words count from 0.
-
-    `score` is the mean probability of the labels of its parts.
-    """
-
-    type: str
-    text: str
-    start: int
-    end: int
-    start_word: int | None = None
-    end_word: int | None = Field(default=None, description="the word after the last")
-    score: float
-
-
-class Tagged(Answer):
-    """The entities of a text, from left to right."""
-
-    entities: list[Entity]
 
 
 class NerAnswer(ModelAnswer):
@@ -125,25 +94,6 @@ class QaRequest(Request):
         default=None,
         description="a null score above this means no answer; by default the model's, of one that"
         " was taught that there may be none",
-    )
-
-
-class FoundAnswer(BaseModel):
-    """A passage: `text` is `context[start:end]`."""
-
-    text: str
-    start: int
-    end: int
-    score: float = Field(description="start plus end logit")
-    probability: float = Field(description="among the answers that were considered")
-
-
-class Answered(Answer):
-    """The answers to a question, best first; none where the context holds none."""
-
-    answers: list[FoundAnswer]
-    null_score: float = Field(
-        description="by how much the score of no answer exceeds that of the best"
     )
 
 
@@ -217,29 +167,6 @@ class FillMaskRequest(Request):
         default=None,
         description="words among which is chosen, each a token of the vocabulary; by default all",
     )
-
-
-class Candidate(BaseModel):
-    """A token that may stand there, its probability, and the text with it."""
-
-    token: str
-    id: int
-    score: float
-    sequence: str
-
-
-class FilledMask(BaseModel):
-    """A `[MASK]`, at the characters from `start` up to before `end`; likeliest tokens first."""
-
-    start: int
-    end: int
-    candidates: list[Candidate]
-
-
-class Filled(Answer):
-    """The `[MASK]`s of a text, from left to right."""
-
-    masks: list[FilledMask]
 
 
 class FillMaskAnswer(ModelAnswer):

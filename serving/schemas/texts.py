@@ -4,16 +4,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from serving.schemas.fields import (
-    Answer,
-    InputText,
-    ListOf,
-    ModelAnswer,
-    Pooling,
-    Request,
-    TextPair,
-    example,
-)
+from bert_core.interface import Answer, Pooling
+from serving.schemas.fields import InputText, ListOf, ModelAnswer, Request, TextPair, example
 
 
 class SimilarityRequest(Request):

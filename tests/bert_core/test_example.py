@@ -153,11 +153,11 @@ def chosen(folders):
 
 def test_of_short_texts_the_surest_is_taken(folders, chosen):
     texts = [Text(each, None, None) for each in TEXTS]
-    found, _ = load_predictor(folders["sentiment"]).predict(texts)
+    found, _ = load_predictor(folders["sentiment"]).predict_examples(texts)
     best = max(range(len(texts)), key=lambda number: max(found[number]["scores"].values()))
     assert chosen("sentiment", texts).inputs == TEXTS[best]
     assert chosen("sentiment", texts) == chosen("sentiment", texts)
-    several, _ = load_predictor(folders["topics"]).predict(texts)
+    several, _ = load_predictor(folders["topics"]).predict_examples(texts)
     margins = [min(abs(score - 0.5) for score in each["scores"].values()) for each in several]
     assert chosen("topics", texts).inputs == TEXTS[margins.index(max(margins))]
 
@@ -165,7 +165,7 @@ def test_of_short_texts_the_surest_is_taken(folders, chosen):
 def test_something_is_found_in_it_where_there_is(folders, chosen):
     sentences = [TaggedSentence(each.split()) for each in TEXTS]
     found = chosen("entities", sentences)
-    predictions, _ = load_predictor(folders["entities"]).predict(sentences)
+    predictions, _ = load_predictor(folders["entities"]).predict_examples(sentences)
     assert any(each["entities"] for each in predictions)
     assert found.kind == "ner" and found.answer["entities"]
     questions = [Question("", "the cat", each, None) for each in TEXTS]
@@ -263,7 +263,7 @@ def asked(kind, inputs, answer=None):
 def test_a_pair_is_classified_as_by_its_task(folders):
     found = answer_of(folders["paraphrase"], asked("classify", PAIR))
     text = Text(PAIR["text"], PAIR["text_pair"], None)
-    expected, _ = load_predictor(folders["paraphrase"]).predict([text])
+    expected, _ = load_predictor(folders["paraphrase"]).predict_examples([text])
     assert check_example(asked("classify", PAIR, found), classified(expected[0])) is None
 
 

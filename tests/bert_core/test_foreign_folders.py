@@ -296,7 +296,7 @@ def test_with_one_segment_a_question_and_its_context_are_of_that_one(tmp_path):
     ids = torch.from_numpy(rows.input_ids)[None]
     expected = outputs_of(theirs, {"input_ids": ids})["logits"][0, rows.places]
     torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-5, rtol=0)
-    assert predictor.predict([question])[0][0]["text"] is not None
+    assert predictor.predict_examples([question])[0][0]["text"] is not None
 
 
 def test_a_saved_model_of_one_segment_reads_pairs_elsewhere_too(tmp_path):

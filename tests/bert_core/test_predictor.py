@@ -17,10 +17,11 @@ from bert_core.model.cpu.linear import Int8Linear, onednn_is_faster_here
 from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
 from bert_core.model_folder import CHECKSUMS, ModelFolderError, load_model_folder, save_model_folder
-from bert_core.predictor import Predictor, compute_all_outputs, layout_for, load_predictor
+from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
 from bert_core.quantization import PRECISION_FIELD, for_inference, read_precision
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.encoded_rows import layout_for
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head, compute_outputs, task_loss
@@ -72,7 +73,7 @@ def test_nothing_to_predict_gives_nothing(model, task, tokenizer):
 def test_an_encoder_that_knows_no_task_is_refused(small_config, tokenizer, tmp_path):
     save_model_folder(tmp_path / "model", Bert(Encoder(small_config), {}), tokenizer, card="")
     with pytest.raises(ModelFolderError, match="no known task.*finetune.py"):
-        load_predictor(tmp_path / "model")
+        _ = load_predictor(tmp_path / "model").task
 
 
 def test_rows_are_packed_wherever_attention_can_have_it():
@@ -89,11 +90,13 @@ def test_raw_texts_without_labels_have_no_loss(small_config, tokenizer):
     task = Tagging(labels=("O", "B-X"), max_length=16)
     model = Bert(Encoder(small_config), {})
     add_task_head(model, task)
-    predictor = Predictor("ner", task, model, tokenizer, CPU)
+    predictor = Predictor(model, tokenizer, task, "ner")
     codec = TextTagging(task)
     rows = codec.encode(["one two", "three"], tokenizer)
     found = predictor.answer(codec, rows, ["one two", "three"], max_tokens=8)
-    of_words, _ = predictor.predict([TaggedSentence(["one", "two"]), TaggedSentence(["three"])])
+    of_words, _ = predictor.predict_examples(
+        [TaggedSentence(["one", "two"]), TaggedSentence(["three"])]
+    )
     scores = [[each["score"] for each in one["entities"]] for one in found]
     assert scores == [
         pytest.approx([each["score"] for each in one["entities"]], abs=1e-6) for one in of_words
@@ -212,7 +215,7 @@ def test_predictions_are_near_those_in_float32(small_model, tokenizer, tmp_path)
     in_int8 = load_predictor(folder)
     in_float32 = replace(in_int8, model=load_model_folder(folder)[1].eval())
     examples = [Text("one two " * n, None, None) for n in (1, 5, 9)]
-    found, wanted = (each.predict(examples)[0] for each in (in_int8, in_float32))
+    found, wanted = (each.predict_examples(examples)[0] for each in (in_int8, in_float32))
     assert found != wanted
     for one, other in zip(found, wanted, strict=True):
         assert one["scores"] == pytest.approx(other["scores"], abs=0.01)

@@ -1,4 +1,7 @@
-"""Whoever follows docs/clients.md gets what it says, from a real server that asks for a key."""
+"""Whoever follows docs/clients.md and docs/guides/python.md gets what they say.
+
+The first asks a real server with a key, the second opens the same model folders in this process.
+"""
 
 import os
 import re
@@ -22,19 +25,29 @@ ASKED_WITH = {
 }
 
 
-@pytest.fixture(scope="module")
-def page(repository):
-    """The blocks of the page: the line at which each begins, its kind, its text."""
-    text = (repository / "docs" / "clients.md").read_text(encoding="utf-8")
+def blocks(path):
+    """The blocks of a page: the line at which each begins, its kind, its text."""
+    text = path.read_text(encoding="utf-8")
     return [(text[: each.start(2)].count("\n"), *each.groups()) for each in FENCE.finditer(text)]
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """The address of a server of models that know the page's sentences, and a key for it."""
-    folder = tmp_path_factory.mktemp("learned")
+def page(repository):
+    """The blocks of docs/clients.md."""
+    return blocks(repository / "docs" / "clients.md")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Folders of models that know the sentences of both pages, by name."""
+    return write_learned_models(tmp_path_factory.mktemp("learned"))
+
+
+@pytest.fixture(scope="module")
+def served(folders, tmp_path_factory):
+    """The address of a server of the models, and a key for it."""
+    folder = tmp_path_factory.mktemp("keys")
     key = add_key(folder / "keys.json", "me", ["predict"], None)
-    folders = write_learned_models(folder)
     models = load_models(folders)
     running, stop = start(Engine(models), folders, keys=read_keys(folder / "keys.json"))
     yield f"{running.host}:{running.port}", key
@@ -51,25 +64,35 @@ def differences(printed, shown):
     return [pair for pair in pairs if abs(float(pair[0]) - float(pair[1])) > 0.01]
 
 
-def test_every_example_prints_what_the_page_shows(page, served, capsys, monkeypatch):
-    address, key = served
-    monkeypatch.setenv("BERTLINE_KEY", key)
+def follow(page, capsys, rewrite=str):
+    """Runs the blocks of a page; what each prints has to be what the page shows after it."""
     namespace, printed, num_shown = {}, "", 0
     for line, kind, text in page:
-        code = text.replace(SERVER, address)
+        code = rewrite(text)
         if kind == "sh":
             command = ["bash", "-euc", code]
             done = subprocess.run(command, capture_output=True, text=True, env=os.environ.copy())
             assert done.returncode == 0, done.stderr
             printed = done.stdout
         elif kind == "python":
-            exec(compile("\n" * line + code, "docs/clients.md", "exec"), namespace)
+            exec(compile("\n" * line + code, "the page", "exec"), namespace)
             printed = capsys.readouterr().out
         else:
             wrong = differences(printed, text)
-            assert not wrong, f"clients.md:{line}: {wrong}"
+            assert not wrong, f"line {line}: {wrong}"
             num_shown += 1
     assert num_shown == sum(kind != "text" for _, kind, _ in page)
+
+
+def test_every_example_prints_what_the_page_shows(page, served, capsys, monkeypatch):
+    address, key = served
+    monkeypatch.setenv("BERTLINE_KEY", key)
+    follow(page, capsys, lambda text: text.replace(SERVER, address))
+
+
+def test_the_python_guide_prints_what_it_shows(repository, folders, capsys, monkeypatch):
+    monkeypatch.chdir(folders["encoder"].parent)
+    follow(blocks(repository / "docs" / "guides" / "python.md"), capsys)
 
 
 def test_every_client_has_an_example(page):

@@ -195,7 +195,7 @@ def test_the_snippet_runs_with_a_model_folder(tmp_path, monkeypatch):
     (snippet,) = (text for kind, text in FENCES if kind == "python")
     names = {}
     exec(compile(snippet, "README.md", "exec"), names)
-    assert names["config"] == model.config
-    for name, weight in names["model"].state_dict().items():
-        assert torch.equal(weight, model.state_dict()[name])
-    assert names["tokenizer"].encode("the encoder").tokens[0] == "[CLS]"
+    for name, weight in names["predictor"].model.heads.state_dict().items():
+        assert torch.equal(weight, model.heads.state_dict()[name])
+    assert names["vectors"].shape == (2, model.config.hidden_size)
+    assert len(names["filled"].masks[0].candidates) == 5

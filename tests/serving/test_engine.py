@@ -16,7 +16,7 @@ from serving.engine import Engine
 from serving.errors import RequestError
 from serving.limits import Limits
 from serving.models import ModelLoader, close_models, load_models
-from serving.text_features import decode_features, encode_texts
+from serving.text_features import decode_features
 from serving.validation import Inputs, check_texts, has_more_tokens, is_cut_into_more, num_bytes
 
 
@@ -227,7 +227,7 @@ def extractor(small_models):
 
 
 def features(extractor, texts, overflow):
-    encoded = encode_texts(extractor, texts, overflow)
+    encoded = extractor.encode(texts, overflow)
     states = np.arange(len(encoded.rows.units) * 32, dtype=np.float32).reshape(-1, 32)
     return encoded, decode_features(extractor, encoded, [states])
 

@@ -7,19 +7,12 @@ import threading
 import numpy as np
 import pytest
 
+from bert_core.interface import Candidate, Filled, FilledMask
 from serving.engine import Engine
 from serving.request_context import RequestContext, current_request
 from serving.routes.json_routes import answered, answered_apart, own_router
 from serving.schemas.fields import Problem
-from serving.schemas.tasks import (
-    Candidate,
-    Features,
-    FeaturesAnswer,
-    Filled,
-    FilledMask,
-    FillMaskAnswer,
-    UnitVector,
-)
+from serving.schemas.tasks import Features, FeaturesAnswer, FillMaskAnswer, UnitVector
 
 
 async def handler():

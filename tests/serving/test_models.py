@@ -56,7 +56,7 @@ def test_answers_are_those_of_the_offline_predictor(name, served, folders):
     root, data = folders
     offline = load_predictor(root / name)
     examples = offline.task.examples(data[name], "dev")
-    expected, rows = offline.predict(examples)
+    expected, rows = offline.predict_examples(examples)
     model = served[name]
     (outputs,) = model.batcher.submit(model.work(rows)).result(30)
     assert model.task_name == name and model.task == offline.task

@@ -95,7 +95,7 @@ def test_answers_are_those_of_the_offline_predictor_in_int8(server, folders):
     body = {"model": "sentiment-int8", "inputs": texts}
     found = server.ask("/v1/classify", body)[1]["results"]
     in_float32 = server.ask("/v1/classify", body | {"model": "sentiment"})[1]["results"]
-    wanted, _ = offline.predict([Text(each, None, None) for each in texts])
+    wanted, _ = offline.predict_examples([Text(each, None, None) for each in texts])
     for one, other, third in zip(found, wanted, in_float32, strict=True):
         scores = {each["label"]: each["score"] for each in one["scores"]}
         assert scores == pytest.approx(other["scores"], abs=1e-5)

@@ -9,9 +9,6 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from running import start
 
-from bert_core import masked_language_model
-from bert_core.features import units
-from bert_core.tasks import text_tagging
 from serving.engine import Engine
 from serving.middleware.instrumentation import LOG
 from serving.models import close_models, load_models
@@ -22,7 +19,6 @@ from serving.routes.hugging_face import (
     TokenClassificationRequest,
 )
 from serving.routes.openai import EmbeddingsRequest
-from serving.schemas import fields
 from serving.schemas.fields import InputText, Problem
 from serving.schemas.tasks import (
     ClassifyRequest,
@@ -156,13 +152,6 @@ def test_half_a_character_is_refused_with_its_place(text):
 def test_a_problem_is_of_the_standard():
     found = Problem(title="a", status=422, detail="b").model_dump(exclude_none=True)
     assert found == {"type": "about:blank", "title": "a", "status": 422, "detail": "b"}
-
-
-def test_choices_are_those_of_the_models():
-    assert fields.Aggregation == text_tagging.Aggregation
-    assert fields.Masking == masked_language_model.Masking
-    assert fields.Pooling == units.Pooling
-    assert fields.Unit == units.Unit
 
 
 QUESTION = {"question": "a", "context": "b"}

@@ -32,7 +32,7 @@ def some_texts(seed, count, longest=20):
 
 def offline(server, name, examples):
     """What the offline predictor says of a model's examples."""
-    return load_predictor(server.folders[name]).predict(examples)
+    return load_predictor(server.folders[name]).predict_examples(examples)
 
 
 def test_one_label(server):

@@ -162,7 +162,7 @@ def test_rows_are_those_of_the_offline_predictor(
     else:
         examples = [Text(each["text"], each.get("text_pair"), None) for each in records]
     task = predictor.task.model_copy(update={"overflow": "window"})
-    wanted, encoded = replace(predictor, task=task).predict(examples)
+    wanted, encoded = replace(predictor, fine_tuned_for=task).predict_examples(examples)
     rows = read_rows(tmp_path / "out")
     assert [each["id"] for each in rows] == [f"a.parquet:{number}" for number in range(40)]
     assert [each["n_tokens"] for each in rows] == encoded.num_tokens.tolist()

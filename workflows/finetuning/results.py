@@ -218,7 +218,7 @@ def _test_lines(job: FinetuningJob) -> list[str]:
     if test is None:
         return []
     predictor = load_predictor(job.folder.model)
-    predictions, _ = predictor.predict(test.examples, max_tokens=job.settings.max_tokens)
+    predictions, _ = predictor.predict_examples(test.examples, max_tokens=job.settings.max_tokens)
     figures = predictor.task.metrics(predictions, test.examples)
     told = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
     return [f"test         {len(test.examples):,} examples, {tally_text(test.rows.tally)}: {told}"]

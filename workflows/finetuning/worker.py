@@ -24,8 +24,8 @@ from bert_core.model.bert import Bert
 from bert_core.model.strategies import find_strategy
 from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import load_model_folder
-from bert_core.predictor import compute_all_outputs, layout_for
-from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource
+from bert_core.predictor import compute_all_outputs
+from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource, layout_for
 from bert_core.tasks.task import Task, add_task_head, task_loss
 from bert_core.training.loop import StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule

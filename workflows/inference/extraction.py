@@ -13,7 +13,8 @@ from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.output import OutputFormat, write_features
 from bert_core.features.states import Precision
-from bert_core.features.units import POOLINGS, Pooling, Unit, default_pooling
+from bert_core.features.units import POOLINGS, default_pooling
+from bert_core.interface import Pooling, Unit
 from bert_core.model.strategies import STRATEGIES, Strategy, find_strategy
 from bert_core.text.texts import TextPart, read_texts
 from workflows.inference.text_input import TextPartsSettings

@@ -5,11 +5,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from bert_core.interface import Aggregation, OverflowOrError
 from workflows.inference.text_input import TextPartsSettings
 
-# Their like in bert_core would load torch, which takes seconds: --help is answered before.
-OverflowOrError = Literal["error", "left", "right", "window"]
-Aggregation = Literal["none", "simple", "first", "average", "max"]
 PredictionFormat = Literal["jsonl", "parquet"]
 
 

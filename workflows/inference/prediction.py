@@ -10,27 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 
 from bert_core.disk import written_whole
 from bert_core.errors import UserError
 from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.predictor import Predictor, load_predictor
-from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
+from bert_core.tasks.answers import AnswerOptions, query_of
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
-from bert_core.tasks.text_tagging import TextTagging
 from bert_core.text.texts import NamedTexts, TextPart, read_records
-from workflows.inference.predict_settings import (
-    Aggregation,
-    OverflowOrError,
-    PredictionFormat,
-    PredictSettings,
-)
+from workflows.inference.predict_settings import PredictionFormat, PredictSettings
 from workflows.inference.text_parts import TextJob, worker_device
 
 if TYPE_CHECKING:
@@ -77,28 +70,7 @@ class PredictionRequest:
 
     kind: Kind
     columns: dict[str, str]
-    overflow: OverflowOrError
-    top_k: int | None
-    aggregation: Aggregation
-    max_answer_length: int | None
-    align_to_words: bool | None
-    null_threshold: float | None
-
-    def codec(self, task: Task) -> Codec:
-        """The task as it is asked; where a text that is too long is an error, what it cuts is."""
-        overflow = "right" if self.overflow == "error" else self.overflow
-        if isinstance(task, Tagging):
-            return TextTagging(task, self.aggregation, overflow)
-        if isinstance(task, QuestionAnswering):
-            return answering(
-                task,
-                overflow=overflow,
-                top_k=self.top_k or 1,
-                max_answer_length=self.max_answer_length,
-                align_to_words=self.align_to_words,
-                null_threshold=self.null_threshold,
-            )
-        return task.model_copy(update={"overflow": overflow})
+    options: AnswerOptions
 
     def takes(self, record: NamedTexts) -> bool:
         """Whether a record's texts are what the model reads: words are for entities alone."""
@@ -112,14 +84,6 @@ class PredictionRequest:
         if self.kind == "answers":
             return [Question("", question, context, None) for context, question in texts]
         return [Text(first, second[0] if second else None, None) for first, *second in texts]
-
-    def fields(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What is written of a prediction, as over HTTP."""
-        if self.kind == "entities":
-            return tagged(found)
-        if self.kind == "answers":
-            return answered(found, self.top_k or 1)
-        return classified(found, self.top_k)
 
 
 def request_of(settings: PredictSettings, predictor: Predictor) -> PredictionRequest:
@@ -140,12 +104,14 @@ def request_of(settings: PredictSettings, predictor: Predictor) -> PredictionReq
     return PredictionRequest(
         kind=kind,
         columns=_columns(settings, predictor.task),
-        overflow=settings.overflow,
-        top_k=settings.top_k,
-        aggregation=settings.aggregation,
-        max_answer_length=settings.max_answer_length,
-        align_to_words=settings.align_to_words,
-        null_threshold=settings.null_threshold,
+        options=AnswerOptions(
+            overflow=settings.overflow,
+            top_k=settings.top_k,
+            aggregation=settings.aggregation,
+            max_answer_length=settings.max_answer_length,
+            align_to_words=settings.align_to_words,
+            null_threshold=settings.null_threshold,
+        ),
     )
 
 
@@ -197,7 +163,7 @@ class Prediction(TextJob):
 
     def write(self, part: TextPart, stem: Path, dropped: Counter[str]) -> dict[str, Any]:
         """Writes the predictions of a part; the record has what a `Tally` has."""
-        predictor = _predictor(self.model, self.task_name)
+        predictor = _predictor(self.model, self.task_name, self.max_tokens, self.bfloat16)
         tally = Tally(self.request.kind)
         path = stem.with_suffix(f".{self.output_format}")
         columns = self.request.columns
@@ -219,26 +185,20 @@ class Prediction(TextJob):
     def _predict(
         self, predictor: Predictor, records: list[NamedTexts]
     ) -> tuple[list[dict[str, Any]], EncodedRows]:
-        codec = self.request.codec(predictor.task)
+        query = query_of(predictor.task, self.request.options)
         examples = self.request.examples(records)
-        encoded = codec.encode(examples, predictor.tokenizer)
-        if self.request.overflow == "error" and encoded.truncated.any():
+        encoded = query.codec.encode(examples, predictor.tokenizer)
+        if self.request.options.overflow == "error" and encoded.truncated.any():
             number = int(encoded.truncated.argmax())
             raise UserError(
                 f"{encoded.num_tokens[number]:,} tokens are more than the model reads at once",
                 records[number].id,
                 "shorten it, or set --overflow to window, right or left",
             )
-        found = predictor.answer(
-            codec,
-            encoded,
-            examples,
-            max_tokens=self.max_tokens,
-            autocast_dtype=torch.bfloat16 if self.bfloat16 else None,
-        )
+        found = predictor.answer(query.codec, encoded, examples)
         read = zip(records, encoded.num_tokens.tolist(), encoded.truncated.tolist(), strict=True)
         return [
-            {"id": record.id, "n_tokens": count, "truncated": cut, **self.request.fields(each)}
+            {"id": record.id, "n_tokens": count, "truncated": cut, **query.fields(each)}
             for (record, count, cut), each in zip(read, found, strict=True)
         ], encoded
 
@@ -288,8 +248,14 @@ class Tally:
 
 
 @functools.lru_cache(maxsize=1)
-def _predictor(model: Path, task_name: str | None) -> Predictor:
-    return load_predictor(model, worker_device(), task_name=task_name)
+def _predictor(model: Path, task_name: str | None, max_tokens: int, bfloat16: bool) -> Predictor:
+    return load_predictor(
+        model,
+        device=worker_device(),
+        dtype="bfloat16" if bfloat16 else "float32",
+        task_name=task_name,
+        max_tokens=max_tokens,
+    )
 
 
 def _chunks(records: Iterable[NamedTexts]) -> Iterator[list[NamedTexts]]:

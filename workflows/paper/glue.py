@@ -233,7 +233,7 @@ def measure(
     print(f"{column.title:{TITLE_WIDTH}}{model}, {len(examples):,} examples: ", end="", flush=True)
     outcome = "not measured"
     try:
-        predictions, rows = predictor.predict(examples, max_tokens=settings.max_tokens)
+        predictions, rows = predictor.predict_examples(examples, max_tokens=settings.max_tokens)
         figure = bootstrap_intervals(
             GLUE[column.task],
             predictions,

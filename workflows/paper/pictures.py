@@ -25,7 +25,7 @@ from bert_core.features.inspection import (
     nearest_words,
     read_words,
 )
-from bert_core.features.units import Unit
+from bert_core.interface import Unit
 from bert_core.model.strategies import Strategy
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.classification import Classification

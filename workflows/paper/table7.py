@@ -248,7 +248,7 @@ def result_of(settings: Table7Settings, job: FinetuningJob) -> dict[str, Any]:
     test = examples_of(settings, "test") if job.settings.approach == FINETUNING else None
     if test is not None:
         predictor = load_predictor(job.folder.model)
-        predictions, _ = predictor.predict(test, max_tokens=job.settings.max_tokens)
+        predictions, _ = predictor.predict_examples(test, max_tokens=job.settings.max_tokens)
         result["test"] = 100 * predictor.task.metrics(predictions, test)[predictor.task.criterion]
     weights = load_file(checkpoint.files[BEST_WEIGHTS])
     if "mix.logits" in weights:

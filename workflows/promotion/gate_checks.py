@@ -158,7 +158,7 @@ def _metric_lines(
     task = contender.predictor.task
     # Report unknown metrics before minutes are spent on the rest.
     some = examples[:_PROBES]
-    known = task.metrics(contender.predictor.predict(some)[0], some)
+    known = task.metrics(contender.predictor.predict_examples(some)[0], some)
     wanted = _named(gate.metrics, contender, known)
     drops = _named(gate.largest_drop, contender, known)
     if not wanted and not drops:
@@ -204,7 +204,7 @@ def _predictions(
     found: list[dict[str, Any]] = []
     for begin in range(0, len(examples), _AT_ONCE):
         some = examples[begin : begin + _AT_ONCE]
-        found += contender.predictor.predict(some, max_tokens=sampling.max_tokens)[0]
+        found += contender.predictor.predict_examples(some, max_tokens=sampling.max_tokens)[0]
         done = f"version {contender.version.number}: {len(found):,} of {len(examples):,} examples"
         line(RunProgress(activity=done))
     line.close()
@@ -224,7 +224,7 @@ def _check_lines(
         raise UserError(what, str(file.file), "remove them from the gate")
     results = run_suite(
         suite,
-        lambda texts: predictor.predict(texts, max_tokens=sampling.max_tokens)[0],
+        lambda texts: predictor.predict_examples(texts, max_tokens=sampling.max_tokens)[0],
         examples,
         labels=predictor.task.labels,
         seed=sampling.seed,

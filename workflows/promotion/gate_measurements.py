@@ -26,7 +26,7 @@ WARM_UP = 5
 class Footprint:
     """Latency of a request, and peak resident memory of the process, libraries included.
 
-    A request is a call of `Predictor.predict`: from texts to predictions.
+    A request is a call of `Predictor.predict_examples`: from texts to predictions.
     """
 
     p50_ms: float
@@ -91,11 +91,11 @@ def _measure(
     from bert_core.predictor import load_predictor
 
     torch.set_num_threads(threads)
-    predictor = replace(load_predictor(folder, task_name=task_name), task=task)
+    predictor = replace(load_predictor(folder, task_name=task_name), fine_tuned_for=task)
     seconds = []
     for request in (*requests[:WARM_UP], *requests):
         began = time.perf_counter()
-        predictor.predict(request)
+        predictor.predict_examples(request)
         seconds.append(time.perf_counter() - began)
     p50, p95 = np.percentile(seconds[-len(requests) :], [50, 95]) * 1000
     sender.send((float(p50), float(p95), peak_memory_bytes() / MEGABYTE))

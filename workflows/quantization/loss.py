@@ -113,7 +113,7 @@ def _of_task(settings: QuantizeSettings, folder: Path, model: Bert) -> Quantizat
             f"leave --task {settings.task} out, or give another model",
         )
     task = with_options(predictor.task, settings.options)
-    predictor = replace(predictor, task=task)
+    predictor = replace(predictor, fine_tuned_for=task)
     examples, unanswered = answered_examples(task, settings.data, settings.split)
     model.heads = predictor.model.heads  # of a foreign folder those of the task alone
     in_int8 = replace(predictor, model=for_inference(model, "int8", predictor.device))

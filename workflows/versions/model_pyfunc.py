@@ -6,32 +6,22 @@ safetensors. Each version has a copy of this file, so nothing here imports workf
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from tokenizers import Tokenizer
-
 from bert_core.example import read_example
-from bert_core.features.extractor import FeatureChoice, load_extractor
-from bert_core.features.sentence_pooling import read_sentence_pooling
-from bert_core.features.states import states_at_places
-from bert_core.masked_language_model import FillMask, masked_token_answers
-from bert_core.model.bert import Bert
-from bert_core.model_folder import CONFIG, load_model_folder
-from bert_core.predictor import PREDICTION_TOKENS, Predictor, load_predictor
-from bert_core.quantization import for_inference, read_precision
+from bert_core.masked_language_model import MASK
+from bert_core.model_folder import CONFIG
+from bert_core.predictor import Predictor, load_predictor
 from bert_core.strict_json import read_json_object
-from bert_core.tasks.answers import Codec, answered, answering, classified, tagged
 from bert_core.tasks.catalog import task_of
-from bert_core.tasks.classification import Classification, Text
-from bert_core.tasks.multiple_choice import Choices, MultipleChoice
+from bert_core.tasks.classification import Classification
+from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
-from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
-from bert_core.tasks.text_tagging import TextTagging
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
@@ -67,16 +57,12 @@ class PyfuncModel:
 
 
 def _load_pyfunc(data_path: str) -> PyfuncModel:
-    folder = Path(data_path)
-    if task_of(read_json_object(folder / CONFIG)) is None:
-        _, model, tokenizer = load_model_folder(folder)
-        if "masked_token" in model.heads:
-            model = for_inference(model, read_precision(folder), torch.device("cpu"))
-            return PyfuncModel(TEXT, lambda rows: fill_masks(model, tokenizer, _texts(rows)))
-        if not {"classifier", "span"} & {*model.heads}:
-            return _vectors(folder)
-    predictor = load_predictor(folder)
-    return PyfuncModel(task_columns(predictor.task), lambda rows: task_answers(predictor, rows))
+    predictor = load_predictor(data_path)
+    if predictor.fine_tuned_for is not None:
+        return PyfuncModel(task_columns(predictor.task), partial(_task_answers, predictor))
+    if "masked_token" in predictor.model.heads:
+        return PyfuncModel(TEXT, partial(_filled_masks, predictor))
+    return PyfuncModel(TEXT, partial(_vectors, predictor))
 
 
 def task_columns(task: Task | None) -> tuple[str, ...]:
@@ -88,75 +74,39 @@ def task_columns(task: Task | None) -> tuple[str, ...]:
     return CHOICE if isinstance(task, MultipleChoice) else TEXT
 
 
-def task_answers(predictor: Predictor, rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Returns predictions in the HTTP format, with `n_tokens` and `truncated`."""
-    codec, examples, fields = _question(predictor.task, rows)
-    encoded = codec.encode(examples, predictor.tokenizer)
-    found = predictor.answer(codec, encoded, examples)
-    read = zip(found, encoded.num_tokens.tolist(), encoded.truncated.tolist(), strict=True)
-    return [{**fields(each), "n_tokens": count, "truncated": cut} for each, count, cut in read]
+def _task_answers(predictor: Predictor, rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Returns predictions in the HTTP format, with `n_tokens` and `truncated` last."""
+    task = predictor.task
+    columns = task_columns(task)
+    inputs = (
+        _texts(rows) if columns == TEXT else [dict(zip(columns, row, strict=True)) for row in rows]
+    )
+    found = predictor.predict(inputs, overflow=getattr(task, "overflow", "right"))
+    fields = [answer.model_dump(exclude_none=True) for answer in found]
+    return [{name: each[name] for name in sorted(each, key=_READ.__contains__)} for each in fields]
 
 
-def _question(
-    task: Task, rows: Sequence[tuple[Any, ...]]
-) -> tuple[Codec, list[Any], Callable[[Mapping[str, Any]], dict[str, Any]]]:
-    if isinstance(task, Classification):
-        texts = [Text(first, second[0] if second else None, None) for first, *second in rows]
-        return task, texts, classified
-    if isinstance(task, Tagging):
-        return TextTagging(task, overflow=task.overflow), _texts(rows), tagged
-    if isinstance(task, QuestionAnswering):
-        questions = [Question("", question, context, None) for question, context in rows]
-        return answering(task, overflow=task.overflow), questions, answered
-    return task, [Choices(context, tuple(choices), None) for context, choices in rows], dict
-
-
-def fill_masks(
-    model: Bert, tokenizer: Tokenizer, texts: Sequence[str]
+def _filled_masks(
+    predictor: Predictor, rows: Sequence[tuple[Any, ...]]
 ) -> list[list[dict[str, Any]]]:
     """Returns the likeliest words for the first [MASK] of each text, best first.
 
     Each is {"token": str, "probability": float}. Raises ValueError for a text without [MASK].
     """
-    codec = FillMask(tokenizer, model.config.max_position_embeddings, NUM_CANDIDATES)
-    rows = codec.encode(texts, tokenizer)
-    missing = {*range(len(texts))} - set(rows.notes["example"].tolist())
-    if missing:
-        raise ValueError(f"a text needs [MASK] in it: {texts[min(missing)][:60]!r}")
-    outputs = torch.empty(len(rows.places), model.encoder.word_embeddings.shape[0])
-    computed = states_at_places(
-        model.encoder,
-        rows,
-        (model.config.num_hidden_layers,),
-        device=torch.device("cpu"),
-        max_tokens=PREDICTION_TOKENS,
-        autocast_dtype=None,
-    )
-    with torch.inference_mode():
-        for items, batch, states in computed:
-            places = torch.from_numpy(rows.places_of(items))
-            outputs[places] = masked_token_answers(model, states, batch.place_counts).float()
+    texts = _texts(rows)
+    for text in texts:
+        if MASK not in text:
+            raise ValueError(f"a text needs [MASK] in it: {text[:60]!r}")
     return [
-        [
-            {"token": each["token"], "probability": each["score"]}
-            for each in found["masks"][0]["candidates"]
-        ]
-        for found in codec.decode(outputs.numpy(), rows, texts)
+        [{"token": each.token, "probability": each.score} for each in filled.masks[0].candidates]
+        for filled in predictor.fill_mask(texts, top_k=NUM_CANDIDATES, overflow="window")
     ]
 
 
-def _vectors(folder: Path) -> PyfuncModel:
+def _vectors(predictor: Predictor, rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
     """Pools as the folder's sentence-transformers files say, or takes the mean of the tokens."""
-    extractor = load_extractor(folder, FeatureChoice())
-    said = read_sentence_pooling(folder, extractor.encoder.config.max_position_embeddings)
-    choice = FeatureChoice(pooling=said.pooling, max_length=said.max_length)
-    extractor, prompt = replace(extractor, choice=choice), said.prompt(None)
-
-    def vectors(rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-        found = extractor.of_texts([prompt + text for text in _texts(rows)])
-        return [{"vector": each} for each in said.finish(found, normalize=said.normalize).tolist()]
-
-    return PyfuncModel(TEXT, vectors)
+    vectors = predictor.embed(_texts(rows), overflow="window")
+    return [{"vector": vector} for vector in vectors.tolist()]
 
 
 def _texts(rows: Sequence[tuple[Any, ...]]) -> list[str]:

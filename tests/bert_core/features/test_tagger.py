@@ -99,7 +99,7 @@ def test_the_folder_holds_encoder_and_tagger(bert, task, tokenizer, sentences, t
         assert torch.equal(compute_outputs(again, batch), compute_outputs(bert, batch))
     for_inference(bert, "float32", CPU)
     expected = task.decode(compute_all_outputs(task, bert, rows, device=CPU)[0], rows, sentences)
-    assert load_predictor(folder).predict(sentences)[0] == expected
+    assert load_predictor(folder).predict_examples(sentences)[0] == expected
     theirs = BertModel.from_pretrained(folder)
     ours = bert.encoder.embeddings.word.weight
     assert torch.equal(theirs.embeddings.word_embeddings.weight, ours)

@@ -90,7 +90,7 @@ def test_logits_are_those_of_transformers(folder, architecture):
     assert predictor.task_name == TASK_OF[architecture]
     assert list(predictor.task.labels) == (labels or [])
     assert predictor.task.max_length == 48
-    predictions, rows = predictor.predict(EXAMPLES[architecture])
+    predictions, rows = predictor.predict_examples(EXAMPLES[architecture])
     assert len(predictions) == len(EXAMPLES[architecture])
     ours, _ = compute_all_outputs(predictor.task, predictor.model, rows, device=predictor.device)
     with torch.no_grad():
@@ -102,20 +102,20 @@ def test_a_tagger_that_keeps_its_pooler_does_not_use_it(folder):
     from safetensors.torch import load_file, save_file
 
     path, _ = folder(TAGGER, labels=IOB1)
-    expected = load_predictor(path).predict(EXAMPLES[TAGGER])[0]
+    expected = load_predictor(path).predict_examples(EXAMPLES[TAGGER])[0]
     weights = load_file(path / "model.safetensors")
     weights |= {
         "bert.pooler.dense.weight": torch.randn(32, 32),
         "bert.pooler.dense.bias": torch.randn(32),
     }
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
-    assert load_predictor(path).predict(EXAMPLES[TAGGER])[0] == expected
+    assert load_predictor(path).predict_examples(EXAMPLES[TAGGER])[0] == expected
 
 
 def test_a_tagger_of_iob1_takes_the_tags_of_any_data(folder):
     predictor = load_predictor(folder(TAGGER, labels=IOB1)[0])
     gold = [TaggedSentence(["the", "cat", "sat"], ["B-PER", "I-PER", "B-LOC"])]
-    predictions, rows = predictor.predict(gold)
+    predictions, rows = predictor.predict_examples(gold)
     assert rows.labels.tolist() == [3, 3, 1]
     assert "f1" in predictor.task.metrics(predictions, gold)
     plain = load_predictor(folder(TAGGER, labels=["NN", "VBZ"])[0])
@@ -186,9 +186,9 @@ def test_texts_and_pairs_are_read_unless_the_task_says_it(folder):
     predictor = load_predictor(path)
     assert predictor.task.reads_pairs is None
     texts = [Text("the cat", "sat", None), Text("the cat", None, None)]
-    both, _ = predictor.predict(texts)
+    both, _ = predictor.predict_examples(texts)
     for each, expected in zip(texts, both, strict=True):
-        (alone,), rows = predictor.predict([each])
+        (alone,), rows = predictor.predict_examples([each])
         with torch.no_grad():
             theirs = their_outputs(model, rows, np.arange(1))[0].softmax(-1)[0].tolist()
         assert [*expected["scores"].values()] == pytest.approx(theirs, abs=1e-5)
@@ -287,7 +287,7 @@ def test_rows_are_as_long_as_the_model_takes_them(folder, tmp_path):
 )
 def test_what_cannot_be_is_refused_in_one_line(folder, architecture, config, name, said):
     with pytest.raises(ModelFolderError, match=said) as caught:
-        load_predictor(folder(architecture, **config)[0], task_name=name)
+        _ = load_predictor(folder(architecture, **config)[0], task_name=name).task
     assert "\n" not in str(caught.value)
 
 

@@ -151,7 +151,7 @@ def test_an_exported_folder_predicts_the_same_in_both_libraries(
     save_model_folder(tmp_path, model(task, torch.float32), tokenizer, "", extra_config=config)
     predictor = load_predictor(tmp_path)
     assert (predictor.task_name, predictor.task) == (task_name, task)
-    predictions, rows = predictor.predict(examples, max_tokens=50)
+    predictions, rows = predictor.predict_examples(examples, max_tokens=50)
     device = torch.device("cpu")
     outputs, _ = compute_all_outputs(task, predictor.model, rows, device=device)
     auto = getattr(transformers, task.architecture.replace("Bert", "AutoModel"))

@@ -91,7 +91,7 @@ def open_model(folder):
     read_example(folder)
     read_lineage(folder)
     predictor = load_predictor(folder)
-    predictor.predict([Text("hello world", None, None)])
+    predictor.predict_examples([Text("hello world", None, None)])
 
 
 def open_all_shards(folder):

@@ -91,7 +91,7 @@ def test_the_best_tagger_and_its_encoder_become_a_model_folder(storage, whole, c
     assert example.answer["entities"]
     assert check_example(example, answer_of(job.folder.model, example)) is None
     predictor = load_predictor(storage / "runs" / "whole" / "model")
-    predictions, _ = predictor.predict(examples)
+    predictions, _ = predictor.predict_examples(examples)
     score = predictor.task.metrics(predictions, examples)["f1"]
     assert score == pytest.approx(results.figures["dev/f1"], abs=0.01)  # in full precision here
     best = load_file(whole[0].folder.path / BEST_WEIGHTS)

@@ -17,7 +17,7 @@ def test_the_best_epoch_becomes_a_model_folder_that_knows_its_task(finetuning_jo
     results = write_results(finetuning_job)
     predictor = load_predictor(finetuning_job.folder.model)
     assert (predictor.task_name, predictor.task.labels) == ("classification", ("down", "up"))
-    predictions, _ = predictor.predict(finetuning_job.data.dev.examples)
+    predictions, _ = predictor.predict_examples(finetuning_job.data.dev.examples)
     accuracy = predictor.task.metrics(predictions, finetuning_job.data.dev.examples)["accuracy"]
     assert accuracy == results.figures["dev/accuracy"]
     best = load_file(finetuning_job.folder.path / BEST_WEIGHTS)

@@ -76,7 +76,7 @@ def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
     assert check_example(example, answer_of(job.folder.model, example)) is None
     predictor = load_predictor(job.folder.model)
     assert predictor.model.config.is_decoder
-    found, _ = predictor.predict(data.dev.examples)
+    found, _ = predictor.predict_examples(data.dev.examples)
     metrics = predictor.task.metrics(found, data.dev.examples)
     assert metrics["accuracy"] == pytest.approx(results.figures["dev/accuracy"])
     assert BertModel.from_pretrained(job.folder.model).config.is_decoder

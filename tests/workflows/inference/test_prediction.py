@@ -3,26 +3,26 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from typing import get_args
 
 import pyarrow.parquet as pq
 import pytest
 import torch
+from running import assert_alike
 
+import bert_core
 from bert_core.errors import UserError
 from bert_core.model.strategies import STRATEGIES
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.predictor import load_predictor
-from bert_core.tasks import text_tagging
+from bert_core.tasks.answers import query_of
 from bert_core.tasks.classification import Text
 from bert_core.tasks.foreign_models import ForeignClassification
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.squad import Question
 from bert_core.text.sources import find_parts
 from bert_core.text.texts import NamedTexts, divide
-from serving.schemas import fields
 from serving.schemas.tasks import ClassifyRequest, NerRequest, QaRequest
-from workflows.inference import predict_settings, prediction
+from workflows.inference import prediction
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction import (
     PREDICTIONS,
@@ -46,8 +46,6 @@ def test_the_options_are_those_of_http():
         if name != "inputs"
     }
     assert asked <= PredictSettings.model_fields.keys()
-    assert get_args(predict_settings.OverflowOrError) == get_args(fields.OverflowOrError)
-    assert get_args(predict_settings.Aggregation) == get_args(text_tagging.Aggregation)
 
 
 def test_nothing_is_cut_by_default():
@@ -86,7 +84,7 @@ def test_the_columns_are_those_that_the_task_reads(models):
 
 def test_a_model_that_does_not_say_it_reads_pairs_where_a_column_is_named(models):
     task = ForeignClassification(labels=("a", "b"), published_labels=("a", "b"))
-    predictor = replace(models["sentiment"], task=task)
+    predictor = replace(models["sentiment"], fine_tuned_for=task)
     assert ask(predictor).columns == {"text_column": "text"}
     asked = ask(predictor, text_pair_column="b")
     assert asked.columns == {"text_column": "text", "text_pair_column": "b"}
@@ -106,7 +104,7 @@ def test_records_become_examples(models):
 @pytest.mark.parametrize("model", ["sentiment", "entities", "answers"])
 def test_what_would_be_an_error_is_cut_to_be_noticed(models, model):
     codecs = [
-        ask(models[model], overflow=overflow).codec(models[model].task)
+        query_of(models[model].task, ask(models[model], overflow=overflow).options).codec
         for overflow in ("error", "left", "window")
     ]
     assert [each.overflow for each in codecs] == ["right", "left", "window"]
@@ -114,7 +112,7 @@ def test_what_would_be_an_error_is_cut_to_be_noticed(models, model):
 
 def test_a_tagger_of_words_in_a_row_is_asked_for_first_sub_words(models):
     predictor = load_predictor_with_lstm(models["entities"])
-    assert ask(predictor).aggregation == "first"
+    assert ask(predictor).options.aggregation == "first"
     with pytest.raises(UserError, match="taught the first sub-words .*--aggregation max"):
         ask(predictor, aggregation="max")
 
@@ -129,13 +127,11 @@ def load_predictor_with_lstm(predictor):
     )
     heads = torch.nn.ModuleDict({FEATURE_TAGGER: tagger})
     model = type(predictor.model)(predictor.model.encoder, dict(heads.items()))
-    return type(predictor)("ner", predictor.task, model, predictor.tokenizer, predictor.device)
+    return replace(predictor, model=model)
 
 
 def test_a_task_of_another_kind_is_led_elsewhere(models):
-    predictor = models["sentiment"]
-    task = MultipleChoice()
-    other = type(predictor)("swag", task, predictor.model, predictor.tokenizer, predictor.device)
+    other = replace(models["sentiment"], fine_tuned_for=MultipleChoice(), task_name="swag")
     with pytest.raises(UserError, match=r"MultipleChoice: mine .workflows/evaluate\.py"):
         ask(other)
 
@@ -178,6 +174,18 @@ def test_a_part_is_a_file_and_then_its_record(tmp_path, job_of, monkeypatch):
     assert record["counts"] == {"texts": 8, "tokens": 32, "found": 8}
     assert Counter(record["found"]) == Counter(each["label"] for each in rows)
     assert record["values"] is None
+
+
+def test_python_answers_the_same(tmp_path, job_of, small_models):
+    texts = ["a cat", "the mat " * 40, "dogs sat on the mat"]
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    write_part(job_of("entities", tmp_path / "a.txt"), 0)
+    lines = (tmp_path / PREDICTIONS / "part-00000.jsonl").read_text().splitlines()
+    found = bert_core.load(small_models["entities"]).predict(texts, overflow="window")
+    for line, answer in zip(lines, found, strict=True):
+        row = json.loads(line)
+        del row["id"]
+        assert_alike(answer.model_dump(exclude_none=True), row)
 
 
 def test_a_text_that_is_too_long_leaves_nothing(tmp_path, job_of):

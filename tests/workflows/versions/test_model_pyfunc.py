@@ -118,7 +118,7 @@ def expected(models, name):
         ],
         "paraphrase": lambda: [Text(each["text"], each["text_pair"], None) for each in PAIRS],
     }.get(name, lambda: [Text(each, None, None) for each in TEXTS])()
-    found, rows = predictor.predict(examples)
+    found, rows = predictor.predict_examples(examples)
     if name == "answers":
         found = [
             {
