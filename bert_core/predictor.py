@@ -327,7 +327,7 @@ def load_predictor(
     Raises `UserError`, in one line, for a folder that is missing, damaged or of another
     architecture, a device that is not there, and int8 elsewhere than on the CPU.
 
-        predictor = bert_core.load("runs/sentiment/model", device="cuda", dtype="bfloat16")
+        predictor = bert_core.load("runs/sentiment/model", device="cpu", dtype="bfloat16")
     """
     folder = Path(folder)
     name = str(dtype).removeprefix("torch.")
