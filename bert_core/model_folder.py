@@ -340,11 +340,11 @@ def _verify_checksums(folder: Path) -> None:
 
 
 def _remedy_without_config(folder: Path) -> str:
-    return (
-        rewrite_command(folder)
-        if os.path.lexists(folder / MODULES)
-        else f"pass a folder with {CONFIG}, weights and a tokenizer"
-    )
+    if os.path.lexists(folder / MODULES):
+        return rewrite_command(folder)
+    if (folder / "model" / CONFIG).is_file():  # the folder of a run
+        return f"pass {folder / 'model'}"
+    return f"pass a folder with {CONFIG}, weights and a tokenizer"
 
 
 def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:

@@ -5,10 +5,10 @@ Shapes: N texts, H hidden size, P places, L outputs of the head.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -139,16 +139,8 @@ class Predictor:
                 raise UserError(what, f"inputs[{number}]", f"pass {query.inputs}")
             sizes.append(_num_characters(given, f"inputs[{number}]"))
             examples.append(example)
-        answers: list[TaskAnswer] = []
-        for first, some in _chunks(examples, sizes):
-            rows = query.codec.encode(some, self.tokenizer)
-            self._refuse_long(overflow, rows.num_tokens, rows.truncated, "inputs", first)
-            found = self.answer(query.codec, rows, some)
-            answers += [
-                query.answer(n_tokens=count, truncated=cut, **query.fields(each))
-                for each, count, cut in _read(found, rows)
-            ]
-        return answers
+        found = self._found(query.codec, examples, sizes, overflow, "inputs", self._outputs)
+        return [query.answer(**read, **query.fields(prediction)) for read, prediction in found]
 
     def embed(
         self,
@@ -182,8 +174,12 @@ class Predictor:
         )
         check_choice(choice, self.model.config)
         extractor = Extractor(
-            *(self.model.encoder, self.tokenizer, self.device, choice),
-            *(self.max_tokens, self.autocast_dtype),
+            encoder=self.model.encoder,
+            tokenizer=self.tokenizer,
+            device=self.device,
+            choice=choice,
+            max_tokens=self.max_tokens,
+            autocast_dtype=self.autocast_dtype,
         )
         prompt = said.prompt(prompt_name)
         _check_options(overflow)
@@ -237,23 +233,15 @@ class Predictor:
             None if targets is None else target_ids(self.tokenizer, targets),
             "right" if overflow == "error" else overflow,
         )
-        answers: list[Filled] = []
-        for first, some in _chunks(texts, sizes):
-            rows = codec.encode(some, self.tokenizer)
-            self._refuse_long(overflow, rows.num_tokens, rows.truncated, "texts", first)
-            logits = masked_token_outputs(
-                self.model,
-                rows,
-                device=self.device,
-                max_tokens=self.max_tokens,
-                autocast_dtype=self.autocast_dtype,
-            )
-            found = codec.decode(logits, rows, some)
-            answers += [
-                Filled(n_tokens=count, truncated=cut, **each)
-                for each, count, cut in _read(found, rows)
-            ]
-        return answers
+        logits_of = partial(
+            masked_token_outputs,
+            self.model,
+            device=self.device,
+            max_tokens=self.max_tokens,
+            autocast_dtype=self.autocast_dtype,
+        )
+        found = self._found(codec, texts, sizes, overflow, "texts", logits_of)
+        return [Filled(**read, **prediction) for read, prediction in found]
 
     def predict_examples(
         self, examples: Sequence[Any], *, max_tokens: int | None = None
@@ -274,6 +262,9 @@ class Predictor:
         max_tokens: int | None = None,
     ) -> list[dict[str, Any]]:
         """Predicts examples, given the rows that the codec has made of them."""
+        return codec.decode(self._outputs(rows, max_tokens=max_tokens), rows, examples)
+
+    def _outputs(self, rows: EncodedRows, *, max_tokens: int | None = None) -> FloatArray:
         outputs, _ = compute_all_outputs(
             self.task,
             self.model,
@@ -282,7 +273,25 @@ class Predictor:
             max_tokens=max_tokens or self.max_tokens,
             autocast_dtype=self.autocast_dtype,
         )
-        return codec.decode(outputs, rows, examples)
+        return outputs
+
+    def _found(
+        self,
+        codec: Codec,
+        examples: Sequence[Any],
+        sizes: Sequence[int],
+        overflow: OverflowOrError,
+        field: str,
+        outputs_of: Callable[[EncodedRows], FloatArray],
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Yields a prediction for each example, after `n_tokens` and `truncated` of its answer."""
+        for first, some in _chunks(examples, sizes):
+            rows = codec.encode(some, self.tokenizer)
+            self._refuse_long(overflow, rows.num_tokens, rows.truncated, field, first)
+            found = codec.decode(outputs_of(rows), rows, some)
+            read = zip(found, rows.num_tokens.tolist(), rows.truncated.tolist(), strict=True)
+            for prediction, num_tokens, truncated in read:
+                yield {"n_tokens": num_tokens, "truncated": truncated}, prediction
 
     @property
     def _name(self) -> str:
@@ -327,7 +336,7 @@ def load_predictor(
     Raises `UserError`, in one line, for a folder that is missing, damaged or of another
     architecture, a device that is not there, and int8 elsewhere than on the CPU.
 
-        predictor = bert_core.load("runs/sentiment/model", device="cuda", dtype="bfloat16")
+        predictor = bert_core.load("runs/sentiment/model", device="cpu", dtype="bfloat16")
     """
     folder = Path(folder)
     name = str(dtype).removeprefix("torch.")
@@ -411,13 +420,6 @@ def _chunks(items: Sequence[T], sizes: Sequence[int]) -> Iterator[tuple[int, lis
         total += size
     if some:
         yield first, some
-
-
-def _read(
-    found: Sequence[Mapping[str, Any]], rows: EncodedRows
-) -> Iterator[tuple[Mapping[str, Any], int, bool]]:
-    """Predictions, each with the tokens of its example, and whether it lost some."""
-    return zip(found, rows.num_tokens.tolist(), rows.truncated.tolist(), strict=True)
 
 
 def compute_all_outputs(

@@ -1,16 +1,20 @@
-"""Whoever follows docs/clients.md and docs/guides/python.md gets what they say.
+"""Whoever follows docs/clients.md, docs/guides/python.md and docstrings gets what they say.
 
-The first asks a real server with a key, the second opens the same model folders in this process.
+The first asks a real server with a key, the others open the same model folders in this process.
 """
 
+import inspect
 import os
 import re
 import subprocess
+import textwrap
 
 import pytest
+import torch
 from learned_models import write_learned_models
 from running import start
 
+import bert_core
 from serving.engine import Engine
 from serving.keys import add_key, read_keys
 from serving.models import close_models, load_models
@@ -93,6 +97,32 @@ def test_every_example_prints_what_the_page_shows(page, served, capsys, monkeypa
 def test_the_python_guide_prints_what_it_shows(repository, folders, capsys, monkeypatch):
     monkeypatch.chdir(folders["encoder"].parent)
     follow(blocks(repository / "docs" / "guides" / "python.md"), capsys)
+
+
+EXAMPLE = re.compile(r"^ {4}\S.*\n(?:(?: {4}.*)?\n)*", re.MULTILINE)
+DOCUMENTED = [
+    bert_core,
+    bert_core.Bert,
+    bert_core.ModelConfig,
+    bert_core.load,
+    bert_core.load_model_folder,
+    bert_core.save_model_folder,
+    bert_core.Predictor.predict,
+    bert_core.Predictor.embed,
+    bert_core.Predictor.fill_mask,
+]
+
+
+@pytest.mark.parametrize("public", DOCUMENTED, ids=lambda public: public.__name__)
+def test_the_example_in_a_docstring_runs(public, folders, tmp_path, monkeypatch):
+    for name, folder in {"sentiment": "sentiment", "pretrain": "encoder"}.items():
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "model").symlink_to(folders[folder])
+    (tmp_path / "MODEL_FOLDER").symlink_to(folders["encoder"])
+    monkeypatch.chdir(tmp_path)
+    names = {name: getattr(bert_core, name) for name in bert_core.__all__}
+    (example,) = EXAMPLE.findall(inspect.getdoc(public) + "\n")
+    exec(textwrap.dedent(example), names | {"bert_core": bert_core, "torch": torch})
 
 
 def test_every_client_has_an_example(page):

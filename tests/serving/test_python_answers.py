@@ -42,7 +42,7 @@ def test_predictions_are_those_of_the_server(server, predictors, path, name, inp
     assert_alike([each.model_dump(exclude_none=True) for each in found], wanted)
 
 
-@pytest.mark.parametrize("options", [{}, {"top_k": 2, "targets": ["cat", "dog", "mat"]}])
+@pytest.mark.parametrize("options", [{}, {"top_k": 2, "targets": ["cat", "dogs", "mat"]}])
 def test_masks_are_filled_as_by_the_server(server, predictors, options):
     texts = ["the [MASK] sat on a [MASK]", "[MASK]", "a dog [MASK] . " * 5]
     found = predictors["encoder"].fill_mask(texts, **options)
@@ -147,7 +147,7 @@ def test_what_cannot_be_opened_is_said_in_one_line(small_models, tmp_path, optio
 
 
 def test_cut_texts_are_reported(predictors):
-    with pytest.warns(UserWarning, match="1 of 2 texts are cut to 64 tokens"):
+    with pytest.warns(UserWarning, match="1 of 2 texts are cut to 384 tokens"):
         predictors["encoder"].embed(["a", LONG], overflow="right")
     (found,) = predictors["sentiment"].predict([LONG], overflow="right")
     assert found.truncated and found.n_tokens > 64
