@@ -25,8 +25,8 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Adds generated pages to the navigation, and guides that it does not list."""
     listed = str(config.nav)
-    guides = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
-    new_guides = [f"guides/{path.name}" for path in guides if path.name not in listed]
+    guides = sorted((REPOSITORY / "docs").glob("guides/*.md"))
+    new_guides = [f"guides/{path.name}" for path in guides if f"guides/{path.name}" not in listed]
     stages = [
         {stage: [{verb: f"commands/{verb}.md"} for verb in verbs]}
         for stage, verbs in commands.STAGES.items()

@@ -30,7 +30,7 @@ def site(repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     (folder / "sitecustomize.py").write_text(NO_NETWORK)
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder / "site"],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder / "site"],
         cwd=repository,
         env=os.environ | {"PYTHONPATH": str(folder), "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
