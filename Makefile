@@ -45,7 +45,7 @@ lint: $(STAMP)  ## style, format and types
 
 .PHONY: docs
 docs: $(STAMP)  ## the documentation site, into build/site; no network, warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
 	@echo "build/site/index.html; to read it: $(PYTHON) -m http.server --directory build/site"
 
 .PHONY: bench

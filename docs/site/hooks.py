@@ -25,8 +25,8 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Adds generated pages to the navigation, and guides that it does not list."""
     listed = str(config.nav)
-    guides = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
-    new_guides = [f"guides/{path.name}" for path in guides if path.name not in listed]
+    guides = sorted((REPOSITORY / "docs").glob("guides/*.md"))
+    new_guides = [f"guides/{path.name}" for path in guides if f"guides/{path.name}" not in listed]
     stages = [
         {stage: [{verb: f"commands/{verb}.md"} for verb in verbs]}
         for stage, verbs in commands.STAGES.items()
@@ -62,10 +62,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrites links for the site.
 
-    A link to a page or file of the site becomes relative to this page. One to another file of the
-    repository leads to `repo_url`; without it the file's path stands there as text. What leads
-    nowhere stays as it is, for MkDocs to warn of.
+    A link to a page or file of the site becomes relative to this page, and if its text is the
+    page's path, the text becomes the page's title. One to another file of the repository leads to
+    `repo_url`; without it the file's path stands there as text. What leads nowhere stays as it is,
+    for MkDocs to warn of.
     """
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     source = page.file.abs_src_path
     if source is None:
         return markdown  # generated
@@ -75,11 +78,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         image, text, target = link.groups()
         if "://" in target or target.startswith(("#", "mailto:")):
             return link[0]
-        path, hash_sign, anchor = target.partition("#")
-        path = posixpath.normpath(posixpath.join(folder.as_posix(), path))
+        given, hash_sign, anchor = target.partition("#")
+        path = posixpath.normpath(posixpath.join(folder.as_posix(), given))
         uri = FROM_ELSEWHERE.get(path) or INSTEAD.get(path) or path.removeprefix("docs/")
         if files.get_file_from_path(uri) is not None:
             start = posixpath.dirname(page.file.src_uri) or "."
+            if text in (path, given) and path.endswith(".md"):
+                text = _title(path)
             return f"{image}[{text}]({posixpath.relpath(uri, start)}{hash_sign}{anchor})"
         if not (REPOSITORY / path).exists():
             return link[0]
@@ -91,3 +96,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     parts = _FENCE.split(markdown)
     parts[::2] = [_LINK.sub(rewritten, part) for part in parts[::2]]
     return "".join(parts)
+
+
+@cache
+def _title(path: str) -> str:
+    """The first heading of a page."""
+    return (REPOSITORY / path).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")

@@ -65,7 +65,7 @@ def group_page(title: str, routes: list[tuple[str, str, Json]], schemas: Mapping
             others = any(key[0] == status and key[1] != description for key in refusals)
             at = f" ({', '.join(f'`{each}`' for each in dict.fromkeys(paths))})" if others else ""
             rows.append(f"| {status} | {description}{at} |")
-        about = "All families: [refusals](../api.md#refusals)."
+        about = "All families: [refusals](../api.md)."
         parts.append("## Refusals\n\n" + "\n".join(rows) + f"\n\n{about}")
     return "\n\n".join(parts) + "\n"
 
