@@ -18,9 +18,10 @@ from serving.keys import read_keys
 from serving.middleware.connections import Connection, Connections, open_files_for
 from serving.models import ServedModel
 from serving.rollout.aliases import Address
+from serving.rollout.watcher import WatchSettings
 from serving.rollout.webhook import read_secret
 from serving.settings import ServerSettings, parse_arguments
-from serving.startup import RegistryAccess, RunningEngine, loader_for
+from serving.startup import RunningEngine, loader_for
 from serving.telemetry.tracing import start_tracing
 
 
@@ -47,38 +48,35 @@ def serve(settings: ServerSettings) -> None:
         level=logging.INFO if settings.log_requests else logging.WARNING,
     )
     tracing = start_tracing(settings.otlp_endpoint, settings.trace_share)
-    listening = _bind(settings.host, settings.port)
-    addresses = [str(source) for source in models.values() if isinstance(source, Address)]
-    if addresses:
-        print(f"asking MLflow for {', '.join(addresses)}", flush=True)
-    threads = settings.threads or torch.get_num_threads()
-    loader = loader_for(_device(settings), settings.limits, threads, settings.precision)
-    registry = RegistryAccess(
-        settings.tracking_uri,
-        settings.cache,
-        settings.poll_seconds,
-        cache_gib=settings.cache_gib,
-    )
-    running = RunningEngine.start(models, loader, settings.limits, registry, settings.variants)
-    engine = running.engine
-    try:
-        app = create_app(
-            *(engine, keys, settings.cors_origins, tracing, running.rollout, secret),
-            allowed_hosts=settings.allowed_hosts,
+    with _bind(settings.host, settings.port) as listening:
+        addresses = [str(source) for source in models.values() if isinstance(source, Address)]
+        if addresses:
+            print(f"asking MLflow for {', '.join(addresses)}", flush=True)
+        threads = settings.threads or torch.get_num_threads()
+        loader = loader_for(_device(settings), settings.limits, threads, settings.precision)
+        watching = WatchSettings(
+            (), settings.tracking_uri, settings.cache, settings.poll_seconds, settings.cache_gib
         )
-        app.openapi()  # takes a second, which no request should wait for
-        config = uvicorn_config(app, settings)
-        listening.listen(config.backlog)  # from here on clients are answered, if not at once
-        host, port = listening.getsockname()[:2]
-        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        _print_models(engine)
-        pages = f"try it at {address}/, the API's page is {address}/docs"
-        print(f"ready at {address}, {pages}", flush=True)
-        freeze_garbage_collector()
-        with suppress(KeyboardInterrupt):  # raised after the last requests have ended
-            uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        running.close()
+        running = RunningEngine.start(models, loader, settings.limits, watching, settings.variants)
+        engine = running.engine
+        try:
+            app = create_app(
+                *(engine, keys, settings.cors_origins, tracing, running.rollout, secret),
+                allowed_hosts=settings.allowed_hosts,
+            )
+            app.openapi()  # takes a second, which no request should wait for
+            config = uvicorn_config(app, settings)
+            listening.listen(config.backlog)  # from here on clients are answered, if not at once
+            host, port = listening.getsockname()[:2]
+            address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            _print_models(engine)
+            pages = f"try it at {address}/, the API's page is {address}/docs"
+            print(f"ready at {address}, {pages}", flush=True)
+            freeze_garbage_collector()
+            with suppress(KeyboardInterrupt):  # raised after the last requests have ended
+                uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            running.close()
 
 
 def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
@@ -127,16 +125,12 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise UserError(
-            f"cannot listen ({error.strerror})",
-            f"{host}:{port}",
-            "give another --port, 0 for any that is free, or an address of this machine",
-        ) from error
+        remedy = "give another --port, 0 for any that is free, or an address of this machine"
+        raise UserError(f"cannot listen ({error.strerror})", f"{host}:{port}", remedy) from error
     return bound
 
 
 def _described(model: ServedModel) -> str:
-    """What a model can be asked."""
     if model.task_name is not None:
         return model.task_name
     if "masked_token" in model.model.heads:

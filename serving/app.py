@@ -21,13 +21,12 @@ from serving.middleware.body_limits import BodyLimits
 from serving.middleware.instrumentation import Admission, Instrumented, SlashAtPrefix
 from serving.rollout.admin import AdminRoutes, Rollout
 from serving.rollout.webhook import MAX_WEBHOOK_BYTES, WEBHOOK_PATH, WebhookRoutes
-from serving.routes.embeddings_inference import EmbeddingsInferenceRoutes
+from serving.routes.embeddings import EmbeddingsInferenceRoutes, OpenAIRoutes
 from serving.routes.hugging_face import HuggingFaceRoutes
-from serving.routes.openai import OpenAIRoutes
 from serving.routes.operations import OperationRoutes
-from serving.routes.pages import DocumentationRoutes, PlaygroundRoutes
-from serving.routes.tasks import PretrainedRoutes, TaskRoutes
-from serving.routes.texts import ExplainRoutes, TextRoutes
+from serving.routes.pages import PageRoutes
+from serving.routes.tasks import TaskRoutes
+from serving.routes.texts import TextRoutes
 from serving.schemas.fields import Problem
 
 if TYPE_CHECKING:
@@ -74,15 +73,12 @@ def create_app(
     )
     routers = [
         TaskRoutes(engine).router,
-        PretrainedRoutes(engine).router,
         TextRoutes(engine).router,
-        ExplainRoutes(engine).router,
         HuggingFaceRoutes(engine).router,
         EmbeddingsInferenceRoutes(engine).router,
         OpenAIRoutes(engine).router,
         OperationRoutes(engine).router,
-        PlaygroundRoutes().router,
-        DocumentationRoutes(app.title).router,
+        PageRoutes(app.title).router,
     ]
     if rollout is not None:
         routers.append(AdminRoutes(rollout).router)

@@ -120,7 +120,6 @@ class _Waiting:
 
     @property
     def is_taken(self) -> bool:
-        """Whether every item is in some micro-batch."""
         return self._taken == len(self._lengths)
 
     def take(self, max_tokens: int, *, at_least: int = 0) -> tuple[IntArray, int]:

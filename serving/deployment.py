@@ -31,8 +31,9 @@ from serving.middleware.access import Host, Origin
 from serving.models import Products
 from serving.rollout.aliases import Slot, VariantSource, named_models, parse_variants
 from serving.rollout.replicas import NodeWatcher, Replica
+from serving.rollout.watcher import WatchSettings
 from serving.rollout.webhook import read_secret
-from serving.startup import RegistryAccess, RunningEngine, loader_for
+from serving.startup import RunningEngine, loader_for
 from serving.telemetry.tracing import OtlpEndpoint, TraceShare, start_tracing
 
 _LOG = logging.getLogger("ray.serve")
@@ -45,7 +46,10 @@ They have to be set on every node before Serve starts; infra/ray-serve.env has t
 
 
 class DeploymentArguments(BaseModel):
-    """The arguments of `build`: `key=value` after `serve run`, or `args` of the deployed file."""
+    """The arguments of `build`: `key=value` after `serve run`, or `args` of the deployed file.
+
+    Those without a description are as of `python -m serving`; of lists a command line has several.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,12 +58,8 @@ class DeploymentArguments(BaseModel):
         description="model folder seen by all nodes, models:/NAME@ALIAS or models:/NAME/3 of"
         " MLflow's registry, or KEY=MODEL; several",
     )
-    canary: tuple[str, ...] = Field(
-        default=(), description="as of python -m serving: NAME=MODEL,SHARE; several"
-    )
-    shadow: tuple[str, ...] = Field(
-        default=(), description="as of python -m serving: NAME=MODEL,SHARE; several"
-    )
+    canary: tuple[str, ...] = ()
+    shadow: tuple[str, ...] = ()
     tracking_uri: str | None = Field(
         default=None,
         description="MLflow that models:/ addresses are of, reached by all nodes; by default each"
@@ -69,21 +69,10 @@ class DeploymentArguments(BaseModel):
         default=None,
         description="folder of fetched models on each node; by default ~/.bertline/models",
     )
-    cache_gib: float = Field(
-        default=20.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="as of python -m serving: GiB above which unused models are removed from it",
-    )
-    poll_seconds: float = Field(
-        default=2.0, ge=0, description="as of python -m serving: when MLflow is asked again"
-    )
-    cors_origins: tuple[Origin, ...] = Field(
-        default=(), description="origins of pages that may ask from browsers; several"
-    )
-    allowed_hosts: tuple[Host, ...] = Field(
-        default=(), description="as of python -m serving: names that it may be asked by; several"
-    )
+    cache_gib: float = Field(default=20.0, ge=0, allow_inf_nan=False)
+    poll_seconds: float = Field(default=2.0, ge=0)
+    cors_origins: tuple[Origin, ...] = ()
+    allowed_hosts: tuple[Host, ...] = ()
     otlp_endpoint: OtlpEndpoint | None = None
     trace_share: TraceShare = 1.0
     api_key_file: Path | None = None
@@ -188,12 +177,13 @@ class Server:
             named_models(arguments.model),
             loader_for(device, arguments.limits, threads, arguments.precision),
             arguments.limits,
-            RegistryAccess(
-                *(arguments.tracking_uri, arguments.cache, arguments.poll_seconds, NodeWatcher),
-                cache_gib=arguments.cache_gib,
+            WatchSettings(
+                *((), arguments.tracking_uri, arguments.cache, arguments.poll_seconds),
+                arguments.cache_gib,
             ),
             arguments.variants,
             _coordination(arguments, {} if keys is None else keys.buckets),
+            NodeWatcher,
         )
         self._export = RayExport(
             self._running.engine.metrics.registry,
@@ -253,11 +243,8 @@ def build(arguments: DeploymentArguments) -> Application:
     addresses of a node.
     """
     if arguments.api_key_file is None and not arguments.insecure:
-        raise UserError(
-            "Ray Serve listens beyond this machine, and no keys are asked for",
-            "api_key_file",
-            "give it, or say insecure=true in a closed network",
-        )
+        what = "Ray Serve listens beyond this machine, and no keys are asked for"
+        raise UserError(what, "api_key_file", "give it, or say insecure=true in a closed network")
     variants = [variant.source for variant in arguments.variants.values()]
     for source in (*named_models(arguments.model).values(), *variants, arguments.cache):
         if isinstance(source, Path) and not source.is_absolute():

@@ -118,7 +118,6 @@ class Engine:
         return self._shadows.agreement(shadow)
 
     def _watch_batchers(self) -> None:
-        """Has the metrics count what the encoders of now compute."""
         batchers = self.traffic.batchers.items()
         self.metrics.watch({"+".join(names): batcher for batcher, names in batchers})
 

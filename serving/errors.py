@@ -78,57 +78,29 @@ def problem_of(error: Exception) -> tuple[Problem, Mapping[str, str]]:
         case RequestError():
             problem = error.problem
             headers = _HEADERS.get(problem.status, {})
-        case OverloadedError():
-            problem = Problem(
-                title="Too many requests",
-                status=429,
-                detail="more is waiting than this server takes",
-                remedy="ask again after the seconds that Retry-After says",
-            )
-            headers = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
-        case RateLimitError():
-            problem = Problem(
-                title="Rate limit",
-                status=429,
-                detail="the tokens of this key are used up for now",
-                remedy="ask again after the seconds that Retry-After says",
-            )
+        case OverloadedError() | RateLimitError():
+            problem = _KNOWN[type(error)]
             headers = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
         case DeadlineError():
-            problem = Problem(
-                title="Out of time",
-                status=503,
-                detail="the request timed out in the queue",
-                remedy="ask again, with less at once",
-            )
-        case UnreachableError():
-            problem = Problem(
-                title="MLflow does not answer",
-                status=503,
-                detail=f"{error.what}: {error.where}",
-                remedy=error.remedy,
-            )
+            problem = _KNOWN[type(error)]
         case UserError():
+            is_away = isinstance(error, UnreachableError)
             problem = Problem(
-                title="Cannot be done",
-                status=422,
+                title="MLflow does not answer" if is_away else "Cannot be done",
+                status=503 if is_away else 422,
                 detail=f"{error.what}: {error.where}",
                 remedy=error.remedy,
             )
         case RequestValidationError():
             problem = _invalid(error)
         case HTTPException():
-            problem = Problem(
-                title=str(error.detail),
-                status=error.status_code,
-                detail=_DETAILS.get(error.status_code, str(error.detail)),
-                remedy="see /docs",
-            )
+            title, status = str(error.detail), error.status_code
+            detail = _DETAILS.get(status, title)
+            problem = Problem(title=title, status=status, detail=detail, remedy="see /docs")
             headers = error.headers or {}
         case _:
-            problem = Problem(
-                title="Internal error", status=500, detail="an error inside the server"
-            )
+            detail = "an error inside the server"
+            problem = Problem(title="Internal error", status=500, detail=detail)
     # It may contain what a client sent, such as an unknown name of any length.
     return problem.model_copy(
         update={"detail": _cut(problem.detail), "field": problem.field and _cut(problem.field)}
@@ -142,6 +114,27 @@ def _cut(text: str) -> str:
 _LONGEST = 400
 """Characters of a detail or of a field's name that are sent."""
 
+
+_KNOWN: dict[type[Exception], Problem] = {
+    OverloadedError: Problem(
+        title="Too many requests",
+        status=429,
+        detail="more is waiting than this server takes",
+        remedy="ask again after the seconds that Retry-After says",
+    ),
+    RateLimitError: Problem(
+        title="Rate limit",
+        status=429,
+        detail="the tokens of this key are used up for now",
+        remedy="ask again after the seconds that Retry-After says",
+    ),
+    DeadlineError: Problem(
+        title="Out of time",
+        status=503,
+        detail="the request timed out in the queue",
+        remedy="ask again, with less at once",
+    ),
+}
 
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 415: {"Accept-Encoding": "gzip, deflate"}}
 
@@ -234,7 +227,6 @@ async def respond(scope: Scope, receive: Receive, send: Send, error: Exception) 
 
 
 def _in_words(problem: Problem) -> str:
-    """A problem in one line."""
     where = f"{problem.field}: " if problem.field else ""
     remedy = f" ({problem.remedy})" if problem.remedy else ""
     return f"{where}{problem.title}: {problem.detail}{remedy}"

@@ -148,11 +148,9 @@ class ServedModel:
             layers = choice.strategy.layers_of(self.config.num_hidden_layers)
             weights = learned_weights(self.model, layers)
             if weights is None:
-                raise UserError(
-                    f"{self.name} has learned no weights of these layers",
-                    choice.strategy.name,
-                    "take another strategy, or a model that was trained with this one",
-                )
+                what = f"{self.name} has learned no weights of these layers"
+                remedy = "take another strategy, or a model that was trained with this one"
+                raise UserError(what, choice.strategy.name, remedy)
             choice = replace(choice, layer_weights=weights)
         return Extractor(self.model.encoder, self.tokenizer, torch.device("cpu"), choice)
 
@@ -290,11 +288,9 @@ def probe(model: ServedModel) -> None:
         outputs = _computed(model, _work_for(question.source, model, rows))
         wrong = check_example(example, question.answer(outputs, rows), model.precision)
     if wrong is not None:
-        raise UserError(
-            f"{model.name} does not answer as it should: {wrong}",
-            str(model.folder),
-            "train or export it again; the folder's example.json has the expected answer",
-        )
+        what = f"{model.name} does not answer as it should: {wrong}"
+        remedy = "train or export it again; the folder's example.json has the expected answer"
+        raise UserError(what, str(model.folder), remedy)
 
 
 def _work_for(source: Source, model: ServedModel, rows: EncodedRows) -> Work:

@@ -269,7 +269,6 @@ class _Download:
             self.content = self._checksums if names <= {CHECKSUMS, *listed} else None
 
     def into(self, place: Path) -> Path:
-        """Downloads it into a folder; raises `DamagedError`."""
         self._bring(self._source, place)
         folder = place / FOLDER_NAME
         damaged = None if self._checksums is None else damaged_file(folder, self._checksums)

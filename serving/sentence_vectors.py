@@ -12,9 +12,10 @@ from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
 from bert_core.interface import OverflowOrError
 from bert_core.tasks.task import FloatArray
-from serving.engine import Engine
+from serving.engine import Engine, Prediction
 from serving.errors import RequestError
 from serving.models import ServedModel
+from serving.text_features import TextFeatures
 from serving.validation import Inputs
 
 
@@ -35,16 +36,15 @@ class Wanted:
 
 @dataclass(frozen=True)
 class SentenceVectors:
-    """Vectors float32 [N, D], the tokens of each text, and which of them lost some."""
+    """Vectors float32 [N, D], the tokens of each text, and which of them lost some.
+
+    Where an answer has no place for them, `headers` say what every answer of ours does.
+    """
 
     vectors: FloatArray
     num_tokens: list[int]
     truncated: list[bool]
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Where an answer has no place for them, headers say what every answer of ours does."""
-        return read_headers(self.num_tokens, self.truncated)
+    headers: dict[str, str]
 
 
 async def sentence_vectors(
@@ -58,13 +58,9 @@ async def sentence_vectors(
     pooling = model.sentence_pooling
     size = pooling.dimensions(model.config.hidden_size)
     if wanted.dimensions is not None and wanted.dimensions > size:
-        raise RequestError(
-            422,
-            "Too many dimensions",
-            f"{wanted.dimensions}, and the vectors of {model.name} have {size}",
-            field="dimensions",
-            remedy="ask for fewer, or leave it out",
-        )
+        detail = f"{wanted.dimensions}, and the vectors of {model.name} have {size}"
+        remedy = "ask for fewer, or leave it out"
+        raise RequestError(422, "Too many dimensions", detail, field="dimensions", remedy=remedy)
     normalize = pooling.normalize if wanted.normalize is None else wanted.normalize
     is_changed = wanted.dimensions is not None or bool(pooling.dense)
     choice = FeatureChoice(
@@ -78,9 +74,8 @@ async def sentence_vectors(
     vectors = np.concatenate([empty, *(text.vectors for text in found)])
     if is_changed:
         vectors = pooling.finish(vectors, normalize=normalize, dimensions=wanted.dimensions)
-    return SentenceVectors(
-        vectors, [text.num_tokens for text in found], [text.truncated for text in found]
-    )
+    num_tokens, truncated = [text.num_tokens for text in found], [text.truncated for text in found]
+    return SentenceVectors(vectors, num_tokens, truncated, read_headers(found))
 
 
 def with_prompt(model: ServedModel, inputs: Inputs, name: str | None) -> Inputs:
@@ -105,6 +100,7 @@ def with_prompt(model: ServedModel, inputs: Inputs, name: str | None) -> Inputs:
     return inputs.map(lambda item: prompt + item if isinstance(item, str) else item)
 
 
-def read_headers(num_tokens: Sequence[int], truncated: Sequence[bool]) -> dict[str, str]:
+def read_headers(texts: Sequence[Prediction | TextFeatures]) -> dict[str, str]:
     """Headers that say how many tokens texts have, and whether any of them lost some."""
-    return {"X-N-Tokens": str(sum(num_tokens)), "X-Truncated": str(any(truncated)).lower()}
+    num_tokens, is_cut = sum(text.num_tokens for text in texts), any(t.truncated for t in texts)
+    return {"X-N-Tokens": str(num_tokens), "X-Truncated": str(is_cut).lower()}

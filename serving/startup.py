@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -25,26 +25,11 @@ from serving.rollout.aliases import (
     read_pointer,
     title_of,
 )
-from serving.rollout.controller import Controller, Coordination
+from serving.rollout.controller import Controller
 from serving.rollout.traffic import Variant
-from serving.rollout.watcher import Watcher, WatchProcess, WatchSettings
+from serving.rollout.watcher import Coordination, Watcher, WatchProcess, WatchSettings
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RegistryAccess:
-    """How MLflow's registry is asked; None leaves it to the defaults of `serving.watch`.
-
-    With `poll_seconds` 0 it is asked once, at the start. `cache_gib` is the size above which unused
-    models are removed from the cache, 0 for never.
-    """
-
-    tracking_uri: str | None = None
-    cache: Path | None = None
-    poll_seconds: float = 2.0
-    watcher: Callable[[WatchSettings], Watcher] = WatchProcess
-    cache_gib: float = 20.0
 
 
 @dataclass
@@ -61,9 +46,10 @@ class RunningEngine:
         models: Mapping[str, Path | Address],
         loader: ModelLoader,
         limits: Limits,
-        registry: RegistryAccess,
+        watching: WatchSettings,
         variants: Variants | None = None,
         coordination: Coordination | None = None,
+        watcher_of: Callable[[WatchSettings], Watcher] = WatchProcess,
     ) -> Self:
         """Fetches models from MLflow, opens all of them and has each compute once.
 
@@ -76,15 +62,7 @@ class RunningEngine:
         opened: dict[str, ServedModel] = {}
         with ExitStack() as started, ExitStack() as not_yet_owned:
             not_yet_owned.callback(lambda: close_models(list(opened.values()), finish=False))
-            watcher = registry.watcher(
-                WatchSettings(
-                    addresses=tuple(sorted(addresses, key=str)),
-                    tracking_uri=registry.tracking_uri,
-                    cache=registry.cache,
-                    poll_seconds=registry.poll_seconds or None,
-                    cache_gib=registry.cache_gib,
-                )
-            )
+            watcher = watcher_of(replace(watching, addresses=tuple(sorted(addresses, key=str))))
             started.callback(watcher.close)
             if addresses:
                 watcher.start()
@@ -96,7 +74,7 @@ class RunningEngine:
             for slot, variant in variants.items():
                 _set_variant(engine, slot, variant, watcher)
             release_memory()  # the weights as they were read
-            is_kept_up = registry.poll_seconds > 0
+            is_kept_up = watching.poll_seconds > 0
             controller = Controller(engine, watcher, models, variants, is_kept_up=is_kept_up)
             controller.start()
             started.callback(controller.close)

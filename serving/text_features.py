@@ -19,7 +19,7 @@ from bert_core.features.units import (
 from bert_core.interface import OverflowOrError
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.task import FloatArray
-from bert_core.text.rng import ragged_arange
+from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import SpecialTokenIds, special_token_ids
 
 
@@ -94,9 +94,22 @@ def decode_features(
     combined = choice.strategy.combine([torch.from_numpy(layer) for layer in states], weights)
     features.add(np.arange(len(rows.units)), combined)
     vectors = features.pooled(normalize=choice.normalize)
-    units = _units(extractor, encoded)
-    ends = np.cumsum(rows.unit_counts)
-    columns = ends - rows.unit_counts, ends, encoded.num_tokens, encoded.too_long
+    return _by_text(encoded, vectors, rows.unit_counts, _units(extractor, encoded))
+
+
+def decode_states(encoded: EncodedTexts, states: FloatArray) -> list[TextFeatures]:
+    """The states [P, H] of the tokens of each text, special ones too, that is one row each."""
+    return _by_text(encoded, states, encoded.rows.rows.place_counts, None)
+
+
+def _by_text(
+    encoded: EncodedTexts,
+    vectors: FloatArray,
+    counts: IntArray,
+    units: list[tuple[str, int, int]] | None,
+) -> list[TextFeatures]:
+    ends = np.cumsum(counts)
+    columns = ends - counts, ends, encoded.num_tokens, encoded.too_long
     return [
         TextFeatures(
             vectors[begin:end],
@@ -110,20 +123,7 @@ def decode_features(
     ]
 
 
-def decode_states(encoded: EncodedTexts, states: FloatArray) -> list[TextFeatures]:
-    """The states [P, H] of the tokens of each text, special ones too, that is one row each."""
-    ends = np.cumsum(encoded.rows.rows.place_counts)
-    columns = ends - encoded.rows.rows.place_counts, ends, encoded.num_tokens, encoded.too_long
-    return [
-        TextFeatures(states[begin:end], None, num_tokens, encoded.is_cut and too_long)
-        for begin, end, num_tokens, too_long in zip(
-            *(column.tolist() for column in columns), strict=True
-        )
-    ]
-
-
 def _units(extractor: Extractor, encoded: EncodedTexts) -> list[tuple[str, int, int]] | None:
-    """The words or tokens of all texts, end to end."""
     tokens, texts = encoded.tokens, encoded.texts
     if extractor.choice.unit == "text":
         return None

@@ -88,26 +88,18 @@ def check_texts(texts: Sequence[str], limits: Limits) -> None:
     if sum(map(len, texts)) <= most:
         return
     if (size := num_bytes(texts)) > limits.max_text_bytes:
-        raise RequestError(
-            413,
-            "Too long texts",
-            f"{size} bytes of text, and a request has {limits.max_text_bytes} at most",
-            field="inputs",
-            remedy="divide them among several requests",
-        )
+        detail = f"{size} bytes of text, and a request has {limits.max_text_bytes} at most"
+        remedy = "divide them among several requests"
+        raise RequestError(413, "Too long texts", detail, field="inputs", remedy=remedy)
     if has_more_tokens(texts, most):
         raise too_many_tokens(f"more than {most} tokens", most)
 
 
 def too_many_tokens(found: str, most: int) -> RequestError:
     """The refusal of texts that have more tokens than a request may."""
-    return RequestError(
-        413,
-        "Too many tokens",
-        f"{found}, and a request has {most} at most",
-        field="inputs",
-        remedy="divide them among several requests",
-    )
+    detail = f"{found}, and a request has {most} at most"
+    remedy = "divide them among several requests"
+    return RequestError(413, "Too many tokens", detail, field="inputs", remedy=remedy)
 
 
 _SURE_CHARACTERS = 8
@@ -145,13 +137,9 @@ def check_size(inputs: Inputs, limits: Limits) -> list[str]:
     Raises `RequestError` for too many items, and for texts that certainly have too many tokens.
     """
     if len(inputs.items) > limits.max_items:
-        raise RequestError(
-            413,
-            "Too many items",
-            f"{len(inputs.items)} items, and a request has {limits.max_items} at most",
-            field="inputs",
-            remedy="divide them among several requests",
-        )
+        detail = f"{len(inputs.items)} items, and a request has {limits.max_items} at most"
+        remedy = "divide them among several requests"
+        raise RequestError(413, "Too many items", detail, field="inputs", remedy=remedy)
     texts = [text for item in inputs.items for text in texts_in(item)]
     check_texts(texts, limits)
     return texts
@@ -171,13 +159,9 @@ def encode_within(
     try:
         return encode()
     except TooManyTokensError as error:
-        raise RequestError(
-            413,
-            "Too many tokens",
-            f"{error.what}: {error.where}",
-            field="inputs",
-            remedy=error.remedy,
-        ) from error
+        detail = f"{error.what}: {error.where}"
+        remedy = error.remedy
+        raise RequestError(413, "Too many tokens", detail, field="inputs", remedy=remedy) from error
 
 
 def check_rows(
@@ -197,13 +181,9 @@ def check_rows(
         found, most = int(rows.num_tokens[number]), limits.max_request_tokens
         # Words of raw text are not read further than a request may have tokens.
         count = f"{found}" if found <= most else f"over {most}"
-        raise RequestError(
-            422,
-            TOO_LONG,
-            f"{count} tokens are more than {name} reads at once",
-            field=inputs.name_of(number),
-            remedy=inputs.if_too_long,
-        )
+        detail = f"{count} tokens are more than {name} reads at once"
+        remedy = inputs.if_too_long
+        raise RequestError(422, TOO_LONG, detail, field=inputs.name_of(number), remedy=remedy)
     check_tokens(len(rows.input_ids), limits)
 
 
@@ -219,14 +199,12 @@ def check_numbers(num_units: int, size: int, limits: Limits) -> None:
     if request := current_request.get():
         request.num_numbers += num_units * size
     if num_units * size > limits.max_answer_numbers:
-        raise RequestError(
-            413,
-            "Too long an answer",
+        detail = (
             f"{num_units} times {size} numbers,"
-            f" and what a request asks for has {limits.max_answer_numbers} at most",
-            field="inputs",
-            remedy="divide them among several requests; of features, ask for texts, not tokens",
+            f" and what a request asks for has {limits.max_answer_numbers} at most"
         )
+        remedy = "divide them among several requests; of features, ask for texts, not tokens"
+        raise RequestError(413, "Too long an answer", detail, field="inputs", remedy=remedy)
 
 
 def check_pairs(inputs: Inputs, task: Classification, name: str) -> None:
@@ -289,13 +267,9 @@ def check_ids(
     `name_of` gives the place of an id, by the numbers of its list and of the id in it.
     """
     if sum(map(len, lists)) > most:
-        raise RequestError(
-            413,
-            "Too many tokens",
-            f"a request has {most} ids at most",
-            field=field,
-            remedy="divide them among several requests",
-        )
+        detail = f"a request has {most} ids at most"
+        remedy = "divide them among several requests"
+        raise RequestError(413, "Too many tokens", detail, field=field, remedy=remedy)
     ids = {token_id for some in lists for token_id in some}
     unknown = {token_id for token_id in ids if tokenizer.id_to_token(token_id) is None}
     if not unknown:
@@ -306,13 +280,9 @@ def check_ids(
         for place, token_id in enumerate(some)
         if token_id in unknown
     )
-    raise RequestError(
-        422,
-        "Unknown token",
-        f"{lists[number][place]} is no id of the {tokenizer.get_vocab_size()} tokens",
-        field=name_of(number, place),
-        remedy="take ids that /v1/tokenize gives for this model, or send text",
-    )
+    detail = f"{lists[number][place]} is no id of the {tokenizer.get_vocab_size()} tokens"
+    remedy = "take ids that /v1/tokenize gives for this model, or send text"
+    raise RequestError(422, "Unknown token", detail, field=name_of(number, place), remedy=remedy)
 
 
 def _is_id(given: object) -> bool:

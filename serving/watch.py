@@ -225,7 +225,6 @@ class Watch:
         self._make_room()
 
     def _answer(self, commands: Commands) -> None:
-        """Follows each address of the commands, or prints why not."""
         while (text := commands.take_address()) is not None:
             answering = _apart(lambda text=text: self._follow_too(text), _PATIENCE_SECONDS)
             self._ordered = [future for future in (*self._ordered, answering) if not future.done()]
@@ -265,7 +264,6 @@ class Watch:
             self._has_switched |= read_pointer(path) != before
 
     def _report(self, address: Address, warning: str | None, newest: int | None = None) -> None:
-        """Writes and prints the state of an address."""
         path = pointer_path(self._cache, address, self._tracking_uri)
         status = WatchStatus(asked_at=time.time(), fault=warning, newest_version=newest)
         unwritten = write_status(path, status)
@@ -279,7 +277,6 @@ class Watch:
             _print_line({"model": str(address), "pointer": str(path), "warning": warning})
 
     def _make_room(self) -> None:
-        """Evicts unused models after a switch."""
         if not self._has_switched or not self._cache_gib:
             return
         self._has_switched = False

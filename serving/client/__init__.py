@@ -2,7 +2,7 @@
 
 from serving.client.asynchronous import AsyncClient
 from serving.client.blocking import Client
-from serving.client.errors import (
+from serving.client.exchange import (
     AnswerError,
     ClientError,
     NoAnswerError,

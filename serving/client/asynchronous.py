@@ -357,7 +357,6 @@ class AsyncClient:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _exchange(self, request: Request) -> Reply:
-        """Sends a request and retries it."""
         attempts = self._settings.attempts()
         while True:
             step = attempts.after(await self._try(request, attempts))
@@ -366,7 +365,6 @@ class AsyncClient:
             await asyncio.sleep(step)
 
     async def _try(self, request: Request, attempts: Attempts) -> Reply | Failure:
-        """Sends a request once."""
         try:
             response = await self._http.request(**request.for_httpx, timeout=attempts.timeout)
         except httpx2.RequestError as error:

@@ -135,7 +135,6 @@ class _Background:
             self._thread.join()
 
     def stop(self) -> None:
-        """Ends the thread soon."""
         if os.getpid() != self._process_id:
             return  # a copy: the loop and its connections are the parent's
         with self._lock:

@@ -10,8 +10,16 @@ from typing import Any, Generic
 
 from pydantic import BaseModel, ValidationError
 
-from serving.client.errors import AnswerError, RefusalError
-from serving.client.exchange import Reply, Request, is_answer, problem_in, refused, wrong_field
+from serving.client.exchange import (
+    AnswerError,
+    RefusalError,
+    Reply,
+    Request,
+    is_answer,
+    problem_in,
+    refused,
+    wrong_field,
+)
 from serving.client.routes import R, Route
 from serving.limits import Limits
 from serving.schemas.fields import Problem
@@ -143,7 +151,6 @@ class Inquiry(Generic[R]):
 
     @property
     def _goes_as_list(self) -> bool:
-        """Whether the items of a request are sent as a list."""
         return self.is_list if self._route.takes == "any" else self._route.takes == "list"
 
     def _field_in_whole(self, field: str | None, part: Part) -> str | None:

@@ -147,13 +147,9 @@ _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 def _length(value: bytes, most: int) -> int:
     """The number in a Content-Length, or any that is more than `most`."""
     if not value.isdigit():
-        raise RequestError(
-            400,
-            "No length",
-            "a Content-Length is a number",
-            field="Content-Length",
-            remedy="leave it to the HTTP library",
-        )
+        detail = "a Content-Length is a number"
+        remedy = "leave it to the HTTP library"
+        raise RequestError(400, "No length", detail, field="Content-Length", remedy=remedy)
     digits = value.lstrip(b"0")
     return most + 1 if len(digits) > 18 else int(digits or b"0")
 
@@ -164,25 +160,17 @@ def _decompressed(body: bytes, coding: str, most: int) -> bytes:
     if name in ("", "identity"):
         return body
     if name not in _WINDOW_BITS:
-        raise RequestError(
-            415,
-            "Unknown encoding",
-            f"Content-Encoding: {coding.strip()}",
-            field="Content-Encoding",
-            remedy="send the body with gzip or deflate, or as it is",
-        )
+        detail = f"Content-Encoding: {coding.strip()}"
+        remedy = "send the body with gzip or deflate, or as it is"
+        raise RequestError(415, "Unknown encoding", detail, field="Content-Encoding", remedy=remedy)
     try:
         decoded = _inflated(body, _WINDOW_BITS[name], most)
     except zlib.error:
         decoded = None
     if decoded is None:
-        raise RequestError(
-            400,
-            f"No {name}",
-            f"the body is not what Content-Encoding: {name} says, or not whole",
-            field="Content-Encoding",
-            remedy="compress it as a whole, or leave the header out",
-        )
+        detail = f"the body is not what Content-Encoding: {name} says, or not whole"
+        remedy = "compress it as a whole, or leave the header out"
+        raise RequestError(400, f"No {name}", detail, field="Content-Encoding", remedy=remedy)
     if len(decoded) > most:
         raise _too_large(most)
     return decoded
@@ -223,13 +211,9 @@ def _check_shape(body: bytes, limits: Limits) -> None:
     It takes milliseconds for megabytes. Invalid JSON is found where it is decoded.
     """
     if b"\0" in body:
-        raise RequestError(
-            400,
-            "Not JSON",
-            "a NUL byte, which JSON in UTF-8 does not have",
-            field="body",
-            remedy="send JSON in UTF-8; if it is compressed, set Content-Encoding",
-        )
+        detail = "a NUL byte, which JSON in UTF-8 does not have"
+        remedy = "send JSON in UTF-8; if it is compressed, set Content-Encoding"
+        raise RequestError(400, "Not JSON", detail, field="body", remedy=remedy)
     _check_encoding(body)
     most = limits.max_body_values
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # every " left begins or ends a string
@@ -240,21 +224,13 @@ def _check_shape(body: bytes, limits: Limits) -> None:
     outside = b"".join(bare.split(b'"')[::2])
     opened = outside.count(b"[") + outside.count(b"{")
     if opened > _MAX_DEPTH and _depth(outside) > _MAX_DEPTH:
-        raise RequestError(
-            400,
-            "Too deep",
-            f"a body has at most {_MAX_DEPTH} lists and objects in one another",
-            field="body",
-            remedy="see /docs for what this address takes",
-        )
+        detail = f"a body has at most {_MAX_DEPTH} lists and objects in one another"
+        remedy = "see /docs for what this address takes"
+        raise RequestError(400, "Too deep", detail, field="body", remedy=remedy)
     if _ALL_NINES in outside.translate(_NINES):
-        raise RequestError(
-            400,
-            "Not JSON",
-            f"a number of {len(_ALL_NINES)} digits or more",
-            field="body",
-            remedy="see /docs for what this address takes",
-        )
+        detail = f"a number of {len(_ALL_NINES)} digits or more"
+        remedy = "see /docs for what this address takes"
+        raise RequestError(400, "Not JSON", detail, field="body", remedy=remedy)
     if outside.count(b":") > limits.max_body_fields:
         raise _too_many_fields(limits.max_body_fields)
     if opened + outside.count(b",") > most:
@@ -267,14 +243,12 @@ def _check_encoding(body: bytes) -> None:
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        raise RequestError(
-            400,
-            "Not UTF-8",
-            f"byte {error.start} of the body, 0x{body[error.start]:02x}, is not UTF-8",
-            field="body",
-            remedy="send JSON in UTF-8, not in Latin-1 or another encoding;"
-            " if it is compressed, set Content-Encoding",
-        ) from None
+        detail = f"byte {error.start} of the body, 0x{body[error.start]:02x}, is not UTF-8"
+        remedy = (
+            "send JSON in UTF-8, not in Latin-1 or another encoding;"
+            " if it is compressed, set Content-Encoding"
+        )
+        raise RequestError(400, "Not UTF-8", detail, field="body", remedy=remedy) from None
 
 
 _NINES = bytes(57 if chr(byte).isdecimal() else byte for byte in range(256))
@@ -293,23 +267,15 @@ _STEPS = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(byte, 0) for byte in range
 
 
 def _too_many_fields(most: int) -> RequestError:
-    return RequestError(
-        422,
-        "Too many fields",
-        f"the body of a request has {most} fields at most, those of its items too",
-        field="body",
-        remedy="see /docs for what this address takes",
-    )
+    detail = f"the body of a request has {most} fields at most, those of its items too"
+    remedy = "see /docs for what this address takes"
+    return RequestError(422, "Too many fields", detail, field="body", remedy=remedy)
 
 
 def _too_many_values(most: int) -> RequestError:
-    return RequestError(
-        413,
-        "Too many values",
-        f"the body of a request has {most} values at most",
-        field="body",
-        remedy="divide it among several requests",
-    )
+    detail = f"the body of a request has {most} values at most"
+    remedy = "divide it among several requests"
+    return RequestError(413, "Too many values", detail, field="body", remedy=remedy)
 
 
 def _unknown_transfer_coding(value: bytes) -> RequestError:
@@ -323,13 +289,9 @@ def _unknown_transfer_coding(value: bytes) -> RequestError:
 
 
 def _too_large(most: int) -> RequestError:
-    return RequestError(
-        413,
-        "Too large a body",
-        f"a request has {most} bytes at most",
-        field="body",
-        remedy="divide it among several requests",
-    )
+    detail = f"a request has {most} bytes at most"
+    remedy = "divide it among several requests"
+    return RequestError(413, "Too large a body", detail, field="body", remedy=remedy)
 
 
 async def _disconnect(receive: Receive) -> Message:

@@ -107,7 +107,6 @@ def request_id_of(scope: Scope) -> str:
 def _line(
     request: RequestContext, scope: Scope, status: int, seconds: float, **more: object
 ) -> str:
-    """A line of the log."""
     return json.dumps(
         {
             "time": time.time(),

@@ -13,8 +13,9 @@ from serving.engine import Engine
 from serving.errors import PROBLEMS, RequestError
 from serving.models import ServedModel
 from serving.rollout.aliases import Address, Role, Slot, VariantSource
-from serving.rollout.controller import Controller, Coordination
+from serving.rollout.controller import Controller
 from serving.rollout.traffic import source_of
+from serving.rollout.watcher import Coordination
 from serving.schemas.fields import example
 
 _TRAFFIC = "/admin/traffic"
@@ -49,13 +50,9 @@ class Rollout:
             if source is None and variant is not None:
                 source = source_of(variant.model)
             if source is None:
-                raise RequestError(
-                    422,
-                    f"No {role}",
-                    f"{name} has no {role} whose share could be changed",
-                    field="model",
-                    remedy="give the address of a version, models:/NAME@ALIAS",
-                )
+                detail = f"{name} has no {role} whose share could be changed"
+                remedy = "give the address of a version, models:/NAME@ALIAS"
+                raise RequestError(422, f"No {role}", detail, field="model", remedy=remedy)
             self._set((role, name), VariantSource(source, share))
 
     def clear(self, name: str, role: Role) -> None:
@@ -87,13 +84,9 @@ class Rollout:
     def _check_name(self, name: str) -> None:
         models = self.engine.models
         if name not in models:
-            raise RequestError(
-                404,
-                "Unknown model",
-                f"no model {name!r}{nearest(name, models)}",
-                field="name",
-                remedy=f"one of {', '.join(models)}",
-            )
+            detail = f"no model {name!r}{nearest(name, models)}"
+            remedy = f"one of {', '.join(models)}"
+            raise RequestError(404, "Unknown model", detail, field="name", remedy=remedy)
 
 
 # No control characters: the address becomes a line that another process reads.

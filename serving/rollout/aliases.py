@@ -48,7 +48,6 @@ class Address:
         return cls(match["name"], match["alias"], None if version is None else int(version))
 
     def __str__(self) -> str:
-        """As it is written."""
         ending = f"/{self.version}" if self.alias is None else f"@{self.alias}"
         return f"{ADDRESS_PREFIX}/{self.name}{ending}"
 

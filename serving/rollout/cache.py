@@ -190,7 +190,6 @@ def _remove_left_overs(cache: Path) -> None:
 
 
 def _named(cache: Path) -> set[str]:
-    """The names of the folders that pointers name."""
     paths = [path for path in (cache / POINTERS).glob("*.*") if path.suffix in (".json", ".good")]
     found = [pointer for path in paths if (pointer := read_pointer(path)) is not None]
     return {pointer.folder.resolve().name for pointer in found}

@@ -45,31 +45,6 @@ _NICE = 10
 """Loading a model must delay requests as little as possible."""
 
 
-class Coordination:
-    """How a server agrees with the other replicas of its application: this one has no others."""
-
-    controller: "Controller | None" = None
-
-    def start(self, controller: "Controller") -> None:
-        """Starts to pass on to the controller what other replicas publish."""
-        self.controller = controller
-
-    def publish(self, slot: Slot, wanted: VariantSource | None) -> None:
-        """Tells every other replica what is wanted in a slot, None for nothing.
-
-        Raises `UserError` where they cannot be told.
-        """
-
-    def ask_now(self) -> None:
-        """Has every replica, this one too, ask MLflow."""
-        if self.controller is not None:
-            self.controller.ask_now()
-
-    def close(self) -> None:
-        """Stops passing on anything."""
-        self.controller = None
-
-
 class Switcher:
     """Puts versions into the slots of an engine; one caller at a time.
 
@@ -265,7 +240,6 @@ class Controller:
             self._update(slot, state, wanted.share)
 
     def _initial_state(self, slot: Slot, source: Path | Address) -> SlotState:
-        """The state of a slot that the engine starts with."""
         if isinstance(source, Path):
             return SlotState(source, seen=source)
         model = self._switcher.at(slot)

@@ -23,8 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from bert_core.errors import UserError
 from serving.keys import TokenBucket
 from serving.rollout.aliases import Address, Slot, Variants, VariantSource
-from serving.rollout.controller import Controller, Coordination
-from serving.rollout.watcher import WatchProcess, WatchSettings
+from serving.rollout.watcher import Coordination, RolloutControl, WatchProcess, WatchSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,12 +98,10 @@ class _WatcherActor:
         return dict(self._process.pointers)
 
     def add(self, address: Address) -> Path:
-        """As `Watcher.add`."""
         self.pointers()
         return self._process.add(address)
 
     def ask_now(self) -> None:
-        """As `Watcher.ask_now`."""
         self._process.ask_now()
 
 
@@ -134,7 +131,7 @@ class NodeWatcher:
 
     def add(self, address: Address) -> Path:
         """As `Watcher.add`; each replica that wants an address has it added."""
-        if self._settings.poll_seconds is not None and address in self.pointers:
+        if self._settings.poll_seconds and address in self.pointers:
             return self.pointers[address]
         self._keep_actor()  # so that it does not end while it downloads
         for _ in range(_TRIES):
@@ -159,7 +156,6 @@ class NodeWatcher:
         self._is_closed.set()
 
     def _actor(self) -> Any:  # noqa: ANN401 - a handle of Ray's
-        """The node's actor, which is started where there is none."""
         self._watcher = shared_actor(
             _WatcherActor,
             self._name,
@@ -285,7 +281,7 @@ class Replica(Coordination):
         self._exchanging = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="agreement", daemon=True)
 
-    def start(self, controller: Controller) -> None:
+    def start(self, controller: RolloutControl) -> None:
         """Starts to exchange, and passes news on to the controller."""
         self.controller = controller
         self._thread.start()
@@ -297,11 +293,8 @@ class Replica(Coordination):
                 # Known here too, so that it is not lost with the actor.
                 self._desired = self._ask("publish", slot, wanted, self._desired)
         except RayError as error:
-            raise UserError(
-                f"the other replicas could not be told ({type(error).__name__})",
-                self._name,
-                "this one has changed; set it again",
-            ) from error
+            what = f"the other replicas could not be told ({type(error).__name__})"
+            raise UserError(what, self._name, "this one has changed; set it again") from error
 
     def ask_now(self) -> None:
         """Has all replicas ask MLflow, this one at once."""
@@ -353,7 +346,6 @@ class Replica(Coordination):
             self.controller.ask_now()
 
     def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - the method's
-        """Calls the actor, which is started where there is none."""
         until = time.monotonic() + _ANSWER_SECONDS
         while True:
             try:

@@ -21,7 +21,7 @@ from serving.batching import Batcher
 from serving.errors import RequestError
 from serving.models import ServedModel
 from serving.request_context import AnsweringRole, current_request
-from serving.rollout.aliases import Address, Pointer, Role, WatchStatus
+from serving.rollout.aliases import Address, Pointer, Role, WatchStatus, title_of
 
 KindOfTask = TypeVar("KindOfTask", bound=Task)
 
@@ -52,30 +52,25 @@ class _Table:
     shadows: Mapping[str, Variant] = field(default_factory=dict)
 
     def variants(self, role: Role) -> Mapping[str, Variant]:
-        """The canaries or the shadows, by name."""
         return self.canaries if role == "canary" else self.shadows
 
     @cached_property
     def present(self) -> frozenset[ServedModel]:
-        """All models that may be asked."""
         variants = (*self.canaries.values(), *self.shadows.values())
         return frozenset((*self.active.values(), *(variant.model for variant in variants)))
 
     @cached_property
     def batchers(self) -> dict[Batcher, list[str]]:
-        """The batchers of the models that answer, each with their names."""
         found: dict[Batcher, list[str]] = {}
         for name, model in self.active.items():
             found.setdefault(model.batcher, []).append(name)
-        for name, variant in self.canaries.items():
-            found.setdefault(variant.model.batcher, []).append(f"{name} (canary)")
-        for name, variant in self.shadows.items():
-            found.setdefault(variant.model.batcher, []).append(f"{name} (shadow)")
+        for role in ("canary", "shadow"):
+            for name, variant in self.variants(role).items():
+                found.setdefault(variant.model.batcher, []).append(title_of((role, name)))
         return found
 
     @property
     def answering(self) -> set[tuple[str, str, AnsweringRole]]:
-        """Name, version and role of those that answer."""
         found: set[tuple[str, str, AnsweringRole]] = set()
         for name, model in self.active.items():
             found.add((name, model.version or "", "active"))
@@ -257,20 +252,15 @@ class Traffic:
 def _check_alike(active: ServedModel, other: ServedModel) -> None:
     mine = (active.task_name, active.task and active.task.labels)
     if mine != (other.task_name, other.task and other.task.labels):
-        raise UserError(
-            f"a model of another task or other labels than {active.name}",
-            str(other.folder),
-            "name a version that answers the same questions",
-        )
+        what = f"a model of another task or other labels than {active.name}"
+        raise UserError(what, str(other.folder), "name a version that answers the same questions")
 
 
 def _check_comparable(other: ServedModel, role: Role) -> None:
     if role == "shadow" and other.task is None:
-        raise UserError(
-            "an encoder's answers are not compared",
-            f"{other.folder} as the shadow of {other.name}",
-            "shadow a fine-tuned model, or give this one a canary's share",
-        )
+        what = "an encoder's answers are not compared"
+        remedy = "shadow a fine-tuned model, or give this one a canary's share"
+        raise UserError(what, f"{other.folder} as the shadow of {other.name}", remedy)
 
 
 def _encoder_of(table: _Table, name: str | None) -> ServedModel:
@@ -289,13 +279,9 @@ def _chosen(
             404, "Unknown model", f"no model {name!r}", field="model", remedy=f"one of {known}"
         )
     if name is not None and name not in able:
-        raise RequestError(
-            422,
-            "Wrong model",
-            f"{name} is no model for {what}",
-            field="model",
-            remedy=f"those that are: {names}",
-        )
+        detail = f"{name} is no model for {what}"
+        remedy = f"those that are: {names}"
+        raise RequestError(422, "Wrong model", detail, field="model", remedy=remedy)
     if name is not None:
         return able[name]
     if len(able) != 1:

@@ -1,7 +1,7 @@
-"""Who asks MLflow for a server: `python -m serving.watch` as a child process.
+"""Asks MLflow for a server, with `python -m serving.watch` as a child process.
 
 In: addresses. Out: paths of pointers. The process ends with the server and is restarted if it ends
-before.
+before. Nothing here imports torch: the actors that do the same for replicas start quickly.
 """
 
 import json
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bert_core.errors import UserError
-from serving.rollout.aliases import Address, UnreachableError
+from serving.rollout.aliases import Address, Slot, UnreachableError, Variants, VariantSource
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 5.0
@@ -28,16 +28,16 @@ _ADD_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """The addresses to ask MLflow about, now and then every `poll_seconds`; None for once.
+    """The addresses to ask MLflow about, now and then every `poll_seconds`; 0 for once.
 
     Without a tracking URI or a cache those of `serving.watch` are taken. `cache_gib` is the size
     above which unused models are removed from the cache; 0 for never.
     """
 
-    addresses: tuple[Address, ...]
-    tracking_uri: str | None
-    cache: Path | None
-    poll_seconds: float | None
+    addresses: tuple[Address, ...] = ()
+    tracking_uri: str | None = None
+    cache: Path | None = None
+    poll_seconds: float = 2.0
     cache_gib: float = 20.0
 
     @property
@@ -47,7 +47,7 @@ class WatchSettings:
         given += [f"--tracking_uri={self.tracking_uri}"] if self.tracking_uri is not None else []
         given += [f"--cache={self.cache}"] if self.cache is not None else []
         given += [f"--cache_gib={self.cache_gib}"]
-        if self.poll_seconds is not None:
+        if self.poll_seconds:
             given += [f"--follow={self.poll_seconds}", "--while_stdin_is_open"]
         return given
 
@@ -78,12 +78,49 @@ class Watcher(Protocol):
         ...
 
 
+class RolloutControl(Protocol):
+    """The rollout of one server, which acts on what its replicas publish."""
+
+    def want(self, variants: Variants) -> None:
+        """Sets the canaries and shadows of all models; does not wait until they answer."""
+        ...
+
+    def ask_now(self) -> None:
+        """Has MLflow asked about all addresses; does not wait for the answers."""
+        ...
+
+
+class Coordination:
+    """How a server agrees with the other replicas of its application: this one has no others."""
+
+    controller: RolloutControl | None = None
+
+    def start(self, controller: RolloutControl) -> None:
+        """Starts to pass on to the controller what other replicas publish."""
+        self.controller = controller
+
+    def publish(self, slot: Slot, wanted: VariantSource | None) -> None:
+        """Tells every other replica what is wanted in a slot, None for nothing.
+
+        Raises `UserError` where they cannot be told.
+        """
+
+    def ask_now(self) -> None:
+        """Has every replica, this one too, ask MLflow."""
+        if self.controller is not None:
+            self.controller.ask_now()
+
+    def close(self) -> None:
+        """Stops passing on anything."""
+        self.controller = None
+
+
 class WatchProcess:
     """The process that asks MLflow for a server; its methods are thread-safe."""
 
     def __init__(self, settings: WatchSettings) -> None:
         self._settings = settings
-        self._follows = settings.poll_seconds is not None
+        self._follows = settings.poll_seconds > 0
         self._is_closed = threading.Event()
         self._lock = threading.Lock()  # of the process and its pipes, and of what is ordered
         self._process: subprocess.Popen[str] | None = None
@@ -214,7 +251,6 @@ class WatchProcess:
             answer.set_result(path)
 
     def _answer_to(self, model: str | None) -> Future[Path] | None:
-        """The future that the caller of `add` waits for."""
         with self._lock:
             return None if model is None else self._awaited.pop(Address.of(model), None)
 

@@ -59,23 +59,15 @@ class Deliveries:
         digest = hmac.new(self._secret, signed, hashlib.sha256).digest()
         wanted = b"v1," + base64.b64encode(digest)
         if not hmac.compare_digest(wanted, headers.get(_SIGNATURE, "").encode("latin-1")):
-            raise RequestError(
-                401,
-                "Unknown signature",
-                "this was not signed with the secret of the webhook",
-                field=_SIGNATURE,
-                remedy="give MLflow's webhook the secret that --webhook_secret_file has",
-            )
+            detail = "this was not signed with the secret of the webhook"
+            remedy = "give MLflow's webhook the secret that --webhook_secret_file has"
+            raise RequestError(401, "Unknown signature", detail, field=_SIGNATURE, remedy=remedy)
         now = self._now()
         is_number = timestamp.isdecimal() and len(timestamp) < _MOST_DIGITS
         if not is_number or abs(now - int(timestamp)) > _FRESH_SECONDS:
-            raise RequestError(
-                401,
-                "Too old or too new",
-                f"this was not sent within {_FRESH_SECONDS:.0f} seconds of now",
-                field=_TIMESTAMP,
-                remedy="set the clocks of both machines",
-            )
+            detail = f"this was not sent within {_FRESH_SECONDS:.0f} seconds of now"
+            remedy = "set the clocks of both machines"
+            raise RequestError(401, "Too old or too new", detail, field=_TIMESTAMP, remedy=remedy)
         return self._note(delivery, now)
 
     def _note(self, delivery: str, now: float) -> bool:

@@ -21,23 +21,23 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tag_schemes import OUTSIDE
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.text_tagging import TextTagging
-from serving.engine import Engine, Prediction
+from serving.engine import Prediction
 from serving.errors import RequestError, foreign_refusals
-from serving.routes.embeddings_inference import (
+from serving.routes.embeddings import (
     OR_TRUNCATE,
     Compared,
     PromptName,
+    Side,
     best_labels,
+    overflow_of,
     similarities,
 )
-from serving.routes.json_routes import answered, refuse_unknown_parameters
+from serving.routes.json_routes import Routes, answered, refuse_unknown_parameters
 from serving.routes.tasks import base64_of, check_masks, text_of, usable_aggregation
 from serving.schemas.fields import InputText, ListOf, TextPair, example
 from serving.schemas.tasks import Targets
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
 from serving.validation import Inputs, check_pairs, cutting
-
-Direction = Literal["Left", "left", "Right", "right"]
 
 
 class _Closed(BaseModel):
@@ -150,7 +150,7 @@ class FeatureExtractionParameters(_Closed):
 
     normalize: bool | None = None
     truncate: bool | None = None
-    truncation_direction: Direction | None = None
+    truncation_direction: Side | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     prompt_name: PromptName = None
@@ -211,11 +211,8 @@ class HuggingFaceRefusal(BaseModel):
     error: str
 
 
-class HuggingFaceRoutes:
-    """The handlers, over the models of an engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+class HuggingFaceRoutes(Routes):
+    """The routes of Hugging Face's tasks."""
 
     @property
     def router(self) -> APIRouter:
@@ -350,10 +347,7 @@ class HuggingFaceRoutes:
         fields = request
         if request.parameters is not None:
             fields = request.model_copy(update=request.parameters.model_dump(exclude_none=True))
-        overflow: OverflowOrError = "error"
-        if fields.truncate:
-            is_left = (fields.truncation_direction or "right").lower() == "left"
-            overflow = "left" if is_left else "right"
+        overflow = overflow_of(fields)
         wanted = Wanted(fields.normalize, fields.dimensions, overflow, fields.prompt_name)
         inputs = replace(Inputs.of(request.inputs), if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
@@ -413,9 +407,7 @@ class HuggingFaceRoutes:
         return await answered(self._engine, lambda: scores, headers)
 
     async def _answer(self, build: Callable[[], Any], found: list[Prediction]) -> Response:
-        num_tokens = [prediction.num_tokens for prediction in found]
-        headers = read_headers(num_tokens, [prediction.truncated for prediction in found])
-        return await answered(self._engine, build, headers)
+        return await answered(self._engine, build, read_headers(found))
 
 
 def _questions_as_asked(

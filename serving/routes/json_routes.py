@@ -23,13 +23,25 @@ Handlers = Mapping[str, tuple[Callable[..., Any], type[BaseModel]]]
 """The handler of each path, and the answer that it gives."""
 
 
-def own_router(tag: str, handlers: Handlers) -> APIRouter:
-    """Routes that take JSON by POST, with their answers and refusals."""
-    router = APIRouter(tags=[tag])
-    for path, (handler, answer) in handlers.items():
-        router.add_api_route(
-            path, handler, methods=["POST"], response_model=answer, responses=PROBLEMS
-        )
+class Routes:
+    """Handlers over the models of an engine; `router` has them under their paths."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+
+def own_router(handlers: Mapping[str, Handlers]) -> APIRouter:
+    """Our own routes, by their tags: JSON by POST, with their answers and refusals."""
+    router = APIRouter()
+    for tag, tagged in handlers.items():
+        for path, (handler, answer) in tagged.items():
+            router.add_api_route(
+                *(path, handler),
+                methods=["POST"],
+                tags=[tag],
+                response_model=answer,
+                responses=PROBLEMS,
+            )
     return router
 
 
@@ -79,7 +91,6 @@ class _LongResponse(Response):
     """An answer that is sent as fast as its client reads, without a copy in a buffer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it in parts."""
         del scope, receive
         start = {"type": "http.response.start", "status": self.status_code}
         await send(start | {"headers": self.raw_headers})

@@ -17,6 +17,7 @@ from serving.limits import Limits
 from serving.models import Products, ServedModel
 from serving.rollout.admin import told_source
 from serving.rollout.traffic import Variant, source_of
+from serving.routes.json_routes import Routes
 
 ReadsPairs = bool | Literal["either"]
 
@@ -123,11 +124,8 @@ class Info(BaseModel):
     auto_truncate: bool
 
 
-class OperationRoutes:
-    """The handlers, over an engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+class OperationRoutes(Routes):
+    """Health, readiness, metrics, the loaded models and the limits."""
 
     @property
     def router(self) -> APIRouter:

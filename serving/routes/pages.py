@@ -48,33 +48,6 @@ class _File:
         return cls(content, _MEDIA_TYPES[path.suffix], etag)
 
 
-class PlaygroundRoutes:
-    """The handlers; the files are read once, when it is made."""
-
-    def __init__(self) -> None:
-        paths = [path for path in _FOLDER.iterdir() if path.suffix in _MEDIA_TYPES]
-        self._files = {path.name: _File.read(path) for path in paths}
-        self._page = self._files.pop(_PAGE)
-
-    @property
-    def router(self) -> APIRouter:
-        """The routes under their paths, none of which stands in the OpenAPI document."""
-        router = APIRouter(include_in_schema=False)
-        router.add_api_route("/", self.page, methods=["GET"])
-        router.add_api_route("/playground/{name}", self.file, methods=["GET"])
-        return router
-
-    async def page(self, request: Request) -> Response:
-        """The page at `/`, from which it finds its files wherever the server is mounted."""
-        return _answer(request, self._page)
-
-    async def file(self, request: Request, name: str) -> Response:
-        """A script, a style or the icon."""
-        if name not in self._files:
-            raise HTTPException(404)
-        return _answer(request, self._files[name])
-
-
 def _answer(request: Request, file: _File) -> Response:
     headers = _HEADERS | {"ETag": file.etag}
     known = request.headers.get("If-None-Match", "")
@@ -94,10 +67,13 @@ _SWAGGER_SETTINGS = {
 }
 
 
-class DocumentationRoutes:
-    """The page of the document at `openapi.json`; its files are read when it is made."""
+class PageRoutes:
+    """The handlers; the files are read once, when it is made."""
 
     def __init__(self, title: str) -> None:
+        paths = [path for path in _FOLDER.iterdir() if path.suffix in _MEDIA_TYPES]
+        self._files = {path.name: _File.read(path) for path in paths}
+        self._playground = self._files.pop(_PAGE)
         page = get_swagger_ui_html(
             openapi_url="openapi.json",
             title=f"{title} - Swagger UI",
@@ -106,24 +82,39 @@ class DocumentationRoutes:
             swagger_favicon_url=f"swagger/{_ICON}",
             swagger_ui_parameters=_SWAGGER_SETTINGS,
         )
-        self._page = bytes(page.body)
+        self._documentation = bytes(page.body)
         package = resources.files(_SWAGGER_PACKAGE)
-        self._files = {name: package.joinpath(name).read_bytes() for name in _SWAGGER_TYPES}
+        self._swagger = {name: package.joinpath(name).read_bytes() for name in _SWAGGER_TYPES}
 
     @property
     def router(self) -> APIRouter:
         """The routes under their paths, none of which stands in the OpenAPI document."""
         router = APIRouter(include_in_schema=False)
-        router.add_api_route("/docs", self.page, methods=["GET"])
-        router.add_api_route("/swagger/{name}", self.file, methods=["GET"])
+        for path, handler in (
+            ("/", self.playground),
+            ("/playground/{name}", self.playground_file),
+            ("/docs", self.documentation),
+            ("/swagger/{name}", self.swagger_file),
+        ):
+            router.add_api_route(path, handler, methods=["GET"])
         return router
 
-    async def page(self) -> Response:
-        """The page itself."""
-        return Response(self._page, media_type="text/html")
+    async def playground(self, request: Request) -> Response:
+        """The page at `/`, from which it finds its files wherever the server is mounted."""
+        return _answer(request, self._playground)
 
-    async def file(self, name: str) -> Response:
-        """Its script, its style or its icon."""
+    async def playground_file(self, request: Request, name: str) -> Response:
+        """A script, a style or the icon."""
         if name not in self._files:
             raise HTTPException(404)
-        return Response(self._files[name], media_type=_SWAGGER_TYPES[name])
+        return _answer(request, self._files[name])
+
+    async def documentation(self) -> Response:
+        """The page of the document at `openapi.json`."""
+        return Response(self._documentation, media_type="text/html")
+
+    async def swagger_file(self, name: str) -> Response:
+        """Its script, its style or its icon."""
+        if name not in self._swagger:
+            raise HTTPException(404)
+        return Response(self._swagger[name], media_type=_SWAGGER_TYPES[name])

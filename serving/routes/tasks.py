@@ -23,7 +23,7 @@ from serving.engine import Engine, Prediction
 from serving.errors import RequestError
 from serving.limits import Limits
 from serving.models import ServedModel
-from serving.routes.json_routes import answered, own_router
+from serving.routes.json_routes import Routes, answered, own_router
 from serving.schemas.fields import ModelAnswer, TextPair
 from serving.schemas.tasks import (
     ClassifyAnswer,
@@ -49,25 +49,27 @@ from serving.schemas.tasks import (
 from serving.text_features import TextFeatures
 from serving.validation import Inputs, check_pairs, cutting
 
+_IS_NEXT, _NOT_NEXT = "is_next", "not_next"  # in the order of the head's outputs
 
-class TaskRoutes:
-    """The handlers, over the models of an engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+class TaskRoutes(Routes):
+    """Tasks and features, of fine-tuned models; and what the heads of pre-training answer."""
 
     @property
     def router(self) -> APIRouter:
         """The routes under their paths."""
-        return own_router(
-            "tasks",
-            {
-                "/v1/classify": (self.classify, ClassifyAnswer),
-                "/v1/ner": (self.ner, NerAnswer),
-                "/v1/qa": (self.qa, QaAnswer),
-                "/v1/features": (self.features, FeaturesAnswer),
-            },
-        )
+        tasks = {
+            "/v1/classify": (self.classify, ClassifyAnswer),
+            "/v1/ner": (self.ner, NerAnswer),
+            "/v1/qa": (self.qa, QaAnswer),
+            "/v1/features": (self.features, FeaturesAnswer),
+        }
+        pretraining = {
+            "/v1/fill-mask": (self.fill_mask, FillMaskAnswer),
+            "/v1/next-sentence": (self.next_sentence, NextSentenceAnswer),
+            "/v1/pseudo-perplexity": (self.pseudo_perplexity, PseudoPerplexityAnswer),
+        }
+        return own_router({"tasks": tasks, "pre-training": pretraining})
 
     async def classify(self, request: ClassifyRequest) -> Response:
         """Classifies texts or pairs of texts: one label, several, or a number."""
@@ -130,99 +132,6 @@ class TaskRoutes:
 
         return await answered(self._engine, build)
 
-
-def usable_aggregation(model: ServedModel, wanted: Aggregation, field: str) -> Aggregation:
-    """The aggregation, if the model can be asked for it; raises `RequestError` if not."""
-    if wanted != "first" and model.reads_words_in_a_row:
-        raise RequestError(
-            422,
-            "Wrong aggregation",
-            f"{model.name} was taught the first sub-words of words alone",
-            field=field,
-            remedy="take first",
-        )
-    return wanted
-
-
-def text_of(given: str | TextPair) -> Text:
-    """A text or pair as the tasks have it."""
-    if isinstance(given, str):
-        return Text(given, None, None)
-    return Text(given.text, given.text_pair, None)
-
-
-def _question(given: QuestionInContext) -> Question:
-    return Question("", given.question, given.context, None)
-
-
-async def _answered(
-    engine: Engine,
-    model: ServedModel,
-    found: Sequence[Prediction],
-    answer: type[ModelAnswer],
-    result: type[Answer],
-    read: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
-) -> Response:
-    """The answer of a model: for each item a result with the fields that `read` makes."""
-
-    def build() -> ModelAnswer:
-        results = [
-            result(
-                n_tokens=prediction.num_tokens,
-                truncated=prediction.truncated,
-                **read(prediction.found),
-            )
-            for prediction in found
-        ]
-        return answer.model_validate(
-            {"model": model.name, "version": model.version, "results": results}
-        )
-
-    return await answered(engine, build)
-
-
-def _features(found: TextFeatures, *, is_base64: bool) -> Features:
-    """Features without validation, which takes long for millions of numbers."""
-    vectors = [base64_of(vector) if is_base64 else vector for vector in found.vectors]
-    vector = units = None
-    if found.units is None:
-        (vector,) = vectors
-    else:
-        units = [
-            UnitVector.model_construct(text=text, start=start, end=end, vector=vector)
-            for (text, start, end), vector in zip(found.units, vectors, strict=True)
-        ]
-    return Features.model_construct(
-        n_tokens=found.num_tokens, truncated=found.truncated, vector=vector, units=units
-    )
-
-
-def base64_of(vector: FloatArray) -> str:
-    """A vector as little-endian float32, in base64."""
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-
-
-_IS_NEXT, _NOT_NEXT = "is_next", "not_next"  # in the order of the head's outputs
-
-
-class PretrainedRoutes:
-    """The handlers, over the models of an engine that have the heads."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def router(self) -> APIRouter:
-        """The routes under their paths."""
-        return own_router(
-            "pre-training",
-            {
-                "/v1/fill-mask": (self.fill_mask, FillMaskAnswer),
-                "/v1/next-sentence": (self.next_sentence, NextSentenceAnswer),
-                "/v1/pseudo-perplexity": (self.pseudo_perplexity, PseudoPerplexityAnswer),
-            },
-        )
-
     async def fill_mask(self, request: FillMaskRequest) -> Response:
         """Finds likely words for each [MASK]."""
         model = self._engine.traffic.find_with_head(request.model, "masked_token")
@@ -276,6 +185,70 @@ class PretrainedRoutes:
         return await _answered(self._engine, model, found, PseudoPerplexityAnswer, Judged)
 
 
+def usable_aggregation(model: ServedModel, wanted: Aggregation, field: str) -> Aggregation:
+    """The aggregation, if the model can be asked for it; raises `RequestError` if not."""
+    if wanted != "first" and model.reads_words_in_a_row:
+        detail = f"{model.name} was taught the first sub-words of words alone"
+        raise RequestError(422, "Wrong aggregation", detail, field=field, remedy="take first")
+    return wanted
+
+
+def text_of(given: str | TextPair) -> Text:
+    """A text or pair as the tasks have it."""
+    if isinstance(given, str):
+        return Text(given, None, None)
+    return Text(given.text, given.text_pair, None)
+
+
+def _question(given: QuestionInContext) -> Question:
+    return Question("", given.question, given.context, None)
+
+
+async def _answered(
+    engine: Engine,
+    model: ServedModel,
+    found: Sequence[Prediction],
+    answer: type[ModelAnswer],
+    result: type[Answer],
+    read: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
+) -> Response:
+    def build() -> ModelAnswer:
+        results = [
+            result(
+                n_tokens=prediction.num_tokens,
+                truncated=prediction.truncated,
+                **read(prediction.found),
+            )
+            for prediction in found
+        ]
+        return answer.model_validate(
+            {"model": model.name, "version": model.version, "results": results}
+        )
+
+    return await answered(engine, build)
+
+
+def _features(found: TextFeatures, *, is_base64: bool) -> Features:
+    """Features without validation, which takes long for millions of numbers."""
+    vectors = [base64_of(vector) if is_base64 else vector for vector in found.vectors]
+    vector = units = None
+    if found.units is None:
+        (vector,) = vectors
+    else:
+        units = [
+            UnitVector.model_construct(text=text, start=start, end=end, vector=vector)
+            for (text, start, end), vector in zip(found.units, vectors, strict=True)
+        ]
+    return Features.model_construct(
+        n_tokens=found.num_tokens, truncated=found.truncated, vector=vector, units=units
+    )
+
+
+def base64_of(vector: FloatArray) -> str:
+    """A vector as little-endian float32, in base64."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
 def check_masks(inputs: Inputs, top_k: int, limits: Limits) -> None:
     """Raises `RequestError` for a text without [MASK], and for too long an answer.
 
@@ -283,14 +256,12 @@ def check_masks(inputs: Inputs, top_k: int, limits: Limits) -> None:
     """
     size = top_k * sum(text.count(MASK) * len(text) for text in inputs.items)
     if size > limits.max_answer_characters:
-        raise RequestError(
-            413,
-            "Too long an answer",
+        detail = (
             f"texts with {MASK} filled have {size} characters,"
-            f" and an answer has {limits.max_answer_characters} at most",
-            field="inputs",
-            remedy="ask for fewer candidates, fewer masks or shorter texts",
+            f" and an answer has {limits.max_answer_characters} at most"
         )
+        remedy = "ask for fewer candidates, fewer masks or shorter texts"
+        raise RequestError(413, "Too long an answer", detail, field="inputs", remedy=remedy)
     for number, text in enumerate(inputs.items):
         if MASK not in text:
             raise RequestError(

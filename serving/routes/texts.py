@@ -16,11 +16,10 @@ from bert_core.interface import Answer
 from bert_core.model.strategies import find_strategy
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification, Text
-from serving.engine import Engine
 from serving.errors import TOO_LONG, RequestError
 from serving.limits import BYTES_OF_A_TOKEN
 from serving.models import ServedModel
-from serving.routes.json_routes import answered, answered_apart, own_router
+from serving.routes.json_routes import Routes, answered, answered_apart, own_router
 from serving.schemas.fields import TextPair
 from serving.schemas.texts import (
     DecodeAnswer,
@@ -39,22 +38,19 @@ from serving.telemetry.tracing import span
 from serving.validation import Inputs, check_ids, check_pairs, has_more_tokens, num_bytes
 
 
-class TextRoutes:
-    """The handlers, over the models of an engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+class TextRoutes(Routes):
+    """Similarity, tokens and back, and explanations."""
 
     @property
     def router(self) -> APIRouter:
         """The routes under their paths."""
+        texts = {
+            "/v1/similarity": (self.similarity, SimilarityAnswer),
+            "/v1/tokenize": (self.tokenize, TokenizeAnswer),
+            "/v1/decode": (self.decode, DecodeAnswer),
+        }
         return own_router(
-            "texts",
-            {
-                "/v1/similarity": (self.similarity, SimilarityAnswer),
-                "/v1/tokenize": (self.tokenize, TokenizeAnswer),
-                "/v1/decode": (self.decode, DecodeAnswer),
-            },
+            {"texts": texts, "explanation": {"/v1/explain": (self.explain, ExplainAnswer)}}
         )
 
     async def similarity(self, request: SimilarityRequest) -> Response:
@@ -115,6 +111,62 @@ class TextRoutes:
         answer = DecodeAnswer(model=model.name, version=model.version, results=texts)
         return await answered(self._engine, lambda: answer)
 
+    async def explain(self, request: ExplainRequest) -> Response:
+        """Shows the attention of each layer and head, and, of a classifier, each token's share."""
+        model = self._engine.traffic.find_any(request.model)
+        given = request.inputs
+        first, second = (
+            (given.text, given.text_pair) if isinstance(given, TextPair) else (given, None)
+        )
+        most = min(self._engine.limits.max_explained_tokens, model.config.max_position_embeddings)
+        texts = [first] if second is None else [first, second]
+        is_longer = num_bytes(texts) > most * BYTES_OF_A_TOKEN or has_more_tokens(texts, most)
+        encoding = None if is_longer else model.tokenizer.encode(first, second)
+        if encoding is None or len(encoding) > most:
+            detail = f"more than {most} tokens, which is what can be explained"
+            raise RequestError(422, TOO_LONG, detail, field="inputs", remedy="shorten it")
+        layers = request.layers or list(range(1, model.config.num_hidden_layers + 1))
+        if max(layers) > model.config.num_hidden_layers:
+            detail = f"{model.name} has {model.config.num_hidden_layers} layers"
+            remedy = "ask for lower ones"
+            raise RequestError(422, "No such layer", detail, field="layers", remedy=remedy)
+        self._check_numbers(len(layers), len(encoding), model.config.num_attention_heads)
+        text = Text(first, second, None)
+        label = self._label(model, request.label, text)
+        self._engine.pay(len(encoding))
+        explain = partial(_explain, model, text, encoding, layers, label)
+        with span("compute"):
+            return await answered_apart(self._engine, explain)
+
+    def _check_numbers(self, num_layers: int, num_tokens: int, num_heads: int) -> None:
+        most = self._engine.limits.max_answer_numbers
+        if num_layers * num_heads * num_tokens**2 > most:
+            detail = (
+                f"{num_layers} layers times {num_heads} heads times {num_tokens} tokens squared,"
+                f" and an answer has {most} numbers at most"
+            )
+            remedy = "ask for fewer layers, or about a shorter text"
+            raise RequestError(413, "Too long an answer", detail, field="layers", remedy=remedy)
+
+    def _label(self, model: ServedModel, label: str | None, text: Text) -> str | None:
+        """The label that is asked for, if the model can be asked; raises `RequestError` if not."""
+        if not isinstance(model.task, Classification):
+            if label is not None:
+                detail = f"{model.name} has no labels of texts"
+                remedy = "leave it out, or name a model of classification"
+                raise RequestError(422, "Wrong model", detail, field="label", remedy=remedy)
+            return None
+        check_pairs(Inputs([text], lambda _: "inputs"), model.task, model.name)
+        if label is not None and label not in model.task.labels:
+            raise RequestError(
+                422,
+                "Unknown label",
+                f"{model.name} knows {', '.join(model.task.labels) or 'no labels, but a number'}",
+                field="label",
+                remedy="take one of them, or leave it out",
+            )
+        return label
+
 
 def tokens_of(encoding: Encoding) -> list[Token]:
     """The tokens of a text, or of a pair, whose characters are each counted in their own text."""
@@ -130,89 +182,6 @@ def tokens_of(encoding: Encoding) -> list[Token]:
         )
         for number, token, special, (start, end) in zip(*columns, strict=True)
     ]
-
-
-class ExplainRoutes:
-    """The handler, over the models of an engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def router(self) -> APIRouter:
-        """The route under its path."""
-        return own_router("explanation", {"/v1/explain": (self.explain, ExplainAnswer)})
-
-    async def explain(self, request: ExplainRequest) -> Response:
-        """Shows the attention of each layer and head, and, of a classifier, each token's share."""
-        model = self._engine.traffic.find_any(request.model)
-        given = request.inputs
-        first, second = (
-            (given.text, given.text_pair) if isinstance(given, TextPair) else (given, None)
-        )
-        most = min(self._engine.limits.max_explained_tokens, model.config.max_position_embeddings)
-        texts = [first] if second is None else [first, second]
-        is_longer = num_bytes(texts) > most * BYTES_OF_A_TOKEN or has_more_tokens(texts, most)
-        encoding = None if is_longer else model.tokenizer.encode(first, second)
-        if encoding is None or len(encoding) > most:
-            raise RequestError(
-                422,
-                TOO_LONG,
-                f"more than {most} tokens, which is what can be explained",
-                field="inputs",
-                remedy="shorten it",
-            )
-        layers = request.layers or list(range(1, model.config.num_hidden_layers + 1))
-        if max(layers) > model.config.num_hidden_layers:
-            raise RequestError(
-                422,
-                "No such layer",
-                f"{model.name} has {model.config.num_hidden_layers} layers",
-                field="layers",
-                remedy="ask for lower ones",
-            )
-        self._check_numbers(len(layers), len(encoding), model.config.num_attention_heads)
-        text = Text(first, second, None)
-        label = self._label(model, request.label, text)
-        self._engine.pay(len(encoding))
-        explain = partial(_explain, model, text, encoding, layers, label)
-        with span("compute"):
-            return await answered_apart(self._engine, explain)
-
-    def _check_numbers(self, num_layers: int, num_tokens: int, num_heads: int) -> None:
-        most = self._engine.limits.max_answer_numbers
-        if num_layers * num_heads * num_tokens**2 > most:
-            raise RequestError(
-                413,
-                "Too long an answer",
-                f"{num_layers} layers times {num_heads} heads times {num_tokens} tokens squared,"
-                f" and an answer has {most} numbers at most",
-                field="layers",
-                remedy="ask for fewer layers, or about a shorter text",
-            )
-
-    def _label(self, model: ServedModel, label: str | None, text: Text) -> str | None:
-        """The label that is asked for, if the model can be asked; raises `RequestError` if not."""
-        if not isinstance(model.task, Classification):
-            if label is not None:
-                raise RequestError(
-                    422,
-                    "Wrong model",
-                    f"{model.name} has no labels of texts",
-                    field="label",
-                    remedy="leave it out, or name a model of classification",
-                )
-            return None
-        check_pairs(Inputs([text], lambda _: "inputs"), model.task, model.name)
-        if label is not None and label not in model.task.labels:
-            raise RequestError(
-                422,
-                "Unknown label",
-                f"{model.name} knows {', '.join(model.task.labels) or 'no labels, but a number'}",
-                field="label",
-                remedy="take one of them, or leave it out",
-            )
-        return label
 
 
 def _explain(
@@ -235,13 +204,8 @@ def _explain(
         return answer
     rows = task.encode([text], model.tokenizer)
     if rows.truncated.any():
-        raise RequestError(
-            422,
-            TOO_LONG,
-            f"{len(encoding)} tokens are more than {model.name} reads at once",
-            field="inputs",
-            remedy="shorten it",
-        )
+        detail = f"{len(encoding)} tokens are more than {model.name} reads at once"
+        raise RequestError(422, TOO_LONG, detail, field="inputs", remedy="shorten it")
     device = model.batcher.device
     number = task.labels.index(label) if label is not None else 0
     if label is None and task.labels:

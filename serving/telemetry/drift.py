@@ -122,7 +122,6 @@ class _Counts:
         self._texts: deque[_Counted] = deque()
 
     def add(self, text: _Counted) -> None:
-        """Adds the counts of a text."""
         for number, count in text:
             self.total[number] += count
             self._last[number] += count
@@ -157,7 +156,6 @@ class _Figures:
         self._unknown_id = special_token_ids(model.tokenizer).unk
 
     def note(self, rows: EncodedRows, found: Sequence[Mapping[str, Any]]) -> None:
-        """Counts texts and their answers."""
         unknown, known = count_tokens(rows, self._unknown_id)
         self.num_unknown += unknown
         self.num_tokens += unknown + known
@@ -169,7 +167,6 @@ class _Figures:
                 self.labels.add(text)
 
     def indices(self) -> Iterator[tuple[str, float]]:
-        """What a population stability index is of, and the index."""
         if self.training_lengths is not None:
             yield "length", self.lengths.index(self.training_lengths)
         if self.training is not None and self.training.label_shares is not None:
@@ -210,7 +207,6 @@ class _Figures:
 
 
 def _of_training(figures: Sequence[_Figures]) -> Iterator[GaugeMetricFamily]:
-    """The shares of the training data."""
     unknown = GaugeMetricFamily(
         "bertline_training_unknown_token_share",
         "Share of the training data's tokens that the vocabulary lacks",

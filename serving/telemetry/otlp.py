@@ -193,7 +193,6 @@ class _Sending(SpanExporter):
         self._is_lost = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Sends one batch, or loses it."""
         self._answer = "no answer"
         result = self._exporter.export(spans)
         is_lost = result is not SpanExportResult.SUCCESS
@@ -208,7 +207,6 @@ class _Sending(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Leaves what is being tried again."""
         self._exporter.shutdown()
 
     def _note_answer(self, response: requests.Response, **_: object) -> None:
@@ -220,7 +218,6 @@ def _named(numbers: Mapping[str, int]) -> dict[str, int]:
 
 
 def _context(trace_id: int) -> SpanContext:
-    """What a new span of a trace is known by."""
     return SpanContext(trace_id, _IDS.generate_span_id(), is_remote=False, trace_flags=_SAMPLED)
 
 

@@ -94,9 +94,7 @@ def start_tracing(
     try:
         from serving.telemetry.otlp import Tracing
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"tracing without its packages ({error.name})",
-            f"otlp_endpoint {endpoint}",
-            "in the checkout: pip install -e '.[tracing]'",
-        ) from error
+        what = f"tracing without its packages ({error.name})"
+        remedy = "in the checkout: pip install -e '.[tracing]'"
+        raise UserError(what, f"otlp_endpoint {endpoint}", remedy) from error
     return Tracing(endpoint.rstrip("/") + _PATH, share, instance)

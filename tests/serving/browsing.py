@@ -18,7 +18,9 @@ def open_browser():
     if program is None:
         pytest.skip("Chromium is not installed here")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield browser
         browser.close()
 

@@ -2,18 +2,19 @@
 
 import socket
 import sqlite3
-from contextlib import closing
-from dataclasses import dataclass, field
+import subprocess
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
-from running import start, write_models
+from forked_programs import ForkedProgram
+from running import serving, start, write_models
 
-from serving.engine import Engine
 from serving.limits import Limits
-from serving.models import close_models, load_models
-from serving.startup import RegistryAccess, RunningEngine, loader_for
+from serving.rollout.watcher import WatchSettings
+from serving.startup import RunningEngine, loader_for
 
 
 @dataclass
@@ -62,12 +63,22 @@ class Registry:
 
 
 @pytest.fixture(scope="session")
-def registry(tmp_path_factory, small_models):
+def empty_store(tmp_path_factory):
+    """The file of a store of MLflow, to be copied: to create its tables takes seconds."""
+    from workflows.runs.mlflow_run import create_store
+
+    database = tmp_path_factory.mktemp("store") / "mlflow.db"
+    create_store(f"sqlite:///{database}")
+    return database
+
+
+@pytest.fixture(scope="session")
+def registry(empty_store, tmp_path_factory, small_models):
     """MLflow with the entities as `people@champion` and the sentiment as `mood@champion`."""
     from workflows.runs.mlflow_run import create_store, open_client
 
-    uri = f"sqlite:///{tmp_path_factory.mktemp('registry') / 'mlflow.db'}"
-    create_store(uri)
+    uri = f"sqlite:///{_copied(empty_store, tmp_path_factory.mktemp('registry'))}"
+    create_store(uri)  # its artifacts are beside it from now on
     made = Registry(uri, open_client(uri).create_run("0").info.run_id)
     made.register(small_models["entities"], "people", "champion")
     made.register(small_models["sentiment"], "mood", "champion")
@@ -77,11 +88,15 @@ def registry(tmp_path_factory, small_models):
 @pytest.fixture
 def copied_registry(registry, tmp_path):
     """A store of its own, to be changed or to be gone."""
-    database = tmp_path / "store" / "mlflow.db"
-    database.parent.mkdir()
-    with closing(sqlite3.connect(registry.database)) as source:
-        source.execute("VACUUM INTO ?", (str(database),))  # with what is in its journal
-    return Registry(f"sqlite:///{database}", registry.run_id)
+    (tmp_path / "store").mkdir()
+    return replace(registry, uri=f"sqlite:///{_copied(registry.database, tmp_path / 'store')}")
+
+
+def _copied(database, folder):
+    """The file of the copy, with what is in the journal."""
+    with closing(sqlite3.connect(database)) as source:
+        source.execute("VACUUM INTO ?", (str(folder / "mlflow.db"),))
+    return folder / "mlflow.db"
 
 
 @pytest.fixture(scope="session")
@@ -93,38 +108,41 @@ def small_models(tmp_path_factory):
 @pytest.fixture(scope="session")
 def server(small_models):
     """All small models behind one server."""
-    models = load_models(small_models)
-    running, stop = start(Engine(models), small_models)
-    yield running
-    stop()
-    close_models(list(models.values()))
+    with serving(small_models) as running:
+        yield running
 
 
 @pytest.fixture
 def start_server():
-    """Starts servers, and stops them in the end."""
-    stops = []
-
-    def start_one(engine, folders, keys=None, cors_origins=()):
-        running, stop = start(engine, folders, keys, cors_origins)
-        stops.append(stop)
-        return running
-
-    yield start_one
-    for stop in stops:
-        stop()
+    """Starts servers, as `running.serving`, and stops them in the end."""
+    with ExitStack() as stack:
+        yield lambda *folders, **more: stack.enter_context(serving(*folders, **more))
 
 
 @pytest.fixture
-def start_rollout(tmp_path):
+def quick_watches(monkeypatch):
+    """Has `serving.watch` forked, and gives the processes."""
+    started = []
+
+    def popen(arguments, stderr):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+        started.append(ForkedProgram(["serving.watch", *arguments], text=True, **pipes))
+        return started[-1]
+
+    monkeypatch.setattr("serving.rollout.watcher._popen", popen)
+    return started
+
+
+@pytest.fixture
+def start_rollout(tmp_path, quick_watches):
     """Starts servers that can be told who answers, over one cache, `models`; by their registry."""
     stops = []
 
     def begin(models, variants=None, uri=None, *, poll_seconds=0.1, coordination=None, **more):
         limits = Limits()
         loader = loader_for(torch.device("cpu"), limits, 1, "float32")
-        access = RegistryAccess(uri, tmp_path / "models", poll_seconds)
-        engine = RunningEngine.start(models, loader, limits, access, variants, coordination)
+        watching = WatchSettings((), uri, tmp_path / "models", poll_seconds)
+        engine = RunningEngine.start(models, loader, limits, watching, variants, coordination)
         stops.append(engine.close)
         running, stop = start(engine.engine, {}, rollout=engine.rollout, **more)
         stops.append(stop)
@@ -139,11 +157,8 @@ def start_rollout(tmp_path):
 def strict_server(small_models):
     """A server of the sentiment model alone that takes little."""
     limits = Limits(max_body_bytes=2000, max_items=3, max_request_tokens=60, body_seconds=0.5)
-    models = load_models({"sentiment": small_models["sentiment"]})
-    running, stop = start(Engine(models, limits), small_models)
-    yield running
-    stop()
-    close_models(list(models.values()))
+    with serving({"sentiment": small_models["sentiment"]}, limits) as running:
+        yield running
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import cache
 
 import psutil
 import torch
@@ -71,9 +72,8 @@ DELETED = ("/admin/traffic/wide/canary",)
 def write_wide_encoder(folder):
     """An encoder whose answers are as long as those of BERT-base, and that computes quickly."""
     words = ["the", "cat", "a", "sat", *(chr(each) for each in range(33, 127))]
-    words += [f"##{chr(each)}" for each in range(97, 123)] + [
-        chr(each) for each in range(0x4E00, 0x4F00)
-    ]
+    words += [f"##{chr(each)}" for each in range(97, 123)]
+    words += map(chr, range(0x4E00, 0x4F00))
     entries = dict.fromkeys([*SPECIAL_TOKENS, *words])
     entries |= dict.fromkeys(f"word{number}" for number in range(30_522 - len(entries)))
     vocabulary = {entry: number for number, entry in enumerate(entries)}
@@ -157,6 +157,7 @@ def shapes(body):
     }
 
 
+@cache
 def texts():
     """Texts that cost much for their size."""
     size = BODY_BYTES - 1000
@@ -200,21 +201,7 @@ def random_body(body, choose):
     """A request in which something at random stands, up to 50,000 values, or in its place."""
 
     def value(left, room):
-        kinds = [
-            0,
-            -1,
-            2**63,
-            1e300,
-            0.5,
-            True,
-            None,
-            "",
-            "a",
-            "[MASK]",
-            "\u0301",
-            "\x00",
-            "中" * 9,
-        ]
+        kinds = [0, -1, 2**63, 1e300, 0.5, True, None, "", "a", "[MASK]", "\u0301", "\0", "中" * 9]
         if not left or choose.random() < 0.3:
             return choose.choice(kinds)
         if choose.random() < 0.2:
@@ -228,184 +215,113 @@ def random_body(body, choose):
     return body | {choose.choice([*body, "overflow", "parameters", "top_k", "x"]): value(4, 50_000)}
 
 
+def to(path, **body):
+    """The address of a request, and its body."""
+    return path, body
+
+
+@cache
 def costly():
     """Requests whose work is far more than their size says: address, body."""
-    long = "the cat sat " * 2500
-    question = {"question": "cat", "context": long}
-    wide = {"model": "wide"}
-    many_masks = "[MASK] " * 100
+    hf_qa = "/hf/question-answering?model=answers"
+    hf_ner = "/hf/token-classification?model=entities"
+    hf_mask, hf_similarity = "/hf/fill-mask?model=wide", "/hf/sentence-similarity?model=wide"
+    embed, perplexity = "/embed?model=wide", "/v1/pseudo-perplexity"
+    classify, ner, qa, mask = "/v1/classify", "/v1/ner", "/v1/qa", "/v1/fill-mask"
+    long, many_masks = "the cat sat " * 2500, "[MASK] " * 100
+    question, long_question = ({"question": text, "context": long} for text in ("cat", long))
+    wide, windows = {"model": "wide"}, {"overflow": "window"}
+    entities, answers = {"model": "entities"}, {"model": "answers"}
+
+    def features(text, **more):
+        return to("/v1/features", inputs=text, **wide, **more)
+
+    def questions(inputs, **parameters):
+        return to(hf_qa, inputs=inputs, parameters=parameters)
+
     return {
-        "qa, windows one token apart": (
-            "/hf/question-answering?model=answers",
-            {"inputs": question, "parameters": {"doc_stride": 10_000}},
+        "qa, windows one token apart": questions(question, doc_stride=10_000),
+        "qa, short rows": questions(question, max_seq_len=8, doc_stride=7, top_k=1000),
+        "qa, long questions": questions(
+            [long_question] * 5, max_question_len=10**9, max_seq_len=10**9
         ),
-        "qa, short rows": (
-            "/hf/question-answering?model=answers",
-            {
-                "inputs": question,
-                "parameters": {"max_seq_len": 8, "doc_stride": 7, "top_k": 1000},
-            },
+        "qa, many answers": to(
+            *(qa,),
+            inputs={"question": "cat", "context": "the cat sat " * 1500},
+            **{"top_k": 100, "max_answer_length": 512} | answers | windows,
         ),
-        "qa, long questions": (
-            "/hf/question-answering?model=answers",
-            {
-                "inputs": [{"question": long, "context": long}] * 5,
-                "parameters": {"max_question_len": 10**9, "max_seq_len": 10**9},
-            },
+        "qa, one word to stretch over": to(
+            *(qa,),
+            inputs={"question": "cat", "context": "中" * 8000},
+            **{"top_k": 100, "align_to_words": True} | answers | windows,
         ),
-        "qa, many answers": (
-            "/v1/qa",
-            {
-                "model": "answers",
-                "inputs": {"question": "cat", "context": "the cat sat " * 1500},
-                "overflow": "window",
-                "top_k": 100,
-                "max_answer_length": 512,
-            },
+        "ner, sub-words": to(ner, inputs=long, aggregation="none", **entities, **windows),
+        "ner, a stride": to(
+            hf_ner, inputs=long, parameters={"stride": 1, "aggregation_strategy": "none"}
         ),
-        "ner, sub-words": (
-            "/v1/ner",
-            {"model": "entities", "inputs": long, "overflow": "window", "aggregation": "none"},
+        "ner, points": to(ner, inputs="a" * 800 + "." * 800 + ")", **entities),
+        "ner, points and letters": to(ner, inputs="a." * 8000 + ")", **entities),
+        "ner, quotes": to(ner, inputs="«»" * 490_000, **entities, **windows),
+        "labels to ignore": to(hf_ner, inputs="cat", parameters={"ignore_labels": ["O"] * 60_000}),
+        "classify, windows": to(classify, model="sentiment", inputs=[long] * 2, **windows),
+        "classify, many": to(classify, model="sentiment", inputs=["cat"] * 256),
+        "features of tokens": features("cat " * 10_000, unit="token", **windows),
+        "features in base64": features("cat " * 10_000, unit="token", encoding="base64", **windows),
+        "features of layers": features(
+            "cat " * 2500, unit="word", strategy="concat_last_four", **windows
         ),
-        "ner, a stride": (
-            "/hf/token-classification?model=entities",
-            {"inputs": long, "parameters": {"stride": 1, "aggregation_strategy": "none"}},
+        "all layers": features("cat " * 10_000, strategy="weighted_sum_all", **windows),
+        "a strategy of many digits": features("cat", strategy="layer_" + "9" * 5000),
+        "a strategy of a megabyte": features("cat", strategy="s" * 1_000_000),
+        "features, marks": features("a\u0301" * 300_000, unit="token", **windows),
+        "all tokens' states": to("/embed_all?model=wide", inputs=["cat " * 500] * 20),
+        "all texts' vectors": to(embed, inputs=["cat"] * 256),
+        "ids": to(embed, inputs=[[7] * 500] * 15),
+        "empty ids": to(embed, inputs=[[]] * 200),
+        "too many ids": to("/v1/embeddings", input=[[7] * 500] * 66, **wide),
+        "one list of ids": to("/v1/embeddings", input=[7] * 32_000, **wide),
+        "many masks": to(mask, inputs=many_masks, top_k=1000, **wide),
+        "many masks of Hugging Face": to(hf_mask, inputs=many_masks, parameters={"top_k": 1000}),
+        "masks of a long text": to(
+            mask, inputs="[MASK] " * 30 + "cat " * 4000, top_k=30, **wide, **windows
         ),
-        "classify, windows": (
-            "/v1/classify",
-            {"model": "sentiment", "inputs": [long] * 2, "overflow": "window"},
+        "targets": to(mask, inputs="a [MASK]", targets=["cat"] * 300_000, **wide),
+        "targets, fewer": to(mask, inputs="a [MASK]", targets=["cat"] * 30_000, **wide),
+        "a target of a megabyte": to(mask, inputs="a [MASK]", targets=["cat " * 250_000], **wide),
+        "unknown targets": to(
+            *(hf_mask,),
+            inputs="a [MASK]",
+            parameters={"targets": [f"unknown{number}" for number in range(60_000)]},
         ),
-        "classify, many": ("/v1/classify", {"model": "sentiment", "inputs": ["cat"] * 256}),
-        "features of tokens": (
-            "/v1/features",
-            wide | {"inputs": "cat " * 10_000, "unit": "token", "overflow": "window"},
+        "options": to(
+            hf_mask, inputs="a [MASK]", options={str(number): [1] for number in range(50_000)}
         ),
-        "features of tokens in base64": (
-            "/v1/features",
-            wide
-            | {
-                "inputs": "cat " * 10_000,
-                "unit": "token",
-                "overflow": "window",
-                "encoding": "base64",
-            },
+        "pseudo-perplexity": to(perplexity, inputs="cat " * 90, **wide),
+        "pseudo-perplexity, long": to(
+            perplexity,
+            inputs="cat " * 30_000,
+            masking="rest_of_word",
+            **wide,
+            **windows,
         ),
-        "features of layers": (
-            "/v1/features",
-            wide
-            | {
-                "inputs": "cat " * 2500,
-                "unit": "word",
-                "overflow": "window",
-                "strategy": "concat_last_four",
-            },
+        "tokens": to("/v1/tokenize", inputs="a " * 32_000, **wide),
+        "tokens of long words": to("/v1/tokenize", inputs=("a" * 99 + " ") * 300, **wide),
+        "ids to decode": to("/v1/decode", ids=[7] * 32_768, **wide),
+        "lists to decode": to("/v1/decode", ids=[[7]] * 30_000, **wide),
+        "explain": to("/v1/explain", inputs="cat " * 126, **wide),
+        "explain, a layer again and again": to(
+            "/v1/explain", inputs="cat " * 126, layers=[1] * 1000, **wide
         ),
-        "all layers": (
-            "/v1/features",
-            wide
-            | {"inputs": "cat " * 10_000, "strategy": "weighted_sum_all", "overflow": "window"},
+        "explain, no such layer": to("/v1/explain", inputs="cat", layers=[10**18], **wide),
+        "a label of a megabyte": to(
+            "/v1/explain", model="sentiment", inputs="cat", label="l" * 1_000_000
         ),
-        "a strategy of many digits": (
-            "/v1/features",
-            wide | {"inputs": "cat", "strategy": "layer_" + "9" * 5000},
+        "parameters of similarity": to(
+            *(hf_similarity,),
+            **POSTED[hf_similarity],
+            parameters=dict.fromkeys(map(str, range(50_000))),
         ),
-        "a strategy of a megabyte": (
-            "/v1/features",
-            wide | {"inputs": "cat", "strategy": "s" * 1_000_000},
-        ),
-        "all tokens' states": ("/embed_all?model=wide", {"inputs": ["cat " * 500] * 20}),
-        "all texts' vectors": ("/embed?model=wide", {"inputs": ["cat"] * 256}),
-        "ids": ("/embed?model=wide", {"inputs": [[7] * 500] * 15}),
-        "too many ids": ("/v1/embeddings", wide | {"input": [[7] * 500] * 66}),
-        "one list of ids": ("/v1/embeddings", wide | {"input": [7] * 32_000}),
-        "empty ids": ("/embed?model=wide", {"inputs": [[]] * 200}),
-        "many masks": ("/v1/fill-mask", wide | {"inputs": many_masks, "top_k": 1000}),
-        "many masks of Hugging Face": (
-            "/hf/fill-mask?model=wide",
-            {"inputs": many_masks, "parameters": {"top_k": 1000}},
-        ),
-        "masks of a long text": (
-            "/v1/fill-mask",
-            wide | {"inputs": "[MASK] " * 30 + "cat " * 4000, "top_k": 30, "overflow": "window"},
-        ),
-        "targets": ("/v1/fill-mask", wide | {"inputs": "a [MASK]", "targets": ["cat"] * 300_000}),
-        "targets, fewer": (
-            "/v1/fill-mask",
-            wide | {"inputs": "a [MASK]", "targets": ["cat"] * 30_000},
-        ),
-        "unknown targets": (
-            "/hf/fill-mask?model=wide",
-            {
-                "inputs": "a [MASK]",
-                "parameters": {"targets": [f"unknown{each}" for each in range(60_000)]},
-            },
-        ),
-        "a target of a megabyte": (
-            "/v1/fill-mask",
-            wide | {"inputs": "a [MASK]", "targets": ["cat " * 250_000]},
-        ),
-        "pseudo-perplexity": ("/v1/pseudo-perplexity", wide | {"inputs": "cat " * 90}),
-        "pseudo-perplexity, long": (
-            "/v1/pseudo-perplexity",
-            wide | {"inputs": "cat " * 30_000, "overflow": "window", "masking": "rest_of_word"},
-        ),
-        "tokens": ("/v1/tokenize", wide | {"inputs": "a " * 32_000}),
-        "tokens of long words": ("/v1/tokenize", wide | {"inputs": ("a" * 99 + " ") * 300}),
-        "ids to decode": ("/v1/decode", wide | {"ids": [7] * 32_768}),
-        "lists to decode": ("/v1/decode", wide | {"ids": [[7]] * 30_000}),
-        "explain": ("/v1/explain", wide | {"inputs": "cat " * 126}),
-        "explain, a layer again and again": (
-            "/v1/explain",
-            wide | {"inputs": "cat " * 126, "layers": [1] * 1000},
-        ),
-        "explain, no such layer": ("/v1/explain", wide | {"inputs": "cat", "layers": [10**18]}),
-        "labels to ignore": (
-            "/hf/token-classification?model=entities",
-            {"inputs": "cat", "parameters": {"ignore_labels": ["O"] * 60_000}},
-        ),
-        "options": (
-            "/hf/fill-mask?model=wide",
-            {"inputs": "a [MASK]", "options": {str(n): [n] for n in range(50_000)}},
-        ),
-        "parameters of similarity": (
-            "/hf/sentence-similarity?model=wide",
-            POSTED["/hf/sentence-similarity?model=wide"]
-            | {"parameters": dict.fromkeys(map(str, range(50_000)))},
-        ),
-        "similar sentences": (
-            "/v1/similarity",
-            wide | {"source": "cat", "inputs": ["cat " * 20] * 255},
-        ),
-        "ner, points": (
-            "/v1/ner",
-            {"model": "entities", "inputs": "a" * 800 + "." * 800 + ")"},
-        ),
-        "ner, points and letters": (
-            "/v1/ner",
-            {"model": "entities", "inputs": "a." * 8000 + ")"},
-        ),
-        "ner, quotes": (
-            "/v1/ner",
-            {"model": "entities", "inputs": "«»" * 490_000, "overflow": "window"},
-        ),
-        "qa, one word to stretch over": (
-            "/v1/qa",
-            {
-                "model": "answers",
-                "inputs": {"question": "cat", "context": "中" * 8000},
-                "overflow": "window",
-                "align_to_words": True,
-                "top_k": 100,
-            },
-        ),
-        "features, marks": (
-            "/v1/features",
-            wide | {"inputs": "a\u0301" * 300_000, "unit": "token", "overflow": "window"},
-        ),
-        "a label of a megabyte": (
-            "/v1/explain",
-            {"model": "sentiment", "inputs": "cat", "label": "l" * 1_000_000},
-        ),
+        "similar sentences": to("/v1/similarity", source="cat", inputs=["cat " * 20] * 255, **wide),
     }
 
 
@@ -502,5 +418,5 @@ class Watch:
                 continue
             seen.health.append(time.perf_counter() - begin)
             seen.most_bytes = max(seen.most_bytes, self.resident)
-            time.sleep(0.004)
+            time.sleep(0.008)
         connection.close()

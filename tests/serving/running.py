@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import uvicorn
+from forked_programs import ForkedProgram
 from small_tasks import write_encoder
 
 from bert_core.model_folder import load_model_folder, save_model_folder
@@ -25,6 +26,7 @@ from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head
 from serving.app import create_app
 from serving.engine import Engine
+from serving.models import close_models, load_models
 
 
 def wait_until(holds, seconds=60):
@@ -181,6 +183,18 @@ def start(
     return Server("127.0.0.1", port, engine, folders, prefix), stop
 
 
+@contextmanager
+def serving(folders, limits=None, loader=None, **more):
+    """A server of model folders by name, until the block ends; `more` is for `start`."""
+    models = load_models(folders, loader)
+    running, stop = start(Engine(models, limits), folders, **more)
+    try:
+        yield running
+    finally:
+        stop()
+        close_models(list(models.values()))
+
+
 def _mounted(app, prefix):
     """As Ray Serve passes requests on: the path is whole."""
 
@@ -202,11 +216,11 @@ class Started:
 
 
 @contextmanager
-def started(arguments, environment, before=None):
+def started(arguments, environment, before=None, *, is_forked=True):
     """Runs a server at a port of its own, until the block ends; `before` is called within it."""
-    command = [sys.executable, "-m", "serving", "--port", "0", "--threads", "1", *arguments]
-    process = subprocess.Popen(
-        [*command, "--no-log_requests"],
+    command = ["serving", "--port", "0", "--threads", "1", *arguments, "--no-log_requests"]
+    process = (ForkedProgram if is_forked else subprocess.Popen)(
+        command if is_forked else [sys.executable, "-m", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

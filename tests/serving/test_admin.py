@@ -19,8 +19,8 @@ from serving.keys import add_key, read_keys
 from serving.limits import Limits
 from serving.rollout.admin import VariantRequest
 from serving.rollout.aliases import Address, VariantSource
-from serving.rollout.controller import Coordination
-from serving.startup import RegistryAccess, RunningEngine, loader_for
+from serving.rollout.watcher import Coordination, WatchSettings
+from serving.startup import RunningEngine, loader_for
 
 CANARY = ("canary", "mood")
 
@@ -47,7 +47,7 @@ def running(small_models, tmp_path):
         {"mood": small_models["sentiment"]},
         loader_for(torch.device("cpu"), Limits(), 1, "float32"),
         Limits(),
-        RegistryAccess(poll_seconds=0),
+        WatchSettings(poll_seconds=0),
         {CANARY: VariantSource(better, 0.5)},
         others,
     )
@@ -94,22 +94,14 @@ def test_addresses_of_the_registry_are_taken(address, share):
 @pytest.mark.parametrize(
     "given",
     [
-        {"model": "/etc", "share": 0.1},
-        {"model": "models:/a", "share": 0.1},
-        {"model": "models:/a/b", "share": 0.1},
-        {"model": "models:/../a@b", "share": 0.1},
-        {"model": "models:/a@b\n", "share": 0.1},
-        {"model": "models:/a\nmodels:/c@b", "share": 0.1},
-        {"model": "models:/a\x85@b", "share": 0.1},
-        {"model": "runs:/a@b", "share": 0.1},
+        *({"model": wrong, "share": 0.1} for wrong in (
+            "/etc", "models:/a", "models:/a/b", "models:/../a@b", "models:/a@b\n",
+            "models:/a\nmodels:/c@b", "models:/a\x85@b", "runs:/a@b")),
+        *({"model": "models:/a@b", "share": wrong} for wrong in (0, 1.01, float("nan"), "0.1")),
         {"model": "models:/a@b"},
-        {"model": "models:/a@b", "share": 0},
-        {"model": "models:/a@b", "share": 1.01},
-        {"model": "models:/a@b", "share": float("nan")},
-        {"model": "models:/a@b", "share": "0.1"},
         {"model": "models:/a@b", "share": 0.1, "more": 1},
     ],
-)
+)  # fmt: skip
 def test_anything_else_is_not(given):
     with pytest.raises(ValidationError):
         VariantRequest.model_validate(given)
@@ -250,7 +242,7 @@ def test_without_polling_an_address_is_what_it_was_when_it_was_set(
     server = start_rollout({"mood": small_models["sentiment"]}, uri=versions.uri, poll_seconds=0)
     assert put(server, CANARY_PATH, model="models:/mood@challenger", share=1)[0] == 200
     versions.client.set_registered_model_alias("mood", "challenger", "1")
-    time.sleep(1)
+    time.sleep(0.5)
     assert put(server, CANARY_PATH, share=0.9)[1]["canary"]["version"] == "2"
     assert server.ask(CANARY_PATH, method="DELETE")[0] == 200
     assert put(server, CANARY_PATH, model="models:/mood@challenger", share=1)[0] == 200
@@ -320,17 +312,17 @@ def test_a_server_of_its_own_is_steered_under_load(versions, subprocess_environm
     with begun as server, Asked(server) as asked:
         wait_until(lambda: asked.seen)
         assert put(server, CANARY_PATH, model="models:/mood@challenger", share=0.3)[0] == 200
-        found = versions_of(server, 1000)
-        assert set(found) == {"1", "2"} and 250 <= found["2"] <= 350
+        found = versions_of(server, 500)
+        assert set(found) == {"1", "2"} and 105 <= found["2"] <= 195
         status, answer = put(server, SHADOW_PATH, model="models:/mood/1", share=1)
         assert status == 200 and answer["shadow"]["version"] == "1"
-        wait_until(lambda: traffic(server)["shadow"]["agree"] > 200)
+        wait_until(lambda: traffic(server)["shadow"]["agree"] > 50)
         shadow = traffic(server)["shadow"]
         assert shadow["differ"] == 0
         assert traffic(server)["canary"]["requests"] > found["2"]
         for path in (CANARY_PATH, SHADOW_PATH):
             assert server.ask(path, method="DELETE")[0] == 200
-        assert versions_of(server, 200) == {"1": 200}
+        assert versions_of(server, 50) == {"1": 50}
         wait_until(lambda: not gauges_of(server, "canary") | gauges_of(server, "shadow"))
     assert "failed" not in asked.seen and asked.seen["2"], asked.seen
     told = ("switched from", "has a share of", "is removed")

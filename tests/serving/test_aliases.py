@@ -40,19 +40,13 @@ def pointer(tmp_path):
     )
 
 
-@pytest.mark.parametrize("text", ["models:/cats@champion", "models:/big cats/12"])
-def test_an_address_is_read_and_written(text):
-    assert str(Address.of(text)) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["models:/cats", "models:/cats@", "models:/cats/x", "models:/a/b@c", "cats@champion"]
-    + ["models:/cats/" + "9" * 5000],
-)
-def test_anything_else_is_no_address(text):
-    with pytest.raises(UserError, match="write models:/name@alias or models:/name/1"):
-        Address.of(text)
+def test_an_address_is_read_and_written():
+    for text in ("models:/cats@champion", "models:/big cats/12"):
+        assert str(Address.of(text)) == text
+    wrong = ["models:/cats", "models:/cats@", "models:/cats/x", "models:/a/b@c", "cats@champion"]
+    for text in (*wrong, "models:/cats/" + "9" * 5000):
+        with pytest.raises(UserError, match="write models:/name@alias or models:/name/1"):
+            Address.of(text)
 
 
 def test_a_pointer_comes_back_and_moves_with_its_cache(pointer, tmp_path):
@@ -96,17 +90,8 @@ CHAMPION = Address("people", "champion", None)
 
 
 def test_folders_and_addresses_have_names():
-    found = named_models(
-        [
-            "a/b",
-            "ner=c/d",
-            "models:/people@champion",
-            "old=models:/people/1",
-            "models:/a=b/2",
-            "/x=y/e",
-        ]
-    )
-    assert found == {
+    given = ["a/b", "ner=c/d", "models:/people@champion", "old=models:/people/1"]
+    assert named_models([*given, "models:/a=b/2", "/x=y/e"]) == {
         "b": Path("a/b"),
         "ner": Path("c/d"),
         "people": CHAMPION,
@@ -114,20 +99,12 @@ def test_folders_and_addresses_have_names():
         "a=b": Address("a=b", None, 2),
         "e": Path("/x=y/e"),
     }
-
-
-@pytest.mark.parametrize("given", [["a/b", "c/b"], ["models:/b@one", "models:/b@two"]])
-def test_two_of_one_name_are_refused(given):
-    with pytest.raises(UserError, match="two models of one name"):
-        named_models(given)
-
-
-@pytest.mark.parametrize(
-    "given", ["models:/people", "models:people@x", "key=models:/people@", "models:/a/b/c"]
-)
-def test_what_begins_as_an_address_has_to_be_one(given):
-    with pytest.raises(UserError, match="write models:/name@alias"):
-        named_models([given])
+    for twice in (["a/b", "c/b"], ["models:/b@one", "models:/b@two"]):
+        with pytest.raises(UserError, match="two models of one name"):
+            named_models(twice)
+    for wrong in ("models:/people", "models:people@x", "key=models:/people@", "models:/a/b/c"):
+        with pytest.raises(UserError, match="write models:/name@alias"):
+            named_models([wrong])
 
 
 def test_an_address_becomes_what_its_pointer_says(registry, small_models, tmp_path):

@@ -157,16 +157,19 @@ def test_who_gets_nothing_of_a_micro_batch_is_the_first_of_the_next(opened, held
     assert [each.num_tokens for each in gate.batches][1:3] == [44, 52]
 
 
-def test_what_is_too_much_is_turned_away(opened, held):
+def test_what_is_too_much_is_turned_away_and_leaves_room_for_small_ones(opened, held):
     _, tokenizer = opened
-    batcher, gate = held(max_waiting_tokens=40)
-    waiting = batcher.submit(Work(texts(tokenizer, 100), (1,)))  # however long, where none waits
-    assert batcher.waiting_tokens == 102
-    with pytest.raises(OverloadedError) as raised:
-        batcher.submit(Work(texts(tokenizer, 3), (1,)))
-    assert raised.value.retry_after > 0
-    gate.opened.set()
-    assert len(waiting.result(30)) == 1
+    for first, refused, taken in ((100, 3, []), (3, 100, [3])):
+        batcher, gate = held(max_waiting_tokens=40)
+        # However long, where none waits.
+        waiting = [batcher.submit(Work(texts(tokenizer, first), (1,)))]
+        assert batcher.waiting_tokens == first + 2
+        with pytest.raises(OverloadedError) as raised:
+            batcher.submit(Work(texts(tokenizer, refused), (1,)))
+        assert raised.value.retry_after > 0
+        waiting += [batcher.submit(Work(texts(tokenizer, words), (1,))) for words in taken]
+        gate.opened.set()
+        assert all(len(future.result(30)) == 1 for future in waiting)
 
 
 def test_whoever_comes_to_a_full_server_is_turned_away_until_there_is_room(opened, held):
@@ -186,17 +189,6 @@ def test_whoever_comes_to_a_full_server_is_turned_away_until_there_is_room(opene
         each.result(30)
     assert not batcher.is_full
     assert len(batcher.submit(Work(texts(tokenizer, 20), (1,))).result(30)) == 1
-
-
-def test_a_large_request_that_is_turned_away_leaves_room_for_small_ones(opened, held):
-    _, tokenizer = opened
-    batcher, gate = held(max_waiting_tokens=40)
-    waiting = batcher.submit(Work(texts(tokenizer, 3), (1,)))
-    with pytest.raises(OverloadedError):
-        batcher.submit(Work(texts(tokenizer, 100), (1,)))
-    small = batcher.submit(Work(texts(tokenizer, 3), (1,)))
-    gate.opened.set()
-    assert len(waiting.result(30)) == len(small.result(30)) == 1
 
 
 def test_each_thread_computes_a_micro_batch_of_its_own(opened, batcher_of):
@@ -352,12 +344,9 @@ def test_one_is_late_by_how_long_the_last_one_took():
             time.sleep(0.01)
             assert watchdog.seconds > before
     assert watchdog.seconds == 0
-
-
-def test_a_failed_one_has_ended_and_says_nothing_of_the_next():
-    watchdog = Watchdog()
-    with pytest.raises(ValueError, match="failed"), watchdog.at(1):
+    failed = Watchdog()
+    with pytest.raises(ValueError, match="failed"), failed.at(1):
         raise ValueError("failed")
-    with watchdog.at(1):
+    with failed.at(1):  # which says nothing of this one
         time.sleep(0.05)
-        assert watchdog.seconds == 0
+        assert failed.seconds == 0

@@ -5,12 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from running import serving
 from sentence_transformers import CrossEncoder
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer, pipeline
 
 from bert_core.tokenizer import SPECIAL_TOKENS
-from serving.engine import Engine
-from serving.models import close_models, load_models
 
 WORDS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"]
 PAIRS = [("a b c", "d e"), ("x y", "z z z"), ("q", "r s t u")]
@@ -54,13 +53,8 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def foreign(folders):
     """Asks a server of them."""
-    from running import start
-
-    models = load_models(folders)
-    running, stop = start(Engine(models), folders)
-    yield running
-    stop()
-    close_models(list(models.values()))
+    with serving(folders) as running:
+        yield running
 
 
 def answers_of_transformers(folder, inputs):
@@ -133,12 +127,10 @@ def test_a_cross_encoder_that_sentence_transformers_wrote(folders, tmp_path, sta
             str(folders["cross_encoder"]), device="cpu", activation_fn=activation
         )
         encoder.save_pretrained(str(tmp_path / name))
-        models = load_models({name: tmp_path / name})
-        server = start_server(Engine(models), {name: tmp_path / name})
+        server = start_server({name: tmp_path / name})
         _, found = server.ask("/v1/classify", {"inputs": [_pair(*each) for each in PAIRS]})
         values = [each["value"] for each in found["results"]]
         np.testing.assert_allclose(values, encoder.predict(PAIRS), atol=1e-5)
-        close_models(list(models.values()))
 
 
 def test_what_can_be_asked_is_told(foreign):

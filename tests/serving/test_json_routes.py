@@ -10,19 +10,9 @@ import pytest
 from bert_core.interface import Candidate, Filled, FilledMask
 from serving.engine import Engine
 from serving.request_context import RequestContext, current_request
-from serving.routes.json_routes import answered, answered_apart, own_router
+from serving.routes.json_routes import answered, answered_apart
 from serving.schemas.fields import Problem
 from serving.schemas.tasks import Features, FeaturesAnswer, FillMaskAnswer, UnitVector
-
-
-async def handler():
-    """Says nothing."""
-
-
-def test_routes_take_posts_and_name_their_refusals():
-    (route,) = own_router("tag", {"/v1/a": (handler, Problem)}).routes
-    assert route.path == "/v1/a" and route.methods == {"POST"}
-    assert route.response_model is Problem and {413, 422, 429} <= route.responses.keys()
 
 
 @pytest.mark.parametrize(
@@ -38,10 +28,7 @@ def test_what_is_unknown_is_refused(server, path, keys):
         assert "modle" in refusal["error"] and "did you mean model" in refusal["error"]
     status, refusal = server.ask(f"{path}?model=sentiment&{'x' * 4000}=1", body)
     assert status == 422 and len(refusal["error"]) < 300
-
-
-def test_other_addresses_take_what_comes(server):
-    assert server.ask("/health?at=1700000000")[0] == 200
+    assert server.ask("/health?at=1700000000")[0] == 200  # other addresses take what comes
 
 
 VECTOR = np.array([0.1, -2.5, 1e-9, 3], dtype=np.float32)
@@ -108,12 +95,9 @@ def test_short_answers_leave_out_what_says_nothing(engine):
     assert response.media_type == "application/json"
 
 
-def test_numbers_are_those_of_the_array(engine):
+def test_numbers_are_those_of_the_array_and_what_is_no_number_is_null(engine):
     written = asyncio.run(sent_apart(engine, lambda: VECTOR))
     assert np.array_equal(np.array(json.loads(written), dtype=np.float32), VECTOR)
-
-
-def test_what_is_no_number_is_null(engine):
     written = asyncio.run(sent_apart(engine, lambda: np.array([np.nan, np.inf, 1.0])))
     assert json.loads(written) == [None, None, 1.0]
 

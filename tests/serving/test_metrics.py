@@ -10,7 +10,6 @@ from running import wait_until
 
 from serving import deployment
 from serving.deployment import RayExport
-from serving.engine import Engine
 from serving.models import load_models
 from serving.rollout.traffic import Variant
 from serving.telemetry.metrics import Metrics
@@ -85,10 +84,10 @@ def test_versions_count_what_they_were_given_until_they_are_retired(
 ):
     folder = small_models["sentiment"]
     other = other_weights(folder, tmp_path / "other", 2.0)
-    first, second = (load_models({"mood": each})["mood"] for each in (folder, other))
-    engine = Engine({"mood": first})
+    server = start_server({"mood": folder})
+    engine, second = server.engine, load_models({"mood": other})["mood"]
+    first = engine.models["mood"]
     engine.set_variant("mood", "canary", Variant(second, 0.5))
-    server = start_server(engine, small_models)
 
     def given():
         pattern = r'bertline_version_requests_total\{model="mood",role="(\w+)",version="(\w+)"\}'

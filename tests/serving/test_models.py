@@ -89,13 +89,10 @@ def test_a_language_model_is_served_as_an_encoder_that_fills_no_mask(folders, tm
         close_models(list(models.values()))
 
 
-def test_equal_encoders_are_one(served):
-    assert len({id(each.batcher) for each in served.values()}) == 1
-    assert len({id(each.model.encoder) for each in served.values()}) == 1
+def test_equal_encoders_are_one_and_others_are_others(served, folders, tmp_path):
+    assert len({id(model.batcher) for model in served.values()}) == 1
+    assert len({id(model.model.encoder) for model in served.values()}) == 1
     assert served["encoder"].task is None and served["encoder"].head is None
-
-
-def test_other_encoders_are_others(folders, tmp_path):
     root, _ = folders
     _, model, tokenizer = load_model_folder(root / "encoder")
     model.encoder.layers[0].output.weight.data[0, 0] += 1
@@ -143,12 +140,9 @@ def test_what_the_folder_says_is_known_when_it_is_gone(folders, tmp_path):
         close_models([model])
 
 
-def test_a_folder_that_is_no_model_is_named(tmp_path):
+def test_a_folder_that_is_no_model_or_of_another_kind_is_named(folders, tmp_path):
     with pytest.raises(UserError, match=r"config\.json"):
         load_models({"a": tmp_path})
-
-
-def test_a_model_of_another_kind_is_named(folders, tmp_path):
     root, _ = folders
     shutil.copytree(root / "encoder", tmp_path / "other")
     path = tmp_path / "other" / "config.json"
@@ -183,12 +177,6 @@ def test_a_model_answers_at_the_routes_that_it_names_and_at_no_other(server):
             else:
                 assert (status, content["title"]) == (422, "Wrong model"), (name, path, content)
         assert answered == set(routes_of(model)), name
-
-
-def test_who_reads_pairs(server):
-    found = {name: reads_pairs(each) for name, each in server.engine.models.items()}
-    assert found["paraphrase"] is True and found["sentiment"] is False
-    assert found["encoder"] is found["entities"] is found["answers"] is None
 
 
 def test_a_model_that_computes_no_numbers_is_not_opened(small_models, tmp_path):

@@ -1,14 +1,12 @@
 """What those who run the server are told."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from registered_versions import other_weights
 
 from bert_core.lineage import Lineage
 from bert_core.model_folder import load_model_folder, save_model_folder
-from serving.engine import Engine
 from serving.models import close_models, load_models
 from serving.rollout.aliases import Pointer
 from serving.rollout.traffic import Variant
@@ -34,13 +32,10 @@ def test_models_and_limits_are_shown(server):
 
 
 def test_the_only_model_has_the_fields_of_tei(start_server, small_models):
-    models = load_models({"encoder": small_models["encoder"]})
-    server = start_server(Engine(models), small_models)
-    _, info = server.ask("/info")
+    _, info = start_server({"encoder": small_models["encoder"]}).ask("/info")
     assert info["model_id"] == "encoder" and info["max_input_length"] == 384
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}
     assert info["model_sha"] == info["models"]["encoder"]["sha256"]
-    close_models(list(models.values()))
 
 
 def test_where_a_model_comes_from_is_shown(server, start_server, small_models, tmp_path):
@@ -60,8 +55,7 @@ def test_where_a_model_comes_from_is_shown(server, start_server, small_models, t
         tracking_uri="http://mlflow:5000",
         lineage=Lineage(run_id="1", git_commit="c0" * 20, metrics={"dev/accuracy": 0.7}),
     )
-    models = load_models({"mine": tmp_path / "mine", "same": pointer})
-    running = start_server(Engine(models), small_models)
+    running = start_server({"mine": tmp_path / "mine", "same": pointer})
     _, info = running.ask("/info")
     of_folder, of_registry = info["models"]["mine"], info["models"]["same"]
     assert of_folder["lineage"] == known.model_dump() and of_folder["registered"] is None
@@ -70,7 +64,6 @@ def test_where_a_model_comes_from_is_shown(server, start_server, small_models, t
     assert str(tmp_path) not in json.dumps(info)
     _, document = running.ask("/openapi.json")
     assert "run_id" in document["components"]["schemas"]["Lineage"]["properties"]
-    close_models(list(models.values()))
 
 
 def test_what_a_model_can_be_asked_and_who_stands_beside_it(
@@ -92,17 +85,17 @@ def test_what_a_model_can_be_asked_and_who_stands_beside_it(
         lineage=Lineage(),
     )
     folder = other_weights(small_models["sentiment"], tmp_path / "other", 2.0)
-    models = load_models({"mood": small_models["sentiment"], "canary": pointer, "shadow": folder})
-    engine = Engine({"mood": models["mood"]})
-    engine.set_variant("mood", "canary", Variant(replace(models["canary"], name="mood"), 0.1))
-    engine.set_variant("mood", "shadow", Variant(replace(models["shadow"], name="mood"), 1.0))
-    _, info = start_server(engine, small_models).ask("/info")
+    running = start_server({"mood": small_models["sentiment"]})
+    canary, shadow = (load_models({"mood": source})["mood"] for source in (pointer, folder))
+    running.engine.set_variant("mood", "canary", Variant(canary, 0.1))
+    running.engine.set_variant("mood", "shadow", Variant(shadow, 1.0))
+    _, info = running.ask("/info")
     mood = info["models"]["mood"]
     assert mood["canary"] == {"model": "models:/mood@next", "version": "2", "share": 0.1}
     assert mood["shadow"]["model"] == "other" and mood["shadow"]["share"] == 1.0
-    assert mood["shadow"]["version"] == models["shadow"].version != mood["version"]
+    assert mood["shadow"]["version"] == shadow.version != mood["version"]
     assert str(tmp_path) not in json.dumps(info)
-    close_models(list(models.values()))
+    close_models([canary, shadow])
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ from urllib.parse import urljoin
 import pytest
 
 from serving import routes
-from serving.engine import Engine
 from serving.keys import add_key, read_keys
-from serving.models import close_models, load_models
 
 FOLDER = Path(routes.__file__).parent.parent / "playground"
 FILES = {each.name: each for each in FOLDER.iterdir() if each.name != "index.html"}
@@ -46,6 +44,10 @@ def test_what_a_browser_has_is_not_sent_again(server):
     assert server.ask("/", headers={"If-None-Match": '"other"'}) == (200, page)
     assert server.ask("/", method="HEAD") == (200, b"")
     assert server.ask_whole("/playground/app.js")[2]["ETag"] != etag
+    _, document = server.ask("/openapi.json")
+    hidden = ("/playground", "/docs", "/swagger")
+    assert "/" not in document["paths"]
+    assert not [path for path in document["paths"] if path.startswith(hidden)]
 
 
 @pytest.mark.parametrize("folder", ["playground", "swagger"])
@@ -58,21 +60,13 @@ def test_nothing_else_is_sent(server, folder, name):
 
 def test_the_page_needs_no_key_and_the_models_do(small_models, start_server, tmp_path):
     key = add_key(tmp_path / "keys.json", "user", ["predict"], None)
-    models = load_models({"entities": small_models["entities"]})
-    server = start_server(Engine(models), small_models, keys=read_keys(tmp_path / "keys.json"))
+    folders = {"entities": small_models["entities"]}
+    server = start_server(folders, keys=read_keys(tmp_path / "keys.json"))
     for path in ("/", *(f"/playground/{name}" for name in FILES)):
         assert server.ask(path)[0] == 200
     assert server.ask("/info")[0] == server.ask("/playground/models.py")[0] == 401
     status, found = server.ask("/info", headers={"X-API-Key": key})
     assert status == 200 and found["models"].keys() == {"entities"}
-    close_models(list(models.values()))
-
-
-def test_the_pages_are_no_part_of_the_interface(server):
-    _, document = server.ask("/openapi.json")
-    assert "/" not in document["paths"]
-    hidden = ("/playground", "/docs", "/swagger")
-    assert not [each for each in document["paths"] if each.startswith(hidden)]
 
 
 def test_the_files_hold_no_foreign_address_and_make_no_html():
@@ -110,6 +104,7 @@ def test_the_page_asks_this_server_alone(server):
         kind = each.rpartition(".")[2]
         assert headers["Content-Type"].startswith(SWAGGER_TYPES.get(kind, "application/json"))
     assert b"https://" not in page and b"http://" not in page
+    assert b'href="docs"' in server.ask("/")[1]
 
 
 def test_an_answer_is_the_same_the_second_time(server):

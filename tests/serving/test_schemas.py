@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
-from running import start
+from running import serving
 
-from serving.engine import Engine
 from serving.middleware.instrumentation import LOG
-from serving.models import close_models, load_models
-from serving.routes.embeddings_inference import EmbedRequest, PredictRequest
+from serving.routes.embeddings import EmbeddingsRequest, EmbedRequest, PredictRequest
 from serving.routes.hugging_face import (
     FeatureExtractionRequest,
     QuestionAnsweringRequest,
     TokenClassificationRequest,
 )
-from serving.routes.openai import EmbeddingsRequest
-from serving.schemas.fields import InputText, Problem
+from serving.schemas.fields import InputText
 from serving.schemas.tasks import (
     ClassifyRequest,
     FeaturesRequest,
@@ -32,24 +29,20 @@ from serving.schemas.tasks import (
 from serving.schemas.texts import DecodeRequest, ExplainRequest, SimilarityRequest, TokenizeRequest
 
 MODELS = ("encoder", "sentiment", "entities", "answers")
-PHASES = ("examples", "coverage", "fuzzing")
 
 
 @pytest.fixture(scope="module")
 def address(small_models):
     """A server with one model of each kind, so that none needs to be named."""
-    models = load_models({name: small_models[name] for name in MODELS})
-    running, stop = start(Engine(models), small_models)
-    yield f"http://{running.host}:{running.port}"
-    stop()
-    close_models(list(models.values()))
+    with serving({name: small_models[name] for name in MODELS}) as running:
+        yield running.address
 
 
 def made_up(address, folder, *options):
     """Runs schemathesis; how many cases it made, and what it found."""
     command = [
         *(str(Path(sys.executable).with_name("schemathesis")), "run", f"{address}/openapi.json"),
-        *("--checks", "all", "--phases", ",".join(PHASES), "--continue-on-failure"),
+        *("--checks", "all", "--continue-on-failure"),
         # Whether a request is refused depends on the models: a document cannot say it all.
         *("--exclude-checks", "positive_data_acceptance"),
         *("--seed", "1", "--generation-database", ":memory:", *options),
@@ -70,14 +63,17 @@ def no_mistakes(caplog):
 
 @pytest.mark.usefixtures("no_mistakes")
 def test_a_few_hundred_requests_end_as_the_document_says(address, tmp_path):
-    assert made_up(address, tmp_path, "--max-examples", "4") > 300
+    assert made_up(address, tmp_path, "--phases", "coverage") > 200
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_mistakes")
 @pytest.mark.timeout(1800)
 def test_ten_thousand_requests_end_as_the_document_says(address, tmp_path):
-    assert made_up(address, tmp_path, "--max-examples", "500") >= 10_000
+    assert (
+        made_up(address, tmp_path, "--phases", "examples,coverage,fuzzing", "--max-examples", "500")
+        >= 10_000
+    )
 
 
 def test_unknown_addresses_are_problems(server):
@@ -106,12 +102,6 @@ def test_the_document_names_what_may_be_asked_and_refused(server):
     assert "HTTPValidationError" not in schemas
 
 
-def test_the_page_of_the_api_needs_no_network(server):
-    status, page, headers = server.ask_whole("/docs")
-    assert status == 200 and headers["Content-Type"].startswith("text/html")
-    assert b'href="docs"' in server.ask("/")[1]
-
-
 def test_each_route_has_an_example_that_it_takes(server):
     _, document = server.ask("/openapi.json")
     schemas = document["components"]["schemas"]
@@ -136,22 +126,14 @@ def test_each_route_has_an_example_that_it_takes(server):
 TEXT = TypeAdapter(InputText)
 
 
-@pytest.mark.parametrize("text", ["", "\0", "👩‍🚀", "\u202eabc", "é\u0301", "\U0010ffff"])
-def test_every_whole_character_is_let_through(text):
-    assert TEXT.validate_python(text) == text
-
-
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\ude00\ud83d"])
 def test_half_a_character_is_refused_with_its_place(text):
     with pytest.raises(ValidationError, match="half a character") as told:
         TEXT.validate_python(text)
     (error,) = told.value.errors()
     assert error["msg"].endswith(" 1") == text.startswith("a")
-
-
-def test_a_problem_is_of_the_standard():
-    found = Problem(title="a", status=422, detail="b").model_dump(exclude_none=True)
-    assert found == {"type": "about:blank", "title": "a", "status": 422, "detail": "b"}
+    for whole in ("", "\0", "👩‍🚀", "\u202eabc", "é\u0301", "\U0010ffff"):
+        assert TEXT.validate_python(whole) == whole
 
 
 QUESTION = {"question": "a", "context": "b"}

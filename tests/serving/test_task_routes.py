@@ -20,8 +20,6 @@ from bert_core.tasks.classification import Text
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.text_tagging import word_spans
-from serving.engine import Engine
-from serving.models import close_models, load_models
 
 
 def some_texts(seed, count, longest=20):
@@ -271,9 +269,7 @@ def lstm_server(small_models, start_server, tmp_path):
     model.heads[FEATURE_TAGGER] = tagger
     config = task_config("ner", task)
     save_model_folder(tmp_path / "lstm", model, tokenizer, card="", extra_config=config)
-    models = load_models({"lstm": tmp_path / "lstm"})
-    yield start_server(Engine(models), {"lstm": tmp_path / "lstm"})
-    close_models(list(models.values()))
+    return start_server({"lstm": tmp_path / "lstm"})
 
 
 def test_an_lstm_is_asked_for_words_alone(lstm_server):

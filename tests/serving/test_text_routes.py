@@ -10,9 +10,7 @@ from bert_core.features.inspection import attention_maps, gradient_times_input
 from bert_core.model.strategies import STRATEGIES
 from bert_core.model_folder import load_model_folder
 from bert_core.tasks.classification import Classification, Text
-from serving.engine import Engine
 from serving.limits import Limits
-from serving.models import close_models, load_models
 from serving.routes.texts import tokens_of
 
 TEXTS = ["the cat sat", "dogs run far away", "", "the cat sat on a mat"]
@@ -64,6 +62,7 @@ def test_tokens_and_back(server, special):
     assert back["results"] == tokenizer.decode_batch(ids)
     _, back = server.ask("/v1/decode", {"ids": ids[0], "skip_special_tokens": False})
     assert back["results"] == tokenizer.decode_batch(ids[:1], skip_special_tokens=False)
+    assert server.ask("/v1/decode", {"ids": []})[1]["results"] == [""]
 
 
 @pytest.mark.parametrize(
@@ -84,10 +83,6 @@ def test_ids_that_are_no_tokens_are_named(server, ids, status, field):
     found, problem = server.ask("/v1/decode", {"ids": ids})
     assert found == status, problem
     assert problem["field"].startswith(field)
-
-
-def test_no_ids_are_no_text(server):
-    assert server.ask("/v1/decode", {"ids": []})[1]["results"] == [""]
 
 
 def test_many_tokens_take_linear_time(server):
@@ -156,12 +151,11 @@ def test_what_cannot_be_explained_is_told(server, body, field):
 
 
 def test_an_answer_is_no_longer_than_others(small_models, start_server):
-    models = load_models({"encoder": small_models["encoder"]})
-    running = start_server(Engine(models, Limits(max_answer_numbers=200)), small_models)
+    folders = {"encoder": small_models["encoder"]}
+    running = start_server(folders, Limits(max_answer_numbers=200))
     status, problem = running.ask("/v1/explain", {"inputs": "the cat sat on a mat a mat a mat"})
     assert status == 413 and problem["field"] == "layers"
     assert running.ask("/v1/explain", {"inputs": "the cat"})[0] == 200  # the remedy
-    close_models(list(models.values()))
 
 
 def test_a_long_text_is_not_even_cut(server):

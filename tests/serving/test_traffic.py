@@ -1,9 +1,7 @@
 """Which model answers, while versions change."""
 
-import asyncio
 import json
 import threading
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -15,7 +13,7 @@ from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.classification import Classification
 from serving.models import ModelLoader, close_models, warm_up
-from serving.request_context import InFlight, RequestContext, current_request
+from serving.request_context import RequestContext, current_request
 from serving.rollout import shadow
 from serving.rollout.aliases import VariantSource
 from serving.rollout.shadow import Agreement, decided
@@ -139,36 +137,6 @@ def test_a_shadow_is_drawn_for_its_share(models):
     drawn = Counter(traffic.shadow_of(first) is second for _ in range(1000))
     assert 400 <= drawn[True] <= 600
     assert traffic.find(None, Classification)[0] is first
-
-
-def test_whoever_waits_does_so_until_the_last_has_ended():
-    in_flight = InFlight()
-    assert in_flight.wait(0)
-    in_flight.begin()
-    in_flight.begin()
-    assert not in_flight.wait(0.01) and in_flight.count == 2
-    ended = []
-    waiting = threading.Thread(target=lambda: ended.append(in_flight.wait(30)))
-    waiting.start()
-    in_flight.end()
-    time.sleep(0.05)
-    assert not ended
-    in_flight.end()
-    waiting.join()
-    assert ended == [True] and in_flight.count == 0
-
-
-def test_requests_do_not_see_one_another():
-    async def work(name):
-        current_request.set(RequestContext(name))
-        await asyncio.sleep(0.01)
-        return current_request.get().request_id
-
-    async def both():
-        return await asyncio.gather(work("a"), work("b"))
-
-    assert asyncio.run(both()) == ["a", "b"]
-    assert current_request.get() is None
 
 
 @pytest.mark.parametrize(

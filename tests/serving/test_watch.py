@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from forked_programs import ForkedProgram
 
 from bert_core.model_folder import load_model_folder
 from serving import watch as watch_module
@@ -21,9 +21,9 @@ def start_watch(tmp_path, subprocess_environment):
     """Starts the command with a cache of the test's own."""
 
     def begin(registry, *models, options=()):
-        command = [sys.executable, "-m", "serving.watch", "--tracking_uri", registry.uri]
+        command = ["serving.watch", "--tracking_uri", registry.uri]
         command += [*(f"--model={each}" for each in models), "--cache", str(tmp_path / "models")]
-        return subprocess.Popen(
+        return ForkedProgram(
             [*command, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -92,13 +92,9 @@ def test_an_alias_that_moved_moves_its_pointer(start_watch, copied_registry, sma
     assert code == 2 and problem["what"] == "no model models:/people/1"
     assert error.startswith("error: no model models:/people/1: no MLflow store at sqlite:///")
 
-
-def test_an_alias_that_was_taken_away_is_no_reason_to_go_on(start_watch, copied_registry):
-    from workflows.runs.mlflow_run import open_client
-
-    assert ended(start_watch(copied_registry, "models:/people@champion"))[0] == 0
-    open_client(copied_registry.uri).delete_registered_model_alias("people", "champion")
-    code, _, error = ended(start_watch(copied_registry, "models:/people@champion"))
+    copied_registry.database.with_name("gone").rename(copied_registry.database)
+    copied_registry.client.delete_registered_model_alias("people", "champion")
+    code, _, error = ended(start_watch(copied_registry, alias))
     assert code == 2 and "the MLflow UI lists the models" in error
 
 
@@ -174,60 +170,37 @@ def test_orders_queue_and_wake_ups_collapse():
     assert commands.wait(None) is False
     assert commands.take_address() == "\ufffd\ufffd" and commands.take_address() == "last"
     assert commands.have_ended and commands.wait(None) is False
-
-
-def test_wake_ups_that_nobody_took_are_one():
-    commands = Commands()
-    waker = threading.Thread(target=commands.read, args=(iter([b"\n"] * 5 + [b"a\n"]),))
-    waker.start()
-    waker.join()
-    assert commands.take_address() == "a"
-    assert commands.wait(0) is False, "it has ended"
+    unread = Commands()
+    unread.read(iter([b"\n"] * 5 + [b"a\n"]))  # wake-ups that nobody took are one
+    assert unread.take_address() == "a" and unread.wait(0) is False, "it has ended"
 
 
 CHAMPION = Address.of("models:/mood@champion")
 
 
-@pytest.fixture
-def told(monkeypatch):
-    """What MLflow says, whom it was asked about, and what time it is."""
+def test_the_newest_version_is_asked_once_a_minute_for_all_aliases_of_a_model(monkeypatch):
+    clock, asked, says = [100.0], [], {"mood": 3, "other": 4}
+    monkeypatch.setattr(watch_module.time, "monotonic", lambda: clock[0])
 
-    class Told:
-        says, asked, now = 3, [], 100.0
+    def ask(name, tracking_uri):
+        asked.append((name, tracking_uri))
+        if says[name] is None:
+            raise UnreachableError("no answer", "there", "wait")
+        return says[name]
 
-        def ask(self, name, tracking_uri):
-            self.asked.append((name, tracking_uri))
-            if self.says is None:
-                raise UnreachableError("no answer", "there", "wait")
-            return self.says
-
-    found = Told()
-    found.asked = []
-    monkeypatch.setattr(watch_module.time, "monotonic", lambda: found.now)
-    return found
-
-
-def test_it_is_asked_once_a_minute_for_all_aliases_of_a_model(told):
-    newest = NewestVersions("sqlite:///x", told.ask)
+    newest = NewestVersions("sqlite:///x", ask)
     assert newest.of(CHAMPION) == 3
-    told.says, told.now = 4, told.now + AGAIN_SECONDS - 1
+    says["mood"], clock[0] = 4, clock[0] + AGAIN_SECONDS - 1
     assert newest.of(Address.of("models:/mood@challenger")) == 3
-    told.now += 1
+    clock[0] += 1
     assert newest.of(CHAMPION) == 4
-    assert told.asked == [("mood", "sqlite:///x")] * 2
+    assert asked == [("mood", "sqlite:///x")] * 2
     assert newest.of(Address.of("models:/other@champion")) == 4
-    assert told.asked[-1][0] == "other"
+    assert asked[-1][0] == "other"
+    assert newest.of(Address.of("models:/mood/2")) is None, "a number is meant to stay"
+    assert len(asked) == 3
 
-
-def test_where_mlflow_is_silent_what_it_said_stays(told):
-    newest = NewestVersions("sqlite:///x", told.ask)
-    told.says = None
-    assert newest.of(CHAMPION) is None
-    for says, known in ((5, 5), (None, 5)):
-        told.says, told.now = says, told.now + AGAIN_SECONDS
-        assert newest.of(CHAMPION) == known
-
-
-def test_a_version_by_its_number_is_meant_to_stay(told):
-    assert NewestVersions("sqlite:///x", told.ask).of(Address.of("models:/mood/2")) is None
-    assert told.asked == []
+    silent = NewestVersions("sqlite:///x", ask)  # what MLflow said last stays
+    for says["mood"], known in ((None, None), (5, 5), (None, 5)):
+        clock[0] += AGAIN_SECONDS
+        assert silent.of(CHAMPION) == known

@@ -6,7 +6,6 @@ import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 from running import wait_until
 
@@ -18,11 +17,11 @@ CHAMPION = Address("people", "champion", None)
 
 
 @pytest.fixture
-def watch(tmp_path):
+def watch(tmp_path, quick_watches):
     """Starts processes with a cache of the test's own, and ends them."""
     started = []
 
-    def begin(uri, *more, addresses=(CHAMPION,), poll_seconds=None):
+    def begin(uri, *more, addresses=(CHAMPION,), poll_seconds=0.0):
         asked = more or addresses
         process = WatchProcess(WatchSettings(asked, uri, tmp_path / "models", poll_seconds))
         started.append(process)
@@ -34,10 +33,10 @@ def watch(tmp_path):
         each.close()
 
 
-def children():
-    """The processes of serving.watch that this one has started."""
-    mine = psutil.Process().children()
-    return [each for each in mine if "serving.watch" in " ".join(each.cmdline())]
+@pytest.fixture
+def children(quick_watches):
+    """Gives the processes of serving.watch that run."""
+    return lambda: [process for process in quick_watches if process.poll() is None]
 
 
 def test_once_it_fetches_warns_or_refuses(watch, copied_registry, tmp_path, caplog):
@@ -67,7 +66,7 @@ def test_a_process_that_breaks_is_one_line(watch, tmp_path):
 
 
 def test_it_follows_whatever_ends_it_and_ends_with_its_owner(
-    watch, copied_registry, small_models, caplog, monkeypatch
+    watch, children, copied_registry, small_models, caplog, monkeypatch
 ):
     monkeypatch.setattr("serving.rollout.watcher._AGAIN_SECONDS", 0.1)
     process = watch(copied_registry.uri, poll_seconds=0.1)
@@ -83,12 +82,14 @@ def test_it_follows_whatever_ends_it_and_ends_with_its_owner(
     assert "as fetched before" in read_status(path).fault and read_status(path).asked_at > asked_at
     copied_registry.database.with_name("gone").rename(copied_registry.database)
     wait_until(lambda: read_status(path).fault is None)
-    (child,) = children()
+    assert len(children()) == 1
     process.close()
-    assert not child.is_running()
+    assert not children()
 
 
-def test_addresses_are_added_while_it_runs(watch, copied_registry, small_models, monkeypatch):
+def test_addresses_are_added_while_it_runs(
+    watch, children, copied_registry, small_models, monkeypatch
+):
     monkeypatch.setattr("serving.rollout.watcher._AGAIN_SECONDS", 0.1)
     process = watch(copied_registry.uri, addresses=(), poll_seconds=600.0)
     assert not children(), "it has nothing to ask"
@@ -143,7 +144,7 @@ def silent_store(monkeypatch):
 
 
 def test_a_fault_of_one_address_stays_that_of_one_address(
-    watch, copied_registry, small_models, silent_store
+    watch, children, copied_registry, small_models, silent_store
 ):
     process = watch(copied_registry.uri, MOOD, CHAMPION, poll_seconds=0.1)
     (child,) = children()
@@ -174,7 +175,7 @@ def test_a_fault_of_one_address_stays_that_of_one_address(
     assert "the MLflow UI lists" in read_status(people).fault
 
 
-def test_addresses_are_added_to_what_asks_once(watch, copied_registry):
+def test_addresses_are_added_to_what_asks_once(watch, children, copied_registry):
     process = watch(copied_registry.uri, addresses=())
     path = process.add(CHAMPION)
     process.ask_now()

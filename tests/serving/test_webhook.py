@@ -21,7 +21,7 @@ from serving.errors import RequestError
 from serving.keys import add_key, read_keys
 from serving.rollout import webhook
 from serving.rollout.aliases import Address
-from serving.rollout.controller import Coordination
+from serving.rollout.watcher import Coordination
 from serving.rollout.webhook import WEBHOOK_PATH, Deliveries, read_secret
 from workflows.runs.mlflow_run import open_client
 

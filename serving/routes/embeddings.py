@@ -1,8 +1,11 @@
-"""Routes of Text Embeddings Inference (TEI): /embed, /embed_all, /predict, /similarity."""
+"""Routes of other servers of embeddings: Text Embeddings Inference (TEI), and OpenAI's.
+
+TEI has /embed, /embed_all, /predict and /similarity; OpenAI /v1/embeddings and /v1/models.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from fastapi import APIRouter, Depends, Response
@@ -13,9 +16,10 @@ from bert_core.interface import OverflowOrError
 from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
 from serving.engine import Engine
-from serving.errors import foreign_refusals
+from serving.errors import RequestError, foreign_refusals
 from serving.models import ServedModel
-from serving.routes.json_routes import answered, refuse_unknown_parameters
+from serving.routes.json_routes import Routes, answered, refuse_unknown_parameters
+from serving.routes.tasks import base64_of
 from serving.schemas.fields import InputText, ListOf, example
 from serving.schemas.texts import TokenId
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, with_prompt
@@ -129,11 +133,8 @@ OR_TRUNCATE = "shorten it, or set truncate, where the route has it"
 """What clients of these routes can do about a text that is too long."""
 
 
-class EmbeddingsInferenceRoutes:
-    """The handlers, over the models of an engine; `?model=` chooses among several."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+class EmbeddingsInferenceRoutes(Routes):
+    """The routes of TEI; `?model=` chooses among several models."""
 
     @property
     def router(self) -> APIRouter:
@@ -161,7 +162,7 @@ class EmbeddingsInferenceRoutes:
     async def embed(self, request: EmbedRequest, model: str | None = None) -> Response:
         """One vector of each text."""
         encoder = self._engine.traffic.find_embedder(model)
-        overflow = _overflow(request.truncate, request)
+        overflow = overflow_of(request)
         normalize = request.normalize is not False
         wanted = Wanted(normalize, request.dimensions, overflow, request.prompt_name)
         most = self._engine.limits.max_request_tokens
@@ -174,17 +175,17 @@ class EmbeddingsInferenceRoutes:
         """A vector of each token of each text, [CLS] and [SEP] too."""
         encoder = self._engine.traffic.find_embedder(model)
         choice = FeatureChoice(max_length=encoder.sentence_pooling.max_length)
-        overflow = _overflow(request.truncate, request)
+        overflow = overflow_of(request)
         inputs = replace(Inputs.of(request.inputs), if_too_long=OR_TRUNCATE)
         inputs = with_prompt(encoder, inputs, request.prompt_name)
         found = await self._engine.token_states(encoder, choice, inputs, overflow)
-        headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
+        headers = read_headers(found)
         return await answered(self._engine, lambda: [text.vectors for text in found], headers)
 
     async def predict(self, request: PredictRequest, model: str | None = None) -> Response:
         """The labels of texts, or of pairs, with their scores."""
         served, task = self._engine.traffic.find(model, Classification)
-        overflow = _overflow(request.truncate, request)
+        overflow = overflow_of(request)
         given = request.inputs
         is_many = isinstance(given, list) and not any(isinstance(entry, str) for entry in given)
         items = given if is_many else [given]
@@ -197,7 +198,7 @@ class EmbeddingsInferenceRoutes:
         codec = LabelScores(task, "none" if request.raw_scores else None)
         check_pairs(inputs, task, served.name)
         found = await self._engine.ask(served, codec, inputs, overflow)
-        headers = read_headers([e.num_tokens for e in found], [e.truncated for e in found])
+        headers = read_headers(found)
 
         def build() -> Any:  # noqa: ANN401 - any JSON
             answers = [best_labels(task, prediction.found["scores"]) for prediction in found]
@@ -209,7 +210,7 @@ class EmbeddingsInferenceRoutes:
         """The cosine between a text's vector and those of others."""
         encoder = self._engine.traffic.find_embedder(model)
         parameters = request.parameters
-        overflow = "error" if parameters is None else _overflow(parameters.truncate, parameters)
+        overflow = "error" if parameters is None else overflow_of(parameters)
         wanted = Wanted(True, None, overflow, parameters and parameters.prompt_name)
         scores, headers = await similarities(self._engine, encoder, request.inputs, wanted)
         return await answered(self._engine, lambda: scores, headers)
@@ -243,7 +244,152 @@ def _text(given: object) -> Text:
     return Text(str(given), None, None)
 
 
-def _overflow(truncate: bool | None, request: Any) -> OverflowOrError:  # noqa: ANN401 - any request
-    if not truncate:
+class _Truncation(Protocol):
+    truncate: bool | None
+    truncation_direction: Side | None
+
+
+def overflow_of(request: _Truncation) -> OverflowOrError:
+    """What becomes of a text that is too long: it is refused unless it may be cut."""
+    if not request.truncate:
         return "error"
     return "left" if (request.truncation_direction or "right").lower() == "left" else "right"
+
+
+class EmbeddingsRequest(BaseModel):
+    """Texts, or their tokens, whose vectors are wanted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True) | example(
+        model="minilm", input=["A cat sleeps.", "The bank raised its rates."]
+    )
+
+    input: (
+        InputText
+        | Annotated[ListOf[InputText], Field(min_length=1)]
+        | Annotated[ListOf[TokenId], Field(min_length=1)]
+        | Annotated[ListOf[Annotated[ListOf[TokenId], Field(min_length=1)]], Field(min_length=1)]
+    )
+    model: str
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    user: str | None = Field(default=None, description="accepted, and not used")
+
+
+class Embedding(BaseModel):
+    """The vector of one input."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """The tokens that were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(BaseModel):
+    """The vectors of all inputs, in their order."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Model(BaseModel):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "bertline"
+
+
+class Models(BaseModel):
+    """All models that are served."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class OpenAIError(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIRefusal(BaseModel):
+    """The envelope of an error."""
+
+    error: OpenAIError
+
+
+class OpenAIRoutes(Routes):
+    """The routes of OpenAI."""
+
+    @property
+    def router(self) -> APIRouter:
+        """The routes under their paths."""
+        router = APIRouter(tags=["OpenAI"])
+        router.add_api_route(
+            "/v1/embeddings",
+            self.embeddings,
+            methods=["POST"],
+            response_model=EmbeddingsAnswer,
+            responses=foreign_refusals(OpenAIRefusal, (400, 404, 408, 413, 415, 429, 500, 503)),
+        )
+        router.add_api_route("/v1/models", self.models, methods=["GET"], response_model=Models)
+        router.add_api_route(
+            "/v1/models/{name}",
+            self.model,
+            methods=["GET"],
+            response_model=Model,
+            responses=foreign_refusals(OpenAIRefusal, (404,)),
+        )
+        return router
+
+    async def embeddings(self, request: EmbeddingsRequest) -> Response:
+        """One vector of each input."""
+        model = self._engine.traffic.find_embedder(request.model)
+        most = self._engine.limits.max_request_tokens
+        inputs = replace(texts_of(model, request.input, "input", most), if_too_long="shorten it")
+        wanted = Wanted(dimensions=request.dimensions)
+        found = await sentence_vectors(self._engine, model, inputs, wanted)
+        num_tokens = sum(found.num_tokens)
+
+        def build() -> dict[str, Any]:
+            coded = found.vectors
+            if request.encoding_format == "base64":
+                coded = [base64_of(vector) for vector in found.vectors]
+            return {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": vector}
+                    for index, vector in enumerate(coded)
+                ],
+                "model": model.name,
+                "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+            }
+
+        return await answered(self._engine, build, found.headers)
+
+    async def models(self) -> Models:
+        """All models that are served."""
+        return Models(data=[self._described(name) for name in self._engine.models])
+
+    async def model(self, name: str) -> Model:
+        """One of the models that are served."""
+        if name not in self._engine.models:
+            raise RequestError(
+                404, "Unknown model", f"no model {name!r}", field="model", remedy="see /v1/models"
+            )
+        return self._described(name)
+
+    def _described(self, name: str) -> Model:
+        return Model(id=name, created=self._engine.models[name].created)
