@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pretraining_runs import REPOSITORY
 from running import assert_alike, start
 from small_tasks import WORDS
 
@@ -96,36 +97,56 @@ ROUTES = {
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("output_format", ["jsonl", "parquet"])
-@pytest.mark.parametrize("model", ROUTES)
-def test_rows_are_the_answers_of_the_server(
-    run_predict, server, tmp_path, ray_cluster, model, output_format
+@pytest.mark.parametrize(
+    ("model", "output_format"), zip(ROUTES, ["jsonl", "parquet"] * 3, strict=True)
+)
+def test_rows_are_the_answers_of_the_server_and_of_the_offline_predictor(
+    run_predict, server, small_models, tmp_path, ray_cluster, model, output_format
 ):
     items, options = inputs_for(model)
-    records = [each if isinstance(each, dict) else {"text": each} for each in items]
-    path = write_jsonl(tmp_path / "a.jsonl", [{"id": i} | each for i, each in enumerate(records)])
+    records = [item if isinstance(item, dict) else {"text": item} for item in items]
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [{"id": i} | record for i, record in enumerate(records)]
+    )
     given = {name: None if value is True else value for name, value in options.items()}
     common = {"id_column": "id", "part_bytes": 1000, "format": output_format}
     code, printed, error = run_predict(model, path, **given, **common)
     assert code == 0, error
+    rows = read_rows(tmp_path / "out")
+    assert [row["id"] for row in rows] == [str(number) for number in range(40)]
+
     body = {"model": model, "inputs": items, "overflow": "window"} | options
     status, content = server.ask(f"/v1/{ROUTES[model]}", body)
     assert status == 200, content
-    rows = read_rows(tmp_path / "out")
-    assert [each["id"] for each in rows] == [str(number) for number in range(40)]
-    found = [without_nulls({**each, "id": None}) for each in rows]
-    assert_alike(found, content["results"])
+    assert_alike([without_nulls({**row, "id": None}) for row in rows], content["results"])
+
     index = read_index(tmp_path / "out")
     assert index["counts"]["texts"] == 40 and len(index["parts"]) > 2
-    assert index["counts"]["tokens"] == sum(each["n_tokens"] for each in rows)
+    assert index["counts"]["tokens"] == sum(row["n_tokens"] for row in rows)
     assert index["counts"]["windows"] > 0
-    assert index["counts"]["truncated"] == sum(each["truncated"] for each in rows)
+    assert index["counts"]["truncated"] == sum(row["truncated"] for row in rows)
     assert printed.startswith("40 texts of")
     assert read_summary(printed, model) == index["found"]
     if model == "answers":
         assert 0 < index["found"]["answer"] < 40, "some have none"
-    names = sorted(each.name for each in (tmp_path / "out").iterdir())
+    names = sorted(file.name for file in (tmp_path / "out").iterdir())
     assert names == ["index.json", "plan.json", "predictions"]
+
+    if model not in ("entities", "answers"):  # these were asked with options of HTTP
+        compare_with_offline(load_predictor(small_models[model]), records, rows)
+
+
+def compare_with_offline(predictor, records, rows):
+    examples = [Text(record["text"], record.get("text_pair"), None) for record in records]
+    task = predictor.task.model_copy(update={"overflow": "window"})
+    wanted, encoded = replace(predictor, fine_tuned_for=task).predict_examples(examples)
+    assert [row["n_tokens"] for row in rows] == encoded.num_tokens.tolist()
+    for row, other in zip(rows, wanted, strict=True):
+        found = {name: row[name] for name in row if name in ("label", "labels", "value")}
+        assert_alike(found, {name: other[name] for name in found})
+        if "scores" in other:
+            scores = {score["label"]: score["score"] for score in row["scores"]}
+            assert_alike(scores, {label: other["scores"][label] for label in scores})
 
 
 def read_summary(printed, model):
@@ -141,44 +162,42 @@ def read_summary(printed, model):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("model", ROUTES)
-def test_rows_are_those_of_the_offline_predictor(
-    run_predict, small_models, tmp_path, ray_cluster, model
+def test_entities_and_answers_are_those_of_the_offline_predictor(
+    run_predict, small_models, tmp_path, ray_cluster
 ):
-    items, _ = inputs_for(model)
-    records = [each if isinstance(each, dict) else {"text": each} for each in items]
-    pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
-    code, _, error = run_predict(model, tmp_path / "a.parquet", part_bytes=500)
+    texts, _ = inputs_for("entities")
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    code, _, error = run_predict("entities", tmp_path / "a.parquet", part_bytes=500)
     assert code == 0, error
-    predictor = load_predictor(small_models[model])
-    if model == "entities":
-        spans = [word_spans(each) for each in items]
-        examples = [
-            TaggedSentence([text[a:b] for a, b in some])
-            for text, some in zip(items, spans, strict=True)
-        ]
-    elif model == "answers":
-        examples = [Question("", each["question"], each["context"], None) for each in items]
-    else:
-        examples = [Text(each["text"], each.get("text_pair"), None) for each in records]
+    words = [[text[a:b] for a, b in word_spans(text)] for text in texts]
+    wanted, rows = offline(
+        small_models["entities"], [*map(TaggedSentence, words)], tmp_path / "out"
+    )
+    for row, other in zip(rows, wanted, strict=True):
+        found = [(e["start_word"], e["end_word"], e["type"]) for e in row["entities"]]
+        assert found == [(e["start"], e["end"], e["type"]) for e in other["entities"]]
+        assert_alike(scores_of(row["entities"]), scores_of(other["entities"]))
+
+    items, _ = inputs_for("answers")
+    pq.write_table(pa.Table.from_pylist(items), tmp_path / "b.parquet")
+    code, _, error = run_predict("answers", tmp_path / "b.parquet", part_bytes=9000, output="b")
+    assert code == 0, error
+    questions = [Question("", item["question"], item["context"], None) for item in items]
+    wanted, rows = offline(small_models["answers"], questions, tmp_path / "b")
+    assert [row["id"] for row in rows] == [f"b.parquet:{number}" for number in range(40)]
+    for row, other in zip(rows, wanted, strict=True):
+        assert_alike(row["answers"], other["n_best"][:1])
+        assert_alike(row["null_score"], other["null_score"])
+
+
+def offline(model, examples, folder):
+    """Predictions of a model loaded here, and the rows of a folder, which have as many tokens."""
+    predictor = load_predictor(model)
     task = predictor.task.model_copy(update={"overflow": "window"})
     wanted, encoded = replace(predictor, fine_tuned_for=task).predict_examples(examples)
-    rows = read_rows(tmp_path / "out")
-    assert [each["id"] for each in rows] == [f"a.parquet:{number}" for number in range(40)]
-    assert [each["n_tokens"] for each in rows] == encoded.num_tokens.tolist()
-    for row, other in zip(rows, wanted, strict=True):
-        if model == "entities":
-            words = [(e["start_word"], e["end_word"], e["type"]) for e in row["entities"]]
-            assert words == [(e["start"], e["end"], e["type"]) for e in other["entities"]]
-            assert_alike([e["score"] for e in row["entities"]], scores_of(other["entities"]))
-        elif model == "answers":
-            assert_alike(row["answers"], other["n_best"][:1])
-            assert_alike(row["null_score"], other["null_score"])
-        else:
-            found = {name: row[name] for name in row if name in ("label", "labels", "value")}
-            assert_alike(found, {name: other[name] for name in found})
-            if "scores" in other:
-                assert_alike({s["label"]: s["score"] for s in row["scores"]}, other["scores"])
+    rows = read_rows(folder)
+    assert [row["n_tokens"] for row in rows] == encoded.num_tokens.tolist()
+    return wanted, rows
 
 
 def scores_of(entities):
@@ -192,47 +211,57 @@ def test_words_may_be_given(run_predict, small_models, tmp_path, ray_cluster):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": each} for each in sentences])
     lines = tmp_path / "lines.txt.gz"
     lines.write_bytes(gzip.compress("\n".join(texts).encode()))
-    for aggregation in ("first", "simple"):
-        code, _, error = run_predict("entities", path, output=aggregation, aggregation=aggregation)
-        assert code == 0, error
-        code, _, error = run_predict(
-            "entities", lines, output=f"{aggregation}-lines", aggregation=aggregation
-        )
-        assert code == 0, error
-        rows, of_lines = (read_rows(tmp_path / f"{aggregation}{each}") for each in ("", "-lines"))
-        assert sum(len(each["entities"]) for each in rows) > 10
-        assert_alike([e["entities"] for e in rows], [e["entities"] for e in of_lines])
-        for text, row in zip(texts, rows, strict=True):
-            for each in row["entities"]:
-                assert each["text"] == text[each["start"] : each["end"]]
+    code, _, error = run_predict("entities", path, lines, aggregation="simple")
+    assert code == 0, error
+    rows = read_rows(tmp_path / "out")
+    rows, of_lines = rows[:30], rows[30:]
+    assert sum(len(row["entities"]) for row in rows) > 10
+    assert_alike([row["entities"] for row in rows], [row["entities"] for row in of_lines])
+    for text, row in zip(texts, rows, strict=True):
+        for entity in row["entities"]:
+            assert entity["text"] == text[entity["start"] : entity["end"]]
 
 
 @pytest.mark.ray
 def test_a_long_text_is_read_as_asked_for(run_predict, tmp_path, ray_cluster):
     path = tmp_path / "a.txt"
     path.write_text(f"a cat\n{LONG}\nthe mat\n")
-    for overflow in ("left", "right"):
-        code, printed, error = run_predict("sentiment", path, overflow=overflow, output=overflow)
-        assert code == 0, error
-        assert "1 texts are cut" in printed
-        assert [each["truncated"] for each in read_rows(tmp_path / overflow)] == [0, 1, 0]
-    for part_bytes in (10, 10_000):
-        code, _, error = run_predict(
-            "sentiment", path, overflow="error", part_bytes=part_bytes, skip_bad=None
-        )
-        assert code == 2
-        (line,) = error.splitlines()[-1:]
-        assert re.fullmatch(
-            r"error: \d+ tokens are more than the model reads at once: a.txt:6"
-            r" \(shorten it, or set --overflow to window, right or left\)",
-            line,
-        ), line
-        assert not (tmp_path / "out").exists(), "another overflow may be given"
+    code, printed, error = run_predict("sentiment", path, overflow="left")
+    assert code == 0, error
+    assert "1 texts are cut" in printed
+    assert [row["truncated"] for row in read_rows(tmp_path / "out")] == [0, 1, 0]
+    code, _, error = run_predict(
+        "sentiment", path, overflow="error", part_bytes=10, skip_bad=None, output="error"
+    )
+    assert code == 2
+    assert re.fullmatch(
+        r"error: \d+ tokens are more than the model reads at once: a.txt:6"
+        r" \(shorten it, or set --overflow to window, right or left\)",
+        error.splitlines()[-1],
+    ), error
+    assert not (tmp_path / "error").exists(), "another overflow may be given"
 
 
-def test_help_is_there_before_torch_is_loaded():
-    source = "import sys; import workflows.predict; assert not {'torch', 'ray'} & {*sys.modules}"
-    subprocess.run([sys.executable, "-c", source], check=True, cwd=COMMAND.parent.parent)
+HELP = """
+import sys
+from workflows import demo, predict, promote, quantize
+for command in (demo, predict, promote, quantize):
+    try:
+        command.main(["--help"])
+    except SystemExit as ended:
+        assert not ended.code
+assert demo.main(["--frehs"]) == 2
+assert not {"torch", "ray", "mlflow"} & sys.modules.keys()
+"""
+
+
+def test_help_and_wrong_settings_are_answered_before_torch_is_loaded():
+    done = subprocess.run(
+        [sys.executable, "-c", HELP], check=True, cwd=REPOSITORY, capture_output=True, text=True
+    )
+    for option in ("--fresh", "--overflow", "--gate", "--split"):
+        assert option in done.stdout
+    assert "did you mean fresh" in done.stderr
 
 
 @pytest.mark.ray

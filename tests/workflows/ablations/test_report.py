@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 
 import pytest
 from made_up_ablations import OUTCOMES, half_way, masking, not_begun, objective, size
@@ -8,7 +9,6 @@ from read_pages import Page as ReadPage
 from workflows.ablations.findings import ablation_findings
 from workflows.ablations.report import (
     FIGURES,
-    ablation_page,
     as_json,
     curve_figures,
     difference_table,
@@ -17,32 +17,40 @@ from workflows.ablations.report import (
     summary_lines,
     write_ablation_report,
 )
-from workflows.reporting.render import markdown
 
 
-def titles(outcome):
-    return [each.title for each in ablation_page(ablation_findings(outcome)).sections]
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """The folder of each outcome's report, with its findings, by the outcome's name."""
+    root = tmp_path_factory.mktemp("reports")
+    return {
+        name: (root / name, write_ablation_report(outcome(), root / name))
+        for name, outcome in OUTCOMES.items()
+    }
 
 
-def test_a_page_has_only_sections_with_content():
-    assert titles(objective()) == [
+def test_a_page_has_only_sections_with_content(reports):
+    def titles(name):
+        text = (reports[name][0] / "report.md").read_text()
+        return re.findall("^## (.*)", text, re.MULTILINE)
+
+    assert titles("objective") == [
         "Table 5: the objective of pre-training",
         "Scores of all seeds",
         "Differences from MLM + NSP",
         "Pre-training",
         "Cost",
     ]
-    assert titles(not_begun()) == [
+    assert titles("not_begun") == [
         "Table 5: the objective of pre-training", "Pre-training", "Cost", "Failed and missing"
     ]  # fmt: skip
-    assert titles(half_way())[-1] == "Failed and missing"
+    assert titles("half_way")[-1] == "Failed and missing"
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_the_files_are_written_and_name_no_path(name, tmp_path):
-    folder = tmp_path / "artifacts"
-    write_ablation_report(OUTCOMES[name](), folder)
-    names = {each.name for each in folder.iterdir()}
+def test_the_files_are_complete_and_name_no_path(name, reports):
+    folder, findings = reports[name]
+    names = {file.name for file in folder.iterdir()}
     assert {"report.html", "report.md", "report.json"} <= names
     text = (folder / "report.md").read_text()
     assert set(re.findall(r"\]\((\w+\.svg)\)", text)) == names & set(FIGURES)
@@ -53,14 +61,14 @@ def test_the_files_are_written_and_name_no_path(name, tmp_path):
     for file in folder.iterdir():
         assert "/srv/machine" not in file.read_text()
     content = json.loads((folder / "report.json").read_text())
-    assert content["finding"]["here"] and content["study"] == OUTCOMES[name]().study
+    assert content["finding"]["here"] and content["study"] == findings.outcome.study
 
 
-def test_pictures_that_hold_no_more_are_removed(tmp_path):
-    write_ablation_report(objective(), tmp_path)
-    assert (tmp_path / "scores.svg").exists()
-    write_ablation_report(not_begun(), tmp_path)
-    assert not any((tmp_path / name).exists() for name in FIGURES)
+def test_outdated_figures_are_removed(reports, tmp_path):
+    folder = shutil.copytree(reports["objective"][0], tmp_path / "report")
+    assert (folder / "scores.svg").exists()
+    write_ablation_report(not_begun(), folder)
+    assert not any((folder / name).exists() for name in FIGURES)
 
 
 def test_programs_get_every_figure():
@@ -72,11 +80,11 @@ def test_programs_get_every_figure():
     assert content["table"]["rows"][0]["paper"]["QNLI"] == 88.4
 
 
-def test_the_markdown_has_the_same_tables():
-    text = markdown(ablation_page(ablation_findings(objective())))
+def test_the_markdown_has_the_same_tables(reports):
+    text = (reports["objective"][0] / "report.md").read_text()
     assert "| MLM + NSP (BERT base) | 61.69 ± 0.56 |" in text
     assert "**−9.27 ± " in text and "**−0.29" not in text
-    assert "&lt;b&gt;out&lt;/b&gt;" in markdown(ablation_page(ablation_findings(half_way())))
+    assert "&lt;b&gt;out&lt;/b&gt;" in (reports["half_way"][0] / "report.md").read_text()
 
 
 def column(table, name):

