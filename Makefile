@@ -15,9 +15,9 @@ STAMP := $(call stamp_of,$(EXTRAS))
 RUNNING := $(or $(wildcard $(STAMP)),$(call stamp_of,))
 RESULTS := benchmarks/results
 
-# `make test` starts long tests only within this many seconds.
+# Long tests are begun in `make test` while fewer seconds than this have passed.
 LONG_TESTS_WITHIN ?= 0
-# Options of the target's program: make demo ARGUMENTS="--fresh"
+# What goes to the program behind a target: make demo ARGUMENTS="--fresh"
 ARGUMENTS ?=
 
 .PHONY: help
@@ -33,7 +33,7 @@ test: $(STAMP)  ## the tests that take minutes
 	$(PYTHON) -m pytest --long-tests-within $(LONG_TESTS_WITHIN) $(ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(STAMP)  ## all tests, including the long ones
+test-all: $(STAMP)  ## all tests, the long ones too
 	$(PYTHON) -m pytest --long-tests-within 86400 $(ARGUMENTS)
 
 .PHONY: lint
