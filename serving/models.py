@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
-from bert_core.example import check_example, read_example
+from bert_core.example import ModelExample, check_example, read_example
 from bert_core.example_answers import Source, question_of
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice, learned_weights
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
@@ -62,7 +62,7 @@ class ServedModel:
 
     def __post_init__(self) -> None:
         """Reads the folder now: the cache may remove it once another version is served."""
-        _ = self.sha256, self.lineage, self.created
+        _ = self.sha256, self.lineage, self.created, self.example
         with suppress(UserError):  # raised again where it is asked for
             _ = self.sentence_pooling
 
@@ -104,6 +104,11 @@ class ServedModel:
         if self.pointer is None:
             return of_folder
         return (of_folder or Lineage()).completed(self.pointer.lineage)
+
+    @cached_property
+    def example(self) -> ModelExample | None:
+        """The example in its folder; None without one. Raises `UserError` for a damaged one."""
+        return read_example(self.folder)
 
     @property
     def reads_words_in_a_row(self) -> bool:
@@ -273,7 +278,7 @@ def probe(model: ServedModel) -> None:
     Raises `UserError` for another answer than when the folder was written, and for values that are
     not finite.
     """
-    example = read_example(model.folder)
+    example = model.example
     longest = model.config.max_position_embeddings
     if example is None:
         tokens = cut_texts(model.tokenizer, ["Is this a text?"], offsets=False)

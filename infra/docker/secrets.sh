@@ -32,14 +32,14 @@ folder=${BERTLINE_SECRETS:-$root/infra/docker/secrets}
 mkdir -p "$folder"
 chmod 700 "$folder"
 
-# Whoever gets through the folder may read the files: services run as users of their own.
+# The folder is private; its files are readable, because services run as other users.
 umask 022
 
 random() {
   od -An -N "$1" -t x1 /dev/urandom | tr -d ' \n'
 }
 
-# Beside its name first, so that what is there is whole.
+# Written to a temporary name first, so that files are complete.
 keep() {
   cat >"$folder/$1.new"
   mv "$folder/$1.new" "$folder/$1"
@@ -63,7 +63,7 @@ aws_secret_access_key = $secret
 INI
 fi
 
-# A key of the server's, by the checkout's environment or by the image.
+# A key of the server, created by the checkout's environment or by the image.
 new_key() {
   if [[ -x $root/.venv/bin/python ]]; then
     (cd "$root" && .venv/bin/python -m serving.new_key "$1" --file "$folder/api_keys.json" --scope "$2")
@@ -73,7 +73,7 @@ new_key() {
   fi
 }
 
-# Without one of the three the others are of no use.
+# Each of the three needs the others.
 if [[ ! -s $folder/api_keys.json || ! -s $folder/client_key || ! -s $folder/prometheus_key ]]; then
   rm -f "$folder/api_keys.json"
   new_key client predict | tr -d '\n' | keep client_key

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Waits on a Google machine until it is to be taken back, and tells Ray: the node takes no new work,
-# and training writes a checkpoint while there is time. Ends when it has told it.
+# Waits for Google's preemption notice and drains the Ray node: it takes no new work, and training
+# writes a checkpoint in time. Exits afterwards.
 set -euo pipefail
 
 METADATA=http://metadata.google.internal/computeMetadata/v1/instance/preempted
-# Google ends the machine 30 seconds after its notice.
+# Google stops the machine 30 seconds after its notice.
 NOTICE_SECONDS=25
 
-# Asked now, for it takes seconds that there are none of later.
+# Looked up now, because it takes seconds.
 node=$(python -c '
 import ray
 

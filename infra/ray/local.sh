@@ -27,7 +27,7 @@ fail() {
   exit 2
 }
 
-# Minutes from nothing to a model on two cores: fewer steps, under a whole schedule of their own.
+# Minutes on two cores: fewer steps, with a complete schedule.
 quickstart=(python workflows/pretrain.py --phases '[{"sequence_length": 128, "steps": 400}]'
   --optimizer.warmup_steps 40)
 
@@ -35,7 +35,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 state=${BERTLINE_CLUSTER_FOLDER:-$HOME/.bertline/cluster}
 log=$state/nodes.log
 
-# The environment of the checkout, or the one that is active; a checkout without one gets it.
+# Uses the checkout's environment or the active one; creates one if there is none.
 find_environment() {
   if [[ -x $root/.venv/bin/ray ]]; then
     PATH=$root/.venv/bin:$PATH
@@ -45,7 +45,7 @@ find_environment() {
   fi
 }
 
-# Ports that nobody listens on, at whatever address: Ray's own where they are free, else others.
+# Free ports on all addresses: Ray's defaults if they are free, otherwise others.
 free_ports() {
   python - "$@" <<'PYTHON'
 import socket
@@ -54,7 +54,7 @@ import sys
 taken = []
 for wanted in sys.argv[1:]:
     taken.append(socket.socket())
-    # One that was closed a moment ago may be used again at once.
+    # A port that was just closed can be reused at once.
     taken[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         taken[-1].bind(("", int(wanted)))
@@ -64,7 +64,7 @@ print(*(each.getsockname()[1] for each in taken))
 PYTHON
 }
 
-# The processes of this cluster, each known by what it has inherited: other clusters' have it not.
+# The processes of this cluster, recognized by an inherited environment variable.
 processes() {
   python - "BERTLINE_CLUSTER" "$state" <<'PYTHON'
 import sys
@@ -81,9 +81,9 @@ for process in psutil.process_iter():
 PYTHON
 }
 
-# The nodes' address: another machine has no way to it, and it stays when this one's network is
-# another. Not 127.0.0.1, in whose place Ray takes the address in the network; that is taken where
-# the system has no other address of its own.
+# The nodes' address: not reachable from other machines, and independent of the network. Ray
+# replaces 127.0.0.1 by the network address; that is the fallback where the system has no other
+# loopback address.
 node_address() {
   python - <<'PYTHON'
 import socket
@@ -97,13 +97,13 @@ with socket.socket() as probe:
 PYTHON
 }
 
-# A folder for each node: on one machine they would share a job's files, and the first node that
-# has done its part would delete them for all.
+# A folder for each node: nodes that share one also share a job's files, and the first one to finish
+# would delete them for all.
 start_node() {
   local ports host folder=$1
   shift
   host=$(node_address)
-  # Workers' ports are the system's choice: several nodes share this machine's.
+  # The system chooses workers' ports, since several nodes share this machine.
   read -ra ports < <(free_ports 52365 52366 8078 8080)
   BERTLINE_CLUSTER=$state ray start --node-ip-address="$host" --temp-dir="$folder" \
     --disable-usage-stats --dashboard-agent-listen-port="${ports[0]}" \
@@ -116,7 +116,7 @@ start_node() {
 start_head() {
   local ports temporary
   read -ra ports < <(free_ports 6379 8265 10001)
-  # Not in the state folder: the names of Ray's sockets must stay short.
+  # Not in the state folder, because the paths of Ray's sockets must be short.
   temporary=$(mktemp -d /tmp/bertline.XXXXXX)
   echo "$temporary" >"$state/temporary"
   echo "starting  a Ray head"
@@ -140,7 +140,7 @@ start_workers() {
   done
 }
 
-# The token, made once; it is nowhere shown.
+# The token, created once and never printed.
 authenticate() {
   mkdir -p "$state"
   state=$(cd "$state" && pwd)
@@ -179,7 +179,7 @@ start() {
   ray job submit --address "$(<"$state/dashboard")" --working-dir . -- "$@"
 }
 
-# A job gets its SIGTERM and the time for a checkpoint; then the nodes go, and what is left.
+# Stops jobs with SIGTERM and time for a checkpoint, then the nodes and remaining processes.
 stop() {
   local waited left
   left=$(processes)

@@ -1,9 +1,9 @@
-// An answer -> the part of a page that shows it: in words, as the task has it, and from where.
+// Shows an answer: a summary, the task's own nodes, and facts about model, tokens and time.
 
 import { element } from "./elements.js";
 import { duration } from "./numbers.js";
 
-/** What was answered; `node` is the panel, whose first line is read out as it changes. */
+/** The panel `node`; its first line is a live region for screen readers. */
 export class AnswerPanel {
   #status = element("p", { class: "status", role: "status" });
   #shown = element("div", { class: "shown" });
@@ -18,23 +18,23 @@ export class AnswerPanel {
       this.#shown,
       this.#facts,
     );
-    this.note("Ask, or take an example.");
+    this.note("Enter an input or choose an example.");
   }
 
-  /** Says something that is no answer; what was shown stays. */
+  /** Shows a message and keeps the previous answer. */
   note(words) {
     this.#status.textContent = words;
     this.#status.classList.add("said");
   }
 
-  /** Shows nothing but that. */
+  /** Shows a message and removes the previous answer. */
   clear(words) {
     this.note(words);
     this.#shown.replaceChildren();
     this.#facts.replaceChildren();
   }
 
-  /** Says an answer in words, and how much was read, how long it took, which model gave it. */
+  /** Shows the summary of an answer, and its tokens, duration, model and version. */
   tell(words, { content, seconds, model, version }, body) {
     this.#status.textContent = words;
     this.#status.classList.remove("said");
@@ -42,14 +42,14 @@ export class AnswerPanel {
     const side = body.overflow === "left" ? "left" : "right";
     this.#facts.replaceChildren(
       fact("Tokens", tokens.toLocaleString("en")),
-      fact("Read", truncated ? `a part alone, cut on the ${side}` : "whole", truncated),
-      fact("Time", `${duration(seconds)}, there and back`),
+      fact("Read", truncated ? `a part, truncated on the ${side}` : "whole", truncated),
+      fact("Time", `${duration(seconds)} round trip`),
       fact("Model", model),
       fact("Version", version ?? "none"),
     );
   }
 
-  /** Shows an answer, and brings it into view: on a phone it stands below the form. */
+  /** Shows an answer and scrolls to it: on a phone it is below the form. */
   show(nodes) {
     this.#shown.replaceChildren(...nodes);
     if (this.#status.getBoundingClientRect().bottom > window.innerHeight) {
@@ -58,7 +58,7 @@ export class AnswerPanel {
   }
 }
 
-/** How many tokens an answer is about, and whether it lost some. */
+/** The number of tokens of an answer, and whether a text was truncated. */
 function readOf(content) {
   const parts = content.results ?? [content];
   const all = content.source ? [content.source, ...parts] : parts;

@@ -1,4 +1,4 @@
-// The page as it starts: the tasks that some model can do, the one that the address names, the key.
+// Starts the page: the tasks that some model supports, the task in the address, the key.
 
 import { attention } from "./attention.js";
 import { Catalog } from "./catalog.js";
@@ -16,7 +16,7 @@ import { Problem } from "./server.js";
 import { similarity } from "./similarity.js";
 import { tokens } from "./tokens.js";
 
-/** The tasks by what stands behind #/ in the address, in groups. */
+/** The tasks by their part of the address after #/, in groups. */
 const GROUPS = [
   ["Fine-tuned models", { classify, ner, qa }],
   [
@@ -34,7 +34,7 @@ const pages = new Map();
 const key = new KeyPanel(() => start());
 let current = null;
 
-/** Asks for the models, and shows what they can do; without them, why not. */
+/** Loads the models and shows their tasks, or the problem. */
 async function start() {
   const place = document.getElementById("start");
   try {
@@ -43,7 +43,7 @@ async function start() {
     if (!(error instanceof Problem)) throw error;
     if (error.isAboutKey) {
       key.ask(error);
-      if (place) place.textContent = "This server asks for a key: give one above.";
+      if (place) place.textContent = "This server needs a key: enter one above.";
     } else {
       place?.replaceChildren(problemNode(error), retry());
     }
@@ -87,7 +87,7 @@ function offerTasks() {
   );
 }
 
-/** Shows the task of the address; where that names none, the first that there is. */
+/** Shows the task in the address, by default the first. */
 function show({ isFirst = false } = {}) {
   const asked = location.hash.replace(/^#\//, "");
   const name = isOffered(asked) ? asked : Object.keys(TASKS).find(isOffered);

@@ -1,19 +1,21 @@
-// The page of /v1/explain: a text or a pair -> what heads look at, and what an answer hangs on.
+// The page of /v1/explain: a text or a pair -> attention weights and attributions.
 
 import { tokenList } from "./charts.js";
-import { oneOrPair } from "./classify.js";
+import { oneOrPair, pairOf } from "./classify.js";
 import { element, freshId, menu } from "./elements.js";
+import { ownExample } from "./examples.js";
 import { choice, text } from "./fields.js";
 import { HeadPicture } from "./head_picture.js";
 import { counted, signed } from "./numbers.js";
 
 const MEAN = "mean";
+const KINDS = ["classify", "ner", "fill-mask", "features"];
 
 export const attention = {
   title: "Attention",
   about:
-    "Shows what each head of each layer looks at and, of a classifier, " +
-    "which tokens its answer hangs on.",
+    "Shows the attention weights of each layer and head and, for a classifier, " +
+    "the attribution of each token.",
   path: "/v1/explain",
   method: "explain",
   isWide: true,
@@ -27,30 +29,27 @@ export const attention = {
     choice(
       "label",
       "Explain",
-      (model) => [["", "the label that it gives"], ...model.labels.map((each) => [each, each])],
+      (model) => [["", "the predicted label"], ...model.labels.map((each) => [each, each])],
       {
         isFor: (model) => model.reads_pairs !== null && model.labels.length > 0,
       },
     ),
   ],
-  examples: (model) =>
+  examples: (model) => [
+    ...ownExample(model, KINDS, (inputs) => pairOf(inputs)),
     model.reads_pairs
-      ? [
-          {
-            name: "A pair",
-            values: {
-              text: "The firm was bought in May.",
-              second: "In May the firm was taken over.",
-            },
+      ? {
+          name: "A pair",
+          values: {
+            text: "The firm was bought in May.",
+            second: "In May the firm was taken over.",
           },
-        ]
-      : [
-          {
-            name: "A pronoun",
-            values: { text: "The animal did not cross the street because it was too tired." },
-          },
-          { name: "A film", values: { text: "A joy from start to end." } },
-        ],
+        }
+      : {
+          name: "A pronoun",
+          values: { text: "The animal did not cross the street because it was too tired." },
+        },
+  ],
   body: (values, model, memory) => ({
     inputs: oneOrPair(values, model),
     label: values.label,
@@ -59,12 +58,12 @@ export const attention = {
   show: (content, context) =>
     [
       content.attributions && attributions(content),
-      element("h3", {}, "What the heads look at"),
+      element("h3", {}, "Attention weights"),
       heads(content, context),
     ].filter(Boolean),
   summary: (content) =>
-    `Read ${counted(content.tokens.length, "token")}, layer ${content.layers[0]}` +
-    (content.label ? `; explained: ${content.label}` : ""),
+    `${counted(content.tokens.length, "token")}, layer ${content.layers[0]}` +
+    (content.label ? `; explained label: ${content.label}` : ""),
 };
 
 /** The layer that was chosen, if the model has it; at first the last. */
@@ -72,14 +71,14 @@ function layerOf(memory, model) {
   return Math.min(memory.layer ?? model.num_hidden_layers, model.num_hidden_layers);
 }
 
-/** Each token's share in the answer, with its sign. */
+/** The attribution of each token, with its sign. */
 function attributions({ tokens, attributions: shares, label }) {
   const largest = Math.max(...shares.map(Math.abs)) || 1;
-  const of = label ? `“${label}”` : "the number";
+  const of = label ? `“${label}”` : "the value";
   return element(
     "section",
     {},
-    element("h3", {}, `What ${of} hangs on`),
+    element("h3", {}, `Attributions for ${of}`),
     tokenList(
       tokens.map((each, place) => ({
         text: each.token,
@@ -87,18 +86,18 @@ function attributions({ tokens, attributions: shares, label }) {
         shade: shares[place] / largest,
         isSpecial: each.special,
       })),
-      { "aria-label": `Each token's share in ${of}` },
+      { "aria-label": `Attribution of each token for ${of}` },
     ),
     element(
       "p",
       { class: "hint" },
-      "Beneath each token the gradient times the input: " +
-        `with + it speaks for ${of}, with − against.`,
+      "Below each token: gradient times input. " +
+        `Positive values support ${of}, negative values oppose it.`,
     ),
   );
 }
 
-/** Layer and head to choose, and the picture of what the head looks at. */
+/** Menus of layers and heads, and the picture of the chosen head's weights. */
 function heads(content, { memory, model, again }) {
   const layerId = freshId("layer");
   const headId = freshId("head");
@@ -140,7 +139,7 @@ function numbered(count) {
   return Array.from({ length: count }, (_, at) => [at + 1, at + 1]);
 }
 
-/** How much each token looks at each [from][to], of one head or the mean of all. */
+/** The attention weights [from][to] of one head, or the mean of all. */
 function weightsOf(all, head) {
   if (head !== MEAN) return all[Number(head) - 1];
   return all[0].map((row, from) =>

@@ -6,51 +6,51 @@ import { counted, plain } from "./numbers.js";
 
 const MOST_LABELS = 60;
 
-/** What a model is, where it comes from, how good it was, and what it takes. */
+/** A model's overview, lineage, metrics, limits and labels. */
 export function cardOf(model, limits) {
   const lineage = model.lineage ?? {};
   return element(
     "div",
     { class: "model-card" },
-    part("What it is", [
+    part("Overview", [
       ["Name", model.name],
-      ["Task", model.task ?? "none: an encoder that was not fine-tuned"],
+      ["Task", model.task ?? "none (pre-trained encoder)"],
       ["Version", versionOf(model) ?? "none"],
       ["Registered as", model.registered && registeredAs(model.registered)],
-      ["Not let in", model.refused && `version ${model.refused.version}: ${model.refused.reason}`],
+      ["Refused", model.refused && `version ${model.refused.version}: ${model.refused.reason}`],
       ["Registry", model.registry?.fault && `does not answer: ${model.registry.fault}`],
       [
         "Size",
         [
           counted(model.num_hidden_layers, "layer"),
-          `states of ${counted(model.hidden_size, "number")}`,
-          `${counted(model.vocab_size, "token")} known`,
+          `hidden size ${model.hidden_size}`,
+          `vocabulary of ${counted(model.vocab_size, "token")}`,
         ].join(", "),
       ],
       ["Precision", model.precision],
       ["Heads", model.heads.length ? model.heads.join(", ") : "none"],
-      ["Folder's hash", model.sha256 && code(model.sha256)],
+      ["SHA-256", model.sha256 && code(model.sha256)],
     ]),
-    part("Where it comes from", [
+    part("Lineage", [
       ["Run", lineage.run],
-      ["Run's id", lineage.run_id && code(lineage.run_id)],
+      ["Run id", lineage.run_id && code(lineage.run_id)],
       ["Training data", lineage.data_sha256 && code(lineage.data_sha256)],
       ["Code", lineage.git_commit && code(lineage.git_commit)],
-      ["Code was changed", lineage.git_dirty === true ? "yes, since that commit" : null],
+      ["Uncommitted changes", lineage.git_dirty === true ? "yes" : null],
     ]),
     part(
-      "How good it was",
+      "Metrics",
       Object.entries(lineage.metrics ?? {}).map(([name, value]) => [name, plain(value)]),
     ),
-    part("What it takes", [
-      ["At once", counted(model.max_input_length, "token")],
+    part("Limits", [
+      ["Input", counted(model.max_input_length, "token")],
       [
-        "In a request",
+        "Request",
         limits.max_request_tokens &&
           `${counted(limits.max_request_tokens, "token")}, ${counted(limits.max_items, "text")}`,
       ],
       [
-        "Explained",
+        "Explanation",
         limits.max_explained_tokens && `texts of ${counted(limits.max_explained_tokens, "token")}`,
       ],
     ]),
@@ -78,7 +78,7 @@ function part(title, facts) {
           {},
           known.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
         )
-      : element("p", { class: "hint" }, "The model's folder does not say."),
+      : element("p", { class: "hint" }, "Not recorded in the model folder."),
   );
 }
 

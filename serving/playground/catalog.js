@@ -1,15 +1,15 @@
-// The served models, as /info describes them, with what each can be asked.
+// The served models, as /info describes them.
 
 import { read } from "./server.js";
 
-/** The models of the server: those that a route can be asked of, and what is known of each. */
+/** The models of the server and their routes. */
 export class Catalog {
   #models = new Map();
   #limits = {};
   #listeners = [];
   #seen = new Set();
 
-  /** Asks the server; throws `Problem`. */
+  /** Loads /info; throws `Problem`. */
   async load() {
     const info = await read("info");
     this.#limits = info.limits;
@@ -19,31 +19,28 @@ export class Catalog {
     for (const listener of this.#listeners) listener();
   }
 
-  /** Calls a function whenever the models have been asked for anew. */
+  /** Calls a function after each load. */
   onChange(listener) {
     this.#listeners.push(listener);
   }
 
-  /** What the server takes at most. */
+  /** The server's limits. */
   get limits() {
     return this.#limits;
   }
 
-  /** The model of a name; undefined where it is no more. */
+  /** The model of a name; undefined if it is not served any more. */
   find(name) {
     return this.#models.get(name);
   }
 
-  /**
-   * The models that answer at a path such as "/v1/ner". What any encoder can do is offered of those
-   * that were not fine-tuned to another task first.
-   */
+  /** The models that answer at a path such as "/v1/ner", those that were not fine-tuned first. */
   able(path) {
     const found = [...this.#models.values()].filter((each) => each.routes.includes(path));
     return found.sort((one, other) => (one.task !== null) - (other.task !== null));
   }
 
-  /** Takes note of the version that answered; one that is new here means that a model was moved. */
+  /** Loads /info again when an unknown version answers: an alias has moved. */
   async sawVersion(name, version) {
     const known = this.find(name);
     const key = `${name} ${version}`;
@@ -53,7 +50,7 @@ export class Catalog {
   }
 }
 
-/** The version of a model as its answers name it; null of a folder that has none. */
+/** The version of a model as its answers name it; null for a folder without one. */
 export function versionOf(model) {
   if (model.version !== undefined && model.version !== null) return String(model.version);
   if (model.registered) return String(model.registered.version);

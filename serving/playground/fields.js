@@ -1,11 +1,11 @@
-// The fields of a form: each has a label, a value, and room for the problem that it is about.
+// The fields of a form: each has a label, a value, and a place for its problem.
 
 import { element, freshId, menu, offer } from "./elements.js";
 import { problemNode } from "./problems.js";
 
 /**
- * A control with its label; `places` are the fields of the body whose problems it shows, `isFor`
- * says of which models it can be asked, `usual` is what stands in it at first.
+ * A control with its label. `places` are the request fields whose problems it shows, `isFor(model)`
+ * is whether it applies to a model, `usual` its initial value.
  */
 class Field {
   constructor(name, label, control, more = {}) {
@@ -36,7 +36,7 @@ class Field {
     this.value = usual;
   }
 
-  /** What stands in it; null where nothing does. */
+  /** Its value; null if empty. */
   get value() {
     return this.control.value === "" ? null : this.control.value;
   }
@@ -45,17 +45,17 @@ class Field {
     this.control.value = value ?? "";
   }
 
-  /** Whether it is left out for the model that is chosen. */
+  /** Whether it does not apply to the chosen model. */
   get isHidden() {
     return this.node.hidden;
   }
 
-  /** Changes with the model that is chosen. */
+  /** Adapts to the chosen model. */
   adapt(model) {
     this.node.hidden = !this.isFor(model);
   }
 
-  /** Shows a problem beneath it. */
+  /** Shows a problem below it. */
   show(problem) {
     const id = `${this.id}-problem`;
     this.room.replaceChildren(problemNode(problem, { id }));
@@ -64,7 +64,7 @@ class Field {
     this.control.focus();
   }
 
-  /** Takes the problem away. */
+  /** Removes the problem. */
   clear() {
     this.room.replaceChildren();
     this.control.removeAttribute("aria-invalid");
@@ -127,23 +127,23 @@ export function text(name, label, { rows = 5, ...options } = {}) {
   return new TextField(name, label, control, options);
 }
 
-/** Several texts, one a line. */
+/** Several texts, one per line. */
 export function lines(name, label, { rows = 6, ...options } = {}) {
   return new LinesField(name, label, element("textarea", { rows, dir: "auto" }), options);
 }
 
-/** Words that are divided by commas; null where there are none. */
+/** Comma-separated words; null if empty. */
 export function words(name, label, options = {}) {
   return new WordsField(name, label, element("input", { type: "text", dir: "auto" }), options);
 }
 
-/** A number; null where there is none. */
+/** A number; null if empty. */
 export function number(name, label, { min = null, step = "1", ...options } = {}) {
   const control = element("input", { type: "number", min, step, inputmode: "decimal" });
   return new NumberField(name, label, control, options);
 }
 
-/** One of several `[value, name]`, or of those that `optionsOf(model)` gives. */
+/** One of several `[value, name]`, or a function of the model that returns them. */
 export function choice(name, label, options, more = {}) {
   const isFixed = Array.isArray(options);
   const field = new MenuField(name, label, menu(isFixed ? options : []), {
@@ -154,15 +154,15 @@ export function choice(name, label, options, more = {}) {
   return field;
 }
 
-/** What becomes of a text that is longer than the model reads. */
+/** How to handle texts longer than the model's maximum. */
 export function overflow(usual = "error") {
   return choice(
     "overflow",
     "Overflow (long texts)",
     [
-      ["error", "refused"],
-      ["right", "cut on the right"],
-      ["left", "cut on the left"],
+      ["error", "refuse"],
+      ["right", "truncate on the right"],
+      ["left", "truncate on the left"],
       ["window", "read in windows"],
     ],
     { usual },

@@ -3,6 +3,7 @@
 import { bars } from "./charts.js";
 import { pieces } from "./characters.js";
 import { element } from "./elements.js";
+import { ownExample } from "./examples.js";
 import { number, overflow, text, words } from "./fields.js";
 import { counted, score } from "./numbers.js";
 
@@ -10,11 +11,11 @@ const MASK = "[MASK]";
 
 export const fillMask = {
   title: "Fill the mask",
-  about: `Says which tokens may stand where a text has ${MASK}.`,
+  about: `Predicts the token at each ${MASK}.`,
   path: "/v1/fill-mask",
   method: "fill_mask",
   fields: () => {
-    const insert = element("button", { type: "button", class: "chip" }, `Put ${MASK} here`);
+    const insert = element("button", { type: "button", class: "chip" }, `Insert ${MASK}`);
     const field = text("inputs", "Text", { rows: 3, below: insert });
     insert.addEventListener("click", () => {
       const { control } = field;
@@ -24,12 +25,13 @@ export const fillMask = {
     });
     return [
       field,
-      number("top_k", "Tokens for each", { min: 1, usual: 5 }),
-      words("targets", "Only among", { hint: "Words, with commas between." }),
+      number("top_k", "Tokens per mask", { min: 1, usual: 5 }),
+      words("targets", "Targets", { hint: "Comma-separated words. Empty: the whole vocabulary." }),
       overflow(),
     ];
   },
-  examples: () => [
+  examples: (model) => [
+    ...ownExample(model, ["fill-mask"], (inputs) => ({ inputs })),
     { name: "A capital", values: { inputs: "The capital of France is [MASK]." } },
     { name: "Two masks", values: { inputs: "The [MASK] sat on the [MASK]." } },
     {
@@ -70,6 +72,6 @@ export const fillMask = {
     const best = masks.map((each) => each.candidates[0].token).join(", ");
     return masks.length
       ? `Filled ${counted(masks.length, "mask")}; likeliest: ${best}`
-      : "No mask stands in the part that was read";
+      : "No mask in the part that was read";
   },
 };

@@ -1,15 +1,15 @@
-// Tokens and the weights of one head -> a picture that can be asked for each token.
+// The attention weights of one head as a picture.
 
 import { shadeBy } from "./charts.js";
 import { element, freshId, given } from "./elements.js";
 import { HeatMap } from "./heat_map.js";
 import { score } from "./numbers.js";
 
-const NAMED = 3; // of the tokens that a token looks at, in words
+const NAMED = 3; // tokens with the largest weights, named in the sentence
 
 /**
- * A row of tokens to choose one of, coloured by how much that one looks at each; beneath it, all
- * tokens by all tokens. Whichever the pointer is on is shown, else the one that is chosen.
+ * A row of tokens, coloured by the attention of the selected one, and a heat map of all pairs. Shows
+ * the token under the pointer, otherwise the selected one.
  */
 export class HeadPicture {
   #tokens;
@@ -37,15 +37,15 @@ export class HeadPicture {
       element(
         "fieldset",
         { class: "tokens choosable" },
-        element("legend", {}, "A token, and beneath each how much it looks at it"),
+        element("legend", {}, "Select a token to see its attention to each token"),
         ...items,
       ),
       this.said,
       element(
         "p",
         { class: "hint" },
-        "All tokens: each row is what its token looks at. The stronger a colour, the more; " +
-          "it grows with the root of the weight, so that small ones can be seen.",
+        "All tokens: each row has the weights of its token. Colours grow with the square root of " +
+          "the weight, so that small ones are visible.",
       ),
       this.map.node,
     );
@@ -104,13 +104,13 @@ export class HeadPicture {
   #words(from, to) {
     const row = this.#weights[from];
     const name = (place) => given(this.#tokens[place].token, "b");
-    if (to !== undefined) return [name(from), " looks at ", name(to), ` with ${score(row[to])}.`];
+    if (to !== undefined) return [name(from), " attends to ", name(to), `: ${score(row[to])}.`];
     const best = [...row.keys()].sort((one, other) => row[other] - row[one]).slice(0, NAMED);
     const parts = best.flatMap((place, rank) => [
       rank ? ", " : "",
       name(place),
       ` ${score(row[place])}`,
     ]);
-    return [name(from), " looks most at ", ...parts, "."];
+    return [name(from), " attends most to ", ...parts, "."];
   }
 }

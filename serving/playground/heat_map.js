@@ -18,7 +18,7 @@ export class HeatMap {
     this.#names = names;
     this.canvas = element("canvas", {
       role: "img",
-      "aria-label": "How much each token looks at each; the tokens above say the same in numbers",
+      "aria-label": "Attention weights of all pairs of tokens; the tokens above list the same numbers",
       onpointermove: (event) => onPoint(...(this.#cellAt(event) ?? [])),
       onpointerleave: () => onPoint(),
       onclick: (event) => this.#cellAt(event) && onPick(this.#cellAt(event)[0]),

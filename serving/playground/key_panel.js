@@ -1,8 +1,8 @@
-// The field for a key, of servers that ask for one.
+// The field for an API key.
 
 import { currentKey, useKey } from "./server.js";
 
-/** Opens by its button, and where the server refuses; `onUse()` is called with each change. */
+/** Opens by its button and on an error about keys; calls `onUse()` on each change. */
 export class KeyPanel {
   #button = document.getElementById("key-button");
   #panel = document.getElementById("key");
@@ -27,15 +27,15 @@ export class KeyPanel {
     this.#showState();
   }
 
-  /** Opens, and says why. */
+  /** Opens and shows the problem. */
   ask(problem) {
-    const remedy = problem.status === 403 ? "Take another key." : "Give a key.";
+    const remedy = problem.status === 403 ? "Use another key." : "Enter a key.";
     this.#reason.textContent = `${problem.title}: ${problem.detail}. ${remedy}`;
     this.#reason.hidden = false;
     this.#open(true);
   }
 
-  /** Closes, as the server has answered. */
+  /** Closes once the server has answered. */
   close() {
     this.#reason.hidden = true;
     this.#open(false);

@@ -3,41 +3,43 @@
 import { pieces } from "./characters.js";
 import { table } from "./charts.js";
 import { element, given } from "./elements.js";
+import { ownOr } from "./examples.js";
 import { choice, overflow, text } from "./fields.js";
 import { counted, score } from "./numbers.js";
 
 const HUES = 6;
+const EXAMPLES = [
+  {
+    name: "A journey",
+    values: { inputs: "Angela Merkel took the train from Berlin to Wolfsburg." },
+  },
+  {
+    name: "With an emoji",
+    values: { inputs: "🎉 The United Nations met in Geneva, where Kofi Annan spoke." },
+  },
+  {
+    name: "Each sub-word",
+    values: { inputs: "Volkswagen opened a works in Chattanooga.", aggregation: "none" },
+  },
+];
 
 export const ner = {
   title: "Named entities",
-  about: "Finds names of people, places and whatever else the model was taught.",
+  about: "Finds entities in a text, such as names of people and places.",
   path: "/v1/ner",
   method: "ner",
   fields: () => [
     text("inputs", "Text"),
-    choice("aggregation", "A word is labelled by", [
-      ["first", "its first sub-word"],
-      ["average", "the mean of its sub-words"],
-      ["max", "its surest sub-word"],
-      ["simple", "nothing: sub-words side by side"],
-      ["none", "nothing: each sub-word alone"],
+    choice("aggregation", "Aggregation", [
+      ["first", "a word has its first sub-word's label"],
+      ["average", "mean over the sub-words of a word"],
+      ["max", "most confident sub-word of a word"],
+      ["simple", "none, but adjacent sub-words are joined"],
+      ["none", "none: single sub-words"],
     ]),
     overflow(),
   ],
-  examples: () => [
-    {
-      name: "A journey",
-      values: { inputs: "Angela Merkel took the train from Berlin to Wolfsburg." },
-    },
-    {
-      name: "With an emoji",
-      values: { inputs: "🎉 The United Nations met in Geneva, where Kofi Annan spoke." },
-    },
-    {
-      name: "Each sub-word",
-      values: { inputs: "Volkswagen opened a works in Chattanooga.", aggregation: "none" },
-    },
-  ],
+  examples: (model) => ownOr(model, ["ner"], (inputs) => ({ inputs }), EXAMPLES),
   body: ({ inputs, aggregation, overflow: cut }) => ({ inputs, aggregation, overflow: cut }),
   show: ({ results: [{ entities }] }, { body, model }) => {
     if (!entities.length) return given(body.inputs, "p", { class: "text" });
@@ -52,7 +54,7 @@ export const ner = {
       ),
       table(
         "Entities from left to right",
-        ["Entity", "Kind", "Characters", "Score"],
+        ["Entity", "Type", "Characters", "Score"],
         entities.map((each) => [
           given(each.text),
           each.type,

@@ -6,7 +6,7 @@ import { score } from "./numbers.js";
 
 export const nextSentence = {
   title: "Next sentence",
-  about: "Judges whether the second text follows the first.",
+  about: "Predicts whether the second text follows the first.",
   path: "/v1/next-sentence",
   method: "next_sentence",
   fields: () => [
@@ -30,8 +30,8 @@ export const nextSentence = {
   }),
   show: ({ results: [{ is_next: isNext }] }) =>
     bars([
-      { name: "The second follows", share: isNext, value: score(isNext), isBest: isNext >= 0.5 },
-      { name: "It does not", share: 1 - isNext, value: score(1 - isNext), isBest: isNext < 0.5 },
+      { name: "Follows", share: isNext, value: score(isNext), isBest: isNext >= 0.5 },
+      { name: "Does not follow", share: 1 - isNext, value: score(1 - isNext), isBest: isNext < 0.5 },
     ]),
   summary: ({ results: [{ is_next: isNext }] }) => {
     const said = isNext >= 0.5 ? "follows the first" : "does not follow the first";

@@ -1,8 +1,8 @@
-// A task -> its page: the form, the answer, the programs that ask the same, the model's card.
+// The page of a task: the form, the answer, equivalent programs, the model's card.
 //
-// A task has `title`, `about`, `path` and `method` (of the client); `fields()` for the form;
-// `examples(model)`, each `{name, values}`; `body(values, model)` without the model's name;
-// `show(content, context)`, which gives nodes, and `summary(content)`, which gives words.
+// A task has `title`, `about`, `path` and `method` (of the client); `fields()` of the form;
+// `examples(model)`, a list of `{name, values}`; `body(values, model)` without the model's name;
+// `show(content, context)`, which returns nodes, and `summary(content)`, which returns a sentence.
 
 import { AnswerPanel } from "./answer_panel.js";
 import { cardOf } from "./card.js";
@@ -12,7 +12,7 @@ import { fieldOf, problemNode } from "./problems.js";
 import { ProgramPanel } from "./programs.js";
 import { ask, Problem } from "./server.js";
 
-/** A page over the models of a catalog; `onKey(problem)` is called where a key is wanted. */
+/** A page over the models of a catalog; calls `onKey(problem)` if a key is needed. */
 export class TaskPage {
   #task;
   #catalog;
@@ -38,7 +38,7 @@ export class TaskPage {
     catalog.onChange(() => this.#offerModels());
   }
 
-  /** Ends a question that nobody waits for any more. */
+  /** Aborts the request in progress. */
   leave() {
     this.#asking?.abort();
   }
@@ -62,8 +62,8 @@ export class TaskPage {
       this.#programs.node,
       element(
         "section",
-        { class: "card", "aria-label": "The model" },
-        element("h2", {}, "The model"),
+        { class: "card", "aria-label": "Model card" },
+        element("h2", {}, "Model card"),
         this.#card,
       ),
     );
@@ -163,7 +163,7 @@ export class TaskPage {
     this.#answer.show([this.#task.show(answer.content, context)].flat());
   }
 
-  /** Asks with other options, for what is shown already; null where that was refused. */
+  /** Repeats a request with other options; null if it was refused. */
   async #again(body) {
     const answer = await this.#request(body);
     return answer && answer.content;
@@ -177,7 +177,7 @@ export class TaskPage {
     this.#room.replaceChildren();
     this.#modelRoom.replaceChildren();
     this.#programs.show(this.#task, body);
-    this.#answer.note("Asking …");
+    this.#answer.note("Waiting for the server …");
     this.node.setAttribute("aria-busy", "true");
     try {
       const answer = await ask(this.#task.path.slice(1), body, asking.signal);
@@ -205,7 +205,7 @@ export class TaskPage {
   }
 
   #refuse(problem) {
-    this.#answer.clear("No answer.");
+    this.#answer.clear("Request failed.");
     const field = fieldOf(problem, this.#fields);
     if (problem.isAboutKey) this.#onKey(problem);
     else if (problem.field === "model") {

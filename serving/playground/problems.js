@@ -14,7 +14,7 @@ export function problemNode(problem, attributes = {}) {
       `: ${whichOf(problem)}${sentence(problem.detail)}`,
     ),
     problem.remedy && element("p", {}, element("b", {}, "What to do: "), sentence(problem.remedy)),
-    problem.seconds && element("p", {}, `Ask again in ${problem.seconds} s.`),
+    problem.seconds && element("p", {}, `Try again in ${problem.seconds} s.`),
   );
 }
 

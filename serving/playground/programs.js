@@ -1,9 +1,9 @@
-// A request -> the command and the lines of Python that ask the same.
+// Equivalent programs for a request: curl and Python.
 
 import { copyButton, element } from "./elements.js";
 import { addressOf, currentKey } from "./server.js";
 
-/** Both, as a part of a page, each to be copied. */
+/** The panel with both, each with a copy button. */
 export class ProgramPanel {
   #curl = element("code");
   #python = element("code");
@@ -22,7 +22,7 @@ export class ProgramPanel {
     );
   }
 
-  /** Shows those of a task and a body. */
+  /** Shows the programs for a task and a body. */
   show(task, body) {
     this.#curl.textContent = curlOf(task, body);
     this.#python.textContent = pythonOf(task, body);
@@ -43,7 +43,7 @@ function shown(name, code) {
   );
 }
 
-/** The command for a shell. A key is named by a variable, so that it is not copied. */
+/** The shell command. The key is a variable, so that it is not copied. */
 function curlOf(task, body) {
   const key = currentKey() ? ' \\\n  -H "Authorization: Bearer $BERTLINE_KEY"' : "";
   return (
@@ -53,7 +53,7 @@ function curlOf(task, body) {
   );
 }
 
-/** The same with our client; the task names what its method takes without a name, in order. */
+/** The same with our client; `task.positional` has the method's positional arguments. */
 function pythonOf(task, body) {
   const address = JSON.stringify(addressOf(".").replace(/\/$/, ""));
   const first = task.positional ?? ["inputs"];
@@ -66,9 +66,9 @@ function pythonOf(task, body) {
   return (
     `${key ? "import os\n\n" : ""}from serving.client import Client\n\n` +
     `with Client(${address}${key}) as client:\n` +
-    `    found = client.${task.method}(\n` +
+    `    result = client.${task.method}(\n` +
     parts.map((each) => `        ${each},\n`).join("") +
-    "    )\nprint(found)\n"
+    "    )\nprint(result)\n"
   );
 }
 
@@ -76,7 +76,7 @@ function quoted(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** JSON as Python writes it; its strings are Python's too. */
+/** A JSON value as a Python literal; strings are the same in both. */
 function literal(value) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

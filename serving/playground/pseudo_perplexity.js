@@ -10,14 +10,14 @@ const STRONGEST = 10; // a log probability of -10 has the full colour
 
 export const pseudoPerplexity = {
   title: "Pseudo-perplexity",
-  about: "Judges how likely a text is: each token is masked in turn.",
+  about: "Estimates how likely a text is by masking each token in turn.",
   path: "/v1/pseudo-perplexity",
   method: "pseudo_perplexity",
   fields: () => [
     text("inputs", "Text"),
-    choice("masking", "Masked is", [
-      ["token", "the token alone"],
-      ["rest_of_word", "the rest of its word too"],
+    choice("masking", "Masking", [
+      ["token", "the token"],
+      ["rest_of_word", "the token and the rest of its word"],
     ]),
     overflow(),
   ],
@@ -41,9 +41,8 @@ export const pseudoPerplexity = {
     element(
       "p",
       { class: "hint" },
-      "Beneath each token, the logarithm of its probability; together " +
-        `${plain(found.pseudo_log_likelihood)}. ` +
-        "The stronger its colour, the less the model expected it.",
+      "Below each token: its log probability; the sum is " +
+        `${plain(found.pseudo_log_likelihood)}. Less expected tokens have stronger colours.`,
     ),
   ],
   summary: ({ results: [found] }) => {

@@ -2,6 +2,7 @@
 
 import { pieces } from "./characters.js";
 import { element, given } from "./elements.js";
+import { ownOr } from "./examples.js";
 import { number, overflow, text } from "./fields.js";
 import { counted, plain, score } from "./numbers.js";
 
@@ -9,6 +10,17 @@ const RHINE =
   "The Rhine is one of the major rivers of Europe. It rises in the canton of Graubünden in the " +
   "Swiss Alps, passes Basel and Cologne, and ends in the North Sea in the Netherlands after " +
   "about 1,230 kilometres. More than 50 million people live in its basin.";
+const EXAMPLES = [
+  { name: "Where", values: { question: "Where does the Rhine rise?", context: RHINE } },
+  { name: "How long", values: { question: "How long is the Rhine?", context: RHINE } },
+  {
+    name: "With an emoji",
+    values: {
+      question: "Who lives in Cologne?",
+      context: "🏰 Cologne is old. Anna 👩‍🔬 lives in Cologne, Ben in Basel.",
+    },
+  },
+];
 
 export const qa = {
   title: "Questions",
@@ -21,21 +33,11 @@ export const qa = {
     number("top_k", "Answers", { min: 1, usual: 3 }),
     number("null_threshold", "Null threshold", {
       step: "any",
-      hint: "A null score above it means no answer; if empty, it is the model's.",
+      hint: "A null score above it means no answer. Empty: the model's threshold.",
     }),
     overflow("window"),
   ],
-  examples: () => [
-    { name: "Where", values: { question: "Where does the Rhine rise?", context: RHINE } },
-    { name: "How long", values: { question: "How long is the Rhine?", context: RHINE } },
-    {
-      name: "With an emoji",
-      values: {
-        question: "Who lives in Cologne?",
-        context: "🏰 Cologne is old. Anna 👩‍🔬 lives in Cologne, Ben in Basel.",
-      },
-    },
-  ],
+  examples: (model) => ownOr(model, ["qa"], (inputs) => inputs, EXAMPLES),
   body: ({ question, context, top_k, null_threshold, overflow: cut }) => ({
     inputs: { question, context },
     top_k,
@@ -76,8 +78,8 @@ export const qa = {
       element(
         "p",
         { class: "hint" },
-        "Beside each, its probability among the answers that were considered. " +
-          "Press one to see where it stands.",
+        "Each with its probability among the considered answers. " +
+          "Select one to highlight it in the context.",
       ),
       nothing,
     ];
@@ -85,7 +87,7 @@ export const qa = {
   summary: ({ results: [{ answers }] }) =>
     answers.length
       ? `Found ${counted(answers.length, "answer")}; the best is “${answers[0].text}”`
-      : "The model says that the context holds no answer",
+      : "No answer in the context",
 };
 
 function inContext(context, answer) {

@@ -1,15 +1,15 @@
-// What the page asks this server, and what comes back: answers, or problems as the API words them.
+// Requests to this server; failures are thrown as the API's problems.
 
 const KEY = "bertline-key";
 
-/** A refusal: `title`, `detail`, and perhaps `field`, `remedy`, `status` and `seconds` to wait. */
+/** An error: `title`, `detail`, and perhaps `field`, `remedy`, `status`, `seconds` to wait. */
 export class Problem extends Error {
   constructor(problem) {
     super(problem.title);
     Object.assign(this, { status: null, detail: "", field: null, remedy: null, ...problem });
   }
 
-  /** Whether it is for want of a key, or of a better one. */
+  /** Whether a key is missing or lacks permission. */
   get isAboutKey() {
     return this.status === 401 || this.status === 403;
   }
@@ -20,7 +20,7 @@ export function addressOf(path) {
   return new URL(path, document.baseURI.replace(/#.*/, "")).href;
 }
 
-/** The key of this tab; null where there is none. */
+/** The key of this tab; null if there is none. */
 export function currentKey() {
   return sessionStorage.getItem(KEY);
 }
@@ -31,14 +31,14 @@ export function useKey(key) {
   else sessionStorage.removeItem(KEY);
 }
 
-/** What stands at a path: content alone. Throws `Problem`. */
+/** The content at a path. Throws `Problem`. */
 export async function read(path) {
   return (await request(path, { method: "GET" })).content;
 }
 
 /**
- * What a route says of a body: `content`, `seconds` there and back, the `model` and its `version`
- * where the server names them. Throws `Problem`, or `AbortError` once the signal has come.
+ * Posts a body to a route; returns `content`, `seconds` of the round trip, and the `model` and its
+ * `version` if the server names them. Throws `Problem`, or `AbortError` after the signal.
  */
 export async function ask(path, body, signal) {
   return request(path, { method: "POST", body: JSON.stringify(body), signal });
@@ -59,8 +59,8 @@ async function request(path, options) {
     if (error.name === "AbortError") throw error;
     throw new Problem({
       title: "No answer",
-      detail: "the server cannot be reached, or broke off",
-      remedy: "look whether it is running, then ask again",
+      detail: "the server cannot be reached or closed the connection",
+      remedy: "check that it is running, then try again",
     });
   }
   const seconds = (performance.now() - begin) / 1000;
@@ -77,15 +77,15 @@ function parsed(text) {
   }
 }
 
-/** The problem of a refusal; a proxy in between may refuse in another shape. */
+/** The problem of an error response; a proxy may respond in another format. */
 function problemOf(response, content) {
   const wait = Number(response.headers.get("Retry-After")) || null;
   const said = content?.title
     ? content
     : {
         title: `Status ${response.status}`,
-        detail: "something between this page and the server refused",
-        remedy: "ask again",
+        detail: "a proxy between this page and the server refused the request",
+        remedy: "try again",
       };
   return new Problem({ ...said, status: response.status, seconds: wait });
 }

@@ -13,24 +13,24 @@ const ANIMALS = [
 
 export const similarity = {
   title: "Nearest texts",
-  about: "Ranks texts by how near the features of each are to those of a first one.",
+  about: "Ranks texts by the cosine similarity of their features with those of a first text.",
   path: "/v1/similarity",
   method: "similarity",
   positional: ["source", "inputs"],
   fields: () => [
     text("source", "Text", { rows: 2 }),
-    lines("inputs", "Texts that are compared with it, one a line"),
-    choice("strategy", "Features", [
-      ["last", "of the last layer"],
-      ["second_to_last", "of the last layer but one"],
-      ["sum_last_four", "of the last four layers, added"],
-      ["concat_last_four", "of the last four layers, side by side"],
-      ["embeddings", "of the embeddings"],
+    lines("inputs", "Texts to compare, one per line"),
+    choice("strategy", "Layers", [
+      ["last", "last"],
+      ["second_to_last", "second to last"],
+      ["sum_last_four", "last four, summed"],
+      ["concat_last_four", "last four, concatenated"],
+      ["embeddings", "embeddings"],
     ]),
-    choice("pooling", "Of the tokens", [
-      ["mean", "the mean"],
-      ["max", "the largest"],
-      ["cls", "[CLS] alone"],
+    choice("pooling", "Pooling", [
+      ["mean", "mean of the tokens"],
+      ["max", "maximum of the tokens"],
+      ["cls", "[CLS]"],
     ]),
     overflow(),
   ],
@@ -52,7 +52,7 @@ export const similarity = {
           name,
           share: cosine,
           value: score(cosine),
-          note: `${counted(tokens, "token")}${truncated ? ", cut" : ""}`,
+          note: `${counted(tokens, "token")}${truncated ? ", truncated" : ""}`,
           isBest: rank === 0,
         }),
       ),
@@ -62,7 +62,7 @@ export const similarity = {
     const [best] = ranked(results, inputs);
     return best
       ? `Compared ${counted(results.length, "text")}; the nearest is “${best.text}”`
-      : "There is no text to compare";
+      : "No text to compare";
   },
 };
 

@@ -2,15 +2,18 @@
 
 import { atFirst, table, tokenList } from "./charts.js";
 import { charactersOf } from "./characters.js";
+import { pairOf } from "./classify.js";
 import { element, given } from "./elements.js";
+import { ownExample } from "./examples.js";
 import { choice, text } from "./fields.js";
 import { counted } from "./numbers.js";
 
 const MOST_TOKENS = 200;
+const KINDS = ["classify", "ner", "fill-mask", "features"];
 
 export const tokens = {
   title: "Tokens",
-  about: "Cuts a text into the tokens that a model reads.",
+  about: "Splits a text into the model's tokens.",
   path: "/v1/tokenize",
   method: "tokenize",
   fields: () => [
@@ -19,13 +22,14 @@ export const tokens = {
       "special",
       "[CLS] and [SEP]",
       [
-        ["yes", "are added"],
-        ["no", "are left out"],
+        ["yes", "added"],
+        ["no", "omitted"],
       ],
       { places: ["add_special_tokens"] },
     ),
   ],
-  examples: () => [
+  examples: (model) => [
+    ...ownExample(model, KINDS, (inputs) => ({ inputs: pairOf(inputs).text })),
     { name: "A long word", values: { inputs: "He was unaffable and hypersensitive." } },
     { name: "Emoji and accents", values: { inputs: "Crème brûlée 🍮 at the café" } },
     { name: "Numbers", values: { inputs: "On 3 May 2024 it cost 1,299.50 €." } },
@@ -48,7 +52,7 @@ export const tokens = {
       element(
         "details",
         {},
-        element("summary", {}, "Which characters each stands for"),
+        element("summary", {}, "Character offsets"),
         atFirst(MOST_TOKENS, found.tokens, (some) =>
           table(
             "Tokens and characters",

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict
 
+from bert_core.example import ModelExample
 from bert_core.lineage import Lineage
 from bert_core.quantization import Precision
 from bert_core.tasks.classification import Classification
@@ -80,7 +81,8 @@ class ModelInfo(BaseModel):
     one, and `registry` what became of the last question. `routes` are those of our own that it
     answers at. `reads_pairs` is whether it classifies pairs, not single texts: `either` where its
     folder does not say it, None of one that does not classify. `canary` answers a share of its
-    requests, `shadow` is asked them too and only compared; None where there is none.
+    requests, `shadow` is asked them too and only compared; None where there is none. `example` is
+    that of the folder: a request and its answer.
     """
 
     task: str | None
@@ -96,6 +98,7 @@ class ModelInfo(BaseModel):
     canary: VariantInfo | None
     shadow: VariantInfo | None
     lineage: Lineage | None
+    example: ModelExample | None
     precision: Precision | Products
     num_hidden_layers: int
     hidden_size: int
@@ -190,6 +193,7 @@ def _described(engine: Engine, name: str) -> ModelInfo:
         canary=_variant(engine.traffic.variant(name, "canary")),
         shadow=_variant(engine.traffic.variant(name, "shadow")),
         lineage=model.lineage,
+        example=model.example,
         precision=model.precision,
         num_hidden_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,

@@ -69,7 +69,7 @@ def filled(content):
 
 def followed(content):
     probability = content["results"][0]["is_next"]
-    return as_bars(["The second follows", "It does not"], [probability, 1 - probability])
+    return as_bars(["Follows", "Does not follow"], [probability, 1 - probability])
 
 
 def judged(content):
@@ -153,7 +153,7 @@ QUESTIONS = {
         {"model": "encoder", "source": "the cat", "inputs": ["a dog", "the mat", "Ann ran"]},
         {
             "Text": "the cat",
-            "Texts that are compared with it, one a line": "a dog\n\nthe mat\nAnn ran\n",
+            "Texts to compare, one per line": "a dog\n\nthe mat\nAnn ran\n",
         },
         ranked,
     ),
@@ -186,7 +186,7 @@ def assert_programs_ask_the_same(page, server, content):
     names, printed = {}, io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(program, names)
-    results = names["found"] if isinstance(names["found"], list) else [names["found"]]
+    results = names["result"] if isinstance(names["result"], list) else [names["result"]]
     for one, other in zip(results, content.get("results", [content]), strict=True):
         assert other.items() <= one.model_dump(exclude_none=True).items()
     assert printed.getvalue()

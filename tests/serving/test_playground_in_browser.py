@@ -85,7 +85,7 @@ def answers_as_the_server_does(visitor, server, task):
         "Model": content["model"],
         "Version": content["version"],
     }
-    assert facts[5].endswith("s, there and back")
+    assert facts[5].endswith("s round trip")
     assert_programs_ask_the_same(page, server, content)
 
 
@@ -97,7 +97,7 @@ def test_entities_are_marked_where_they_stand(visit, server):
     visitor = visit()
     visitor.open("ner")
     visitor.type("Text", text)
-    visitor.choose("A word is labelled by", "none")
+    visitor.choose("Aggregation", "none")
     visitor.ask()
     marks = visitor.answer.locator(".entity-text").all_text_contents()
     assert marks == [text[each["start"] : each["end"]] for each in entities]
@@ -121,17 +121,17 @@ def test_a_refusal_stands_beside_its_field_with_its_remedy(visit):
     visitor.choose("Overflow (long texts)", "left")
     visitor.ask()
     assert not page.get_by_role("alert").count() and not field.get_attribute("aria-invalid")
-    assert "a part alone, cut on the left" in visitor.answer.inner_text()
+    assert "a part, truncated on the left" in visitor.answer.inner_text()
 
     visitor.go("Nearest texts")
-    visitor.type("Texts that are compared with it, one a line", "the cat\n\n" + "a dog " * 400)
+    visitor.type("Texts to compare, one per line", "the cat\n\n" + "a dog " * 400)
     visitor.ask()
     assert "Text too long: text 2: " in page.get_by_role("alert").inner_text()
 
     visitor.go("Fill the mask")
-    page.get_by_label("Tokens for each").fill("0")
+    page.get_by_label("Tokens per mask").fill("0")
     visitor.ask()
-    field = page.locator(".field", has=page.get_by_label("Tokens for each"))
+    field = page.locator(".field", has=page.get_by_label("Tokens per mask"))
     assert "Wrong field" in field.get_by_role("alert").inner_text()
 
 
@@ -201,7 +201,7 @@ def test_everything_is_to_be_had_by_keyboard(visit):
     page.keyboard.type("the cat")
     page.keyboard.press("Control+Enter")
     visitor.answer.get_by_text("4 tokens of 7 characters").wait_for()
-    tab_to("Which characters each stands for")
+    tab_to("Character offsets")
     page.keyboard.press("Enter")
     assert visitor.answer.locator("table").is_visible()
 
@@ -210,10 +210,10 @@ def test_everything_is_to_be_had_by_keyboard(visit):
     page.keyboard.type("the  sat")
     for _ in range(4):
         page.keyboard.press("ArrowLeft")
-    tab_to("Put [MASK] here")
+    tab_to("Insert [MASK]")
     page.keyboard.press("Enter")
     assert page.get_by_label("Text", exact=True).input_value() == "the [MASK] sat"
-    tab_to("Tokens for each")
+    tab_to("Tokens per mask")
     page.keyboard.press("Control+A")
     page.keyboard.type("2")
     page.keyboard.press("Enter")
@@ -250,7 +250,7 @@ def test_attention_is_seen_by_layer_head_and_token(visit, server):
     cell = (size - 76) / len(content["tokens"])
     canvas.hover(position={"x": 76 + 2.5 * cell, "y": 76 + 0.5 * cell})
     said = visitor.answer.locator(".looks-at").inner_text()
-    assert said == f"[CLS] looks at {content['tokens'][2]['token']} with {score(heads[1][0][2])}."
+    assert said == f"[CLS] attends to {content['tokens'][2]['token']}: {score(heads[1][0][2])}."
     visitor.answer.get_by_label("Head").select_option("mean")
     mean = [sum(head[2][to] for head in heads) / len(heads) for to in range(len(heads[0]))]
     assert values() == [f"{each:.2f}" for each in mean]
@@ -289,7 +289,7 @@ def test_an_answer_is_seen_where_it_stands(visit):
     assert visitor.answer.locator("p.text").inner_text() == context
     page.get_by_label("Null threshold").fill("-1e6")
     visitor.ask()
-    assert "the context holds no answer" in visitor.answer.inner_text()
+    assert "No answer in the context" in visitor.answer.inner_text()
 
 
 def test_a_model_of_pairs_is_asked_for_two_texts(visit):
@@ -301,11 +301,11 @@ def test_a_model_of_pairs_is_asked_for_two_texts(visit):
     visitor.type("Second text", "a dog")
     visitor.ask()
     assert visitor.answer.locator(".bar-name").count() == 2
-    card = page.get_by_role("region", name="The model")
+    card = page.get_by_role("region", name="Model card")
     assert "paraphrase" in card.inner_text() and "yes" in card.locator("li").all_inner_texts()
     visitor.choose("Model", "grade")
     visitor.ask()
-    assert "The model says " in visitor.answer.inner_text()
+    assert "Predicted value: " in visitor.answer.inner_text()
 
 
 def test_the_card_says_where_a_model_comes_from_as_it_moves(visit, start_server, small_models):
@@ -324,7 +324,7 @@ def test_the_card_says_where_a_model_comes_from_as_it_moves(visit, start_server,
     server = start_server(version(3, 0.75))
     visitor = visit(server)
     visitor.use("classify")
-    card = visitor.page.get_by_role("region", name="The model")
+    card = visitor.page.get_by_role("region", name="Model card")
     said = card.inner_text()
     for each in ("mood, version 3, as @champion", "mini-1a2b", "dev/accuracy\n0.75", "64 tokens"):
         assert each in said
@@ -348,7 +348,7 @@ def test_a_server_with_keys_is_asked_with_one(visit, start_server, small_models,
     server = start_server({"entities": small_models["entities"]}, keys=read_keys(path))
     visitor = visit(server)
     page = visitor.open()
-    field = page.get_by_label("A key of this server")
+    field = page.get_by_label("API key")
     assert (
         "No key: this server answers those who have a key."
         in page.get_by_role("alert").inner_text()
@@ -358,7 +358,7 @@ def test_a_server_with_keys_is_asked_with_one(visit, start_server, small_models,
         field.press("Enter")
         page.get_by_role("alert").get_by_text(said).wait_for()
     field.fill(user)
-    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("button", name="Use key").click()
     page.get_by_role("heading", level=1, name="Named entities").wait_for()
     assert not field.is_visible()
     visitor.type("Text", "Ann ran")
@@ -369,7 +369,7 @@ def test_a_server_with_keys_is_asked_with_one(visit, start_server, small_models,
     assert user not in page.content() and "$BERTLINE_KEY" in page.locator("pre").first.inner_text()
     assert all(user not in each for each in visitor.requests)
     page.get_by_role("button", name="Key: in use").click()
-    page.get_by_role("button", name="Forget it").click()
+    page.get_by_role("button", name="Forget key").click()
     page.get_by_role("alert").get_by_text("No key").wait_for()
     assert page.evaluate("sessionStorage.length") == 0
 
