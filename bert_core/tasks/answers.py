@@ -16,7 +16,7 @@ from bert_core.tasks.classification import Classification, ScoreFunction, Text, 
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.sequences import Overflow
-from bert_core.tasks.task import FloatArray
+from bert_core.tasks.task import FloatArray, softmax
 
 _OF_AN_ENTITY = ("type", "text", "start", "end", "start_word", "end_word", "score")
 
@@ -129,8 +129,7 @@ class LabelScores:
         logits = outputs_of_examples(outputs, rows, len(examples)).astype(np.float64)
         match self.function or self.task.score_function:
             case "softmax":
-                shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-                scores = shifted / shifted.sum(axis=1, keepdims=True)
+                scores = softmax(logits)
             case "sigmoid":
                 scores = 1 / (1 + np.exp(-logits))
             case _:
