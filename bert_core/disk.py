@@ -17,7 +17,7 @@ from uuid import uuid4
 from bert_core.errors import UserError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_TOLD = re.compile(
+_ERROR_NUMBER = re.compile(
     r"os error (\d{1,9})|errno (\d{1,9})|\d requested and \d{1,20} written", re.IGNORECASE
 )
 """How safetensors, Arrow and numpy say in words what a call to the system gave."""
@@ -59,16 +59,16 @@ def is_disk_full(error: BaseException) -> bool:
     """Tells whether an error means that a disk or quota is full, however it is reported."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None and (isinstance(error, OSError) or type(error).__name__ in _WRITERS):
-        told = _TOLD.search(str(error))
-        if told is None:
+        match = _ERROR_NUMBER.search(str(error))
+        if match is None:
             return False
-        number = int(told[1] or told[2] or errno.ENOSPC)
+        number = int(match[1] or match[2] or errno.ENOSPC)
     return number in _FULL
 
 
 @contextmanager
-def disk_full_named(path: Path, remedy: str = "free some space, then repeat") -> Iterator[None]:
-    """Turns a full disk in the block into a `DiskFullError` that names the file being written."""
+def raise_disk_full(path: Path, remedy: str = "free some space, then repeat") -> Iterator[None]:
+    """Raises `DiskFullError`, naming the file, where the block fails because the disk is full."""
     try:
         yield
     except DiskFullError:
@@ -80,24 +80,24 @@ def disk_full_named(path: Path, remedy: str = "free some space, then repeat") ->
 
 
 @contextmanager
-def written_whole(path: Path, remedy: str = "free some space, then repeat") -> Iterator[Path]:
-    """Gives a name to write a file to, which takes the place of `path` when the block ends.
+def atomic_write(path: Path, remedy: str = "free some space, then repeat") -> Iterator[Path]:
+    """Yields a temporary path; the file written there replaces `path` when the block ends.
 
-    A reader sees the old file or the new one, after a power cut too. Nothing is left of what was
-    begun where the block raises; a full disk is a `DiskFullError`.
+    Readers see the old file or the new one, even after a power cut. If the block raises, the
+    temporary file is removed; a full disk raises `DiskFullError`.
     """
-    beside = path.with_name(f".{path.name[:40]}.{uuid4().hex}.written")
+    temporary = path.with_name(f".{path.name[:40]}.{uuid4().hex}.written")
     try:
-        with disk_full_named(path, remedy):
-            yield beside
-            flush_to_disk(beside)
-            beside.replace(path)
+        with raise_disk_full(path, remedy):
+            yield temporary
+            flush_to_disk(temporary)
+            temporary.replace(path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def put_in_place(written: Path, folder: Path) -> None:
+def replace_folder(written: Path, folder: Path) -> None:
     """Replaces `folder` by a complete, flushed folder next to it.
 
     Where the file system can, the two change places in one step, and `folder` is there at every
@@ -115,7 +115,7 @@ def put_in_place(written: Path, folder: Path) -> None:
 
 
 def recover(folder: Path, written: Path, is_whole: Callable[[Path], bool]) -> None:
-    """Completes a `put_in_place` that was killed: keeps the new folder if complete, else the old.
+    """Completes a `replace_folder` that was killed: keeps the new folder if complete, else the old.
 
     Does nothing where the folder is there, or was never.
     """

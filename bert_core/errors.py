@@ -46,8 +46,8 @@ def one_line(text: str) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Returns the text of any exception for use in a message; its type if it has no text."""
-    said = " ".join(str(error)[:_LONGEST].split())
-    return one_line(said[:300]) or type(error).__name__
+    reason = " ".join(str(error)[:_LONGEST].split())
+    return one_line(reason[:300]) or type(error).__name__
 
 
 def _cut(text: str) -> str:
@@ -74,10 +74,7 @@ def nearest(name: str, known: Collection[str]) -> str:
         return ""
     whole = {each: each for each in known}
     last_parts = {each.rpartition(".")[2]: each for each in reversed(list(known))}
-    for wanted, names, cutoff in (
-        (name, whole, 0.5),
-        (name.rpartition(".")[2], last_parts, 0.6),
-    ):
+    for wanted, names, cutoff in ((name, whole, 0.5), (name.rpartition(".")[2], last_parts, 0.6)):
         close = get_close_matches(wanted, names, n=1, cutoff=cutoff)
         if close:
             return f", did you mean {names[close[0]]}"

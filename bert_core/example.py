@@ -73,9 +73,7 @@ def read_example(folder: Path) -> ModelExample | None:
         return ModelExample.model_validate_json(content)
     except ValidationError as error:
         raise UserError(
-            "damaged model example",
-            str(path),
-            "restore the file, or export the model again",
+            "damaged model example", str(path), "restore the file, or export the model again"
         ) from error
 
 
@@ -125,7 +123,7 @@ def _difference_of_lists(
         both = enumerate(zip(expected, found[: len(expected)], strict=True))
         pairs = [(f"{where}[{number}]", *each) for number, each in both]
     differences = (_difference(*pair, tolerance) for pair in pairs)
-    return next((each for each in differences if each), None)
+    return next((difference for difference in differences if difference), None)
 
 
 def _by_name(

@@ -194,7 +194,7 @@ def example_of_task(
 
     None for a task of another kind, and where none has an answer in numbers that are finite.
     """
-    given = (_inputs_of(task, each) for each in islice(examples, _READ))
+    given = (_inputs_of(task, example) for example in islice(examples, _READ))
     return _surest(model, tokenizer, task, [each for each in given if each is not None])
 
 
@@ -210,7 +210,7 @@ def example_of_encoder(
     longest = model.config.max_position_embeddings - 2
     sentences = islice(_sentences(heldout, tokenizer, longest), _READ)
     texts = [_text(tokenizer, ids, masked=kind == "fill-mask") for ids in sentences]
-    return _surest(model, tokenizer, None, [(kind, each) for each in texts if each])
+    return _surest(model, tokenizer, None, [(kind, text) for text in texts if text])
 
 
 def _surest(
@@ -227,11 +227,7 @@ def _answered(
 ) -> tuple[tuple[bool, float], ModelExample] | None:
     """The example with these inputs, and how sure its answer is."""
     example = ModelExample(
-        kind=kind,
-        inputs=inputs,
-        answer={},
-        precision="float32",
-        tolerance=TOLERANCES["float32"],
+        kind=kind, inputs=inputs, answer={}, precision="float32", tolerance=TOLERANCES["float32"]
     )
     size = _LONGEST
     while True:  # until it fits in a row
@@ -308,7 +304,7 @@ def _cut_text(text: str, size: int) -> str:
 def _size(inputs: Inputs) -> int:
     """The characters of all texts together."""
     texts = inputs.values() if isinstance(inputs, dict) else [inputs]
-    return sum(sum(map(len, each)) for each in texts)
+    return sum(sum(map(len, text)) for text in texts)
 
 
 def _sentences(shards: TokenShards, tokenizer: Tokenizer, longest: int) -> Iterator[list[int]]:
@@ -326,7 +322,7 @@ def _text(tokenizer: Tokenizer, ids: list[int], *, masked: bool) -> str:
     """A sentence, with [MASK] for the whole word nearest to its middle; empty without any."""
     if not masked:
         return tokenizer.decode(ids)
-    tokens = [str(tokenizer.id_to_token(each)) for each in ids]
+    tokens = [str(tokenizer.id_to_token(token_ids)) for token_ids in ids]
     words = [
         place
         for place, (token, after) in enumerate(pairwise([*tokens, ""]))

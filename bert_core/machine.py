@@ -1,14 +1,31 @@
-"""The machine: the processor's name, and memory that is returned to the system or shared."""
+"""The machine: the processor's name, its memory, and a thread that prepares steps."""
 
 import ctypes
 import gc
 import platform
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import torch
 
 _ARENA_MAX = -8  # glibc's M_ARENA_MAX
+
+Step = TypeVar("Step")
+
+
+def steps_ahead(make: Callable[[int], Step], first: int, *, ahead: int = 2) -> Iterator[Step]:
+    """The endless sequence of `make(first)`, `make(first + 1)`, …, made `ahead` in a thread.
+
+    So the training loop does not wait for data.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
+        coming = [thread.submit(make, first + number) for number in range(ahead)]
+        while True:
+            first += 1
+            coming.append(thread.submit(make, first + ahead - 1))
+            yield coming.pop(0).result()
 
 
 def release_memory() -> None:

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from bert_core.config import ModelConfig
 from bert_core.disk import (
-    disk_full_named,
     file_sha256,
     flush_to_disk,
-    put_in_place,
+    raise_disk_full,
     recover,
     remove,
+    replace_folder,
 )
 from bert_core.errors import UserError
 from bert_core.example import EXAMPLE, ModelExample
@@ -142,7 +142,7 @@ def folder_to_publish(folder: Path) -> Iterator[Path]:
     recover(folder, written, _is_whole)
     remove(written)
     try:
-        with disk_full_named(folder):
+        with raise_disk_full(folder):
             written.mkdir(parents=True)
             yield written
             publish_folder(written, folder)
@@ -159,7 +159,7 @@ def publish_folder(written: Path, folder: Path) -> None:
     (written / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
     for path in (*written.rglob("*"), written):
         flush_to_disk(path)
-    put_in_place(written, folder)
+    replace_folder(written, folder)
 
 
 def _written(folder: Path) -> Path:
@@ -234,9 +234,9 @@ def _unreadable_named(folder: Path) -> Iterator[None]:
 
 def _load(folder: Path, changes: Mapping[str, Any]) -> tuple[ModelConfig, Bert, Tokenizer]:
     _verify_checksums(folder)
-    config, said = _read_config(folder / CONFIG)
+    config, content = _read_config(folder / CONFIG)
     config = ModelConfig.model_validate(config.model_dump() | dict(changes))
-    model = _read_model(folder, config, said)
+    model = _read_model(folder, config, content)
     tokenizer = load_tokenizer(folder)
     if num_embeddings(tokenizer) > config.vocab_size:
         raise ModelFolderError(
@@ -368,8 +368,8 @@ def _read_config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         raise ModelFolderError("damaged model configuration", str(path), fault) from error
 
 
-def _read_model(folder: Path, config: ModelConfig, said: Mapping[str, Any]) -> Bert:
-    """The model with the heads whose weights are complete; `said` is the content of config.json."""
+def _read_model(folder: Path, config: ModelConfig, content: Mapping[str, Any]) -> Bert:
+    """The model with the heads whose weights are complete; `content` is that of config.json."""
     try:
         header: dict[str, TensorHeader] = {}
         for file in weight_files(folder):
@@ -377,9 +377,9 @@ def _read_model(folder: Path, config: ModelConfig, said: Mapping[str, Any]) -> B
         if header:
             check_header(header, config)
         state = from_hugging_face(
-            _read_weights(folder, said),
+            _read_weights(folder, content),
             is_decoder=config.is_decoder,
-            is_tied=said.get("tie_word_embeddings", True) is not False,
+            is_tied=content.get("tie_word_embeddings", True) is not False,
         )
         _check_head_sizes(state, config)
         _refuse_what_is_not_finite(state)
@@ -389,7 +389,7 @@ def _read_model(folder: Path, config: ModelConfig, said: Mapping[str, Any]) -> B
             config = config.model_copy(update={"type_vocab_size": 1})
             state[_SEGMENTS] = state[_SEGMENTS][:1]
         model = Bert(Encoder(config), {})
-        _add_pretrained_heads(model, state, next(iter(said.get("architectures") or ()), None))
+        _add_pretrained_heads(model, state, next(iter(content.get("architectures") or ()), None))
         for name in TASK_HEADS:
             weight = state.get(f"heads.{name}.linear.weight")
             if weight is not None:
@@ -430,7 +430,7 @@ def _add_pretrained_heads(model: Bert, state: dict[str, Tensor], architecture: s
             del state[each]
 
 
-def _read_weights(folder: Path, said: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read_weights(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The weights under their names in the folder, of one file or of the shards of an index."""
     if (folder / WEIGHTS).is_file():
         return load_file(folder / WEIGHTS)
@@ -440,7 +440,7 @@ def _read_weights(folder: Path, said: Mapping[str, Any]) -> dict[str, Tensor]:
         return {name: tensors[file][name] for name, file in shards.items()}
     remedy = "restore it"
     if list(folder.glob("*.bin")):  # a pickle, which may run anything
-        architecture = next(iter(said.get("architectures") or ()), "")
+        architecture = next(iter(content.get("architectures") or ()), "")
         # Nobody types what a file says, unless it is the name of a class.
         architecture = architecture if _CLASS.fullmatch(architecture) else "AutoModel"
         remedy = (
@@ -456,7 +456,7 @@ def _read_index(folder: Path) -> dict[str, str]:
     shards = read_json_object(path, error=ModelFolderError).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise ModelFolderError("damaged index of weights", str(path), "restore it")
-    for file in {str(each) for each in shards.values()}:
+    for file in {str(shard) for shard in shards.values()}:
         if not is_plain_name(file) or not (folder / file).is_file():
             raise ModelFolderError("no weights", f"{path} names {file[:200]!r}", "restore the file")
     return shards

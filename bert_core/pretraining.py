@@ -27,11 +27,7 @@ Of a decoder the first three are of next tokens.
 
 
 def compute_loss(
-    model: Bert,
-    batch: PretrainingBatch,
-    *,
-    num_predictions: int | Tensor,
-    num_rows: int | Tensor,
+    model: Bert, batch: PretrainingBatch, *, num_predictions: int | Tensor, num_rows: int | Tensor
 ) -> tuple[Tensor, Tensor]:
     """The micro-batch's share of the global batch's loss, and its sums for the log.
 

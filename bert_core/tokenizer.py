@@ -28,7 +28,7 @@ from tokenizers import (
     trainers,
 )
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError, reason_of
 from bert_core.strict_json import parse_json, read_bounded
 from bert_core.tokenizer_settings import (
@@ -102,7 +102,7 @@ def _fault(described: object) -> Fault | None:
     if not isinstance(added, list) or not all(isinstance(each, dict) for each in added):
         return "damaged tokenizer", "restore the file; its added_tokens are no list of objects"
     faults = (_fault_of_step(kind, step) for kind in _STEPS for step in _steps(described, kind))
-    return next((each for each in faults if each), None) or _fault_of_model(described["model"])
+    return next((fault for fault in faults if fault), None) or _fault_of_model(described["model"])
 
 
 def _steps(described: Mapping[str, Any], kind: str) -> Iterator[object]:
@@ -122,9 +122,9 @@ def _steps(described: Mapping[str, Any], kind: str) -> Iterator[object]:
 def _fault_of_step(kind: str, step: object) -> Fault | None:
     name = step.get("type") if isinstance(step, dict) else None
     if not isinstance(step, dict) or name not in _STEPS[kind]:
-        said = str(name)[:60] if name is not None else "without a type"
+        kind_name = str(name)[:60] if name is not None else "without a type"
         known = ", ".join(_STEPS[kind])
-        return f"a {kind} that BERT does not have, {said}", f"the ones that are run: {known}"
+        return f"a {kind} that BERT does not have, {kind_name}", f"the ones that are run: {known}"
     if name in ("Replace", "Split"):
         pattern = step.get("pattern")
         literal = pattern.get("String") if isinstance(pattern, dict) else None
@@ -440,7 +440,7 @@ def _from_vocabulary_file(path: Path, settings: TokenizerSettings) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Writes a `tokenizer.json` atomically."""
-    with written_whole(Path(path)) as written:
+    with atomic_write(Path(path)) as written:
         written.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
 
 

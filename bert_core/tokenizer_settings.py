@@ -92,19 +92,21 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     Raises `UserError`, naming the file, for what cannot be read or is not supported.
     """
     path = folder / TOKENIZER_CONFIG
-    said = read_json_object(path, is_optional=True)
+    settings = read_json_object(path, is_optional=True)
     try:
-        extra = said.get("extra_special_tokens") or said.get(_ADDITIONAL) or []
-        said, extra = _with_named(said, extra)
-        numbered = said.get("added_tokens_decoder")
+        extra = settings.get("extra_special_tokens") or settings.get(_ADDITIONAL) or []
+        settings, extra = _with_named(settings, extra)
+        numbered = settings.get("added_tokens_decoder")
         if numbered is None:
             path = folder / "special_tokens_map.json"
             older = read_json_object(path, is_optional=True)
-            said |= {name: _token(each, special=True) for name, each in _tokens_in(older).items()}
-            said, more = _with_named(said, older.get("extra_special_tokens") or [])
+            settings |= {
+                name: _token(each, special=True) for name, each in _tokens_in(older).items()
+            }
+            settings, more = _with_named(settings, older.get("extra_special_tokens") or [])
             extra = [*extra, *more]
             path = folder / "added_tokens.json"
-            known = [*(said.get(name) for name in _NAMED), *extra]
+            known = [*(settings.get(name) for name in _NAMED), *extra]
             special = {_token(each).content for each in known if each}
             numbered = {
                 index: {
@@ -114,21 +116,21 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
                 }
                 for token, index in read_json_object(path, is_optional=True).items()
             }
-            newer = [said.get(name, {}) for name in ("extra_special_tokens", _ADDITIONAL)]
+            newer = [settings.get(name, {}) for name in ("extra_special_tokens", _ADDITIONAL)]
             newer.append(older.get("extra_special_tokens", {}))
             if all(isinstance(each, dict) for each in newer):  # a list counts, be it empty
                 extra = older.get(_ADDITIONAL) or []
         path = folder / TOKENIZER_CONFIG
-        if not said.get("tokenizer_class"):
+        if not settings.get("tokenizer_class"):
             of_model = read_json_object(folder / "config.json", is_optional=True)
-            said["tokenizer_class"] = of_model.get("tokenizer_class") or "BertTokenizer"
+            settings["tokenizer_class"] = of_model.get("tokenizer_class") or "BertTokenizer"
         by_id = sorted(numbered.items(), key=lambda each: int(each[0]))
         return TokenizerSettings.model_validate(
-            said
+            settings
             | {
                 "lowercase_first": _lowercases_first(folder),
                 "numbered": [_token(token) for _, token in by_id],
-                "special": _special_tokens(said),
+                "special": _special_tokens(settings),
                 "extra": [_token(each) for each in extra],
             }
         )
@@ -138,11 +140,11 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
 
 
 def _lowercases_first(folder: Path) -> bool:
-    said = read_transformer_settings(folder).get("do_lower_case") or False
-    if not isinstance(said, bool):
+    settings = read_transformer_settings(folder).get("do_lower_case") or False
+    if not isinstance(settings, bool):
         path = str(folder / TRANSFORMER_SETTINGS)
         raise UserError("do_lower_case is not true or false", path, "write one of them")
-    return said
+    return settings
 
 
 def longest_row(folder: Path, positions: int) -> int:
@@ -155,8 +157,8 @@ def longest_row(folder: Path, positions: int) -> int:
     length = read_transformer_settings(folder).get(name)
     if length is None:
         path, name = folder / TOKENIZER_CONFIG, "model_max_length"
-        said = read_json_object(path, is_optional=True)
-        length = said.get(name, said.get("max_len"))
+        settings = read_json_object(path, is_optional=True)
+        length = settings.get(name, settings.get("max_len"))
     if length is None:
         return positions
     if type(length) not in (int, float) or not length >= _SHORTEST_ROW:
@@ -183,9 +185,11 @@ def _splits_as_bert(tokenizer_class: str) -> bool:
     return tokenizer_class.removesuffix("Fast") in _BERT_CLASSES
 
 
-def _special_tokens(said: Mapping[str, Any]) -> dict[str, AddedToken]:
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, AddedToken]:
     """The tokens with a name. Raises `ValueError` where one of BERT's five is called otherwise."""
-    tokens = _tokens_in({**_DEFAULTS, **said} if _splits_as_bert(said["tokenizer_class"]) else said)
+    tokens = _tokens_in(
+        {**_DEFAULTS, **settings} if _splits_as_bert(settings["tokenizer_class"]) else settings
+    )
     for name, usual in _DEFAULTS.items():
         if name in tokens and _token(tokens[name]).content != usual:
             raise ValueError(
@@ -196,27 +200,29 @@ def _special_tokens(said: Mapping[str, Any]) -> dict[str, AddedToken]:
 
 
 def _with_named(
-    said: dict[str, Any], extra: list[Any] | dict[str, Any]
+    settings: dict[str, Any], extra: list[Any] | dict[str, Any]
 ) -> tuple[dict[str, Any], list[Any]]:
     """Extra tokens that come with names are special tokens like any other."""
     if isinstance(extra, dict):
-        return said | {f"{name}_token": each for name, each in extra.items()}, []
-    return said, extra
+        return settings | {f"{name}_token": each for name, each in extra.items()}, []
+    return settings, extra
 
 
-def _tokens_in(said: Mapping[str, Any]) -> dict[str, Any]:
+def _tokens_in(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: each
-        for name, each in said.items()
+        for name, each in settings.items()
         if name.endswith("_token") and isinstance(each, str | dict | AddedToken) and each
     }
 
 
-def _token(said: str | Mapping[str, Any] | AddedToken, *, special: bool = False) -> AddedToken:
+def _token(described: str | Mapping[str, Any] | AddedToken, *, special: bool = False) -> AddedToken:
     """A token from JSON: its text, or its text and how it is matched."""
-    if isinstance(said, AddedToken):
-        return said
-    if isinstance(said, str):
-        return AddedToken(said, special=True)
-    flags = {name: said[name] for name in _FLAGS if name in said}
-    return AddedToken(said["content"], **flags, special=special or said.get("special", False))
+    if isinstance(described, AddedToken):
+        return described
+    if isinstance(described, str):
+        return AddedToken(described, special=True)
+    flags = {name: described[name] for name in _FLAGS if name in described}
+    return AddedToken(
+        described["content"], **flags, special=special or described.get("special", False)
+    )

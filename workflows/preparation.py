@@ -16,7 +16,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.text import pieces
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.pieces import (
@@ -183,7 +183,7 @@ def _finish(
     splits, token_counts = _join(plan, encoded, joined, vocab_size)
     if not splits["train"]:
         raise CorpusError("empty corpus", "no document gives a token", "add text")
-    with written_whole(joined / TOKENIZER_NAME) as beside:
+    with atomic_write(joined / TOKENIZER_NAME) as beside:
         shutil.copyfile(plan.work / TOKENIZER_NAME, beside)
     write_array(joined / TOKEN_COUNTS_NAME, token_counts)
     counts = Counter(corpus.counts)

@@ -269,7 +269,7 @@ def _judge(check: AnyCheck, before: Prediction, after: Prediction) -> tuple[floa
     """Severity, expected and actual prediction of a failure; None for a success."""
     if isinstance(check, MinimumFunctionality):
         return _judge_minimum(check, after)
-    found = f"{_said(before)} → {_said(after)}"
+    found = f"{_shown_prediction(before)} → {_shown_prediction(after)}"
     if isinstance(check, Invariance):
         moved = _largest_move(before, after)
         same = _answer(before) == _answer(after) or "value" in after
@@ -290,11 +290,11 @@ def _judge_minimum(check: MinimumFunctionality, after: Prediction) -> tuple[floa
     if check.between is not None:
         low, high = check.between
         outside = max(low - after["value"], after["value"] - high)
-        return (outside, f"{low:g} to {high:g}", _said(after)) if outside > 0 else None
+        return (outside, f"{low:g} to {high:g}", _shown_prediction(after)) if outside > 0 else None
     assert check.label is not None
     if check.label in _answer(after):
         return None
-    return 1 - _score(after, check.label), check.label, _said(after)
+    return 1 - _score(after, check.label), check.label, _shown_prediction(after)
 
 
 def _require_fit(check: AnyCheck, labels: Sequence[str], place: str) -> None:
@@ -328,7 +328,7 @@ def _largest_move(before: Prediction, after: Prediction) -> float:
     return max(abs(after["scores"][name] - before["scores"][name]) for name in after["scores"])
 
 
-def _said(prediction: Prediction) -> str:
+def _shown_prediction(prediction: Prediction) -> str:
     if "value" in prediction:
         return f"{prediction['value']:.3f}"
     names = sorted(_answer(prediction))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bert_core.evaluation.outcomes import Outcome, outcomes, spans
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Predictions, Task
 
 NUM_BINS = 15
 
@@ -53,7 +53,7 @@ class Calibration:
 
 
 def calibration(
-    task: Task, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
+    task: Task, predictions: Predictions, examples: Sequence[Any]
 ) -> Calibration | None:
     """Calibration of a task's decisions; None where predictions have no probabilities.
 
@@ -126,10 +126,12 @@ def expected_error(bins: Sequence[Bin]) -> float:
     return sum(each.count * abs(each.accuracy - each.confidence) for each in bins) / total
 
 
-def _of_labels(predictions: Sequence[Mapping[str, Any]], results: Sequence[Outcome]) -> Calibration:
+def _of_labels(predictions: Predictions, results: Sequence[Outcome]) -> Calibration:
     names = list(predictions[0]["scores"])
-    given = np.array([[each["scores"][name] for name in names] for each in predictions])  # [N, K]
-    gold = [set(each.gold) for each in results]
+    given = np.array(
+        [[prediction["scores"][name] for name in names] for prediction in predictions]
+    )  # [N, K]
+    gold = [set(result.gold) for result in results]
     belongs = np.array([[name in each for name in names] for each in gold])
     confidences = np.maximum(given, 1 - given).ravel()
     correct = ((given > 0.5) == belongs).ravel().astype(np.float64)

@@ -3,7 +3,7 @@
 Shapes: N examples, S samples.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from bert_core.evaluation.intervals import (
 from bert_core.evaluation.metrics import measure
 from bert_core.evaluation.outcomes import BoolArray, correctness, outcomes
 from bert_core.tasks.metrics import FloatArray
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Predictions, Task
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Comparison:
 
 def compare(
     task: Task,
-    first: Sequence[Mapping[str, Any]],
-    second: Sequence[Mapping[str, Any]],
+    first: Predictions,
+    second: Predictions,
     examples: Sequence[Any],
     *,
     num_resamples: int = NUM_RESAMPLES,

@@ -14,7 +14,7 @@ from bert_core.evaluation.outcomes import Entity, Outcome, outcomes, spans
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.tag_schemes import split_tag
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Predictions, Task
 
 NO_ENTITY = "no entity"
 NUM_MISTAKES = 20
@@ -40,7 +40,7 @@ class ConfusionMatrix:
 
 
 def confusion_matrix(
-    task: Task, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
+    task: Task, predictions: Predictions, examples: Sequence[Any]
 ) -> ConfusionMatrix | None:
     """The labels of single-label examples, or the types of entities; None for other tasks.
 
@@ -49,10 +49,10 @@ def confusion_matrix(
     results = outcomes(task, predictions, examples)
     if isinstance(task, Tagging):
         types = sorted({split_tag(label)[1] for label in task.labels} - {""})
-        pairs = [pair for each in results for pair in _types_by_span(each.gold, each.found)]
+        pairs = [pair for result in results for pair in _types_by_span(result.gold, result.found)]
         return count_pairs(pairs, [*types, NO_ENTITY])
     if isinstance(task, Classification) and task.kind == "single":
-        return count_pairs([(each.gold, each.found) for each in results], task.labels)
+        return count_pairs([(result.gold, result.found) for result in results], task.labels)
     return None
 
 
@@ -68,11 +68,7 @@ def count_pairs(pairs: Sequence[tuple[str, str]], names: Sequence[str]) -> Confu
 
 
 def worst_mistakes(
-    task: Task,
-    predictions: Sequence[Mapping[str, Any]],
-    examples: Sequence[Any],
-    *,
-    num: int = NUM_MISTAKES,
+    task: Task, predictions: Predictions, examples: Sequence[Any], *, num: int = NUM_MISTAKES
 ) -> list[Outcome]:
     """The wrong answers with the highest confidence, or the numbers that are furthest off.
 
@@ -80,7 +76,7 @@ def worst_mistakes(
     entities come last.
     """
     results = outcomes(task, predictions, examples)
-    wrong = [each for each in results if each.correct is False or each.is_number]
+    wrong = [result for result in results if result.correct is False or result.is_number]
     return sorted(wrong, key=_badness, reverse=True)[:num]
 
 

@@ -3,7 +3,7 @@
 Shapes: N examples, S samples (of N examples drawn with replacement).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -14,7 +14,7 @@ from bert_core.errors import UserError
 from bert_core.evaluation.metrics import WeightedMetrics, measure
 from bert_core.evaluation.sweep import CONFIDENCE
 from bert_core.tasks.metrics import FloatArray
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Predictions, Task
 from bert_core.text.rng import IntArray
 
 NUM_RESAMPLES = 1000
@@ -46,7 +46,7 @@ class Interval:
 
 def bootstrap_intervals(
     task: Task,
-    predictions: Sequence[Mapping[str, Any]],
+    predictions: Predictions,
     examples: Sequence[Any],
     *,
     num_resamples: int = NUM_RESAMPLES,

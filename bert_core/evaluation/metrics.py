@@ -22,7 +22,7 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tag_schemes import split_tag
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Predictions, Task
 from bert_core.text.rng import IntArray
 
 if TYPE_CHECKING:
@@ -67,12 +67,14 @@ def class_counts(task: Task, results: Sequence[Outcome]) -> ClassCounts | None:
     if isinstance(task, Tagging):
         types = sorted({split_tag(label)[1] for label in task.labels} - {""})
         return ClassCounts.of(
-            [spans(each.gold) for each in results], [spans(each.found) for each in results], types
+            [spans(result.gold) for result in results],
+            [spans(result.found) for result in results],
+            types,
         )
     if isinstance(task, Classification) and task.kind != "regression":
         return ClassCounts.of(
-            [_labels(each.gold) for each in results],
-            [_labels(each.found) for each in results],
+            [_labels(result.gold) for result in results],
+            [_labels(result.found) for result in results],
             task.labels,
         )
     return None
@@ -95,8 +97,8 @@ def _labels(answer: str | Sequence[str]) -> set[tuple[str, Hashable]]:
 def _counted(pairs: Sequence[set[tuple[str, Hashable]]], number: Mapping[str, int]) -> "csr_array":
     from scipy.sparse import csr_array
 
-    rows = np.repeat(np.arange(len(pairs)), [len(each) for each in pairs])
-    columns = np.array([number[name] for each in pairs for name, _ in each], dtype=np.int64)
+    rows = np.repeat(np.arange(len(pairs)), [len(pair) for pair in pairs])
+    columns = np.array([number[name] for pair in pairs for name, _ in pair], dtype=np.int64)
     # Of the same place more than once, as with two entities of a type, the matrix has the sum.
     return csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(pairs), len(number)))
 
@@ -108,7 +110,7 @@ NaN where a sample leaves a metric undefined."""
 
 def means(values: Mapping[str, npt.ArrayLike]) -> WeightedMetrics:
     """Metrics that are means of what each example has, [N]."""
-    table = np.stack([np.asarray(each, dtype=np.float64) for each in values.values()], axis=1)
+    table = np.stack([np.asarray(value, dtype=np.float64) for value in values.values()], axis=1)
 
     def compute(counts: FloatArray) -> dict[str, FloatArray]:
         found = counts @ table / counts.sum(axis=1, keepdims=True)
@@ -246,8 +248,8 @@ def of_answers(
     golds: Sequence[Sequence[str]],
 ) -> WeightedMetrics:
     """Exact match and F1 as SQuAD 2.0 has them; see `squad_v2_metrics`."""
-    has_answer = np.array([len(each) > 0 for each in golds])
-    answered = np.array([len(each) > 0 for each in best_texts])
+    has_answer = np.array([len(gold) > 0 for gold in golds])
+    answered = np.array([len(best_text) > 0 for best_text in best_texts])
     order = np.argsort(null_scores, kind="stable")
     names = ("exact_match", "f1")
     scores = dict(zip(names, answer_scores(texts, golds, no_answer=True), strict=True))
@@ -291,9 +293,7 @@ class Measurement:
     is_fast: bool
 
 
-def measure(
-    task: Task, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
-) -> Measurement:
+def measure(task: Task, predictions: Predictions, examples: Sequence[Any]) -> Measurement:
     """Measures all examples, and finds the fastest exact way to measure samples of them.
 
     A fast way is taken only if it has, over all examples, the very metrics of the task, so that a
@@ -311,9 +311,7 @@ def measure(
     return Measurement(values, plain_metrics(task, predictions, examples), is_fast=False)
 
 
-def plain_metrics(
-    task: Task, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
-) -> WeightedMetrics:
+def plain_metrics(task: Task, predictions: Predictions, examples: Sequence[Any]) -> WeightedMetrics:
     """Any task's metrics, from `Task.metrics` itself, one sample after the other."""
 
     def compute(counts: FloatArray) -> dict[str, FloatArray]:
@@ -331,7 +329,7 @@ def plain_metrics(
 
 
 def _fast_metrics(
-    task: Task, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
+    task: Task, predictions: Predictions, examples: Sequence[Any]
 ) -> WeightedMetrics | None:
     if isinstance(task, QuestionAnswering):
         return _of_questions(task, predictions, examples)
@@ -339,8 +337,8 @@ def _fast_metrics(
         pairs = zip(predictions, examples, strict=True)
         return means({"accuracy": [found["choice"] == each.answer for found, each in pairs]})
     if isinstance(task, Classification) and task.kind == "regression":
-        gold = [each.answer for each in examples]
-        return correlations(gold, [each["value"] for each in predictions])
+        gold = [example.answer for example in examples]
+        return correlations(gold, [prediction["value"] for prediction in predictions])
     classes = class_counts(task, outcomes(task, predictions, examples))
     if classes is None:
         return None
@@ -352,28 +350,26 @@ def _fast_metrics(
 
 
 def _of_questions(
-    task: QuestionAnswering,
-    predictions: Sequence[Mapping[str, Any]],
-    examples: Sequence[Question],
+    task: QuestionAnswering, predictions: Predictions, examples: Sequence[Question]
 ) -> WeightedMetrics:
-    golds = [[answer.text for answer in each.answers or ()] for each in examples]
-    texts = [each["text"] for each in predictions]
+    golds = [[answer.text for answer in example.answers or ()] for example in examples]
+    texts = [prediction["text"] for prediction in predictions]
     if not task.no_answer:
         exact, f1 = answer_scores(texts, golds, no_answer=False)
         return means({"exact_match": exact, "f1": f1})
     best = [
-        next((answer["text"] for answer in each["n_best"] if answer["text"]), "")
-        for each in predictions
+        next((answer["text"] for answer in prediction["n_best"] if answer["text"]), "")
+        for prediction in predictions
     ]
-    null_scores = np.array([each["null_score"] for each in predictions])
+    null_scores = np.array([prediction["null_score"] for prediction in predictions])
     return of_answers(texts, best, null_scores, golds)
 
 
 def _right_words(
-    task: Tagging, predictions: Sequence[Mapping[str, Any]], examples: Sequence[TaggedSentence]
+    task: Tagging, predictions: Predictions, examples: Sequence[TaggedSentence]
 ) -> tuple[IntArray, IntArray]:
     """Words with the right tag, and all words, of each sentence, [N]."""
-    lengths = np.array([len(each.words) for each in examples])
+    lengths = np.array([len(example.words) for example in examples])
     pairs = zip(task.gold_tags(examples), predictions, strict=True)
     right = np.array([sum(map(eq, gold, found["tags"])) for gold, found in pairs])
     return right, lengths

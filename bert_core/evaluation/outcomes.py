@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.tasks.classification import Text
 from bert_core.tasks.metrics import answer_scores
@@ -24,7 +24,7 @@ from bert_core.tasks.tables import read_table
 from bert_core.tasks.tag_schemes import Tags
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Predictions, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,9 +62,7 @@ class Outcome:
         return isinstance(self.gold, float) and isinstance(self.found, float)
 
 
-def outcomes(
-    task: Task, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
-) -> list[Outcome]:
+def outcomes(task: Task, predictions: Predictions, examples: Sequence[Any]) -> list[Outcome]:
     """An `Outcome` for each example.
 
     Of a task that is not known here `found` is the whole prediction, and `correct` None.
@@ -130,7 +128,7 @@ def gold_entities(sentences: Sequence[TaggedSentence]) -> list[list[Entity]]:
 
 def spans(entities: Sequence[Entity]) -> set[tuple[str, tuple[int, int]]]:
     """Type, and first word and the word after the last, of each entity."""
-    return {(each["type"], (each["start"], each["end"])) for each in entities}
+    return {(entity["type"], (entity["start"], entity["end"])) for entity in entities}
 
 
 def _of_text(example: Text, prediction: Mapping[str, Any]) -> Outcome:
@@ -236,9 +234,7 @@ def refuse_unknown_file(path: Path, task: Task | None = None) -> None:
         )
 
 
-def write_for_scorers(
-    predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any], path: Path
-) -> None:
+def write_for_scorers(predictions: Predictions, examples: Sequence[Any], path: Path) -> None:
     """Writes what the scorer of a task reads, whole or not at all.
 
     Of questions SQuAD's JSON, answers by id, empty where there is none. Of words CoNLL's lines: the
@@ -248,11 +244,11 @@ def write_for_scorers(
     path.parent.mkdir(parents=True, exist_ok=True)
     is_squad = path.suffix == ".json"
     text = (_squad_json if is_squad else _conll_lines)(predictions, examples)
-    with written_whole(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-def _squad_json(predictions: Sequence[Mapping[str, Any]], questions: Sequence[Question]) -> str:
+def _squad_json(predictions: Predictions, questions: Sequence[Question]) -> str:
     answers: dict[str, str] = {}
     for prediction, question in zip(predictions, questions, strict=True):
         if question.id in answers:
@@ -262,9 +258,7 @@ def _squad_json(predictions: Sequence[Mapping[str, Any]], questions: Sequence[Qu
     return json.dumps(answers, ensure_ascii=False) + "\n"
 
 
-def _conll_lines(
-    predictions: Sequence[Mapping[str, Any]], sentences: Sequence[TaggedSentence]
-) -> str:
+def _conll_lines(predictions: Predictions, sentences: Sequence[TaggedSentence]) -> str:
     has_gold = all(each.tags is not None for each in sentences)
     lines: list[str] = []
     for prediction, sentence in zip(predictions, sentences, strict=True):
@@ -281,7 +275,7 @@ def _in_its_scheme(tags: Sequence[str], sentence: TaggedSentence) -> Sequence[st
 
 
 def prediction_records(
-    task: Task, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
+    task: Task, predictions: Predictions, examples: Sequence[Any]
 ) -> list[dict[str, Any]]:
     """For each example the fields of its `Outcome`, and the whole `prediction`."""
     results = outcomes(task, predictions, examples)
@@ -299,13 +293,13 @@ def write_predictions(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise UserError("unknown kind of file", str(path), f"use one of {', '.join(SUFFIXES)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as beside:
+    with atomic_write(path) as temporary:
         if path.suffix == ".jsonl":
-            with beside.open("w", encoding="utf-8") as file:
+            with temporary.open("w", encoding="utf-8") as file:
                 for record in records:
                     file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
         else:
-            _write_parquet(records, beside)
+            _write_parquet(records, temporary)
 
 
 def read_predictions(path: Path, task: Task, examples: Sequence[Any]) -> list[dict[str, Any]]:
@@ -340,7 +334,9 @@ def _write_parquet(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     names = list(dict.fromkeys(name for record in records for name in record))
     columns = {name: [record.get(name) for record in records] for name in names}
     # Parquet has no structs without fields.
-    kept = {name: values for name, values in columns.items() if any(each != {} for each in values)}
+    kept = {
+        name: values for name, values in columns.items() if any(value != {} for value in values)
+    }
     pq.write_table(pa.table({name: _array(values) for name, values in kept.items()}), path)
 
 
@@ -351,4 +347,4 @@ def _array(values: Sequence[Any]) -> "pa.Array":
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([json.dumps(each, ensure_ascii=False, default=str) for each in values])
+        return pa.array([json.dumps(value, ensure_ascii=False, default=str) for value in values])

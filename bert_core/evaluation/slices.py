@@ -28,7 +28,7 @@ from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tables import Record, TaskDataError, column
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import Task
+from bert_core.tasks.task import Predictions, Task
 
 NUM_BUCKETS = 4
 MOST_SLICES = 20
@@ -76,7 +76,7 @@ def by_value(by: str, values: Sequence[str]) -> Slicing:
 
 def by_words(results: Sequence[Outcome]) -> Slicing:
     """By the number of words in all the texts of an example."""
-    return by_number("words", [_num_words(each) for each in results])
+    return by_number("words", [_num_words(result) for result in results])
 
 
 def by_column(results: Sequence[Outcome], name: str) -> Slicing:
@@ -85,7 +85,7 @@ def by_column(results: Sequence[Outcome], name: str) -> Slicing:
     Raises `TaskDataError`, with the nearest name, for a column that an example does not have, and
     for one that makes no slices.
     """
-    values = [column(Record(each.columns, each.where), name) for each in results]
+    values = [column(Record(result.columns, result.where), name) for result in results]
     numbers = [_number(value) for value in values]
     known = [number for number in numbers if number is not None]
     if len(known) == len(values) and len(set(known)) > _FEW_NUMBERS:
@@ -177,21 +177,19 @@ class Slice:
         return self.count < SMALL
 
 
-def usual_slicings(
-    task: Task, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
-) -> list[Slicing]:
+def usual_slicings(task: Task, predictions: Predictions, examples: Sequence[Any]) -> list[Slicing]:
     """By length, and for questions by question word and by answer length."""
     results = outcomes(task, predictions, examples)
     found = [by_words(results)]
     if isinstance(task, QuestionAnswering):
-        found.append(by_question_word([each.texts["question"] for each in results]))
-        found.append(by_answer_length([each.gold for each in results]))
+        found.append(by_question_word([result.texts["question"] for result in results]))
+        found.append(by_answer_length([result.gold for result in results]))
     return found
 
 
 def slice_metrics(
     task: Task,
-    predictions: Sequence[Mapping[str, Any]],
+    predictions: Predictions,
     examples: Sequence[Any],
     slicings: Sequence[Slicing],
     *,
@@ -223,7 +221,7 @@ def slice_metrics(
 
 def class_metrics(
     task: Task,
-    predictions: Sequence[Mapping[str, Any]],
+    predictions: Predictions,
     examples: Sequence[Any],
     *,
     num_resamples: int = NUM_RESAMPLES,

@@ -49,7 +49,7 @@ class Group:
     @property
     def mean(self) -> float:
         """The mean of the points' means."""
-        return statistics.fmean(each.mean for each in self.points)
+        return statistics.fmean(point.mean for point in self.points)
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ def axis_groups(found: Sequence[PointScores], axis: str) -> list[Group]:
     values = axis_values(scored, axis)
     if len(values) <= MOST_VALUES or not all(map(is_number, values)):
         by_value: dict[str, list[PointScores]] = {repr(value): [] for value in values}
-        for each in scored:
-            by_value[repr(each.point[axis])].append(each)
+        for point in scored:
+            by_value[repr(point.point[axis])].append(point)
         return [Group(value, value, tuple(by_value[repr(value)])) for value in values]
     scored.sort(key=lambda each: each.point[axis])
     num_groups = max(2, min(_BINS, len(scored) // _POINTS_PER_BIN))
@@ -122,8 +122,8 @@ def without_fallen(found: Sequence[PointScores]) -> list[PointScores]:
     One of them would outweigh all differences between the others.
     """
     scored = [each for each in found if each.scores]
-    low, _ = fences([each.mean for each in scored])
-    return [each for each in scored if each.mean >= low]
+    low, _ = fences([point.mean for point in scored])
+    return [point for point in scored if point.mean >= low]
 
 
 def importances(found: Sequence[PointScores]) -> dict[str, Importance]:
@@ -136,8 +136,8 @@ def importances(found: Sequence[PointScores]) -> dict[str, Importance]:
     scored = [each for each in found if each.scores]
     if not scored:
         return {}
-    middle = statistics.fmean(each.mean for each in scored)
-    whole = sum((each.mean - middle) ** 2 for each in scored)
+    middle = statistics.fmean(point.mean for point in scored)
+    whole = sum((point.mean - middle) ** 2 for point in scored)
     shares = {}
     for axis in scored[0].point:
         groups = axis_groups(scored, axis)

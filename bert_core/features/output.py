@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bert_core.disk import disk_full_named, flush_to_disk
+from bert_core.disk import flush_to_disk, raise_disk_full
 from bert_core.features.extractor import Extractor
 from bert_core.features.states import Precision
 from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_words, words_of
@@ -114,7 +114,7 @@ def join_parts(paths: Sequence[Path], output: Path) -> None:
 def _removed_on_error(output: Path, *paths: Path) -> Iterator[None]:
     """Removes files that were begun when their writing fails."""
     try:
-        with disk_full_named(output):
+        with raise_disk_full(output):
             yield
     except BaseException:
         for path in paths:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.model.encoder import Encoder
 from bert_core.tasks.encoded_rows import (
@@ -113,7 +113,7 @@ def _compute(
 ) -> None:
     shape = (len(rows.places), encoder.config.hidden_size)
     with ExitStack() as files:
-        beside = {layer: files.enter_context(written_whole(path)) for layer, path in paths.items()}
+        beside = {layer: files.enter_context(atomic_write(path)) for layer, path in paths.items()}
         written = {layer: _mapped(path, dtype, shape) for layer, path in beside.items()}
         num_tokens, done = max(int(rows.lengths.sum()), 1), 0
         computed = states_at_places(

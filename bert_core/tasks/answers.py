@@ -29,7 +29,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.sequences import Overflow
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import FloatArray, Task
+from bert_core.tasks.task import FloatArray, Task, softmax
 from bert_core.tasks.text_tagging import TextTagging
 
 _OF_AN_ENTITY = ("type", "text", "start", "end", "start_word", "end_word", "score")
@@ -143,8 +143,7 @@ class LabelScores:
         logits = outputs_of_examples(outputs, rows, len(examples)).astype(np.float64)
         match self.function or self.task.score_function:
             case "softmax":
-                shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-                scores = shifted / shifted.sum(axis=1, keepdims=True)
+                scores = softmax(logits)
             case "sigmoid":
                 scores = 1 / (1 + np.exp(-logits))
             case _:

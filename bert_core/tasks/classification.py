@@ -42,7 +42,7 @@ from bert_core.tasks.tables import (
     text_of,
     value_of,
 )
-from bert_core.tasks.task import FloatArray, HeadShape, Task
+from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task, softmax
 
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
 """What becomes of the head's outputs; the names are those of Hugging Face."""
@@ -176,7 +176,7 @@ class Classification(Task):
     def examples(self, data: str | Path, split: str) -> list[Text]:
         """Reads a table, or a data set of the Hub; a record without an answer has None.
 
-        What is no answer is said in `bert_core.tasks.label_values`; a table of numbers that are all
+        `bert_core.tasks.label_values` defines what is no answer; a table of numbers that are all
         -1 hides them.
         """
         records = read_split(
@@ -193,7 +193,7 @@ class Classification(Task):
         """The labels of examples; None for a number."""
         if self.kind == "regression":
             return None
-        return {label for each in examples for label in _labels(each.answer)}
+        return {label for example in examples for label in _labels(example.answer)}
 
     def label_warnings(self) -> list[str]:
         """Labels that are hard to tell apart, or that may mean that there is none, or several."""
@@ -204,9 +204,9 @@ class Classification(Task):
     def unanswered(self, examples: Sequence[Text]) -> dict[str, int]:
         """Counts the examples without an answer, by the value in its place."""
         written = [
-            label_of(value_of(Record(each.columns, each.where), self.label_column))
-            for each in examples
-            if each.answer is None
+            label_of(value_of(Record(example.columns, example.where), self.label_column))
+            for example in examples
+            if example.answer is None
         ]
         reasons = Counter(
             "without a label" if each is None else f"labelled {each}" for each in written
@@ -215,8 +215,8 @@ class Classification(Task):
 
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer) -> EncodedRows:
         """One row for each example, or several windows, each an item with the example's label."""
-        first = [each.first for each in examples]
-        second = [each.second for each in examples]
+        first = [example.first for example in examples]
+        second = [example.second for example in examples]
         if self.reads_pairs:
             second = [each or "" for each in second]
         sequences = encode_sequences(tokenizer, first, second, self.max_length, self.overflow)
@@ -233,7 +233,6 @@ class Classification(Task):
             example=sequences.text,
             num_tokens=sequences.num_tokens,
             truncated=sequences.truncated,
-            notes={},
         )
 
     def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
@@ -270,28 +269,26 @@ class Classification(Task):
                 }
                 for row in scores
             ]
-        shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
-        scores = shifted / shifted.sum(axis=1, keepdims=True)
         return [
             {
                 "label": self.labels[int(row.argmax())],
                 "scores": dict(zip(self.labels, row.tolist(), strict=True)),
             }
-            for row in scores
+            for row in softmax(outputs)
         ]
 
-    def metrics(
-        self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Text]
-    ) -> dict[str, float]:
+    def metrics(self, predictions: Predictions, examples: Sequence[Text]) -> dict[str, float]:
         """Accuracy, F1 and Matthews; exact match and F1; or Pearson and Spearman."""
         if self.kind == "regression":
-            gold = [_number(each) for each in examples]
-            return correlation_metrics(gold, [each["value"] for each in predictions])
+            gold = [_number(example) for example in examples]
+            return correlation_metrics(gold, [prediction["value"] for prediction in predictions])
         if self.kind == "multiple":
-            sets = [_labels(each.answer) for each in examples]
-            return multi_label_metrics(sets, [each["labels"] for each in predictions], self.labels)
-        gold = [str(each.answer) for each in examples]
-        return label_metrics(gold, [each["label"] for each in predictions], self.labels)
+            sets = [_labels(example.answer) for example in examples]
+            return multi_label_metrics(
+                sets, [prediction["labels"] for prediction in predictions], self.labels
+            )
+        gold = [str(example.answer) for example in examples]
+        return label_metrics(gold, [prediction["label"] for prediction in predictions], self.labels)
 
     def _text(self, record: Record) -> Text:
         second = column(record, self.second_column) if self.second_column else None
@@ -324,8 +321,8 @@ class Classification(Task):
     def _with_known_answers(self, texts: Sequence[Text]) -> list[Text]:
         """The texts, those whose answers say that there is none with None."""
         if self.kind == "regression":
-            hidden = {each.answer for each in texts} <= _HIDDEN
-            return [replace(each, answer=None) for each in texts] if hidden else list(texts)
+            hidden = {text.answer for text in texts} <= _HIDDEN
+            return [replace(text, answer=None) for text in texts] if hidden else list(texts)
         names = self.label_names(texts) or set()
         if (
             self.kind == "multiple"
@@ -337,31 +334,35 @@ class Classification(Task):
         if not nothing and all(name == label for name, label in known.items()):
             return list(texts)
         found = []
-        for each in texts:
-            labels = _labels(each.answer)
+        for text in texts:
+            labels = _labels(text.answer)
             answer = None if nothing & {*labels} else tuple(known[name] for name in labels)
-            if isinstance(each.answer, str) and answer:
+            if isinstance(text.answer, str) and answer:
                 (answer,) = answer
-            found.append(each if each.answer is None else replace(each, answer=answer))
+            found.append(text if text.answer is None else replace(text, answer=answer))
         return found
 
     def _encode_answers(self, examples: Sequence[Text]) -> np.ndarray:
         if self.kind == "regression":
-            values = [np.nan if each.answer is None else _number(each) for each in examples]
+            values = [
+                np.nan if example.answer is None else _number(example) for example in examples
+            ]
             return np.array(values, dtype=np.float32).reshape(-1, 1)
         number = {label: index for index, label in enumerate(self.labels)}
         if self.kind == "single":
             known = [
-                IGNORE_INDEX if each.answer is None else self._number_of(each, each.answer, number)
-                for each in examples
+                IGNORE_INDEX
+                if example.answer is None
+                else self._number_of(example, example.answer, number)
+                for example in examples
             ]
             return np.array(known, dtype=np.int64)
         targets = np.zeros((len(examples), len(self.labels)), dtype=np.float32)
-        for row, each in zip(targets, examples, strict=True):
-            if each.answer is None:
+        for row, example in zip(targets, examples, strict=True):
+            if example.answer is None:
                 row[:] = np.nan
-            for label in _labels(each.answer):
-                row[self._number_of(each, label, number)] = 1
+            for label in _labels(example.answer):
+                row[self._number_of(example, label, number)] = 1
         return targets
 
     def _number_of(self, example: Text, label: Answer, number: Mapping[str, int]) -> int:
@@ -409,9 +410,9 @@ def _several_labels(
 
 def _refuse_indicators(texts: Sequence[Text]) -> None:
     """Raises `TaskDataError` for lists of 0 and 1, one for each label, where labels belong."""
-    lengths = {len(each.answer) for each in texts if isinstance(each.answer, tuple)}
+    lengths = {len(text.answer) for text in texts if isinstance(text.answer, tuple)}
     if len(lengths) == 1 and min(lengths) > 1:
-        first = next(each for each in texts if isinstance(each.answer, tuple))
+        first = next(text for text in texts if isinstance(text.answer, tuple))
         what = f"a list of 0 and 1, {', '.join(_labels(first.answer))[:40]}"
         raise TaskDataError(what, first.where, "write the names of the labels that are 1")
 

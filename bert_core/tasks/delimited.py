@@ -21,7 +21,7 @@ _FEWEST_SWALLOWED = 3
 _FEWEST_QUOTED = 10
 _QUOTED = re.compile(r'"(?:[^"]++|"")*+"')
 _NAME_IT_CSV = "if quotes only enclose cells, rename the file to .csv, where tabs work too"
-_SAID = re.compile(r'"?sep=([,;\t|])"?')
+_SEP_LINE = re.compile(r'"?sep=([,;\t|])"?')
 
 
 def read_tsv(path: Path) -> Lines:
@@ -49,10 +49,10 @@ def read_csv(path: Path) -> Lines:
     has no limit of its own: the file is what memory must hold in any case.
     """
     longest = max(path.stat().st_size, 1)
-    delimiter, is_said = _delimiter(path)
+    delimiter, is_declared = _delimiter(path)
     with open_text(path, TaskDataError, newline="") as file:
         reader = csv.reader(file, strict=True, delimiter=delimiter)
-        if is_said:
+        if is_declared:
             next(reader)
         while True:
             line = reader.line_num + 1
@@ -77,9 +77,9 @@ def _delimiter(path: Path) -> tuple[str, bool]:
     """
     with open_text(path, TaskDataError) as file:
         first = next((line for line in file if line.strip()), "").rstrip("\r\n")
-    said = _SAID.fullmatch(first)
-    if said is not None:
-        return said[1], True
+    declared = _SEP_LINE.fullmatch(first)
+    if declared is not None:
+        return declared[1], True
     outside_quotes = re.sub(r'"[^"]*"', "", first)
     return max(",;\t", key=outside_quotes.count), False
 

@@ -211,13 +211,17 @@ class Names:
     def of(cls, definition: Definition) -> "Names":
         """Collects arguments, types in annotations and the module, and raised exceptions."""
         function = definition.function
-        parameters = frozenset(each.arg for each in definition.arguments)
+        parameters = frozenset(argument.arg for argument in definition.arguments)
         classes = frozenset(name for name in definition.classes if not name.islower())
         errors = frozenset(name for name in classes if _names_an_exception(name))
         if function is None:
             return cls(parameters, (BUILTIN_TYPES | classes) - errors, EXCEPTIONS | errors)
-        annotations = [each.annotation for each in definition.arguments] + [function.returns]
-        annotated = {name for each in annotations if each for name in _names_in(each)}
+        annotations = [argument.annotation for argument in definition.arguments] + [
+            function.returns
+        ]
+        annotated = {
+            name for annotation in annotations if annotation for name in _names_in(annotation)
+        }
         raised = {
             name
             for node in ast.walk(function)
@@ -392,7 +396,7 @@ def _questions(packages: tuple[str, ...]) -> Iterator[tuple[Module, str, Questio
 
 def questions_about(definition: Definition) -> Iterator[Question]:
     """Questions about the documented parameters that are arguments of the function."""
-    arguments = {each.arg for each in definition.arguments}
+    arguments = {argument.arg for argument in definition.arguments}
     docstring = without_markup(definition.docstring)
     entries = [each for each in parameter_entries(docstring) if each.name in arguments]
     summary = next(passages(docstring), "")

@@ -109,7 +109,7 @@ class Definition:
         """The function whose parameters the docstring may document: of a class its `__init__`."""
         if isinstance(self.node, ast.ClassDef):
             methods = [each for each in self.node.body if isinstance(each, ast.FunctionDef)]
-            return next((each for each in methods if each.name == "__init__"), None)
+            return next((method for method in methods if method.name == "__init__"), None)
         return None if isinstance(self.node, ast.Module) else self.node
 
     @cached_property

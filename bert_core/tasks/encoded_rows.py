@@ -17,8 +17,8 @@ from torch import Tensor
 
 from bert_core.config import IGNORE_INDEX, ModelConfig
 from bert_core.errors import UserError
+from bert_core.machine import steps_ahead
 from bert_core.model.layout import Layout, Packed, Padded, to_device
-from bert_core.prefetch import steps_ahead
 from bert_core.text.packing import by_length
 from bert_core.text.rng import CounterHash, IntArray, permutation, ragged_arange
 
@@ -46,6 +46,11 @@ class TaskBatch:
     labels: Tensor
     num_real_tokens: int
     num_slots: int
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Layout]:
+        """What the encoder reads: ids, segments and positions of the tokens, and their layout."""
+        return self.input_ids, self.token_type_ids, self.position_ids, self.layout
 
     @property
     def places_in_decoder(self) -> Tensor:
@@ -94,7 +99,7 @@ class EncodedRows:
     example: IntArray
     num_tokens: IntArray
     truncated: npt.NDArray[np.bool_]
-    notes: dict[str, npt.NDArray[np.int64]]
+    notes: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     lost: dict[str, tuple[str, ...]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -182,7 +187,7 @@ class EncodedRows:
         In the padded layout each row of a run has as many slots as its longest.
         """
         counts = self.item_lengths, self.rows_per_item, self._longest_rows
-        columns = [items.tolist(), *(each[items].tolist() for each in counts)]
+        columns = [items.tolist(), *(count[items].tolist() for count in counts)]
         runs: list[list[int]] = []
         tokens = rows = width = 0
         for item, length, num_rows, longest in zip(*columns, strict=True):
@@ -248,7 +253,6 @@ def gather_items(parts: Sequence[tuple[EncodedRows, IntArray]]) -> EncodedRows:
         example=concatenated([each.example[some] for each, some in rows]),
         num_tokens=np.empty(0, dtype=np.int64),
         truncated=np.empty(0, dtype=np.bool_),
-        notes={},
     )
 
 
@@ -308,13 +312,7 @@ class TaskBatchSource:
     """
 
     def __init__(
-        self,
-        rows: EncodedRows,
-        *,
-        batch_size: int,
-        max_tokens: int,
-        seed: int,
-        layout: LayoutName,
+        self, rows: EncodedRows, *, batch_size: int, max_tokens: int, seed: int, layout: LayoutName
     ) -> None:
         self._rows = rows
         self._batch_size = batch_size

@@ -58,13 +58,17 @@ def _label_shares(task: Task, examples: Sequence[Any]) -> dict[str, float] | Non
 def _labels_of(task: Task, examples: Sequence[Any]) -> Iterable[str]:
     """The labels of all examples that have any, end to end."""
     if isinstance(task, Tagging):
-        return map(_type_of, chain.from_iterable(each.tags or () for each in examples))
+        return map(_type_of, chain.from_iterable(example.tags or () for example in examples))
     if isinstance(task, QuestionAnswering):
         return (
-            ANSWER if each.answers else NO_ANSWER for each in examples if each.answers is not None
+            ANSWER if example.answers else NO_ANSWER
+            for example in examples
+            if example.answers is not None
         )
-    answers = (each.answer for each in examples if each.answer is not None)
-    return chain.from_iterable(each if isinstance(each, tuple) else (each,) for each in answers)
+    answers = (example.answer for example in examples if example.answer is not None)
+    return chain.from_iterable(
+        answer if isinstance(answer, tuple) else (answer,) for answer in answers
+    )
 
 
 def _type_of(tag: str) -> str:

@@ -185,13 +185,15 @@ def _is_sigmoid(folder: Path, config: Mapping[str, Any]) -> bool:
     if settings.get("default_prompt_name"):
         what = f"a prompt before each pair, {settings['default_prompt_name']}, is not supported"
         raise ModelFolderError(what, str(folder), "take default_prompt_name out, and send it")
-    said = settings.get("activation_fn")
-    said = said or (config.get("sentence_transformers") or {}).get("activation_fn")
-    said = said or config.get("sbert_ce_default_activation_function")
-    if said is not None and (not isinstance(said, str) or said not in _ACTIVATIONS):
+    activation = settings.get("activation_fn")
+    activation = activation or (config.get("sentence_transformers") or {}).get("activation_fn")
+    activation = activation or config.get("sbert_ce_default_activation_function")
+    if activation is not None and (
+        not isinstance(activation, str) or activation not in _ACTIVATIONS
+    ):
         remedy = f"there are {' and '.join(_ACTIVATIONS)}"
-        raise ModelFolderError(f"the activation {said!r} is not known", str(folder), remedy)
-    return said is None or _ACTIVATIONS[said]
+        raise ModelFolderError(f"the activation {activation!r} is not known", str(folder), remedy)
+    return activation is None or _ACTIVATIONS[activation]
 
 
 def _output_names(config: Mapping[str, Any], num_outputs: int, where: str) -> tuple[str, ...]:

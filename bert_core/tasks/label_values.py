@@ -125,7 +125,7 @@ def divided_warnings(labels: Collection[str], *, multiple: bool) -> list[str]:
 
 def quoted_warnings(labels: Collection[str]) -> list[str]:
     """Warns where all labels of training data are quoted, as the quotes may be unintended."""
-    if labels and all(len(each) > 1 and each[0] + each[-1] in _QUOTES for each in labels):
+    if labels and all(len(label) > 1 and label[0] + label[-1] in _QUOTES for label in labels):
         shown = ", ".join(sorted(labels)[:5])
         return [f"labels include their quotes: {shown}; if that is wrong, remove the quotes"]
     return []

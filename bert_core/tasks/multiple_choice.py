@@ -36,7 +36,7 @@ from bert_core.tasks.tables import (
     text_of,
     value_of,
 )
-from bert_core.tasks.task import FloatArray, HeadShape, Task
+from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task, softmax
 
 _WHOLE_NUMBER = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 _LETTER = re.compile(r"[A-Za-z]")
@@ -165,7 +165,8 @@ class MultipleChoice(Task):
             others=lambda: self._other_keys(data, split),
         )
         return [
-            replace(each, answer=answer) for each, answer in zip(examples, answers, strict=True)
+            replace(example, answer=answer)
+            for example, answer in zip(examples, answers, strict=True)
         ]
 
     def encode(self, examples: Sequence[Choices], tokenizer: Tokenizer) -> EncodedRows:
@@ -174,18 +175,20 @@ class MultipleChoice(Task):
         Raises `TaskDataError` where an example has other than as many choices as the first.
         """
         num_choices = len(examples[0].choices) if examples else 1
-        for each in examples:
-            if len(each.choices) != num_choices:
+        for example in examples:
+            if len(example.choices) != num_choices:
                 raise TaskDataError(
-                    f"{len(each.choices)} choices where the first example has {num_choices}",
-                    each.where or each.context[:60],
+                    f"{len(example.choices)} choices where the first example has {num_choices}",
+                    example.where or example.context[:60],
                     "give every example as many, or leave the others out",
                 )
-        contexts = [each.context for each in examples for _ in each.choices]
-        choices = [choice for each in examples for choice in each.choices]
+        contexts = [example.context for example in examples for _ in example.choices]
+        choices = [choice for example in examples for choice in example.choices]
         sequences = encode_sequences(tokenizer, contexts, choices, self.max_length)
         items = np.arange(len(examples))
-        answers = [IGNORE_INDEX if each.answer is None else each.answer for each in examples]
+        answers = [
+            IGNORE_INDEX if example.answer is None else example.answer for example in examples
+        ]
         return EncodedRows(
             input_ids=sequences.input_ids,
             lengths=sequences.lengths,
@@ -198,7 +201,6 @@ class MultipleChoice(Task):
             example=np.repeat(items, num_choices),
             num_tokens=sequences.num_tokens.reshape(-1, num_choices).sum(1),
             truncated=np.asarray(sequences.truncated.reshape(-1, num_choices).any(1)),
-            notes={},
         )
 
     def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
@@ -214,18 +216,14 @@ class MultipleChoice(Task):
         del examples
         if not rows.num_items:
             return []
-        logits = outputs.astype(np.float64).reshape(rows.num_items, -1)  # [I, k]
-        scores = np.exp(logits - logits.max(axis=1, keepdims=True))
-        scores /= scores.sum(axis=1, keepdims=True)
+        scores = softmax(outputs.reshape(rows.num_items, -1))  # [I, k]
         return [{"choice": int(row.argmax()), "scores": row.tolist()} for row in scores]
 
-    def metrics(
-        self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Choices]
-    ) -> dict[str, float]:
+    def metrics(self, predictions: Predictions, examples: Sequence[Choices]) -> dict[str, float]:
         """Accuracy."""
         right = [
-            prediction["choice"] == each.answer
-            for prediction, each in zip(predictions, examples, strict=True)
+            prediction["choice"] == example.answer
+            for prediction, example in zip(predictions, examples, strict=True)
         ]
         return {"accuracy": float(np.mean(right))}
 
@@ -263,7 +261,7 @@ class MultipleChoice(Task):
         for name in {"train", "dev", "test"} - {split}:
             try:
                 found += map(self._key, self._records(data, name))
-            except UserError:  # said when that split is read
+            except UserError:  # reported when that split is read
                 continue
         return found
 
@@ -280,7 +278,7 @@ class MultipleChoice(Task):
                 "write them as a list (JSONL, Parquet), or name a column for each",
             )
         texts, labels = listed
-        return tuple(text_of(Record({name: each}, record.where), name) for each in texts), labels
+        return tuple(text_of(Record({name: text}, record.where), name) for text in texts), labels
 
 
 SWAG = MultipleChoice(
@@ -408,7 +406,7 @@ def _numbers(
     others: Callable[[], Sequence[Key]],
 ) -> list[_Read]:
     """The ways in which keys that are numbers may be read, all of them in the same way."""
-    named = [each for each in numbers if by_name(each) is not None]
+    named = [number for number in numbers if by_name(number) is not None]
     all_named = len(named) == len(numbers)
     if first_number is not None:
         counted = _counted_from(first_number)

@@ -8,7 +8,7 @@ P places, W width of the padded rows, n tokens of a window, m maximum tokens of 
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -37,7 +37,7 @@ from bert_core.tasks.sequences import (
 )
 from bert_core.tasks.squad import Answer, Question, read_squad, read_squad_table
 from bert_core.tasks.tables import TaskDataError, is_on_hub, read_split, split_file
-from bert_core.tasks.task import FloatArray, HeadShape, Task
+from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task
 from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
@@ -139,7 +139,7 @@ class QuestionAnswering(Task):
             questions = read_squad(data)
         else:
             questions = read_squad_table(read_split(data, split))
-        without = next((each for each in questions if each.answers == ()), None)
+        without = next((question for question in questions if question.answers == ()), None)
         if without is not None and not self.no_answer:
             remedy = "set no_answer, as the task squad_v2 does"
             raise TaskDataError("a question without an answer", without.where, remedy)
@@ -166,11 +166,11 @@ class QuestionAnswering(Task):
         """
         numbers: dict[str, int] = {}
         context = concatenated(
-            [[numbers.setdefault(each.context, len(numbers)) for each in examples]]
+            [[numbers.setdefault(example.context, len(numbers)) for example in examples]]
         )
         contexts = align(tokenizer, list(numbers))
-        query_ids = token_ids(tokenizer, [each.question for each in examples])
-        query_lengths = concatenated([[len(each) for each in query_ids]])
+        query_ids = token_ids(tokenizer, [example.question for example in examples])
+        query_lengths = concatenated([[len(query) for query in query_ids]])
         # However short the rows, half of one is left to the context.
         kept = np.minimum(
             query_lengths, min(self.max_query_length, (self.max_length - _NUM_SPECIAL) // 2)
@@ -187,7 +187,7 @@ class QuestionAnswering(Task):
             truncated = (kept < query_lengths) | (windows.lengths < context_lengths)
         first_token = contexts.first_tokens[context[windows.text]] + windows.starts
         row_queries = kept[windows.text]
-        golds = [_gold(each) for each in examples]
+        golds = [_gold(example) for example in examples]
         labels, lost = _labels(examples, golds, context, contexts, windows, row_queries)
         lengths = row_queries + windows.lengths + _NUM_SPECIAL
         ones = np.ones_like(lengths)
@@ -244,21 +244,19 @@ class QuestionAnswering(Task):
             for example, spans, null in zip(examples, found, nulls.tolist(), strict=True)
         ]
 
-    def metrics(
-        self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Question]
-    ) -> dict[str, float]:
+    def metrics(self, predictions: Predictions, examples: Sequence[Question]) -> dict[str, float]:
         """Exact match and F1; with `no_answer` by kind of question, and at the best thresholds."""
-        golds = [[answer.text for answer in each.answers or ()] for each in examples]
-        texts = [each["text"] for each in predictions]
+        golds = [[answer.text for answer in example.answers or ()] for example in examples]
+        texts = [prediction["text"] for prediction in predictions]
         if not self.no_answer:
             return squad_metrics(texts, golds)
         return squad_v2_metrics(texts, *_best_and_null(predictions), golds)
 
-    def tuned(self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Question]) -> Self:
+    def tuned(self, predictions: Predictions, examples: Sequence[Question]) -> Self:
         """This task with the null threshold at which these predictions have the best F1."""
         if not self.no_answer:
             return self
-        golds = [[answer.text for answer in each.answers or ()] for each in examples]
+        golds = [[answer.text for answer in example.answers or ()] for example in examples]
         threshold = tuned_threshold(*_best_and_null(predictions), golds)
         return self.model_copy(update={"null_threshold": threshold})
 
@@ -275,15 +273,15 @@ class QuestionAnswering(Task):
         return {**chosen, "null_score": null_score, "n_best": answers}
 
 
-def _best_and_null(
-    predictions: Sequence[Mapping[str, Any]],
-) -> tuple[list[str], npt.NDArray[np.float64]]:
+def _best_and_null(predictions: Predictions) -> tuple[list[str], npt.NDArray[np.float64]]:
     """The best answer of each prediction that has a text, and the null scores."""
     best = [
-        next((answer["text"] for answer in each["n_best"] if answer["text"]), "")
-        for each in predictions
+        next((answer["text"] for answer in prediction["n_best"] if answer["text"]), "")
+        for prediction in predictions
     ]
-    return best, np.array([each["null_score"] for each in predictions], dtype=np.float64)
+    return best, np.array(
+        [prediction["null_score"] for prediction in predictions], dtype=np.float64
+    )
 
 
 def _by_row(outputs: Tensor, batch: TaskBatch) -> Tensor:
@@ -305,7 +303,7 @@ def _by_row(outputs: Tensor, batch: TaskBatch) -> Tensor:
 def _counts(questions: Sequence[Question], golds: Sequence[Answer]) -> dict[str, int]:
     """Counts answers found near their start, and repeated ids, where there are any."""
     pairs = zip(questions, golds, strict=True)
-    names = [each.id for each in questions if each.id]
+    names = [question.id for question in questions if question.id]
     counts = {
         MOVED: sum(
             gold is not _NOWHERE and gold not in (each.answers or ()) for each, gold in pairs
@@ -330,12 +328,12 @@ def _labels(
     begins = concatenated([[gold.start for gold in golds]])
     ends = begins + concatenated([[len(gold.text) for gold in golds]])
     first, last = contexts.token_spans(context, begins, ends)  # [I] each
-    has_answer = np.array([bool(each.answers) for each in questions], dtype=bool)
+    has_answer = np.array([bool(question.answers) for question in questions], dtype=bool)
     lost = {
         MISALIGNED: np.flatnonzero(has_answer & (begins < 0)),
         UNTOKENIZED: np.flatnonzero(has_answer & (begins >= 0) & (first > last)),
     }
-    unknown = np.array([each.answers is None for each in questions], dtype=bool)
+    unknown = np.array([question.answers is None for question in questions], dtype=bool)
     unknown[np.concatenate([*lost.values()])] = True
     row = windows.text
     inside = has_answer[row] & (first[row] >= windows.starts)
@@ -349,10 +347,10 @@ def _labels(
 def _gold(question: Question) -> Answer:
     """The first answer at its `answer_start`, or else the first that is nearby."""
     answers, context = question.answers or (), question.context
-    for each in answers:
-        if each.start >= 0 and context.startswith(each.text, each.start):
-            return each
-    return next(filter(None, (_nearby(each, context) for each in answers)), _NOWHERE)
+    for answer in answers:
+        if answer.start >= 0 and context.startswith(answer.text, answer.start):
+            return answer
+    return next(filter(None, (_nearby(answer, context) for answer in answers)), _NOWHERE)
 
 
 def _nearby(answer: Answer, context: str) -> Answer | None:
@@ -361,13 +359,13 @@ def _nearby(answer: Answer, context: str) -> Answer | None:
     That is a few characters off, fewer for a short text, or the only occurrence.
     """
     text = answer.text.strip()
-    said = max(answer.start, 0) + len(answer.text) - len(answer.text.lstrip())
-    places = (context.find(text, said), context.rfind(text, 0, said + len(text)))
+    stated = max(answer.start, 0) + len(answer.text) - len(answer.text.lstrip())
+    places = (context.find(text, stated), context.rfind(text, 0, stated + len(text)))
     found = [place for place in places if place >= 0]
     if not text or not found:
         return None
-    nearest = min(found, key=lambda place: abs(place - said))
-    is_near = answer.start >= 0 and abs(nearest - said) <= min(_NEARBY, max(2, len(text)))
+    nearest = min(found, key=lambda place: abs(place - stated))
+    is_near = answer.start >= 0 and abs(nearest - stated) <= min(_NEARBY, max(2, len(text)))
     return Answer(text, nearest) if is_near or context.count(text) == 1 else None
 
 
@@ -382,7 +380,7 @@ def _assemble(
     """The ids of all rows, end to end, [T]."""
     special = special_token_ids(tokenizer)
     queries = np.fromiter(chain.from_iterable(query_ids), np.int64)
-    query_lengths = concatenated([[len(each) for each in query_ids]])
+    query_lengths = concatenated([[len(query) for query in query_ids]])
     first_of_query = (np.cumsum(query_lengths) - query_lengths)[windows.text]
     lengths = row_queries + windows.lengths + _NUM_SPECIAL
     first = np.cumsum(lengths) - lengths

@@ -150,9 +150,11 @@ def align(tokenizer: Tokenizer, texts: Sequence[str]) -> AlignedTokens:
     for begin in range(0, len(texts), _TEXTS_AT_ONCE):
         some = list(texts[begin : begin + _TEXTS_AT_ONCE])
         encodings = tokenizer.encode_batch(some, add_special_tokens=False)
-        lengths.append([len(each) for each in encodings])
-        ids.append(np.fromiter(chain.from_iterable(each.ids for each in encodings), np.int64))
-        pairs = chain.from_iterable(each.offsets for each in encodings)
+        lengths.append([len(encoding) for encoding in encodings])
+        ids.append(
+            np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64)
+        )
+        pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
         offsets.append(np.fromiter(chain.from_iterable(pairs), np.int64))
     tokens = AlignedTokens(
         input_ids=concatenated(ids),
@@ -308,7 +310,7 @@ def word_pieces(tokenizer: Tokenizer, words: Iterable[str]) -> WordPieces:
     vocabulary: dict[str, int] = {}
     types = concatenated([[vocabulary.setdefault(word, len(vocabulary)) for word in words]])
     pieces = token_ids(tokenizer, list(vocabulary))
-    counts = concatenated([[len(each) for each in pieces]])
+    counts = concatenated([[len(piece) for piece in pieces]])
     return WordPieces(
         sizes=counts[types],
         tokens=concatenated([list(chain.from_iterable(pieces))]),

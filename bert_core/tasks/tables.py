@@ -110,11 +110,7 @@ _LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_table(
-    path: Path,
-    *,
-    header: bool = True,
-    skip_ragged: bool = False,
-    max_skipped: float = MAX_SKIPPED,
+    path: Path, *, header: bool = True, skip_ragged: bool = False, max_skipped: float = MAX_SKIPPED
 ) -> Iterator[Record]:
     """Yields the records of a table; without a header the columns are called 0, 1, ….
 

@@ -116,7 +116,7 @@ class Tags:
         """The tags of sentences."""
         known: dict[str, int] = {}
         codes = [known.setdefault(tag, len(known)) for tag in chain.from_iterable(sentences)]
-        lengths = np.array([len(each) for each in sentences], dtype=np.int64)
+        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
         return cls.from_codes(np.array(codes, dtype=np.int64), tuple(known), lengths)
 
     @classmethod

@@ -113,8 +113,8 @@ def read_conll(path: Path, columns: WordColumns) -> list[TaggedSentence]:
 
 def _refuse_enclosed(sentences: Sequence[TaggedSentence]) -> None:
     """Raises `TaskDataError` where quotes enclose words as in CSV: a quote is four of them."""
-    found = next((each for each in sentences if _ENCLOSED_QUOTE in each.words), None)
-    if found is not None and not any('"' in each.words for each in sentences):
+    found = next((sentence for sentence in sentences if _ENCLOSED_QUOTE in sentence.words), None)
+    if found is not None and not any('"' in sentence.words for sentence in sentences):
         where = found.where_is(found.words.index(_ENCLOSED_QUOTE))
         remedy = "write the file without quoting; pandas: quoting=csv.QUOTE_NONE"
         raise TaskDataError(f"a word in CSV's quotes, {_ENCLOSED_QUOTE}", where, remedy)
@@ -134,10 +134,13 @@ def in_iob2(
     has no tag (`bert_core.tasks.label_values`) has none.
     """
     sentences = _as_usual(sentences, scheme)
-    known = [index for index, each in enumerate(sentences) if each.tags is not None]
+    known = [index for index, sentence in enumerate(sentences) if sentence.tags is not None]
     tagged = [sentences[index] for index in known]
     if scheme in ("io", "none") or (scheme == "auto" and _are_plain(tagged)):
-        return [each if each.tags is None else replace(each, scheme=None) for each in sentences]
+        return [
+            sentence if sentence.tags is None else replace(sentence, scheme=None)
+            for sentence in sentences
+        ]
     _refuse_plain(tagged)
     tags = Tags.of([each.tags or () for each in tagged])
     found: Scheme = detect_scheme(tags) if scheme == "auto" else scheme
@@ -185,21 +188,21 @@ def _as_usual(
     sentences: Sequence[TaggedSentence], scheme: Scheme | Literal["auto", "io", "none"]
 ) -> list[TaggedSentence]:
     """The sentences with tags as they are usually written, or without, where one has none."""
-    written = {tag for each in sentences for tag in each.tags or ()}
+    written = {tag for sentence in sentences for tag in sentence.tags or ()}
     usual = {tag: label_of(tag) for tag in written}
     names = set(filter(None, usual.values()))
     others = respelled(names) if scheme != "none" else {}
     if all(tag == name for tag, name in usual.items()) and not others:
         return list(sentences)
     found = []
-    for each in sentences:
-        tags = [usual[tag] for tag in each.tags or ()]
-        if each.tags is None or None in tags:
-            found.append(replace(each, tags=None))
+    for sentence in sentences:
+        tags = [usual[tag] for tag in sentence.tags or ()]
+        if sentence.tags is None or None in tags:
+            found.append(replace(sentence, tags=None))
             continue
         known = [others.get(tag, tag) for tag in tags if tag is not None]
         count = sum(tag in others for tag in tags)
-        found.append(replace(each, tags=known, num_respelled=count))
+        found.append(replace(sentence, tags=known, num_respelled=count))
     return found
 
 
@@ -290,8 +293,8 @@ def _of_csv(records: Sequence[Record], columns: WordColumns) -> list[Record]:
     names = list(records[0].values)
     if isinstance(parse_cell(value_of(records[0], _key(records[0], columns.words))), list):
         return [
-            replace(each, values={name: parse_cell(each.values[name]) for name in names})
-            for each in records
+            replace(record, values={name: parse_cell(record.values[name]) for name in names})
+            for record in records
         ]
     folded = {name.casefold().strip(): name for name in names}
     of_sentence = next((folded[name] for name in _SENTENCES if name in folded), None)
@@ -302,9 +305,11 @@ def _of_csv(records: Sequence[Record], columns: WordColumns) -> list[Record]:
             "name --options.word_column (evaluate.py: --options word_column=NAME), or call the"
             f" column of the sentence {_SENTENCES[1]}",
         )
-    starts = _sentence_starts([stripped(each.values[of_sentence]) for each in records])
+    starts = _sentence_starts([stripped(record.values[of_sentence]) for record in records])
     names.remove(of_sentence)
-    words = [replace(each, values={name: each.values[name] for name in names}) for each in records]
+    words = [
+        replace(record, values={name: record.values[name] for name in names}) for record in records
+    ]
     word_column = _key(words[0], columns.words)
     found = []
     for some in (words[start:end] for start, end in pairwise([*starts, len(words)])):

@@ -4,7 +4,7 @@ The paper's figure 4 (d): the state of each word's first sub-word, dropout, a li
 5.3). Shapes: P places (first sub-words), L labels, W words.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice, pairwise
 from operator import eq
 from pathlib import Path
@@ -40,7 +40,7 @@ from bert_core.tasks.tagged_sentences import (
     read_conll,
     read_word_lists,
 )
-from bert_core.tasks.task import FloatArray, HeadShape, Task
+from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rng import IntArray
 
@@ -158,7 +158,7 @@ class Tagging(Task):
             sentences = read_conll(data, columns)
         else:
             sentences = read_word_lists(read_split(data, split), columns)
-        words = chain.from_iterable(each.words for each in sentences)
+        words = chain.from_iterable(sentence.words for sentence in sentences)
         if len(sentences) > 1 and all(word.isdecimal() for word in words):
             raise TaskDataError(
                 f"every word of column {self.word_column} is a number",
@@ -166,7 +166,7 @@ class Tagging(Task):
                 "name that of the words, --options.word_column 1 (evaluate.py: --options"
                 " word_column=1)",
             )
-        if self.document_context and all(each.document is None for each in sentences):
+        if self.document_context and all(sentence.document is None for sentence in sentences):
             raise TaskDataError(
                 "no document boundaries in the data",
                 str(data),
@@ -186,8 +186,8 @@ class Tagging(Task):
 
     def label_names(self, examples: Sequence[TaggedSentence]) -> set[str]:
         """O, and B- and I- for each type that occurs; the tags as they are where they are plain."""
-        tags = set(chain.from_iterable(each.tags or () for each in examples))
-        if any(each.scheme is None for each in examples):
+        tags = set(chain.from_iterable(example.tags or () for example in examples))
+        if any(example.scheme is None for example in examples):
             return tags
         types = {split_tag(tag)[1] for tag in tags} - {""}
         return {OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")}
@@ -215,11 +215,11 @@ class Tagging(Task):
 
         `notes` has the word of each place among the words of all examples.
         """
-        sentences = [each.words for each in examples]
+        sentences = [example.words for example in examples]
         texts = self._texts(examples)
         rows = encode_words(tokenizer, sentences, texts, self.max_length, overflow=self.overflow)
         ones = np.ones_like(rows.lengths)
-        respelled = sum(each.num_respelled for each in examples)
+        respelled = sum(example.num_respelled for example in examples)
         return EncodedRows(
             input_ids=rows.input_ids,
             lengths=rows.lengths,
@@ -235,7 +235,7 @@ class Tagging(Task):
             notes={"words": rows.words},
             counts={
                 "words without tokens": rows.num_without_tokens,
-                "invalid tags": sum(each.num_invalid for each in examples),
+                "invalid tags": sum(example.num_invalid for example in examples),
                 **({"tags read as B-, I- or O": respelled} if respelled else {}),
             },
         )
@@ -290,14 +290,14 @@ class Tagging(Task):
         ]
 
     def metrics(
-        self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[TaggedSentence]
+        self, predictions: Predictions, examples: Sequence[TaggedSentence]
     ) -> dict[str, float]:
         """Precision, recall and F1 of entities, F1 of each type, accuracy by word.
 
         All are conlleval's over `gold_tags` and the predicted tags. Where tags are plain, accuracy
         alone.
         """
-        gold, found = self.gold_tags(examples), [each["tags"] for each in predictions]
+        gold, found = self.gold_tags(examples), [prediction["tags"] for prediction in predictions]
         if self.is_plain:
             right = map(eq, chain.from_iterable(gold), chain.from_iterable(found))
             return {"accuracy": float(np.mean(list(right)))}
@@ -309,12 +309,12 @@ class Tagging(Task):
 
         What the scheme forbids is written as the entities that conlleval reads in it.
         """
-        gold = [each.tags or () for each in examples]
-        schemes: set[Scheme | None] = {each.scheme for each in examples}
+        gold = [example.tags or () for example in examples]
+        schemes: set[Scheme | None] = {example.scheme for example in examples}
         for scheme in schemes:
             if self.is_plain or scheme is None or scheme == "iob2":
                 continue
-            some = [index for index, each in enumerate(examples) if each.scheme == scheme]
+            some = [index for index, example in enumerate(examples) if example.scheme == scheme]
             strings = iter(Tags.of([gold[index] for index in some]).strings(scheme))
             for index in some:
                 gold[index] = list(islice(strings, len(gold[index])))
@@ -322,7 +322,7 @@ class Tagging(Task):
 
     def _texts(self, examples: Sequence[TaggedSentence]) -> IntArray:
         """The number of the text, a sentence or a document, that an example is of, [N]."""
-        documents = [each.document if self.document_context else None for each in examples]
+        documents = [example.document if self.document_context else None for example in examples]
         fresh = [name is None or name != before for before, name in pairwise([None, *documents])]
         return np.cumsum(fresh, dtype=np.int64)
 
@@ -332,17 +332,17 @@ class Tagging(Task):
         for name in [label for label in self.labels if label.startswith("I-")]:
             number.setdefault(f"B{name[1:]}", number[name])
         codes: list[int] = []
-        for each in examples:
-            if each.tags is None:
-                codes += [IGNORE_INDEX] * len(each.words)
+        for example in examples:
+            if example.tags is None:
+                codes += [IGNORE_INDEX] * len(example.words)
                 continue
             try:
-                codes += [number[tag] for tag in each.tags]
+                codes += [number[tag] for tag in example.tags]
             except KeyError as error:
                 (tag,) = error.args
                 raise TaskDataError(
                     f"unknown label {tag!r}",
-                    each.where_is(list(each.tags).index(tag)),
+                    example.where_is(list(example.tags).index(tag)),
                     f"the model knows {', '.join(self.labels)}; training data without it need"
                     " --options.labels with all of them",
                 ) from error

@@ -28,6 +28,9 @@ SUM_NAMES = ("loss", "correct", "count")
 
 FloatArray = npt.NDArray[np.float32]
 
+Predictions = Sequence[Mapping[str, Any]]
+"""What `Task.decode` gives for each example, ready for JSON."""
+
 
 @dataclass(frozen=True)
 class HeadShape:
@@ -120,9 +123,7 @@ class Task(BaseModel, ABC):
         """A prediction for each example, ready for JSON; `outputs` is [P, L], those of `rows`."""
 
     @abstractmethod
-    def metrics(
-        self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
-    ) -> dict[str, float]:
+    def metrics(self, predictions: Predictions, examples: Sequence[Any]) -> dict[str, float]:
         """The task's metrics over examples with labels, the paper's among them, in 0..1."""
 
     def label_names(self, examples: Sequence[Any]) -> set[str] | None:
@@ -136,7 +137,7 @@ class Task(BaseModel, ABC):
 
     def unanswered(self, examples: Sequence[Any]) -> dict[str, int]:
         """How many examples have no answer, by the reason; see `has_answer`."""
-        count = sum(not has_answer(each) for each in examples)
+        count = sum(not has_answer(example) for example in examples)
         return {"without an answer": count} if count else {}
 
     def with_labels(self, examples: Sequence[Any]) -> Self:
@@ -146,7 +147,7 @@ class Task(BaseModel, ABC):
             return self
         return self.model_copy(update={"labels": tuple(sorted(found, key=_label_order))})
 
-    def tuned(self, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]) -> Self:
+    def tuned(self, predictions: Predictions, examples: Sequence[Any]) -> Self:
         """Returns this task with the settings chosen on dev, such as a threshold."""
         del predictions, examples
         return self
@@ -155,6 +156,12 @@ class Task(BaseModel, ABC):
     def problem_type(self) -> str | None:
         """The `problem_type` in the model folder, as `transformers` defines it."""
         return None
+
+
+def softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Probabilities [N, L] of logits [N, L]."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
 
 
 def has_answer(example: Any) -> bool:  # noqa: ANN401 - of any task
@@ -192,14 +199,8 @@ def compute_outputs(model: Bert | FeatureTagger, batch: TaskBatch) -> Tensor:
 
 def hidden_states(encoder: Encoder, batch: TaskBatch, layers: Sequence[int]) -> list[Tensor]:
     """The states of `layers`, [P, H] each, at the places of a batch; see `Encoder`."""
-    return encoder.hidden_states(
-        batch.input_ids,
-        batch.token_type_ids,
-        batch.position_ids,
-        batch.layout,
-        layers=layers,
-        places=places_read(encoder, batch),
-    )
+    places = places_read(encoder, batch)
+    return encoder.hidden_states(*batch.inputs, layers=layers, places=places)
 
 
 def places_read(encoder: Encoder, batch: TaskBatch) -> Tensor:

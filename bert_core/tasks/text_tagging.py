@@ -21,7 +21,7 @@ from bert_core.tasks.encoded_rows import EncodedRows, concatenated
 from bert_core.tasks.sequences import Overflow, TooManyTokensError, align
 from bert_core.tasks.tag_schemes import OUTSIDE, Tags
 from bert_core.tasks.tagging import Tagging
-from bert_core.tasks.task import FloatArray
+from bert_core.tasks.task import FloatArray, softmax
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rng import IntArray, ragged_arange
 
@@ -205,9 +205,9 @@ class TextTagging:
         words: list[list[str]] = []
         spans = [np.empty(0, dtype=np.int64)]
         left = self.max_words
-        for each in examples:
+        for example in examples:
             # A text that is cut at its left has to be read to its end.
-            some, places = _words_of(each, None if self.overflow == "left" else left)
+            some, places = _words_of(example, None if self.overflow == "left" else left)
             if self.overflow == "window" and left is not None:
                 left -= len(some)
                 if left < 0:
@@ -228,7 +228,7 @@ class TextTagging:
         )
         notes = {
             "words": rows.words,
-            "word_counts": concatenated([[len(each) for each in words]]),
+            "word_counts": concatenated([[len(word) for word in words]]),
             "spans": np.concatenate(spans).reshape(-1, 2),
         }
         if self.aggregation in ("none", "simple"):
@@ -262,9 +262,8 @@ class TextTagging:
         the one before it, I-PER after O, begins an entity. Without aggregation the type is the
         label, prefix and all. Labels without a prefix are joined as the task has it.
         """
-        shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
-        probabilities = shifted / shifted.sum(axis=1, keepdims=True)
-        texts = [each if isinstance(each, str) else " ".join(each) for each in examples]
+        probabilities = softmax(outputs)
+        texts = [example if isinstance(example, str) else " ".join(example) for example in examples]
         if "pieces" in rows.notes:
             return self._of_pieces(probabilities, rows, texts)
         counts, spans = rows.notes["word_counts"], rows.notes["spans"]

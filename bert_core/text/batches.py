@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
-from bert_core.prefetch import steps_ahead
+from bert_core.machine import steps_ahead
 from bert_core.text.collation import (
     PretrainingBatch,
     Rows,
@@ -162,7 +162,7 @@ def _cached_counts(
         counts = np.array(list(starts))
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as beside, beside.open("wb") as file:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             np.save(file, counts, allow_pickle=False)
     return counts.astype(np.int64)
 

@@ -39,6 +39,11 @@ class PretrainingBatch:
     num_real_tokens: int
     num_slots: int
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Layout]:
+        """What the encoder reads: ids, segments and positions of the tokens, and their layout."""
+        return self.input_ids, self.token_type_ids, self.position_ids, self.layout
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
         return to_device(self, device, non_blocking)

@@ -131,11 +131,7 @@ def read_hashes(folder: Path, piece: Piece) -> NDArray[np.uint64]:
 
 
 def encode_piece(
-    folder: Path,
-    piece: Piece,
-    choice: NDArray[np.int8],
-    encoder: SentenceEncoder,
-    language: str,
+    folder: Path, piece: Piece, choice: NDArray[np.int8], encoder: SentenceEncoder, language: str
 ) -> EncodeRecord:
     """Encodes the documents of a piece into `encoded/NAME.SPLIT.*.npy`, then removes its text.
 

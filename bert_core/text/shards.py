@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bert_core.disk import file_sha256, written_whole
+from bert_core.disk import atomic_write, file_sha256
 from bert_core.errors import UserError
 from bert_core.strict_json import first_fault, is_plain_name, read_json_object
 
@@ -117,7 +117,7 @@ def write_bytes(path: Path, content: bytes) -> FileEntry:
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> FileEntry:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as written:
+    with atomic_write(path) as written:
         with written.open("wb") as file:
             write(file)
         return describe_file(written)
@@ -312,9 +312,7 @@ def _check_size(path: Path, entry: FileEntry) -> None:
     if size != entry.num_bytes:
         actual = "missing" if size is None else f"{size} bytes"
         raise ShardsError(
-            f"damaged shards ({actual}, not {entry.num_bytes} bytes)",
-            str(path),
-            _REMEDY,
+            f"damaged shards ({actual}, not {entry.num_bytes} bytes)", str(path), _REMEDY
         )
 
 

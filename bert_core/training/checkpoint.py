@@ -152,12 +152,7 @@ class _State(BaseModel):
 
 
 def save_checkpoint(
-    folder: Path,
-    state: TrainingState,
-    *,
-    extra: dict[str, Any],
-    files: dict[str, Path],
-    keep: int,
+    folder: Path, state: TrainingState, *, extra: dict[str, Any], files: dict[str, Path], keep: int
 ) -> Path:
     """Writes `<folder>/step-…` from one rank and keeps the newest `keep`; returns its path.
 

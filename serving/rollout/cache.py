@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bert_core.disk import disk_full_named, file_sha256, flush_to_disk
+from bert_core.disk import file_sha256, flush_to_disk, raise_disk_full
 from serving.rollout.aliases import POINTERS, read_pointer
 
 CHECKSUMS = "checksums"
@@ -62,7 +62,7 @@ def add_folder(
             part = folder.with_name(f".{folder.name}{_PART}")
             shutil.rmtree(part, ignore_errors=True)
             try:
-                with disk_full_named(folder, "free some, or give another --cache"):
+                with raise_disk_full(folder, "free some, or give another --cache"):
                     part.mkdir()
                     whole = download(part)
                     for path in (*whole.rglob("*"), whole):

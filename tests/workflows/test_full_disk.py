@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bert_core.config import ModelConfig
-from bert_core.disk import DiskFullError, written_whole
+from bert_core.disk import DiskFullError, atomic_write
 from bert_core.errors import UserError
 from bert_core.evaluation.outcomes import write_for_scorers, write_predictions
 from bert_core.features.output import join_parts, write_features
@@ -251,7 +251,7 @@ def test_another_error_is_no_full_disk(tmp_path):
         OSError(2, "no such"),
         KeyError("errno 28"),
     ):
-        with pytest.raises(type(error)) as caught, written_whole(tmp_path / "file") as beside:
+        with pytest.raises(type(error)) as caught, atomic_write(tmp_path / "file") as beside:
             beside.write_text("x")
             raise error
         assert not isinstance(caught.value, DiskFullError)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from bert_core.config import ModelConfig
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.features.states import stored_states
 from bert_core.flops import training_flops
@@ -294,11 +294,11 @@ class DevEvaluation:
             self.notes["best"] = {"epoch": epoch, "score": score, "figures": figures}
             write_weights(self._folder / BEST_WEIGHTS, self._model.state_dict())
             lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
-            with written_whole(self._folder / BEST_PREDICTIONS) as beside:
+            with atomic_write(self._folder / BEST_PREDICTIONS) as beside:
                 beside.write_text(lines)
 
 
 def write_weights(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
     """Writes weights beside the file's name and renames it."""
-    with written_whole(path) as beside:
+    with atomic_write(path) as beside:
         save_file({name: weight.detach().cpu() for name, weight in weights.items()}, beside)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.predictor import Predictor, load_predictor
@@ -288,7 +288,7 @@ def prediction_file(
     A row has `id`, `n_tokens`, `truncated` and the fields of the kind. The file has its name when
     the block ends, and is gone if it ends in an error.
     """
-    with written_whole(path) as beside:
+    with atomic_write(path) as beside:
         opened = _jsonl(beside) if output_format == "jsonl" else _parquet(beside, kind)
         with opened as write:
             yield write

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import one_line
 from bert_core.evaluation.sweep import is_number
 
@@ -338,7 +338,7 @@ def save_picture(figure: "Drawing", path: Path) -> None:
         text.set_parse_math(False)  # a label such as $x$ is no formula
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.suffix.removeprefix(".")
-    with written_whole(path) as beside:
+    with atomic_write(path) as beside:
         figure.savefig(
             beside,
             format=written,

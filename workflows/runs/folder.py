@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.strict_json import read_json
 
@@ -150,7 +150,7 @@ def sole_writer(folder: RunFolder, *, patience_seconds: float = 60) -> Iterator[
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a small file beside its name and renames it."""
-    with written_whole(path) as beside:
+    with atomic_write(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.tasks.metrics import METRIC_NAME
 
@@ -210,7 +210,7 @@ def _decode(line: bytes) -> Record | None:
 
 def _write_records(path: Path, records: list[Record]) -> None:
     try:
-        with written_whole(path) as beside, beside.open("wb") as file:
+        with atomic_write(path) as beside, beside.open("wb") as file:
             file.writelines(map(_encode, records))
     except OSError as error:
         raise _unwritable(path, error) from error

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.strict_json import is_plain_path
 from bert_core.training import checkpoint_folder
@@ -150,7 +150,7 @@ class RemoteRun:
             return
         copy = Path("files", JOURNAL_NAME)
         here = folder.checkpoints / checkpoint_name(step) / copy
-        with written_whole(journal) as beside:
+        with atomic_write(journal) as beside:
             if here.exists():
                 shutil.copyfile(here, beside)
             else:

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.strict_json import read_json_object
 from serving.registry import default_tracking_uri as default_tracking_uri
@@ -246,7 +246,7 @@ def without_machine_paths(text: str) -> str:
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Writes a small file beside its name and renames it; readable by its owner only."""
-    with written_whole(path) as beside:
+    with atomic_write(path) as beside:
         beside.touch(mode=0o600)  # a tracking URI may hold a password
         beside.write_text(json.dumps(content, indent=1))
 

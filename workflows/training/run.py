@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from bert_core.disk import written_whole
+from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.training.checkpoint import (
     FILES,
@@ -188,7 +188,7 @@ class TrainingRun:
             here = self.folder.path / name
             here.unlink(missing_ok=True)
             if checkpoint is not None and (saved := checkpoint / FILES / name).exists():
-                with written_whole(here) as beside:
+                with atomic_write(here) as beside:
                     shutil.copyfile(saved, beside)
 
     def _read_is_due(self) -> bool:

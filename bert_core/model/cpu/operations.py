@@ -53,12 +53,7 @@ class CpuOperations:
         if query_key_value.device.type != "cpu":
             return attention(query_key_value, num_heads, layout, dropout, causal=causal)
         return attention_in_blocks(
-            query_key_value,
-            num_heads,
-            layout,
-            dropout,
-            causal=causal,
-            apart=self.keeps_rows_apart,
+            query_key_value, num_heads, layout, dropout, causal=causal, apart=self.keeps_rows_apart
         )
 
     def vocabulary_cross_entropy(

@@ -76,9 +76,7 @@ def arrays_of(batch: PretrainingBatch, *, rows_multiple: int) -> Arrays:
     """
     if not isinstance(batch.layout, Padded):
         raise UserError(
-            "XLA trains on rows of one shape",
-            "batch.packed=true",
-            "set --batch.packed false",
+            "XLA trains on rows of one shape", "batch.packed=true", "set --batch.packed false"
         )
     num_rows, length = batch.layout.mask.shape
     places, ids = _by_row(batch, num_rows, length)
@@ -170,12 +168,7 @@ class LateStepResult(StepResult):
     """A `StepResult` whose tensors are on the CPU, and read when they are asked for."""
 
     def __init__(
-        self,
-        numbers: Numbers,
-        *,
-        learning_rate: float,
-        sum_of_squared_lengths: int,
-        stopped: bool,
+        self, numbers: Numbers, *, learning_rate: float, sum_of_squared_lengths: int, stopped: bool
     ) -> None:
         known = {
             "_numbers": numbers,

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.evaluation.behaviour import (
-    change_text,
-    make_cases,
-    negated,
-    run_suite,
-    with_typos,
-)
+from bert_core.evaluation.behaviour import change_text, make_cases, negated, run_suite, with_typos
 from bert_core.evaluation.behaviour_suite import (
     Change,
     Invariance,

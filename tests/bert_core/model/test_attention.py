@@ -213,10 +213,6 @@ def test_hidden_are_empty_slots_or_what_comes_later(monkeypatch):
     assert block.hidden(causal=True).tolist() == [later]
 
 
-def test_a_batch_of_nothing_has_no_blocks():
-    assert blocks_of((), 1) == ()
-
-
 def test_rows_of_other_lengths_can_be_kept_apart():
     runs = ((2, 5), (1, 4), (3, 2))
     (together,) = blocks_of(runs, 4)

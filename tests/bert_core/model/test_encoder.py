@@ -106,7 +106,7 @@ def test_fixed_positions_are_not_weights(small_config):
 
 def test_gives_the_layers_that_are_asked_for(small_model, some_rows):
     batch = some_rows([6, 9]).batch(packed=True)
-    arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+    arguments = batch.inputs
     encoder = small_model.encoder
     states = encoder.hidden_states(*arguments, layers=range(4))
     assert torch.equal(states[0], encoder.embeddings(*arguments[:3]))
@@ -126,7 +126,7 @@ def test_computes_nothing_above_the_highest_layer(small_model, some_rows):
     encoder = small_model.encoder
     del encoder.layers[2]
     encoder.layers[1].forward = None  # whoever calls it fails
-    arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+    arguments = batch.inputs
     assert len(encoder.hidden_states(*arguments, layers=[1, 0])) == 2
 
 
@@ -135,9 +135,7 @@ def test_neither_packing_nor_padding_is_visible(small_model, some_rows):
     model = small_model.double()
 
     def states(batch):
-        return model.encoder(
-            batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout
-        )
+        return model.encoder(*batch.inputs)
 
     packed = states(rows.batch(packed=True))
     padded = states(rows.batch(packed=False))[rows.real.flatten()]
@@ -178,8 +176,7 @@ def test_neither_packing_nor_padding_is_visible_to_a_decoder(small_config, some_
     encoder = Encoder(small_config.model_copy(update={"is_decoder": True})).double()
     rows = some_rows([5, 12, 12, 1], seq=20)
     packed, padded = (
-        encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
-        for batch in (rows.batch(packed=True), rows.batch(packed=False))
+        encoder(*batch.inputs) for batch in (rows.batch(packed=True), rows.batch(packed=False))
     )
     torch.testing.assert_close(padded[rows.real.flatten()], packed, rtol=1e-10, atol=1e-10)
 
@@ -192,7 +189,7 @@ def test_dropout_acts_in_training_only_and_follows_the_seed(small_config, some_r
 
     def states(seed):
         torch.manual_seed(seed)
-        return encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+        return encoder(*batch.inputs)
 
     assert torch.equal(states(1), states(1))
     assert not torch.equal(states(1), states(2))
@@ -204,7 +201,7 @@ def test_dropout_acts_in_training_only_and_follows_the_seed(small_config, some_r
 def test_compiles_without_a_break(small_model, some_rows):
     rows = some_rows([16, 9], seq=16)
     batch = rows.batch(packed=False)
-    arguments = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout)
+    arguments = batch.inputs
     compiled = torch.compile(small_model.encoder, fullgraph=True)
     torch.testing.assert_close(compiled(*arguments), small_model.encoder(*arguments))
 

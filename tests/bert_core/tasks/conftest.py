@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
+from parity import random_model
 
 from bert_core.tasks import docstring_tasks
 from bert_core.tasks.classification import Classification, Text
-from bert_core.tokenizer import train_wordpiece
+from bert_core.tokenizer import load_tokenizer, train_wordpiece
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
 
@@ -13,6 +15,12 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "s
 @pytest.fixture(scope="session")
 def tokenizer():
     return train_wordpiece([" ".join(WORDS)] * 3, 120, lowercase=True)
+
+
+@pytest.fixture(scope="session")
+def uncased(minilm_folder):
+    """The tokenizer of a published encoder."""
+    return load_tokenizer(minilm_folder)
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +48,17 @@ def encoded(tokenizer, some_texts):
     def make(count):
         task = Classification(labels=("no", "yes"))
         return task.encode(some_texts(["no", "yes"] * (count // 2)), tokenizer)
+
+    return make
+
+
+@pytest.fixture
+def model(small_config, tokenizer):
+    """Makes models with the head of a task, far from their initial weights."""
+
+    def make(task, dtype=torch.float64):
+        sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 64}
+        return random_model(small_config, task, dtype, **sizes)
 
     return make
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from parity import random_model
 
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.classification import Classification
@@ -24,15 +23,6 @@ KINDS = {
     ),
     "regression": (Classification(kind="regression"), [0.5, 4.75, 3.0, 1.25, 2.0]),
 }
-
-
-@pytest.fixture
-def model(small_config, tokenizer):
-    def make(task, dtype=torch.float64):
-        sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 64}
-        return random_model(small_config, task, dtype, **sizes)
-
-    return make
 
 
 def test_what_has_no_label_teaches_nothing(model, tokenizer, some_texts):

@@ -7,16 +7,12 @@ import pytest
 
 from bert_core.tasks.docstrings import (
     ALWAYS_THERE,
-    HEADERS,
     Module,
     divide_by_split,
-    evenly_spaced,
-    examples_of,
     modules_of,
     packages_of,
     parameter_entries,
     passages,
-    without_markup,
 )
 from bert_core.tasks.tables import TaskDataError
 from bert_core.text.documentation import DocumentationError
@@ -119,28 +115,12 @@ def test_reading_stops_when_all_splits_are_full():
                 number += 1
 
     found = divide_by_split(endless(), 16)
-    assert {split: len(some) for split, some in found.items()} == {
-        "train": 16,
-        "dev": 4,
-        "test": 4,
-    }
+    assert {split: len(some) for split, some in found.items()} == {"train": 16, "dev": 4, "test": 4}
 
 
 def find_module(split):
     every = (Module("package", f"package.{number}", Path()) for number in range(10_000))
     return next(module for module in every if module.split == split)
-
-
-def test_some_are_spread_evenly():
-    assert list(evenly_spaced(range(10), 3)) == [0, 4, 8]
-    assert list(evenly_spaced(range(3), 5)) == [0, 1, 2]
-
-
-def test_a_split_without_examples_is_named():
-    with pytest.raises(TaskDataError, match=r"no examples for dev.*docs://tiny"):
-        examples_of({"train": [1], "dev": []}, "dev", "docs://tiny")
-    with pytest.raises(TaskDataError, match="no examples for other"):
-        examples_of({"train": [1]}, "other", "docs://tiny")
 
 
 DOCSTRING = """Draws a shape. It is fast.
@@ -172,20 +152,6 @@ def test_a_passage_is_one_to_three_sentences_or_an_entry_with_its_description():
         "name What it is called.",
         "ValueError: If it is too large.",
     ]
-
-
-def test_a_sentence_is_never_divided():
-    sentence = " ".join(["Word", *["word"] * 90]) + "."
-    assert list(passages(f"{sentence} Short one. {sentence}")) == [
-        sentence,
-        "Short one.",
-        sentence,
-    ]
-
-
-def test_markup_becomes_what_it_shows():
-    assert without_markup(":class:`~a.B` and :py:func:`the name <a.b.c>`") == "a.B and the name"
-    assert without_markup("``x`` or `~.Axes.plot`") == "`x` or `Axes.plot`"
 
 
 NUMPY = """Draws.
@@ -274,15 +240,3 @@ def test_googles_style():
 
 def test_sphinx_fields():
     assert told(SPHINX) == [("x", "int", "The width, in pixels."), ("name", None, "The name.")]
-
-
-@pytest.mark.parametrize("docstring", ["", "Draws.", "Args are ignored.\n\nx : int", "Parameters"])
-def test_no_list_no_entries(docstring):
-    assert parameter_entries(docstring) == []
-
-
-@pytest.mark.parametrize("docstring", [NUMPY, GOOGLE, SPHINX])
-def test_the_source_of_a_module_shows_whether_there_are_lists(docstring):
-    indented = "\n".join(f"    {line}" for line in docstring.splitlines())
-    assert HEADERS.search(f'def f():\n    """{indented}"""\n'.encode())
-    assert not HEADERS.search(b'def f(params, args):\n    """Parameters: none."""\n')

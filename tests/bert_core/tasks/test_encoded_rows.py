@@ -71,10 +71,7 @@ def test_gathered_items_are_those_of_each_set_in_turn():
     gathered = gather_items([(first, np.array([1, 0])), (second, np.array([1]))])
     assert gathered.num_items == 3 and gathered.rows_per_item.tolist() == [2, 2, 1]
     batch = gathered.batch(np.arange(3), "packed")
-    expected = [
-        first.batch(np.array([1, 0]), "packed"),
-        second.batch(np.array([1]), "packed"),
-    ]
+    expected = [first.batch(np.array([1, 0]), "packed"), second.batch(np.array([1]), "packed")]
     for name in ("input_ids", "position_ids", "token_type_ids"):
         at_places = [getattr(each, name)[each.places] for each in (batch, *expected)]
         assert at_places[0].tolist() == [*at_places[1].tolist(), *at_places[2].tolist()]

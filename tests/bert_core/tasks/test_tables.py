@@ -160,8 +160,7 @@ def test_tsv_whose_quotes_may_enclose_cells_is_told(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    "lines",
-    [['"Great!"\tpos', '"Bad"\tneg'], ['"a"\t"b"'], ['""""\tx', *["a b\tx"] * 20]],
+    "lines", [['"Great!"\tpos', '"Bad"\tneg'], ['"a"\t"b"'], ['""""\tx', *["a b\tx"] * 20]]
 )
 def test_tsv_of_few_quotes_is_read_and_told(tmp_path, caplog, lines):
     assert len(rows(tmp_path / "a.tsv", "text\tlabel", *lines)) == len(lines)

@@ -153,17 +153,6 @@ def test_any_sequence_is_read_as_conlleval_reads_it():
         assert not again.invalid(scheme).any()
 
 
-def test_no_sentences_have_no_entities():
-    tags = Tags.of([])
-    assert entities_of(tags) == [] and tags.strings("bioes") == []
-    assert detect_scheme(tags) == "iob2"
-
-
-def test_empty_sentences_change_nothing():
-    tags = Tags.of([[], ["B-A", "I-A"], [], ["I-A"], []])
-    assert [each.tolist() for each in tags.entities] == [[0, 2], [2, 3], [0, 0]]
-
-
 def test_plain_tags_are_joined_where_it_is_said():
     names = ("O", "PER", "LOC", "B-ORG", "I-ORG")
     codes = np.array([1, 1, 2, 0, 2, 2, 3, 4, 1])

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from parity import random_model
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.predictor import compute_all_outputs
@@ -23,15 +22,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def tokenizer():
     return train_wordpiece([" ".join(WORDS[:7])] * 3, 60, lowercase=True)
-
-
-@pytest.fixture
-def model(small_config, tokenizer):
-    def make(task, dtype=torch.float64):
-        sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 64}
-        return random_model(small_config, task, dtype, **sizes)
-
-    return make
 
 
 def some_sentences(lengths, **fields):

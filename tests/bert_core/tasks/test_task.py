@@ -83,11 +83,6 @@ def test_labels_given_are_not_learned():
     assert Classification(kind="regression").with_labels(texts).labels == ()
 
 
-def test_settings_that_no_task_has_are_refused():
-    with pytest.raises(ValueError, match="colour"):
-        Classification(colour="red")  # pyright: ignore[reportCallIssue]
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_every_setting_of_every_task_is_explained_and_survives_json(name):
     task = TASKS[name]

@@ -50,15 +50,15 @@ def test_titles_divide_documents_and_headings_are_dropped(tmp_path, read):
 def test_parts_of_a_file_give_each_document_once(tmp_path, monkeypatch, titled, end_of_line, read):
     draw = random.Random(titled)
     pieces = []
-    for number in range(120):
+    for number in range(40):
         lines = [f"é {number} " * draw.randint(1, 9) for _ in range(draw.randint(1, 4))]
         body = end_of_line.join(lines)
         blank = end_of_line * draw.randint(2, 4)
         pieces.append(f"= {number} ={end_of_line}{body}{blank}" if titled else body + blank)
     path = write_file(tmp_path / "a.txt", "".join(pieces))
     whole, _ = read(path)
-    assert len(whole) == 120
-    for part_bytes in [1, 2, 3, 7, 30, 100, 101, 1000]:
+    assert len(whole) == 40
+    for part_bytes in [1, 7, 30, 101, 1000]:
         monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
         parts = list(sources.find_parts([str(path)], "text", Counter()))
         assert len(parts) == -(-path.stat().st_size // part_bytes)
@@ -143,19 +143,25 @@ def test_json_lines_of_another_shape_in_a_text_file_stay_text(tmp_path, read):
     assert read(tmp_path / "a.txt", text_column="body")[0] == ["no column named so"]
 
 
-@pytest.mark.parametrize("part_bytes", [1, 2, 7, 30, 100, 101, 1000])
-def test_parts_of_an_extracted_file_give_each_document_once(
-    tmp_path, monkeypatch, read, part_bytes
+EXTRACTED_PAGE = '<doc id="{n}" url="u" title="é {n}">\né {n}\n\n{words}\n\nmore\n</doc>\n\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "document"),
+    [
+        ("a.txt", EXTRACTED_PAGE, "{words}\nmore"),
+        ("a.txt", '<DOC id="{n}"\ntitle="t{n}">\n{words}\n</DOC>\n', "{words}"),
+        ("a.jsonl", '{{"text": "{words}"}}\n', "{words}"),
+    ],
+)
+def test_parts_of_pages_and_records_give_each_once(
+    tmp_path, monkeypatch, read, name, page, document
 ):
-    text = "".join(
-        f'<doc id="{n}" url="u" title="é {n}">\né {n}\n\n'
-        f"{'word ' * (n % 9 + 1)}\n\nmore\n</doc>\n\n"
-        for n in range(60)
-    )
-    path = write_file(tmp_path / "a.txt", text)
-    whole = [f"{('word ' * (n % 9 + 1)).strip()}\nmore" for n in range(60)]
-    monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
-    assert read(path)[0] == whole
+    pages = [{"n": n, "words": " ".join(["word"] * (n % 9 + 1))} for n in range(30)]
+    path = write_file(tmp_path / name, "".join(page.format(**each) for each in pages))
+    for part_bytes in (1, 7, 30, 101, 1000):
+        monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
+        assert read(path)[0] == [document.format(**each) for each in pages]
 
 
 def test_what_older_versions_of_wikiextractor_leave(tmp_path, read):
@@ -192,18 +198,6 @@ def test_lines_that_end_in_a_carriage_return_alone(tmp_path, read, compressed):
 def test_tags_of_documents_in_other_writing(tmp_path, read, text):
     documents, _ = read(write_file(tmp_path / "a.txt", text))
     assert documents == (["One.", "Two."] if "Two" in text else [])
-
-
-def test_parts_of_a_file_with_tags_over_two_lines_give_each_document_once(
-    tmp_path, monkeypatch, read
-):
-    path = write_file(
-        tmp_path / "a.txt",
-        "".join(f'<DOC id="{n}"\ntitle="t{n}">\nword {n}\n</DOC>\n' for n in range(20)),
-    )
-    for part_bytes in (1, 7, 30, 64):
-        monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
-        assert read(path)[0] == [f"word {n}" for n in range(20)]
 
 
 def test_a_list_of_records_in_one_line_is_refused(tmp_path, read):
@@ -257,14 +251,6 @@ def test_parquet(tmp_path, read):
         read(write_file(tmp_path / "b.parquet", b"PAR1 no"))
 
 
-def test_parts_of_a_jsonl_file_give_each_record_once(tmp_path, monkeypatch, read):
-    path = write_file(
-        tmp_path / "a.jsonl", "\n".join(json.dumps({"text": str(n) * n}) for n in range(30))
-    )
-    monkeypatch.setattr(sources, "PART_BYTES", 17)
-    assert read(path)[0] == [str(n) * n for n in range(1, 30)]
-
-
 def test_a_long_record_is_read_and_one_that_is_too_long_refused(tmp_path, monkeypatch, read):
     long = "a sentence of it. " * (17 * 2**20 // 18)
     path = write_file(tmp_path / "a.jsonl", f'{{"text": "short"}}\n{json.dumps({"text": long})}\n')
@@ -315,10 +301,18 @@ def test_residue_of_templates_and_tables_is_dropped(line):
     assert dropped == {"wiki_markup_lines": 1}
 
 
-@pytest.mark.parametrize("name", ["History", "See also.", "References:", "Weblinks", "参见"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("History", "See also.", "References:", "Weblinks", "参见", "脚注", "出典", "参考资料"),
+        *("參考資料", "참고 문헌", "อ้างอิง", "ดูเพิ่ม", "المراجع", "Примечания"),
+    ],
+)
 def test_a_section_name_alone_is_a_heading(name):
     dropped = Counter()
     assert clean_wiki_line(name, dropped) == "" and dropped == {"heading_lines": 1}
+    text = f"{name} 東京"
+    assert clean_wiki_line(text, dropped) == text
 
 
 @pytest.mark.parametrize(
@@ -345,28 +339,18 @@ def test_character_references_are_read():
     assert cleaned.startswith("Fish & chips\xa0 cost £5 &#99999999; &unknown; &#9999")
 
 
-@pytest.mark.parametrize("begin", ["", "=", "[[", "{{", "<doc ", "= ", "margin:"])
 @pytest.mark.parametrize(
     "repeated", ["=", " =", "= ", "[[", "]]", "{{", "<a", "<!--", "&#1", "a|", '="', "em;", "\t"]
 )
-def test_no_line_takes_more_than_linear_time(begin, repeated):
-    line = begin + repeated * (1_000_000 // len(repeated)) + "x"
-    started = time.process_time()
-    clean_wiki_line(line, Counter())
-    is_title(line)
-    is_doc_tag(line)
-    assert time.process_time() - started < 5  # 0.2 s; the quadratic ones would take hours
-
-
-@pytest.mark.parametrize(
-    "heading",
-    ["脚注", "出典", "参考资料", "參考資料", "참고 문헌", "อ้างอิง", "ดูเพิ่ม", "المراجع", "Примечания"],
-)
-def test_names_of_sections_in_other_scripts_are_headings(heading):
-    dropped = Counter()
-    assert clean_wiki_line(heading, dropped) == "" and dropped["heading_lines"] == 1
-    text = f"{heading} 東京"
-    assert clean_wiki_line(text, dropped) == text
+def test_no_line_takes_more_than_linear_time(repeated):
+    for begin in ("", "=", "[[", "{{", "<doc ", "= ", "margin:"):
+        line = begin + repeated * (200_000 // len(repeated)) + "x"
+        started = time.process_time()
+        clean_wiki_line(line, Counter())
+        is_title(line)
+        is_doc_tag(line)
+        seconds = time.process_time() - started
+        assert seconds < 2, begin  # 0.05 s; the quadratic ones would take minutes
 
 
 ODD = [
@@ -432,7 +416,7 @@ def read_one_by_one(path, id_column):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_any_bytes_give_texts_or_one_line(ending):
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=30, deadline=None, derandomize=True, database=None)
     @given(content=any_content(ending), flag=st.booleans())
     def run(content, flag):
         with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from bert_core.text import documentation
 from bert_core.text.documentation import (
     DocumentationError,
     documentation_files,
@@ -75,11 +76,15 @@ def test_a_module_that_is_one_file(package):
     assert list(read_documentation("some_package.bare", Counter())) == []
 
 
-def test_the_standard_library_with_its_topics():
+def test_the_standard_library_with_its_topics(monkeypatch):
+    files = documentation_files("stdlib")
+    assert len(files) > 500
+    assert not any("site-packages" in str(path) for path in files)
+    some = [path for path in files if path.parent.name in ("json", "logging", "pydoc_data")]
+    monkeypatch.setattr(documentation, "documentation_files", lambda _: some)
     documents = list(read_documentation("stdlib", Counter()))
-    assert len(documents) > 400 and sum(map(len, documents)) > 1_500_000
+    assert len(documents) > 80 and sum(map(len, documents)) > 300_000
     assert any('The "if" statement is used for conditional execution' in d for d in documents)
-    assert not any("site-packages" in str(path) for path in documentation_files("stdlib"))
     assert documentation_version("stdlib") == sys.version.split()[0]
 
 

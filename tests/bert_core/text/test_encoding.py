@@ -47,7 +47,7 @@ def test_a_long_line_takes_linear_time(unit):
         assert "".join(found).replace(" ", "") == (unit * size)[:size].replace(" ", "")
         return time.thread_time() - began
 
-    assert seconds(128_000) < 30 * min(seconds(16_000) for _ in range(2)) + 0.05
+    assert seconds(64_000) < 30 * min(seconds(8_000) for _ in range(2)) + 0.05
 
 
 def test_a_long_line_is_split_as_its_parts_are():
@@ -133,11 +133,6 @@ def test_batches_are_put_together(tokenizer, monkeypatch):
     sentences = TEXTS + random_sentences(100)
     found = split(*SentenceEncoder(tokenizer, "uint16").encode(sentences))
     assert found == plain_encode(tokenizer, sentences)
-
-
-def test_no_sentence_at_all(tokenizer):
-    tokens, lengths = SentenceEncoder(tokenizer, "uint16").encode([])
-    assert tokens.dtype == np.uint16 and len(tokens) == len(lengths) == 0
 
 
 def test_tokenizers_of_another_kind_are_asked_for_whole_sentences():

@@ -1,7 +1,8 @@
-"""`hostile_folders.py KIND FOLDER SEED COUNT`: whole folders, changed at random, are opened.
+"""`hostile_folders.py FOLDER SEED KIND=COUNT …`: whole folders, changed at random, are opened.
 
-A process of its own, for some changes would abort it or take all memory where they are not refused.
-Prints how often a changed folder was opened and refused; leaves with a traceback for anything else.
+Each kind has a process of its own, for some changes would abort it or take all memory where they
+are not refused. Prints how often a changed folder was opened and refused; exits with an error, and
+a traceback, for anything else.
 """
 
 import json
@@ -12,6 +13,7 @@ import shutil
 import struct
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -224,8 +226,7 @@ def has_oddities(folder):
     return any(path.is_symlink() or path.is_fifo() for path in folder.rglob("*"))
 
 
-def main(kind, folder, seed, count):
-    torch.set_num_threads(1)
+def open_changed(kind, folder, seed, count):
     write, read = KINDS[kind]
     whole, changed = folder / "whole", folder / "changed"
     folder.mkdir(exist_ok=True)
@@ -249,8 +250,33 @@ def main(kind, folder, seed, count):
             assert "\n" not in str(error) and len(str(error)) < 2500, error
             counts["refused"] += 1
         assert time.monotonic() - begun < MOST_SECONDS
-    print(json.dumps(counts))
+    print(json.dumps({kind: counts}), flush=True)
+
+
+def in_a_child(*arguments):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            open_changed(*arguments)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+            raise
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(folder, seed, *kinds):
+    torch.set_num_threads(1)
+    failed = []
+    for each in kinds:
+        kind, _, count = each.partition("=")
+        if in_a_child(kind, Path(folder) / kind, seed, int(count)):
+            failed.append(kind)
+    sys.exit(f"failed: {failed}" if failed else 0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    main(*sys.argv[1:])

@@ -9,13 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny_training import IGNORE, run_ranks
-from training_processes import (
-    COUNTS,
-    evaluate,
-    evaluate_share,
-    held_out,
-    undecided_model,
-)
+from training_processes import COUNTS, evaluate, evaluate_share, held_out, undecided_model
 
 from bert_core.errors import UserError
 

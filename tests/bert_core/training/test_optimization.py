@@ -270,8 +270,7 @@ def test_defaults_are_the_papers():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"name": "sgd"}, {"beta1": 1.0}, {"peak_learning_rate": 0}, {"max_gradient_norm": 0}],
+    "wrong", [{"name": "sgd"}, {"beta1": 1.0}, {"peak_learning_rate": 0}, {"max_gradient_norm": 0}]
 )
 def test_what_cannot_be_trained_with_is_refused(wrong):
     with pytest.raises(ValidationError, match=next(iter(wrong))):

@@ -3,7 +3,7 @@
 import json
 import resource
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 import numpy as np
 import torch
@@ -170,16 +170,21 @@ def _bert_state():
     return TrainingState(model, create_optimizer(model, settings))
 
 
-def train_bert(rank, folder):
+def train_bert_twice(rank, folder):
+    losses = [train_bert(rank) for _ in range(2)]
+    (folder / f"losses{rank}.json").write_text(json.dumps(losses))
+
+
+def train_bert(rank):
     # Rank 1 has no row with a next-sentence label, and still takes part in every exchange.
     batch = _pretraining_batch([8, 12], [0, 1] if rank == 0 else [IGNORE, IGNORE])
     step = TinyStep([batch, batch], 20, 4)
-    options = {"steps": iter([step] * 20), "total_steps": 20, "compute_loss": compute_loss}
+    options = {"steps": repeat(step), "total_steps": 20, "compute_loss": compute_loss}
     losses = [
         float(r.sums[0]) for r in tiny_train(_bert_state(), schedule=lambda _: 1e-2, **options)
     ]
-    (folder / f"losses{rank}.txt").write_text(repr(losses))
     assert losses[-1] < 0.7 * losses[0]
+    return losses
 
 
 def save(folder, state, keep=3, **options):

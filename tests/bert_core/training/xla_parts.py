@@ -29,7 +29,7 @@ def one_micro_batch(dtype):
     import jax
     import jax.numpy as jnp
 
-    state = new_state(dropout=0.1)
+    state = new_state(dropout=0.1, num_layers=2)
     loss = loss_in_jax(state.model, compute_loss, dtype, training=True)
     step = source().step(0)
     weights = {
@@ -144,7 +144,7 @@ def exchanged(num_devices, micro_batch, dropout=0.0):
     import jax
     import jax.numpy as jnp
 
-    state = new_state(num_hidden_layers=1, dropout=dropout)
+    state = new_state(dropout=dropout)
     mesh = mesh_of(jax.devices()[:num_devices])
     whole, by_first, by_second = shardings(mesh)
     update = transformation(state.model, state.optimizer)
@@ -222,7 +222,7 @@ def losses_of_models():
         "decoder": {"is_decoder": True},
     }
     for name, changes in kinds.items():
-        state = new_state(num_hidden_layers=1, **changes)
+        state = new_state(**changes)
         decoder = changes.get("is_decoder", False)
         step = source(objective="left_to_right" if decoder else "mlm_nsp").step(0)
         loss, _ = compute_loss(state.model, step.micro_batches[0], **step.counts)

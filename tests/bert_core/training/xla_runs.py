@@ -4,6 +4,7 @@ JAX is loaded within functions: the tests import this module too, and know only 
 """
 
 import os
+from copy import deepcopy
 from itertools import chain, islice, repeat
 
 import numpy as np
@@ -40,9 +41,11 @@ def start(num_devices, cache):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
-def new_state(optimizer="adamw", dropout=0.0, **changes):
+def new_state(optimizer="adamw", dropout=0.0, num_layers=1, **changes):
+    """Of the same shape wherever nothing else is said: its program is compiled once for all."""
     torch.manual_seed(0)
     shape = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    shape |= {"num_hidden_layers": num_layers}
     model = Bert.for_pretraining(small_bert(**shape | changes))
     settings = OptimizerSettings(name=optimizer, peak_learning_rate=1e-3)
     return TrainingState(model, create_optimizer(model, settings))
@@ -52,7 +55,7 @@ def rate(step):
     return 1e-3 * (1 - step / 10)
 
 
-def source(micro_batch=4, length=LENGTH, rows=ROWS, objective="mlm_nsp"):
+def source(micro_batch=3, length=LENGTH, rows=ROWS, objective="mlm_nsp"):
     return BatchSource(
         synthetic_shards(1, 300, longest_sentence=9, vocab_size=WORDS),
         vocabulary(WORDS),
@@ -121,7 +124,7 @@ def against_torch(micro_batch, num_layers, optimizer):
     import jax
 
     def new():
-        return new_state(optimizer, num_hidden_layers=num_layers)
+        return new_state(optimizer, num_layers=num_layers)
 
     by_torch, by_xla = new(), new()
     training = xla(by_xla)
@@ -162,27 +165,24 @@ def moved(folder, first, optimizer):
 
 
 def with_dropout():
-    """Losses of four steps; of the last two after a fresh start; under another seed; without.
+    """Losses of four steps; of the last two after a fresh start; of the first without dropout.
 
-    And those of two steps with the same rows and the same weights.
+    And those of two steps with the same rows and weights, under another seed.
     """
-
-    def new(dropout=0.1):
-        return new_state(dropout=dropout, num_hidden_layers=1)
-
-    losses = [each["loss"] for each in read(xla_steps(xla(new()), 0, 4))]
-    begun = xla(new())
-    list(xla_steps(begun, 0, 2))
-    again = [each["loss"] for each in read(xla_steps(xla(begun.current_state()), 2, 4))]
-    other = read(xla_steps(xla(new(), seed=8), 0, 1))[0]["loss"]
-    same = xla(new()).train(repeat(source().step(0)), total_steps=2, schedule=lambda _: 0.0)
-    alike = [each["loss"] for each in read(same)]
-    return losses, again, other, read(torch_steps(new(0.0), 1))[0]["loss"], alike
+    training = xla(new_state(dropout=0.1))
+    losses = [each["loss"] for each in read(xla_steps(training, 0, 2))]
+    fresh = xla(deepcopy(training.current_state()))
+    losses += [each["loss"] for each in read(xla_steps(training, 2, 4))]
+    again = [each["loss"] for each in read(xla_steps(fresh, 2, 4))]
+    other = xla(new_state(dropout=0.1), seed=8)
+    alike = other.train(repeat(source().step(0)), total_steps=2, schedule=lambda _: 0.0)
+    without = read(torch_steps(new_state(), 1))[0]["loss"]
+    return losses, again, without, [each["loss"] for each in read(alike)]
 
 
 def two_phases():
     """Compilations after each of five steps, the third and fourth of longer rows."""
-    training = xla(new_state(num_hidden_layers=1))
+    training = xla(new_state())
     short = source(length=LENGTH // 2)
     batches = chain(islice(short.steps(0), 2), islice(source().steps(0), 2), short.steps(2))
     return [training.num_compilations for _ in xla_steps(training, 0, 5, batches)]
@@ -240,7 +240,7 @@ def last_step_not_finite():
 
 def in_bfloat16():
     """A first loss by torch's autocast and by XLA, and how far weights of 1 have moved."""
-    by_torch, by_xla = new_state(num_hidden_layers=1), new_state(num_hidden_layers=1)
+    by_torch, by_xla = new_state(), new_state()
     settings = {"max_gradient_norm": 1.0, "device": CPU, "autocast_dtype": torch.bfloat16}
     steps = source().steps(0)
     given = {"total_steps": 1, "schedule": rate, "seed": 7}
@@ -261,13 +261,13 @@ def in_one_of_two(address, rank, folder):
     jax.distributed.initialize(address, num_processes=2, process_id=rank)
     state = new_state()
     training, found = xla(state), []
-    batches = source(rows=9).steps(0, rank, 2)
+    batches = source(4, rows=9).steps(0, rank, 2)
     asked = iter(range(1, 100))
     for result in xla_steps(training, 0, 9, batches, should_stop=lambda: next(asked) == 3 and rank):
         if rank == 0 and result.step == 3:
             save_checkpoint(folder, training.current_state(), extra={}, files={}, keep=1)
         found.append(result)
-    held_out = list(source(rows=9).epoch_zero(9, rank, 2))
+    held_out = list(source(4, rows=9).epoch_zero(9, rank, 2))
     evaluations = [
         training.evaluation_loss(state.model, each, num_predictions=1, num_rows=1)
         for each in held_out
@@ -295,11 +295,11 @@ def refused():
 def nine_rows_by_torch():
     """The four steps that two processes make, by one in torch: results, held-out sums, weights."""
     state = new_state()
-    found = read(torch_steps(state, 4, source(rows=9).steps(0)))
+    found = read(torch_steps(state, 4, source(4, rows=9).steps(0)))
     with torch.no_grad():
         sums = [
             compute_loss(state.model, each, num_predictions=1, num_rows=1)[1].tolist()
-            for each in source(rows=9).epoch_zero(9)
+            for each in source(4, rows=9).epoch_zero(9)
         ]
     return found, [sum(each) for each in zip(*sums, strict=True)], weights_of(state)
 
@@ -326,7 +326,7 @@ class LittleRoom:
 
 def with_little_room(most_rows):
     """Three steps by torch and on devices without room for 8 rows at once, and what was refused."""
-    by_torch, by_xla = (new_state(num_hidden_layers=1) for _ in range(2))
+    by_torch, by_xla = new_state(), new_state()
     training = xla(by_xla)
     training._step = LittleRoom(training._step, most_rows)
     batches = source(ROWS).steps
@@ -340,10 +340,10 @@ def without_room():
     """What is said where not even one row of a device fits."""
     import jax
 
-    training = xla(new_state(num_hidden_layers=1))
+    training = xla(new_state())
     training._step = LittleRoom(training._step, 1)
     try:
-        list(xla_steps(training, 0, 1))
+        list(xla_steps(training, 0, 1, source(4).steps(0)))
     except jax.errors.JaxRuntimeError as error:
         return str(error), training._step.refused
     return None
