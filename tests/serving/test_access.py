@@ -6,9 +6,10 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from running import raw_status, start
 
+from serving.addresses import Host, Origin
 from serving.engine import Engine
 from serving.keys import add_key, read_keys
-from serving.middleware.access import Host, KnownHosts, Origin
+from serving.middleware.access import KnownHosts
 from serving.models import close_models, load_models
 
 BODY = {"inputs": "a cat"}

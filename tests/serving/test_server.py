@@ -18,9 +18,9 @@ import torch
 from registered_versions import broken_weights, other_weights
 
 from bert_core.errors import UserError
-from serving.__main__ import uvicorn_config
 from serving.limits import Limits
 from serving.rollout.aliases import Address, VariantSource
+from serving.server import uvicorn_config
 from serving.settings import parse_arguments
 from serving.startup import RegistryAccess, RunningEngine, loader_for
 

@@ -29,7 +29,7 @@ from serving.telemetry.tracing import computing, current_trace, span, start_trac
 
 OFF = """
 import sys
-from serving.__main__ import start_tracing
+from serving.server import start_tracing
 assert start_tracing(None, 1.0) is None
 # FastAPI has its interface; nothing makes spans or sends them.
 print([each for each in sys.modules if each.startswith(("opentelemetry.sdk", "opentelemetry.exp"))])

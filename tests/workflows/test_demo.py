@@ -1,15 +1,13 @@
 """The demo: its command, what it compares, and, at length, kills with a real Ray cluster."""
 
 import re
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 from finetuning_runs import Demo, arguments, write_encoder, write_task
 from finished_demos import QUESTIONS
-from pretraining_runs import REPOSITORY, Channel, writer_of
+from pretraining_runs import Channel, writer_of
 
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import load_tokenizer
@@ -28,18 +26,6 @@ from workflows.finetuning.worker import finetuning_parts
 from workflows.pretraining.worker import pretraining_parts
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
-
-
-def test_help_and_wrong_settings_are_answered_without_torch():
-    code = (
-        "import sys; from workflows.demo import main\n"
-        "try: print(main(sys.argv[1:]))\n"
-        "finally: assert not {'torch', 'ray', 'mlflow'} & sys.modules.keys()"
-    )
-    for argument, part in (("--help", "--fresh"), ("--frehs", "did you mean fresh")):
-        command = [sys.executable, "-c", code, argument]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-        assert part in done.stdout + done.stderr
 
 
 def test_it_lies_where_pretraining_does():

@@ -1,8 +1,6 @@
 """The command line of a promotion; and all of it at a server with PostgreSQL and an S3 store."""
 
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,15 +41,6 @@ def test_no_store_is_made_to_look_for_a_model_in(tmp_path, capsys):
         assert promote.main(given) == 2
         assert "no registered model a: no MLflow store at sqlite" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
-
-
-def test_help_is_quick_and_loads_neither_torch_nor_mlflow(repository):
-    code = "import sys; from workflows import promote\ntry: promote.main(['--help'])\n"
-    code += "except SystemExit: print({'torch', 'mlflow'} & set(sys.modules))"
-    outcome = subprocess.run(
-        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True
-    )
-    assert outcome.stdout.splitlines()[-1] == "set()" and "--gate" in outcome.stdout
 
 
 @pytest.fixture(scope="module")

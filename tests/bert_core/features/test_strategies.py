@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from bert_core.errors import UserError
-from bert_core.model.strategies import STRATEGIES, LayerMix, Strategy, find_strategy
+from bert_core.model.strategies import STRATEGIES, Strategy, find_strategy
+from bert_core.model.tagger import LayerMix
 from bert_core.model_folder import load_model_folder
 
 TRANSFORMERS = {

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -113,12 +111,3 @@ def test_what_cannot_be_done_is_told_before_anything_is_written(quantize, tmp_pa
     code, printed = quantize(task="squad", output=tmp_path / "twice")
     assert code == 2 and "leave --task squad out" in printed
     assert not (tmp_path / "twice").exists()
-
-
-def test_help_is_answered_without_torch(repository):
-    code = "import sys; from workflows.quantize import main\ntry: main(['--help'])\n"
-    code += "finally: assert 'torch' not in sys.modules"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "--split" in done.stdout, done.stderr
