@@ -37,7 +37,7 @@ class ModelConfig(BaseModel):
         default=3072, ge=1, le=1_048_576, description="width of the feed-forward layer, 4H"
     )
     max_position_embeddings: int = Field(
-        default=512, ge=4, le=1_048_576, description="longest sequence, in tokens"
+        default=512, ge=4, le=1_048_576, description="longest sequence"
     )
     type_vocab_size: int = Field(
         default=2, ge=1, le=65_536, description="number of segments (A and B)"

@@ -24,10 +24,10 @@ from ray.util.metrics import Gauge
 
 from bert_core.errors import UserError
 from bert_core.machine import freeze_garbage_collector
+from serving.addresses import Host, Origin
 from serving.app import create_app
 from serving.keys import TokenBucket, read_keys
 from serving.limits import Limits
-from serving.middleware.access import Host, Origin
 from serving.models import Products
 from serving.rollout.aliases import Slot, VariantSource, named_models, parse_variants
 from serving.rollout.replicas import NodeWatcher, Replica

@@ -11,35 +11,35 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    max_body_bytes: int = Field(default=2 << 20, ge=1, description="bytes of a request's body")
-    max_items: int = Field(default=256, ge=1, description="texts, pairs or questions of a request")
+    max_body_bytes: int = Field(default=2 << 20, ge=1, description="largest body of a request")
+    max_items: int = Field(default=256, ge=1, description="texts, pairs or questions in a request")
     max_request_tokens: int = Field(
-        default=32768, ge=1, description="tokens of all rows that a request is made into"
+        default=32768, ge=1, description="tokens of all rows of a request"
     )
     max_answer_numbers: int = Field(
         default=4_000_000,
         ge=1,
-        description="numbers of all features, or outputs of heads, of a request",
+        description="numbers in an answer with features or raw outputs",
     )
     max_answer_characters: int = Field(
-        default=16 << 20, ge=1, description="characters of all texts with a [MASK] filled"
+        default=16 << 20, ge=1, description="characters of all texts with [MASK] filled"
     )
     max_explained_tokens: int = Field(
-        default=128, ge=1, description="tokens of a text whose attention is asked for"
+        default=128, ge=1, description="tokens of a text to show the attention of"
     )
     max_waiting_tokens: int = Field(
-        default=65536, ge=1, description="tokens that wait at an encoder; above, clients get 429"
+        default=65536, ge=1, description="queue length of a model; above, clients get 429"
     )
     max_batch_tokens: int = Field(
-        default=512, ge=1, description="tokens of a micro-batch; of a GPU 16384 are better"
+        default=512, ge=1, description="largest batch; on a GPU 16384 is better"
     )
     deadline_seconds: float = Field(
-        default=30, gt=0, description="seconds within which a request is begun, or gets 503"
+        default=30, gt=0, description="longest time in the queue; then clients get 503"
     )
     body_seconds: float = Field(
         default=30,
         gt=0,
-        description="seconds in which a body has to arrive, or its client gets 408",
+        description="time for a body to arrive; then clients get 408",
     )
 
     @property

@@ -1,13 +1,11 @@
 """The settings of `python -m serving`, from its command line."""
 
 import json
-import sys
 from collections.abc import Sequence
-from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliApp,
@@ -16,23 +14,19 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError
 
+from bert_core.command_help import (
+    Example,
+    Guide,
+    command_line_error,
+    help_of_settings,
+    program_name,
+    show_help,
+)
 from bert_core.errors import UserError, nearest
+from serving.addresses import Host, Origin, Proxy, is_loopback
 from serving.limits import Limits
-from serving.middleware.access import Host, Origin, is_loopback
-from serving.models import Products
 from serving.rollout.aliases import Address, Slot, VariantSource, named_models, parse_variants
 from serving.telemetry.tracing import OtlpEndpoint, TraceShare
-
-
-def _is_proxy(given: str) -> str:
-    try:
-        return str(ip_network(given))
-    except ValueError as error:
-        raise ValueError(f"{error}: write 10.0.0.7 or 10.0.0.0/8") from None
-
-
-Proxy = Annotated[str, AfterValidator(_is_proxy)]
-"""An address or a network, as `ipaddress` has it."""
 
 
 class ServerSettings(BaseSettings):
@@ -44,29 +38,55 @@ class ServerSettings(BaseSettings):
         "cli_implicit_flags": True,
         "cli_hide_none_type": True,
         "cli_avoid_json": True,
-        "cli_use_class_docs_for_groups": True,
         "nested_model_default_partial_update": True,
     }
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example("a model folder", "--model model"),
+            Example(
+                "the champion of a registered model; the server follows it",
+                "--model models:/mrpc@champion",
+            ),
+            Example(
+                "two models beyond this machine, with keys",
+                "--model models:/mrpc@champion --model vectors=models:/bert/1 --host 0.0.0.0"
+                " --api_key_file keys.json",
+            ),
+        ),
+        common=(
+            "model",
+            "host",
+            "port",
+            "tracking_uri",
+            "api_key_file",
+            "device",
+            "precision",
+            "threads",
+            "canary",
+            "limits.max_batch_tokens",
+        ),
+    )
+
     model: list[str] = Field(
         min_length=1,
-        description="model folder, models:/NAME@ALIAS or models:/NAME/3 of MLflow's registry, or"
-        " KEY=MODEL for another name than its own; may be given several times",
+        description="model folder, models:/NAME@ALIAS or models:/NAME/3; KEY=MODEL serves it as"
+        " KEY; repeatable",
     )
     canary: list[str] = Field(
         default=[],
-        description="NAME=MODEL,SHARE: another version of a model, which answers a share of its"
-        " requests (0 to 1); may be given several times",
+        description="NAME=MODEL,SHARE: a version that answers this share of the requests, 0 to 1;"
+        " repeatable",
     )
     shadow: list[str] = Field(
         default=[],
-        description="NAME=MODEL,SHARE: another version of a model, which is asked a share of its"
-        " requests too; its answers are only compared. May be given several times",
+        description="NAME=MODEL,SHARE: a version that gets a copy of this share; its answers are"
+        " only compared; repeatable",
     )
     tracking_uri: str | None = Field(
         default=None,
-        description="MLflow that models:/ addresses are of; by default MLFLOW_TRACKING_URI, or the"
-        " store under ~/.bertline",
+        description="MLflow tracking URI; by default MLFLOW_TRACKING_URI, or the store under"
+        " ~/.bertline",
     )
     cache: Path | None = Field(
         default=None, description="folder of fetched models; by default ~/.bertline/models"
@@ -75,93 +95,87 @@ class ServerSettings(BaseSettings):
         default=20.0,
         ge=0,
         allow_inf_nan=False,
-        description="GiB of fetched models above which those are removed, after a switch, that no"
-        " address stands for and that were unused for an hour; 0 keeps all",
+        description="size of the cache above which models unused for an hour are removed; 0 keeps"
+        " all",
     )
     poll_seconds: float = Field(
         default=2.0,
         ge=0,
-        description="seconds after which MLflow is asked again which version an alias is, and that"
-        " one is served then; 0 asks at the start alone",
+        description="interval of asking MLflow which version an alias is; 0: at the start only",
     )
-    host: str = Field(default="127.0.0.1", description="address to listen at")
+    host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(
-        default=8000, ge=0, le=65535, description="port to listen at; 0 takes any that is free"
+        default=8000, ge=0, le=65535, description="port to listen on; 0: any free one"
     )
     max_connections: int = Field(
         default=4096,
         ge=1,
-        description="connections that are open at once; above, those that send nothing are closed",
+        description="open connections; above, idle ones are closed",
     )
     keep_alive_seconds: int = Field(
         default=75,
         ge=0,
-        description="seconds that a connection stays open after an answer; longer than a load"
-        " balancer before the server keeps it, which is 60 with most",
+        description="time an idle connection stays open; keep it above the load balancer's,"
+        " usually 60",
     )
     header_seconds: float = Field(
         default=10,
         gt=0,
         allow_inf_nan=False,
-        description="seconds in which the head of a request has to arrive",
+        description="time for the head of a request to arrive",
     )
     allowed_hosts: list[Host] = Field(
         default=[],
-        description="name that the server may be asked by, a.example, besides localhost and the"
-        " address that a connection comes to; may be given several times. With keys any name is"
-        " allowed where none is given",
+        description="allowed Host names besides localhost and the server's address; by default any"
+        " if keys are needed; repeatable",
     )
     forwarded_allow_ips: list[Proxy] = Field(
         default=[],
-        description="address or network of a proxy whose X-Forwarded-For and X-Forwarded-Proto are"
-        " believed; may be given several times",
+        description="address or network of a trusted proxy (X-Forwarded-For, X-Forwarded-Proto);"
+        " repeatable",
     )
     api_key_file: Path | None = Field(
         default=None,
-        description="file of keys that clients have to show one of; see python -m serving.new_key",
+        description="file of API keys (python -m serving.new_key); requests then need one",
     )
     webhook_secret_file: Path | None = Field(
         default=None,
-        description="file with the secret of MLflow's webhook to /webhooks/mlflow, by which MLflow"
-        " is asked as soon as an alias moves",
+        description="file with the secret of MLflow's webhook to /webhooks/mlflow",
     )
     log_requests: bool = Field(
-        default=True, description="a line of JSON for each request, without its text"
+        default=True, description="log a line of JSON for each request, without its text"
     )
     cors_origins: list[Origin] = Field(
         default=[],
-        description="origin of pages that may ask from browsers, https://a.example; may be given"
-        " several times, by default none",
+        description="origin of browser pages that may send requests, https://a.example; repeatable",
     )
     otlp_endpoint: OtlpEndpoint | None = Field(
         default=None,
-        description="collector of OpenTelemetry that spans of requests are sent to,"
-        " http://HOST:4318; by default none are made",
+        description="OpenTelemetry collector to send spans to, http://HOST:4318; by default no"
+        " tracing",
     )
     trace_share: TraceShare = Field(
         default=1.0,
-        description="share of the requests that are traced, 0 to 1, of those whose clients do not"
-        " decide it (traceparent)",
+        description="share of requests to trace, 0 to 1, unless the client decides (traceparent)",
     )
     insecure: bool = Field(
         default=False,
-        description="listen beyond this machine without asking for keys; names that it may then be"
-        " asked by are --allowed_hosts",
+        description="listen beyond this machine without keys; see --allowed_hosts",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="what computes; auto takes a GPU where there is one"
+        default="auto", description="device; auto: a GPU if there is one"
     )
-    precision: Products = Field(
+    precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
-        description="numbers that products are computed in; models in int8 stay so",
+        description="type of matrix products; int8 models stay int8",
     )
     threads: int | None = Field(
         default=None,
         ge=1,
-        description="threads that compute on the CPU, each other requests; by default all cores",
+        description="threads that compute on the CPU; by default one per core",
     )
     shutdown_seconds: int = Field(
-        default=20, ge=1, description="seconds that requests have to end when the server is stopped"
+        default=20, ge=1, description="time for running requests to finish at shutdown"
     )
     limits: Limits = Limits()
 
@@ -218,23 +232,22 @@ def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
 
     Raises `UserError`, in one line, for what is wrong with it.
     """
+    source = _Models(ServerSettings, cli_exit_on_error=False)
+    program = program_name("python -m serving")
+    source.root_parser.print_help = lambda: show_help(
+        help_of_settings(program, ServerSettings, ServerSettings.guide)
+    )
+    names = [*ServerSettings.model_fields, *(f"limits.{field}" for field in Limits.model_fields)]
     try:
-        program = Path(sys.argv[0]).name
-        is_console_script = program.startswith("bertline ")  # else the path of __main__.py
-        program = program if is_console_script else "python -m serving"
-        source = _Models(ServerSettings, cli_prog_name=program)
         settings = CliApp.run(ServerSettings, list(arguments), cli_settings_source=source)
     except SettingsError as error:
-        raise UserError("wrong command line", str(error), "see --help") from error
+        message = " ".join(str(error.__cause__ or error).split())
+        raise command_line_error(message, names) from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         parts = [part for part in first["loc"] if isinstance(part, str)]
         name = ".".join(parts) or "command line"
-        fields = [
-            *ServerSettings.model_fields,
-            *(f"limits.{field}" for field in Limits.model_fields),
-        ]
-        near = nearest(name, fields) if first["type"] == "extra_forbidden" else ""
+        near = nearest(name, names) if first["type"] == "extra_forbidden" else ""
         reason = first["msg"].removeprefix("Value error, ")
         raise UserError(f"{reason}{near}", f"--{name}", "see --help") from error
     settings.check()

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError
-from workflows.ablations.ablation import Ablation, opened_ablation
 from workflows.ablations.settings import AblateSettings, parse
 from workflows.command import run_command
 from workflows.runs.storage import open_storage
 from workflows.runs.tracker import ARTIFACTS_NAME
 
 if TYPE_CHECKING:
+    from workflows.ablations.ablation import Ablation
     from workflows.sweeps.run import Driver
 
 
@@ -31,6 +31,8 @@ def ablate(settings: AblateSettings) -> bool:
 
     Raises `UserError` for what the user can mend.
     """
+    from workflows.ablations.ablation import opened_ablation
+
     storage = open_storage(settings.storage)
     print(f"storage  {storage.folder}", flush=True)
     with opened_ablation(settings, storage) as ablation:
@@ -41,7 +43,7 @@ def ablate(settings: AblateSettings) -> bool:
         return train(ablation)
 
 
-def train(ablation: Ablation) -> bool:
+def train(ablation: "Ablation") -> bool:
     """Trains what is left, and reports after each stage."""
     from workflows.ablations.report import summary_lines, write_ablation_report
     from workflows.ablations.run import AblationRun, note_figures
@@ -67,7 +69,7 @@ def train(ablation: Ablation) -> bool:
     return True
 
 
-def announce(ablation: Ablation) -> None:
+def announce(ablation: "Ablation") -> None:
     """Prints what is compared, on what, and where it will lie."""
     settings, num_tasks = ablation.settings, len(ablation.tasks)
     lines = [f"ablation {ablation.folder.name}", f"folder   {ablation.folder.path}"]
@@ -83,7 +85,7 @@ def announce(ablation: Ablation) -> None:
     print("\n".join(lines), flush=True)
 
 
-def conclude(ablation: Ablation, driver: "Driver", lines: list[str]) -> None:
+def conclude(ablation: "Ablation", driver: "Driver", lines: list[str]) -> None:
     """Prints the summary, kept unless something is still to do.
 
     Raises `UserError` where no pre-training has finished.

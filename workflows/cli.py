@@ -6,16 +6,19 @@ Only the module of the chosen command is imported, so `bertline --help` loads no
 
 import io
 import os
-import re
 import runpy
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from bert_core.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from bert_core.command_help import CommandHelp
 
 STAGES = {
     "Data": {"prepare": "Convert text to token shards"},
@@ -69,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif verb != "completion":
             return run(verb, rest)
         elif rest in (["-h"], ["--help"]):
-            print(COMPLETION_HELP)
+            from bert_core.command_help import format_help
+
+            print(format_help(completion_help()))
         else:
             print(completion_script(rest))
     except UserError as error:
@@ -99,14 +104,29 @@ def run(verb: str, arguments: Sequence[str]) -> int:
 
 
 SHELLS = ("bash", "zsh", "fish")
-COMPLETION_HELP = """usage: bertline completion bash|zsh|fish
 
-Prints a script that completes commands, options and their choices. Write it once, after each
-update, because it takes some seconds to read the options of every command:
 
-  bertline completion bash > ~/.local/share/bash-completion/completions/bertline
-  bertline completion zsh > FOLDER_OF_FPATH/_bertline
-  bertline completion fish > ~/.config/fish/completions/bertline.fish"""
+def completion_help() -> "CommandHelp":
+    """The help of `completion`, which has no settings."""
+    from bert_core.command_help import CommandHelp, Example, Option
+
+    destinations = {
+        "bash": "~/.local/share/bash-completion/completions/bertline",
+        "zsh": "~/.zfunc/_bertline",
+        "fish": "~/.config/fish/completions/bertline.fish",
+    }
+    shell = Option("SHELL", "text", "", "", "the shell", SHELLS, required=True)
+    return CommandHelp(
+        program="bertline completion",
+        summary="Prints a script that completes commands, options and their choices.",
+        details=("Write it once, and again after each update.",),
+        examples=tuple(
+            Example(f"complete in {shell}", f"{shell} > {path}")
+            for shell, path in destinations.items()
+        ),
+        common=(shell,),
+        sections=(),
+    )
 
 
 def completion_script(arguments: Sequence[str]) -> str:
@@ -125,6 +145,24 @@ def completion_script(arguments: Sequence[str]) -> str:
     return script.replace("VERBS", " ".join(VERBS)).replace("CASES", cases)
 
 
+def command_help(verb: str, *arguments: str) -> "CommandHelp":
+    """What `bertline VERB ARGUMENTS --help` prints, as data; see OTHER_HELP for arguments."""
+    from bert_core.command_help import HelpShown
+
+    if verb == "completion":
+        return completion_help()
+    typed = sys.argv
+    sys.argv = ["bertline"]
+    try:
+        with redirect_stdout(io.StringIO()):
+            run(verb, [*arguments, "--help"])
+    except HelpShown as shown:
+        return shown.page
+    finally:
+        sys.argv = typed
+    raise AssertionError(f"{verb} {arguments} has no help")
+
+
 def options_of(verb: str) -> dict[str, list[str]]:
     """The options of a verb, as its help lists them, with the choices of those that have any."""
     from bert_core.tasks.catalog import TASKS
@@ -136,12 +174,10 @@ def options_of(verb: str) -> dict[str, list[str]]:
         others.append(["--approach", "features", "--task", "tagging"])
     options: dict[str, list[str]] = {}
     for arguments in ([], *others):
-        printed = io.StringIO()
-        with redirect_stdout(printed), suppress(SystemExit):
-            run(verb, [*arguments, "--help"])
-        usage = printed.getvalue().partition("\n\n")[0]
-        for option, choices in re.findall(r"(--[\w.-]+)(?: \{([\w,.-]+)\})?", usage):
-            options.setdefault(option, choices.split(",") if choices else [])
+        for option in command_help(verb, *arguments).options:
+            for name in filter(None, (option.name, option.other_name)):
+                if name.startswith("--"):
+                    options.setdefault(name, list(option.choices))
     for option, value in (each[:2] for each in others if len(each) > 1):
         options[option] = [*dict.fromkeys([*options[option], value])]
     for name, folder in LAYERS.items():

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from bert_core.command_help import Example, Guide
 from workflows.command import run_command
 from workflows.demonstration.questions import FILE as QUESTIONS
 from workflows.demonstration.questions import questions_about, read_questions, write_questions
@@ -54,28 +55,35 @@ were tried (docs_parameters, pre-trained)."""
 
 
 class DemoSettings(CommandLineSettings):
-    """Pre-trains a small encoder and shows what that is worth on three tasks.
+    """Pre-trains a small encoder and compares it with its untrained start on three tasks.
 
-    Pre-training is the quickstart of workflows/pretrain.py.
+    Pre-training is the quickstart of pretrain.
     """
+
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example("the whole pipeline", ""),
+            Example("without serving at the end", "--serve no"),
+            Example("with an encoder of your own", "--model models:/bert/1"),
+        ),
+    )
 
     storage: str = Field(
         default_factory=default_storage,
-        description="folder of runs and the MLflow store, by default ~/.bertline; or an address:"
-        " see workflows/pretrain.py",
+        description="folder of runs and the MLflow store, or an address as in pretrain",
     )
-    fresh: bool = Field(default=False, description="set earlier runs aside and start over")
+    fresh: bool = Field(default=False, description="rename earlier runs and start over")
     model: str | None = Field(
         default=None,
-        description="an encoder to take instead of pre-training one: a model folder,"
-        " models:/NAME@ALIAS, or the name of a run",
+        description="encoder to use instead of pre-training one: folder, models:/NAME@ALIAS, or"
+        " run name",
     )
-    data: str = Field(default="docs://", description="documentation that the tasks are made of")
-    max_examples: int = Field(default=2500, ge=200, description="examples of each task to learn")
+    data: str = Field(default="docs://", description="documentation to make the tasks from")
+    max_examples: int = Field(default=2500, ge=200, description="training examples of each task")
     serve: Serve = Field(
         default="auto",
-        description="whether to serve and ask what was trained: yes, until Ctrl-C; auto, until"
-        " Ctrl-C on a terminal, else until all is asked; no, the table is the end",
+        description="serve the models at the end: yes, until Ctrl-C; auto, until Ctrl-C on a"
+        " terminal; or no",
     )
 
 

@@ -50,17 +50,21 @@ def run_models(arguments: Sequence[str]) -> bool:
 def run_table7(arguments: Sequence[str]) -> bool:
     """Trains and measures the rows of Table 7; True when it is done."""
     from workflows.paper.suite_settings import Table7Settings
+
+    settings = parse_command_line(Table7Settings, arguments)
     from workflows.paper.table7 import measure_table7
 
-    return measure_table7(parse_command_line(Table7Settings, arguments))
+    return measure_table7(settings)
 
 
 def run_pictures(arguments: Sequence[str]) -> bool:
     """Draws what an encoder has learned; True when it is done."""
-    from workflows.paper.pictures import draw_pictures
     from workflows.paper.suite_settings import PicturesSettings
 
-    return draw_pictures(parse_command_line(PicturesSettings, arguments))
+    settings = parse_command_line(PicturesSettings, arguments)
+    from workflows.paper.pictures import draw_pictures
+
+    return draw_pictures(settings)
 
 
 SUITES = {"glue": run_models, "table7": run_table7, "pictures": run_pictures}

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_core.features.extractor import check_choice
-from bert_core.features.output import join_parts
 from bert_core.strict_json import read_json_object
 from bert_core.text.shards import INDEX_NAME, write_bytes
 from workflows.command import run_command
@@ -46,6 +44,7 @@ def extract(settings: ExtractSettings) -> Path:
 
     Raises `UserError`, before anything is written, for what the user can mend.
     """
+    from bert_core.features.extractor import check_choice  # loads torch
     from workflows.runs.tracker import default_tracking_uri
 
     start = time.monotonic()
@@ -137,6 +136,7 @@ def _index(
 
 def _finish(output: Path, work: Path, records: list[dict[str, Any]], index: dict[str, Any]) -> None:
     """Moves the parts to their place, all at once, or joins them; the index comes last."""
+    from bert_core.features.output import join_parts
     from workflows.inference.extraction import FEATURES, part_path
 
     paths = [part_path(work, record["name"]) for record in records if "name" in record]

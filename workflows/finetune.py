@@ -19,7 +19,6 @@ from workflows.finetuning.data import (
     refuse_too_long_rows,
 )
 from workflows.finetuning.job import FinetuningJob
-from workflows.finetuning.results import shown_labels, write_results
 from workflows.finetuning.settings import (
     FeatureSettings,
     TaskRunSettings,
@@ -66,6 +65,8 @@ def finetune(settings: TaskRunSettings) -> bool:
         if job.folder.summary.exists():
             print(job.folder.finished_summary())
             return True
+        from workflows.finetuning.results import write_results  # loads torch
+
         return train_and_register([job], write_results)
 
 
@@ -105,6 +106,8 @@ def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFol
 
 def announce(job: FinetuningJob) -> None:
     """Prints what is about to be trained, on what, and where it will lie."""
+    from workflows.finetuning.results import shown_labels  # loads torch
+
     settings, data = job.settings, job.data
     labels = data.task.labels
     rows, features = data.train.rows, ""

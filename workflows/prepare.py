@@ -8,10 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
+from bert_core.command_help import Example, Guide
 from bert_core.text.shards import ShardIndex, read_index
 from bert_core.text.sources import CorpusPart, find_parts
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
@@ -39,44 +40,69 @@ _MUCH_UNKNOWN = 0.01
 
 
 class PrepareSettings(CommandLineSettings):
-    """Text to token shards."""
+    """Converts text to token shards."""
+
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example("a folder of text files", "--text texts --output shards"),
+            Example(
+                "the documentation of Python's standard library",
+                "--text docs:// --output shards --vocabulary_size 8000",
+            ),
+            Example(
+                "a data set of the Hugging Face Hub, with a tokenizer from a file",
+                "--text hf://Salesforce/wikitext:wikitext-103-raw-v1:train"
+                " --tokenizer vocab.txt --output shards",
+            ),
+        ),
+        common=(
+            "text",
+            "output",
+            "tokenizer",
+            "vocabulary_size",
+            "cased",
+            "heldout_share",
+            "text_column",
+            "language",
+            "num_workers",
+            "fresh",
+        ),
+    )
 
     text: list[str] = Field(
         min_length=1,
         description=(
-            "files, folders, globs (.txt, .jsonl, .xz, .gz or .bz2 of them, WikiExtractor's "
-            "wiki_NN, .parquet; UTF-8, or UTF-16 with a byte order mark), s3:// or gs:// "
-            "addresses, hf://OWNER/NAME[:CONFIG[:SPLIT]], docs:// (the standard library's "
-            "documentation) or docs://PACKAGE; several may follow"
+            "files, folders or globs (.txt, .jsonl, also .xz, .gz, .bz2; .parquet;"
+            " wiki_NN), s3:// or gs:// addresses, hf://OWNER/NAME[:CONFIG[:SPLIT]], or"
+            " docs://[PACKAGE] for documentation"
         ),
     )
-    output: Path = Field(description="folder of the shards; all nodes of a cluster must see it")
+    output: Path = Field(description="folder of the shards, visible to all nodes of a cluster")
     tokenizer: str | None = Field(
         default=None,
-        description="vocab.txt, tokenizer.json or their folder, with the settings in"
-        " tokenizer_config.json beside it; else one is trained",
+        description="vocab.txt, tokenizer.json or their folder; by default a tokenizer is trained",
     )
     vocabulary_size: int = Field(
-        default=30_000, ge=100, description="entries of the vocabulary that is trained"
+        default=30_000, ge=100, description="size of the trained vocabulary"
     )
     cased: bool = Field(default=False, description="keep capitals and accents when training it")
     alphabet_coverage: float = Field(
         default=0.9995,
         gt=0,
         le=1,
-        description="share of the text's characters that the trained vocabulary has; the rest is "
-        "[UNK]. The 1,000 most frequent characters are always in it",
+        description="share of the text's characters that the trained vocabulary has; others become"
+        " [UNK]",
     )
     tokenizer_sample_bytes: int = Field(
         default=200_000_000,
         ge=1,
-        description="bytes of text it is trained on at most: whole documents, drawn by their hash",
+        description="text that the tokenizer is trained on, at most",
     )
     heldout_share: float = Field(
         default=0.01,
         ge=0,
         lt=1,
-        description="share of documents kept for evaluation, drawn by their hash",
+        description="share of documents kept for evaluation",
     )
     shard_tokens: int = Field(
         default=4_000_000, ge=1, description="tokens after which a shard is complete"

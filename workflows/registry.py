@@ -5,10 +5,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
+from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
 from workflows.command import run_command
 from workflows.runs.tracker import default_tracking_uri
@@ -21,16 +23,26 @@ class LineageSettings(CommandLineSettings):
     One paragraph for each model, starting with the version itself.
     """
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example("the lineage of the champion", "mrpc@champion"),
+            Example("of a version, as JSON", "mrpc/3 --json"),
+            Example("in another MLflow", "mrpc@champion --tracking_uri http://mlflow.example:5000"),
+        ),
+        positional="model",
+        action="lineage",
+    )
+
     model: CliPositionalArg[str] = Field(
         description="NAME@ALIAS or NAME/3, with or without models:/"
     )
     json_: bool = Field(default=False, alias="json", description="print everything as JSON")
     storage: str = Field(
         default_factory=default_storage,
-        description="folder of the MLflow store; by default ~/.bertline",
+        description="folder of the MLflow store",
     )
     tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under the storage"
+        default=None, description="MLflow tracking URI; by default the store under --storage"
     )
 
 
@@ -44,8 +56,7 @@ def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
     """Returns the command of the first word; raises `UserError` for an unknown one."""
     name = given[0] if given else "--help"
     if name in ("-h", "--help"):
-        usage = f"usage: {Path(sys.argv[0]).name} {USAGE}"
-        return lambda _: bool(print(usage)) or True
+        return lambda _: _lineage(["--help"])  # the only command
     if name not in COMMANDS:
         raise UserError(f"unknown command{nearest(name, COMMANDS)}", name, "see --help")
     return COMMANDS[name]
@@ -67,7 +78,6 @@ def _lineage(arguments: Sequence[str]) -> bool:
 
 
 COMMANDS = {"lineage": _lineage}
-USAGE = "lineage NAME@ALIAS   the lineage, back to the text (lineage --help)"
 
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
+from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError
 from workflows.command import REFUSED, run_command
 from workflows.runs.folder import RunFolder
@@ -41,8 +42,32 @@ class ReproduceSettings(CommandLineSettings):
     or code differ; 130 stopped.
     """
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example("repeat a run and compare every figure", "mrpc-1a2b3c4d"),
+            Example("with data that have moved", "mrpc-1a2b3c4d --data new/place/MRPC"),
+            Example(
+                "with other code, and figures that may differ a little",
+                "mrpc-1a2b3c4d --despite code --tolerance 0.001",
+            ),
+        ),
+        common=(
+            "run",
+            "name",
+            "data",
+            "model",
+            "shards",
+            "despite",
+            "tolerance",
+            "num_workers",
+            "storage",
+            "fresh",
+        ),
+        positional="run",
+    )
+
     run: CliPositionalArg[str] = Field(
-        description="name of a finished run under --storage, or the id of a run at MLflow"
+        description="name of a finished run in --storage, or the id of a run at MLflow"
     )
     name: str | None = Field(
         default=None,
@@ -51,17 +76,16 @@ class ReproduceSettings(CommandLineSettings):
     )
     data: str | None = Field(
         default=None,
-        description="present path of the fine-tuning data; by default the recorded one",
+        description="path of the fine-tuning data, if it has moved",
     )
     model: str | None = Field(
         default=None,
-        description="the encoder of fine-tuning: a model folder, models:/NAME/3, or the name of a"
-        " run; by default the recorded one",
+        description="encoder, if it has moved: a model folder, models:/NAME/3, or a run name",
     )
     shards: Path | None = Field(
         default=None,
-        description="present path of the pre-training token shards; by default the recorded one, or"
-        " prepared from the same text",
+        description="path of the token shards, if they have moved; by default prepared again if"
+        " needed",
     )
     despite: Literal["code"] | None = Field(
         default=None, description="continue although the code differs"
@@ -69,7 +93,7 @@ class ReproduceSettings(CommandLineSettings):
     tolerance: float = Field(
         default=0.0,
         ge=0,
-        description="largest accepted difference of a figure; 0: bit-equal, the weights too",
+        description="largest accepted difference of a figure; 0: bit-equal weights",
     )
     num_workers: int | None = Field(
         default=None, ge=1, description="training processes; by default the recorded number"
@@ -82,10 +106,10 @@ class ReproduceSettings(CommandLineSettings):
     )
     storage: str = Field(
         default_factory=default_storage,
-        description="folder or address of runs and of the MLflow store; by default ~/.bertline",
+        description="folder or address of runs and the MLflow store",
     )
     tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under the storage"
+        default=None, description="MLflow tracking URI; by default the store under --storage"
     )
     fresh: bool = Field(
         default=False, description="rename an earlier attempt of this name and start over"

@@ -10,18 +10,26 @@ import hashlib
 import json
 import os
 import re
-from argparse import Action, RawDescriptionHelpFormatter
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, PydanticBaseSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
+from bert_core.command_help import (
+    CommandHelp,
+    Guide,
+    command_line_error,
+    help_of_settings,
+    program_name,
+    show_help,
+)
 from bert_core.errors import UserError, nearest
 from bert_core.strict_json import read_bounded
 from bert_core.strict_yaml import MAX_BYTES, parse_yaml
@@ -35,14 +43,6 @@ LAYERS = {
     "profile": Path(__file__).parent / "profiles",
 }
 """The two options that name a settings file, and the folders of the files that have names."""
-
-
-class _HelpFormatter(RawDescriptionHelpFormatter):
-    """Leaves out defaults that say nothing, null, [] and functions: the texts say what it means."""
-
-    def _get_help_string(self, action: Action) -> str | None:
-        said = super()._get_help_string(action)
-        return said and re.sub(r" \(default(: null|: \[\]| factory: .*)\)$", "", said)
 
 
 class _JsonLists(CliSettingsSource):
@@ -70,9 +70,10 @@ class CommandLineSettings(BaseSettings):
         "cli_hide_none_type": True,
         "cli_parse_none_str": "null",
         "cli_avoid_json": True,
-        "cli_use_class_docs_for_groups": True,
         "nested_model_default_partial_update": True,
     }
+    guide: ClassVar[Guide] = Guide()
+    """What stands first in `--help`."""
 
     @classmethod
     def settings_customise_sources(
@@ -106,16 +107,20 @@ def parse_command_line(settings_class: type[Settings], arguments: Sequence[str])
             chosen = given_option(arguments, option) or settings_class.model_fields[option].default
             if chosen:
                 given = _merged(given, read_layer(option, chosen, folder))
+    source = _JsonLists(settings_class, cli_exit_on_error=False)
+    source.root_parser.print_help = lambda: show_help(_help_of(settings_class))
     try:
-        flags = _JsonLists(
-            settings_class,
-            cli_parse_args=_flags_of_booleans(settings_class, arguments),
-            cli_exit_on_error=False,
-            formatter_class=_HelpFormatter,
-        )()
+        flags = source(args=_flags_of_booleans(settings_class, arguments))()
     except SettingsError as error:
-        raise _command_line_error(settings_class, error) from error
+        message = " ".join(str(error.__cause__ or error).split())
+        raise command_line_error(message, field_names(settings_class)) from error
     return validated(settings_class, _merged(given, flags), "the command line")
+
+
+def _help_of(settings_class: type[BaseSettings]) -> CommandHelp:
+    script = Path(sys.argv[0]).name
+    program = program_name(f"python workflows/{script}")
+    return help_of_settings(program, settings_class, getattr(settings_class, "guide", Guide()))
 
 
 def read_layer(option: str, name: str, folder: Path) -> dict[str, Any]:
@@ -336,14 +341,3 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         sections = isinstance(old, dict) and isinstance(value, dict)
         merged[key] = _merged(dict(old or {}), value) if sections else value
     return merged
-
-
-def _command_line_error(settings_class: type[BaseSettings], error: SettingsError) -> UserError:
-    message = " ".join(str(error.__cause__ or error).split())
-    marker = "unrecognized arguments: "
-    if marker in message:
-        unknown = message.split(marker)[1].split()[0]
-        name = unknown.removeprefix("--").split("=")[0]
-        near = nearest(name, field_names(settings_class))
-        return UserError(f"unknown setting{near}", unknown, "see --help")
-    return UserError("cannot read the command line", message, "see --help")

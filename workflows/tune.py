@@ -6,13 +6,16 @@ settings, and the best model is registered as `challenger`. The same command res
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from workflows.command import run_command
 from workflows.finetuning.settings import task_and_approach
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 from workflows.sweeps.settings import TuneSettings, tune_settings_class
-from workflows.sweeps.sweep import Sweep, opened_sweep
+
+if TYPE_CHECKING:
+    from workflows.sweeps.sweep import Sweep
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,6 +35,8 @@ def tune(settings: TuneSettings) -> bool:
 
     Raises `UserError` for what the user can fix.
     """
+    from workflows.sweeps.sweep import opened_sweep
+
     storage = open_storage(settings.storage)
     print(f"storage  {storage.folder}", flush=True)
     with opened_sweep(settings, storage) as sweep:
@@ -47,7 +52,7 @@ def tune(settings: TuneSettings) -> bool:
         return train(sweep)
 
 
-def train(sweep: Sweep) -> bool:
+def train(sweep: "Sweep") -> bool:
     """Trains what is left, writes the report and registers the winner."""
     from workflows.sweeps.run import SweepRun, conclude, export_winner, started, write_report
 
@@ -66,7 +71,7 @@ def train(sweep: Sweep) -> bool:
     return True
 
 
-def announce(sweep: Sweep) -> None:
+def announce(sweep: "Sweep") -> None:
     """Prints what is about to be tried, on what, and where it will lie."""
     settings, left = sweep.settings, len(sweep.left())
     print(f"sweep    {sweep.folder.name}\nfolder   {sweep.folder.path}")

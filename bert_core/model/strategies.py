@@ -6,12 +6,14 @@ Shapes: K layers that are read, P places (tokens that are asked for), H hidden s
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Literal
 
 from bert_core.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# --help names the strategies: torch is loaded within functions.
 
 _LAYER = "layer_"
 _NUMBERED = re.compile(_LAYER + r"([0-9]{1,9})")
@@ -57,15 +59,17 @@ class Strategy:
         layers = self.layers_of(num_hidden_layers)
         return hidden_size * (len(layers) if self.combination == "concatenate" else 1)
 
-    def combine(self, states: Sequence[Tensor], weights: Tensor | None = None) -> Tensor:
+    def combine(self, states: "Sequence[Tensor]", weights: "Tensor | None" = None) -> "Tensor":
         """The features [P, F] of the states [P, H] of the layers that are read.
 
         `weights` [K] are those of a weighted sum, by default equal ones that add up to 1, which is
-        what `LayerMix` starts from.
+        what `bert_core.model.tagger.LayerMix` starts from.
         """
         if len(states) == 1 and weights is None:
             return states[0]
         if self.combination == "concatenate":
+            import torch
+
             return torch.cat(list(states), dim=1)
         if self.combination == "sum":
             weights = states[0].new_ones(len(states))
@@ -108,20 +112,3 @@ def find_strategy(name: str) -> Strategy:
         return single_layer(int(numbered.group(1)))
     known = f"there are {', '.join(STRATEGIES)}, and {_LAYER}0, {_LAYER}1, …"
     raise UserError(f"unknown strategy{nearest(name, STRATEGIES)}", name, known)
-
-
-class LayerMix(nn.Module):
-    """A learned weighted sum of layers: a softmax over one number for each, times a scale.
-
-    As Peters et al. 2018, equation 1, have it, and the weighted sums of Table 7.
-    """
-
-    def __init__(self, num_layers: int) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.zeros(num_layers))
-        self.scale = nn.Parameter(torch.ones(()))
-
-    @property
-    def weights(self) -> Tensor:
-        """Returns the weight of each layer, [K]."""
-        return self.scale * self.logits.softmax(0)

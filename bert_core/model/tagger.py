@@ -12,10 +12,27 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from bert_core.config import ModelConfig
 from bert_core.model.operations import OnDevice
-from bert_core.model.strategies import LayerMix, Strategy
+from bert_core.model.strategies import Strategy
 
 FEATURE_TAGGER = "feature_tagger"
 """Its name in `Bert.heads` and in the weights."""
+
+
+class LayerMix(nn.Module):
+    """A learned weighted sum of layers: a softmax over one number for each, times a scale.
+
+    As Peters et al. 2018, equation 1, have it, and the weighted sums of Table 7.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(num_layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    @property
+    def weights(self) -> Tensor:
+        """Returns the weight of each layer, [K]."""
+        return self.scale * self.logits.softmax(0)
 
 
 class FeatureTagger(OnDevice):

@@ -1,13 +1,11 @@
 """The tasks by name, and the task of a model folder."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from bert_core.errors import UserError
-from bert_core.model.bert import Bert
-from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.docstring_tasks import (
     AnswersInDocstring,
@@ -19,6 +17,11 @@ from bert_core.tasks.multiple_choice import SWAG, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
+
+if TYPE_CHECKING:
+    from bert_core.model.bert import Bert
+
+# --help reads the tasks: torch is loaded within functions.
 
 TASKS: dict[str, Task] = {
     "classification": Classification(),
@@ -60,7 +63,7 @@ def task_config(name: str, task: Task) -> dict[str, Any]:
     return config
 
 
-def task_of(config: Mapping[str, Any], model: Bert | None = None) -> tuple[str, Task] | None:
+def task_of(config: Mapping[str, Any], model: "Bert | None" = None) -> tuple[str, Task] | None:
     """Returns name and task from a model folder's config.json; None if it records no task of ours.
 
     Rows are no longer than the `model` has positions. Raises `UserError` for a task, or settings of
@@ -81,7 +84,9 @@ def task_of(config: Mapping[str, Any], model: Bert | None = None) -> tuple[str, 
     return name, task if model is None else _of_model(task, model)
 
 
-def _of_model(task: Task, model: Bert) -> Task:
+def _of_model(task: Task, model: "Bert") -> Task:
+    from bert_core.model.tagger import FEATURE_TAGGER
+
     heads = dict(model.heads.items())
     name = FEATURE_TAGGER if FEATURE_TAGGER in heads else task.head.name
     linear = getattr(heads.get(name), "linear", None)

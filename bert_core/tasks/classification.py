@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.delimited import MAX_SKIPPED
@@ -43,6 +41,11 @@ from bert_core.tasks.tables import (
     value_of,
 )
 from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task, softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# --help reads the tasks: torch is loaded within functions.
 
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
 """What becomes of the head's outputs; the names are those of Hugging Face."""
@@ -235,8 +238,10 @@ class Classification(Task):
             truncated=sequences.truncated,
         )
 
-    def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
+    def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
         """Cross entropy, binary cross entropy averaged over the labels, or squared error."""
+        from torch.nn import functional as F
+
         labels = batch.labels
         if self.kind == "single":
             total = F.cross_entropy(outputs, labels, ignore_index=IGNORE_INDEX, reduction="sum")

@@ -370,7 +370,7 @@ class AnswersInDocstring(QuestionAnswering):
 
     unused: ClassVar[tuple[str, ...]] = ("labels", "no_answer", "null_threshold")
 
-    max_length: int = Field(default=128, ge=8, description="longest row, in tokens")
+    max_length: int = Field(default=128, ge=8, description="longest row")
     max_examples: int = Field(default=4000, ge=100, description="training questions")
 
     def examples(self, data: str | Path, split: str) -> list[Question]:

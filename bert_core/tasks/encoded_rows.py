@@ -8,19 +8,24 @@ head answers), K layers, H hidden size.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from bert_core.config import IGNORE_INDEX, ModelConfig
 from bert_core.errors import UserError
 from bert_core.machine import steps_ahead
-from bert_core.model.layout import Layout, Packed, Padded, to_device
 from bert_core.text.packing import by_length
 from bert_core.text.rng import CounterHash, IntArray, permutation, ragged_arange
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from bert_core.model.layout import Layout
+
+# --help reads the tasks: torch is loaded within functions.
 
 LayoutName = Literal["packed", "padded"]
 
@@ -37,28 +42,30 @@ class TaskBatch:
     place, row or item; IGNORE_INDEX (or NaN, among real numbers) where there is none.
     """
 
-    input_ids: Tensor
-    token_type_ids: Tensor
-    position_ids: Tensor
-    layout: Layout
-    places: Tensor
-    place_counts: Tensor
-    labels: Tensor
+    input_ids: "Tensor"
+    token_type_ids: "Tensor"
+    position_ids: "Tensor"
+    layout: "Layout"
+    places: "Tensor"
+    place_counts: "Tensor"
+    labels: "Tensor"
     num_real_tokens: int
     num_slots: int
 
     @property
-    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Layout]:
+    def inputs(self) -> "tuple[Tensor, Tensor, Tensor, Layout]":
         """What the encoder reads: ids, segments and positions of the tokens, and their layout."""
         return self.input_ids, self.token_type_ids, self.position_ids, self.layout
 
     @property
-    def places_in_decoder(self) -> Tensor:
+    def places_in_decoder(self) -> "Tensor":
         """The places for a model that attends to the left only, [P].
 
         A row asked at its first token alone, [CLS], is asked as a whole. There that token has seen
         nothing but itself, so the last one represents the row (Radford et al. 2018, section 3.2).
         """
+        import torch
+
         firsts = self.layout.first_positions  # [R], ascending
         rows = torch.searchsorted(firsts, self.places, right=True) - 1  # [P]
         counts = self.place_counts.repeat_interleave(
@@ -67,8 +74,10 @@ class TaskBatch:
         is_whole = (counts == 1) & (self.places == firsts[rows])
         return torch.where(is_whole, firsts[rows] + self.layout.lengths[rows] - 1, self.places)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+    def to(self, device: "torch.device | str", non_blocking: bool = False) -> Self:
         """The same batch on another device."""
+        from bert_core.model.layout import to_device
+
         return to_device(self, device, non_blocking)
 
 
@@ -147,6 +156,10 @@ class EncodedRows:
         Padded rows are as long as the longest. `without_labels` makes a batch that teaches nothing,
         for a rank that has to take part in a step without a share.
         """
+        import torch
+
+        from bert_core.model.layout import Packed, Padded
+
         rows = self.rows_of(items)
         lengths = self.lengths[rows]
         order = by_length(lengths)
@@ -366,7 +379,7 @@ class TaskBatchSource:
 
 
 def layout_for(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype | None, *, training: bool
+    config: ModelConfig, device: "torch.device", dtype: "torch.dtype | None", *, training: bool
 ) -> LayoutName:
     """Returns the cheapest layout: packed wherever attention supports it.
 
@@ -404,7 +417,7 @@ States = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 class FeatureBatch(TaskBatch):
     """A micro-batch with the encoder's states at its places: `states` [K, P, H]."""
 
-    states: Tensor
+    states: "Tensor"
 
 
 @dataclass(frozen=True)
@@ -427,4 +440,6 @@ class FeatureRows(EncodedRows):
         values: dict[str, Any] = {each.name: getattr(batch, each.name) for each in fields(batch)}
         places = self.places_of(items)
         states = np.stack([layer[places] for layer in self.states])
+        import torch
+
         return FeatureBatch(**values, states=torch.from_numpy(states))

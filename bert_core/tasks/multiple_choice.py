@@ -13,13 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
@@ -37,6 +35,11 @@ from bert_core.tasks.tables import (
     value_of,
 )
 from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task, softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# --help reads the tasks: torch is loaded within functions.
 
 _WHOLE_NUMBER = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 _LETTER = re.compile(r"[A-Za-z]")
@@ -203,8 +206,10 @@ class MultipleChoice(Task):
             truncated=np.asarray(sequences.truncated.reshape(-1, num_choices).any(1)),
         )
 
-    def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
+    def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
         """Cross entropy over the scores of each example's choices."""
+        from torch.nn import functional as F
+
         scores = outputs.view(len(batch.labels), -1)  # [I, k]
         total = F.cross_entropy(scores, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return total, (scores.detach().argmax(-1) == batch.labels).sum()

@@ -11,18 +11,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from pydantic import Field
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.model.layout import Packed
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
 from bert_core.tasks.metrics import squad_metrics, squad_v2_metrics, tuned_threshold
 from bert_core.tasks.sequences import (
@@ -40,6 +36,11 @@ from bert_core.tasks.tables import TaskDataError, is_on_hub, read_split, split_f
 from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task
 from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# --help reads the tasks: torch is loaded within functions.
 
 _ENDINGS = (".json", ".json.xz", ".json.gz")
 _TABLES, _OTHER_TABLES = (".jsonl", ".parquet"), (".csv", ".tsv")
@@ -81,7 +82,7 @@ class QuestionAnswering(Task):
     architecture: ClassVar[str] = "BertForQuestionAnswering"
     unused: ClassVar[tuple[str, ...]] = ("labels",)
 
-    max_length: int = Field(default=384, ge=8, description="longest row, in tokens")
+    max_length: int = Field(default=384, ge=8, description="longest row")
     stride: int = Field(default=128, ge=1, description="tokens between the starts of two windows")
     overflow: Overflow = Field(
         default="window",
@@ -216,8 +217,10 @@ class QuestionAnswering(Task):
             counts=_counts(examples, golds),
         )
 
-    def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
+    def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
         """Half the cross entropies of start and end; right is a window with both right."""
+        from torch.nn import functional as F
+
         logits = _by_row(outputs, batch)  # [2, R, W]
         targets = batch.labels.T  # [2, R]
         total = F.cross_entropy(
@@ -284,11 +287,15 @@ def _best_and_null(predictions: Predictions) -> tuple[list[str], npt.NDArray[np.
     )
 
 
-def _by_row(outputs: Tensor, batch: TaskBatch) -> Tensor:
+def _by_row(outputs: "Tensor", batch: TaskBatch) -> "Tensor":
     """Outputs [P, 2] as [2, R, W], minus infinity behind the end of a row.
 
     The width is known to the host, so nothing waits for the device.
     """
+    import torch
+
+    from bert_core.model.layout import Packed
+
     layout, counts = batch.layout, batch.place_counts
     width = layout.max_length if isinstance(layout, Packed) else layout.mask.shape[1]
     rows = torch.arange(len(counts), device=counts.device)

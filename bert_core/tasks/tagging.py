@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from itertools import chain, islice, pairwise
 from operator import eq
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
@@ -43,6 +41,11 @@ from bert_core.tasks.tagged_sentences import (
 from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task
 from bert_core.tasks.word_rows import encode_words
 from bert_core.text.rng import IntArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# --help reads the tasks: torch is loaded within functions.
 
 
 class Tagging(Task):
@@ -240,8 +243,10 @@ class Tagging(Task):
             },
         )
 
-    def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
+    def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
         """Cross entropy of the words' tags."""
+        from torch.nn import functional as F
+
         total = F.cross_entropy(outputs, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return total, (outputs.detach().argmax(-1) == batch.labels).sum()
 

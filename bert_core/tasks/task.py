@@ -8,20 +8,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from bert_core.errors import UserError
-from bert_core.model.bert import Bert
-from bert_core.model.encoder import Encoder
-from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.tasks.encoded_rows import EncodedRows, FeatureBatch, TaskBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bert_core.model.bert import Bert
+    from bert_core.model.encoder import Encoder
+    from bert_core.model.tagger import FeatureTagger
+
+# --help reads the tasks: torch is loaded within functions.
 
 SUM_NAMES = ("loss", "correct", "count")
 """What the sums of `loss` are, in order; `correct` is 0 where nothing is right or wrong."""
@@ -57,7 +61,7 @@ class Task(BaseModel, ABC):
     unused: ClassVar[tuple[str, ...]] = ()
     """Options of the base class that say nothing to this task."""
 
-    max_length: int = Field(default=128, ge=8, description="longest row, in tokens")
+    max_length: int = Field(default=128, ge=8, description="longest row")
     labels: tuple[str, ...] = Field(
         default=(),
         description="names of the answers, in the order of the outputs; by default those of"
@@ -110,7 +114,7 @@ class Task(BaseModel, ABC):
         """
 
     @abstractmethod
-    def loss(self, outputs: Tensor, batch: TaskBatch) -> tuple[Tensor, Tensor]:
+    def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
         """The summed loss of a micro-batch, 0-d, and how many labels it gets right, 0-d.
 
         `outputs` is [P, L], in the order of `batch.places`.
@@ -185,11 +189,13 @@ def _label_order(label: str) -> tuple[int, str]:
     return (len(label) if label.isdecimal() else 0, label)
 
 
-def compute_outputs(model: Bert | FeatureTagger, batch: TaskBatch) -> Tensor:
+def compute_outputs(model: "Bert | FeatureTagger", batch: TaskBatch) -> "Tensor":
     """The head's answers, [P, L], at the places of a batch.
 
     A tagger without its encoder answers from the states that the batch brings.
     """
+    from bert_core.model.tagger import FeatureTagger
+
     if isinstance(model, FeatureTagger):
         assert isinstance(batch, FeatureBatch)
         return model(batch.states.unbind(), batch.place_counts)
@@ -197,19 +203,21 @@ def compute_outputs(model: Bert | FeatureTagger, batch: TaskBatch) -> Tensor:
     return head_answers(model, states, batch.place_counts)
 
 
-def hidden_states(encoder: Encoder, batch: TaskBatch, layers: Sequence[int]) -> list[Tensor]:
+def hidden_states(encoder: "Encoder", batch: TaskBatch, layers: Sequence[int]) -> "list[Tensor]":
     """The states of `layers`, [P, H] each, at the places of a batch; see `Encoder`."""
     places = places_read(encoder, batch)
     return encoder.hidden_states(*batch.inputs, layers=layers, places=places)
 
 
-def places_read(encoder: Encoder, batch: TaskBatch) -> Tensor:
+def places_read(encoder: "Encoder", batch: TaskBatch) -> "Tensor":
     """The tokens whose states the heads read, [P]; see `TaskBatch.places_in_decoder`."""
     return batch.places_in_decoder if encoder.config.is_decoder else batch.places
 
 
-def layers_read(model: Bert) -> tuple[int, ...]:
+def layers_read(model: "Bert") -> tuple[int, ...]:
     """The layers whose states the head reads, 0 being the embeddings."""
+    from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
+
     if FEATURE_TAGGER not in model.heads:
         return (model.config.num_hidden_layers,)
     tagger = model.heads[FEATURE_TAGGER]
@@ -217,11 +225,13 @@ def layers_read(model: Bert) -> tuple[int, ...]:
     return tuple(tagger.layers.tolist())
 
 
-def head_answers(model: Bert, states: Sequence[Tensor], place_counts: Tensor) -> Tensor:
+def head_answers(model: "Bert", states: "Sequence[Tensor]", place_counts: "Tensor") -> "Tensor":
     """The head's answers, [P, L], to the states [P, H] of each layer it reads.
 
     `place_counts` [R] says how many places belong to each row.
     """
+    from bert_core.model.tagger import FEATURE_TAGGER
+
     if FEATURE_TAGGER in model.heads:
         return model.heads[FEATURE_TAGGER](states, place_counts)
     (last,) = states
@@ -232,13 +242,15 @@ def head_answers(model: Bert, states: Sequence[Tensor], place_counts: Tensor) ->
 
 
 def task_loss(
-    task: Task, model: Bert | FeatureTagger, batch: TaskBatch, *, num_labels: int
-) -> tuple[Tensor, Tensor]:
+    task: Task, model: "Bert | FeatureTagger", batch: TaskBatch, *, num_labels: int
+) -> "tuple[Tensor, Tensor]":
     """The micro-batch's share of the global batch's mean loss, and its sums (SUM_NAMES), float32.
 
     `num_labels` counts the global batch, so the gradients of micro-batches and ranks add up to
     that of the whole.
     """
+    import torch
+
     outputs = compute_outputs(model, batch)
     if outputs.dtype in (torch.bfloat16, torch.float16):  # what autocast leaves behind
         outputs = outputs.float()
@@ -249,7 +261,7 @@ def task_loss(
     return total / max(num_labels, 1), sums
 
 
-def add_task_head(model: Bert, task: Task) -> list[str]:
+def add_task_head(model: "Bert", task: Task) -> list[str]:
     """Leaves the encoder, and the pooler where the task wants it, and adds the task's own head.
 
     Returns the heads that were drawn anew, from torch's generator; a head of the right size stays.

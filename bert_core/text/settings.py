@@ -21,28 +21,25 @@ class RowSettings(BaseModel):
 
     objective: Objective = Field(
         default="mlm_nsp",
-        description="mlm_nsp: masked tokens and next sentences (the paper); mlm: masked tokens"
-        " alone; left_to_right: at each token the next, by an encoder that attends to the left only"
-        " (GPT's way). All three on the same rows: the paper's table 5",
+        description="mlm_nsp: masked tokens and next sentence (the paper); mlm: masked tokens;"
+        " left_to_right: next token, causal attention",
     )
     input_format: Literal["segment_pair", "full_sentences"] = Field(
         default="segment_pair",
-        description="segment_pair: two segments, of which the second may be from another document"
-        " (the paper); full_sentences: as many whole sentences as fit, for objectives without"
-        " next-sentence prediction (RoBERTa)",
+        description="segment_pair: two segments (the paper); full_sentences: as many sentences as"
+        " fit, without next-sentence prediction (RoBERTa)",
     )
     short_row_share: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="share of rows planned for a random shorter length (segment_pair)",
+        description="share of rows of a random shorter length (segment_pair)",
     )
     masked_share: float = Field(
         default=0.15,
         gt=0,
         lt=1,
-        description="share of a row's tokens to predict, the masking rate; the most in one row"
-        " follows from it (20 of 128, 77 of 512)",
+        description="masking rate: share of a row's tokens to predict",
     )
     mask_token_share: float = Field(
         default=0.8, ge=0, le=1, description="share of the predicted tokens replaced by [MASK]"
@@ -51,15 +48,14 @@ class RowSettings(BaseModel):
         default=0.1,
         ge=0,
         le=1,
-        description="share of the predicted tokens replaced by a random token; what the two leave"
-        " stays the same (the paper's table 8)",
+        description="share of the predicted tokens replaced by a random token; the rest stay",
     )
     whole_word: bool = Field(default=False, description="mask all pieces of a word together")
     static_masks: int | None = Field(
         default=None,
         ge=1,
-        description="number of fixed copies of rows and masks that the epochs go round (the "
-        "paper: 10); without it every epoch has rows and masks of its own",
+        description="fixed copies of rows and masks, reused in turn (the paper: 10); by default"
+        " every epoch has new ones",
     )
 
     @model_validator(mode="after")
@@ -107,9 +103,8 @@ class BatchSettings(BaseModel):
     micro_batch_size: int = Field(default=32, ge=1, description="rows per worker and forward pass")
     packed: bool = Field(
         default=False,
-        description="pack rows of any length into bins of micro_batch_size x sequence_length "
-        "tokens, at most a quarter of the global batch, instead of counting rows (a step then has "
-        "about global_batch_size rows)",
+        description="pack rows of any length into bins of micro_batch_size x sequence_length"
+        " tokens",
     )
 
     @property

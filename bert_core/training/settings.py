@@ -12,34 +12,34 @@ class OptimizerSettings(BaseModel):
 
     name: Literal["adamw", "lamb"] = Field(
         default="adamw",
-        description="adamw (the paper's Adam with decoupled decay) or lamb (large batches)",
+        description="adamw (the paper), or lamb for large batches",
     )
     peak_learning_rate: float = Field(
-        default=1e-4, gt=0, description="learning rate at the end of the warm-up, per step"
+        default=1e-4, gt=0, description="learning rate at the end of the warm-up"
     )
     beta1: float = Field(
-        default=0.9, ge=0, lt=1, description="decay of the mean of the gradients, per step"
+        default=0.9, ge=0, lt=1, description="decay of the mean of gradients, per step"
     )
     beta2: float = Field(
         default=0.999,
         ge=0,
         lt=1,
-        description="decay of the mean of the squared gradients, per step",
+        description="decay of the mean of squared gradients, per step",
     )
     epsilon: float = Field(
         default=1e-6,
         gt=0,
-        description="added to the root of the second moment, in units of the gradient",
+        description="added to the root of the second moment",
     )
     weight_decay: float = Field(
         default=0.01,
         ge=0,
-        description="decoupled decay, a fraction of the weight per unit learning rate",
+        description="decoupled weight decay, per unit of learning rate",
     )
     max_gradient_norm: float = Field(
         default=1.0,
         gt=0,
-        description="global gradient norm above which gradients are scaled down, L2",
+        description="global L2 norm above which gradients are clipped",
     )
 
 
@@ -49,7 +49,7 @@ class PretrainingOptimizerSettings(OptimizerSettings):
     warmup_steps: int = Field(
         default=10_000,
         ge=0,
-        description="steps over which the learning rate rises linearly, in steps",
+        description="linear warm-up of the learning rate",
     )
 
 
@@ -57,11 +57,11 @@ class FinetuningOptimizerSettings(OptimizerSettings):
     """The optimizer of fine-tuning (Devlin et al. 2018, A.3), its warm-up a share of the run."""
 
     peak_learning_rate: float = Field(
-        default=3e-5, gt=0, description="learning rate at the end of the warm-up, per step"
+        default=3e-5, gt=0, description="learning rate at the end of the warm-up"
     )
     warmup_share: float = Field(
         default=0.1,
         ge=0,
         lt=1,
-        description="share of all steps over which the learning rate rises linearly",
+        description="linear warm-up of the learning rate, as a share of all steps",
     )

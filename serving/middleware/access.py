@@ -4,18 +4,14 @@ A page can pretend to be of this server's origin by making its own name stand fo
 address (DNS rebinding). Only the `Host` header shows that.
 """
 
-import ipaddress
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI
-from pydantic import AfterValidator
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serving.addresses import address_of, host_of, is_loopback
 from serving.errors import RequestError, respond
 from serving.keys import Keys
 from serving.keys import Scope as KeyScope
@@ -91,20 +87,6 @@ def required_scope(path: str) -> KeyScope | None:
 _SHOWN_TO_PAGES = ("X-Request-Id", "X-N-Tokens", "X-Truncated", "Retry-After")
 
 
-def _is_origin(given: str) -> str:
-    parts = urlsplit(given)
-    written = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()
-    if parts.scheme not in ("http", "https") or not parts.hostname or given != written:
-        raise ValueError(
-            f"{given!r} is no origin: write scheme, host and port alone, https://a.example"
-        )
-    return given
-
-
-Origin = Annotated[str, AfterValidator(_is_origin)]
-"""Scheme, host and port of a page, as a browser sends it: `https://a.example`, never `*`."""
-
-
 def open_to_origins(app: FastAPI, origins: Sequence[str]) -> None:
     """Lets browser pages of these origins ask, and read the answers with their headers.
 
@@ -118,48 +100,6 @@ def open_to_origins(app: FastAPI, origins: Sequence[str]) -> None:
         allow_headers=["*"],
         expose_headers=list(_SHOWN_TO_PAGES),
     )
-
-
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,254})(:\d{0,5})?")
-
-
-@lru_cache(maxsize=256)
-def host_of(header: str) -> str | None:
-    """The name or address in a `Host`, without its port, as it is compared; None of another text.
-
-    Names are in lower case and without a dot at the end, addresses in their shortest form.
-    """
-    match = _HOST.fullmatch(header)
-    if match is None:
-        return None
-    name = match[1].lower().removesuffix(".")
-    return str(_address(name) or name) or None
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        found = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return None
-    return getattr(found, "ipv4_mapped", None) or found
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address is a loopback one."""
-    address = _address(host)
-    return host == "localhost" if address is None else address.is_loopback
-
-
-def _is_host(given: str) -> str:
-    host = host_of(f"[{given}]" if given.count(":") > 1 and given[0] != "[" else given)
-    match = _HOST.fullmatch(given)
-    if host is None or (match is not None and match[2] is not None):
-        raise ValueError(f"{given!r} is no host: write a name or an address alone, a.example")
-    return host
-
-
-Host = Annotated[str, AfterValidator(_is_host)]
-"""A name or an address without scheme and port, as `host_of` has it."""
 
 
 class KnownHosts:
@@ -187,8 +127,8 @@ class KnownHosts:
             return False
         if is_loopback(host) or host in self._allowed:
             return True
-        address, server = _address(host), scope.get("server")
-        return address is not None and server is not None and address == _address(server[0])
+        address, server = address_of(host), scope.get("server")
+        return address is not None and server is not None and address == address_of(server[0])
 
 
 _UNKNOWN_HOST = RequestError(

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from bert_core.errors import UserError
-from serving.batching import Batch
 
 if TYPE_CHECKING:
+    from serving.batching import Batch
     from serving.telemetry.otlp import Trace, Tracing
 
 _PATH = "/v1/traces"
@@ -32,7 +32,7 @@ def span(name: str) -> AbstractContextManager[None]:
     return _OFF if trace is None else _timed(trace, name)
 
 
-def computing(batches: Sequence[Batch]) -> AbstractContextManager[None]:
+def computing(batches: "Sequence[Batch]") -> AbstractContextManager[None]:
     """Records how long the block waits, and the micro-batches that exist at its end."""
     trace = current_trace.get()
     return _OFF if trace is None else _waiting(trace, batches)
@@ -48,7 +48,7 @@ def _timed(trace: "Trace", name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _waiting(trace: "Trace", batches: Sequence[Batch]) -> Iterator[None]:
+def _waiting(trace: "Trace", batches: "Sequence[Batch]") -> Iterator[None]:
     begin = time.monotonic()
     try:
         yield

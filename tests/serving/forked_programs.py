@@ -1,7 +1,7 @@
 """Our programs as processes that start with everything imported, which otherwise takes seconds.
 
 `ForkedProgram(["serving.watch", "--model", …])` stands for `Popen([sys.executable, "-m", …])`. The
-process is forked from one that runs this file and has imported all of `PROGRAMS`.
+process is forked from one that runs this file and has imported all that `PROGRAMS` need.
 """
 
 import atexit
@@ -73,7 +73,7 @@ def _forking_process():
 
 
 def _fork_on_request(requests):
-    for name in (*PROGRAMS.values(), *STORES_OF_MLFLOW):
+    for name in (*PROGRAMS.values(), "serving.server", *STORES_OF_MLFLOW):
         importlib.import_module(name)
     gc.freeze()
     assert threading.active_count() == 1, "a fork has only the thread that forks"

@@ -7,8 +7,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from running import raw_status, serving
 
+from serving.addresses import Host, Origin
 from serving.keys import add_key, read_keys
-from serving.middleware.access import Host, KnownHosts, Origin
+from serving.middleware.access import KnownHosts
 
 BODY = {"inputs": "a cat"}
 

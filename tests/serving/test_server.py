@@ -20,10 +20,11 @@ from registered_versions import broken_weights, other_weights
 from running import ask_at
 
 from bert_core.errors import UserError
-from serving.__main__ import main, uvicorn_config
+from serving.__main__ import main
 from serving.limits import Limits
 from serving.rollout.aliases import Address, VariantSource
 from serving.rollout.watcher import WatchSettings
+from serving.server import uvicorn_config
 from serving.settings import parse_arguments
 from serving.startup import RunningEngine, loader_for
 

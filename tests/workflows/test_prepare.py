@@ -85,14 +85,6 @@ def test_the_command_line_is_checked(tmp_path, capsys):
     assert code == 2 and "text" in err and err.count("\n") == 1
 
 
-def test_help_lists_every_setting():
-    done = subprocess.run(
-        [sys.executable, str(COMMAND), "--help"], capture_output=True, text=True, check=True
-    )
-    for name in prepare.PrepareSettings.model_fields:
-        assert f"--{name}" in done.stdout
-
-
 def test_input_that_cannot_be_used_is_refused_before_anything_starts(tmp_path, capsys):
     (path,) = write_texts(tmp_path / "texts", 1)
     output = tmp_path / "out"

@@ -154,20 +154,19 @@ def test_names_hashes_and_differences():
 
 
 @pytest.mark.parametrize(
-    ("command", "code"),
+    "command",
     [
-        ("pretrain.py --help", 0),
-        ("pretrain.py --optimizer.peak_learning_rat 1", 2),
-        ("pretrain.py --preset bse", 2),
-        ("pretrain.py --batch.global_batch_size 0", 2),
-        ("pretrain.py --shards nowhere --storage new", 2),
-        ("prepare.py --help", 0),
-        ("prepare.py --txt a --output new", 2),
-        ("prepare.py --text nowhere --output new", 2),
+        "pretrain.py --optimizer.peak_learning_rat 1",
+        "pretrain.py --preset bse",
+        "pretrain.py --shards nowhere --storage new",
+        "prepare.py --text nowhere --output new",
+        "finetune.py --task mrpc --bach_size 8",
+        "tune.py --task mrpc --search gird",
+        "demo.py --frehs",
     ],
 )
-def test_help_and_mistakes_do_not_wait_for_torch_and_ray(
-    command, code, repository, tmp_path, subprocess_environment
+def test_mistakes_do_not_wait_for_torch_and_ray(
+    command, repository, tmp_path, subprocess_environment
 ):
     script, *arguments = command.split()
     done = subprocess.run(
@@ -177,11 +176,11 @@ def test_help_and_mistakes_do_not_wait_for_torch_and_ray(
         capture_output=True,
         text=True,
     )
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 2, done.stderr
     times = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     loaded = {line.split("|")[-1].strip() for line in times}
     assert "pydantic" in loaded
-    assert not loaded & {"torch", "ray"}
+    assert not loaded & {"torch", "ray", "mlflow"}
     assert not (tmp_path / "new").exists()
 
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
-import torch
 import yaml
 
 from bert_core.config import ModelConfig
 from bert_core.flops import training_flops
-from bert_core.model.bert import Bert
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
 from workflows.ablations.outcome import VARIANT, AblationOutcome, VariantOutcome, by_variant
@@ -36,7 +34,6 @@ from workflows.finetuning.data import read_task_data
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.metrics import metric_name
-from workflows.pretraining.results import write_results
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import prepared_text
 from workflows.progress import duration
@@ -98,6 +95,8 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
     def finish(self, *, stopped_early: bool = False) -> None:
         """Writes the model folder and the files next to it; no scheduler stops a pre-training."""
         assert not stopped_early
+        from workflows.pretraining.results import write_results  # loads torch
+
         write_results(self.job)
         write_outcome(self.job.folder, self.job.folder.last_checkpoint())
 
@@ -150,6 +149,10 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
 
     def _num_parameters(self) -> int:
         """Of the encoder, without heads."""
+        import torch
+
+        from bert_core.model.bert import Bert
+
         with torch.device("meta"):
             encoder = Bert.for_pretraining(self.config).encoder
         return sum(each.numel() for each in encoder.parameters())

@@ -6,10 +6,11 @@ What is set for pre-training holds for all variants, but for what the study vari
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
@@ -32,13 +33,13 @@ class LearningSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    epochs: int = Field(default=3, ge=1, description="times that every example is seen")
+    epochs: int = Field(default=3, ge=1, description="passes over the training examples")
     batch_size: int = Field(default=32, ge=1, description="examples per step")
     peak_learning_rate: float | None = Field(
         default=None,
         gt=0,
-        description="learning rate at the end of the warm-up, per step; by default 5e-5 for an"
-        " encoder 768 wide, more for a narrower one (128: 1e-3)",
+        description="learning rate at the end of the warm-up; by default 5e-5 at width 768, up to"
+        " 1e-3 at 128",
     )
     max_length: int | None = Field(
         default=None, ge=8, description="longest row, in tokens; by default the task's"
@@ -46,7 +47,7 @@ class LearningSettings(BaseModel):
     max_examples: int = Field(
         default=2500,
         ge=120,
-        description="training examples of the tasks made of documentation; others have theirs",
+        description="training examples of docs_… tasks",
     )
     feature_epochs: int = Field(
         default=10, ge=1, description="epochs of a tagger over features (TASK:features)"
@@ -60,14 +61,43 @@ class AblateSettings(PretrainSettings):
     side. Without more than --study: small encoders on the documentation that is on this machine.
     """
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "masked tokens against left to right, on the documentation of this machine",
+                "--study objective",
+            ),
+            Example(
+                "sizes of the encoder, each fine-tuned on two tasks",
+                "--study size --shards shards --task mnli=glue/MNLI conll2003=ner",
+            ),
+            Example(
+                "a masking rate of 40 %, five seeds",
+                "--study masking_rate --variants 0.4 --seeds 5",
+            ),
+        ),
+        common=(
+            "study",
+            "variants",
+            "task",
+            "seeds",
+            "finetuning.epochs",
+            "finetuning.peak_learning_rate",
+            "preset",
+            "shards",
+            "profile",
+            "at_once",
+        ),
+    )
+
     machine_fields = PretrainSettings.machine_fields | {"task"}
     trains_on_tpu = False  # nor do the fine-tunings
 
     study: str = Field(description=f"what to vary: {', '.join(STUDIES)}")
     variants: tuple[str, ...] = Field(
         default=(),
-        description="of the study's variants these alone, and the paper's choice (objective: mlm;"
-        " masking: 100/0/0 80/20/0; masking_rate: 0.4; size: 24/1024/16)",
+        description="only these variants, and the paper's choice (such as mlm, 100/0/0, 0.4 or"
+        " 24/1024/16); by default all",
     )
     task: tuple[str, ...] = Field(
         default=tuple(
@@ -75,21 +105,16 @@ class AblateSettings(PretrainSettings):
             for name in ("docs_library", "docs_parameters", "docs_answers")
         ),
         min_length=1,
-        description="what is learned from each encoder, several: TASK=DATA, or for tagging with"
-        " features of an encoder that stays as it is TASK:features=DATA; TASK and DATA as for"
-        " workflows/finetune.py",
+        description="TASK=DATA to fine-tune each encoder on, or TASK:features=DATA, as in finetune",
     )
-    seeds: int = Field(default=3, ge=1, description="fine-tunings of each, with seeds from 0 on")
+    seeds: int = Field(default=3, ge=1, description="fine-tuning runs of each; seeds start at 0")
     finetuning: LearningSettings = Field(default_factory=LearningSettings)
     at_once: int | None = Field(
         default=None,
         ge=1,
-        description="runs that train at once, at most; by default as many as the cluster has room"
-        " for when the ablation begins",
+        description="runs at once, at most; by default as many as fit the cluster at the start",
     )
-    gpus_per_trial: float = Field(
-        default=1.0, gt=0, description="GPUs of a run, or a share of one, where a GPU is used"
-    )
+    gpus_per_trial: float = Field(default=1.0, gt=0, description="GPUs of a run, or a share of one")
     tracking: TrackingSettings = Field(
         default=TrackingSettings(experiment=EXPERIMENT, register_as=None)
     )

@@ -89,8 +89,8 @@ class ClusterSettings(BaseModel):
 
     num_workers: Count = Field(
         default=1,
-        description="training processes; a pair [least, most] lets Ray start with what it has. On"
-        " TPU one for each host of the slices, which need not be said",
+        description="training processes, or [least, most] for elastic training; on TPU one per"
+        " host of the slices",
     )
     use_gpu: bool = Field(default=False, description="one GPU per worker")
     tpu: Literal["v4", "v5e", "v5p", "v6e", "v7x"] | None = Field(
@@ -101,17 +101,17 @@ class ClusterSettings(BaseModel):
     )
     num_slices: Count = Field(
         default=1,
-        description="slices of the TPU; a pair [least, most] lets Ray start with those it has",
+        description="TPU slices, or [least, most] for elastic training",
     )
     cpus_per_worker: float = Field(default=1, gt=0, description="CPUs Ray reserves for a worker")
     threads_per_worker: int | None = Field(
         default=None,
         ge=1,
-        description="torch threads of a worker; by default the cores of the driver's machine shared"
-        " out among the fewest workers, so that it stays the same when others come",
+        description="torch threads of a worker; by default the driver's cores divided by the"
+        " fewest workers",
     )
     max_failures: int = Field(
-        default=3, ge=0, description="times that lost workers are replaced before the run gives up"
+        default=3, ge=0, description="times that lost workers are replaced before the run fails"
     )
 
     @model_validator(mode="before")

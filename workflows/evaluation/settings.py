@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
 from workflows.runs.mlflow_run import ReportFolder
 from workflows.settings import CommandLineSettings, default_storage, split_list
@@ -26,67 +27,88 @@ class EvaluateSettings(CommandLineSettings):
     Or with --suite glue a folder of models, one for each task of GLUE: the table of Devlin et al.
     """
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "metrics of a registered model, with a report",
+                "--model models:/mrpc/1 --data glue/MRPC --report report",
+            ),
+            Example(
+                "compare two models on the same test file",
+                "--model models:/mrpc/2 --compare models:/mrpc/1 --data test.tsv",
+            ),
+            Example(
+                "the GLUE table of a folder of models",
+                "--suite glue --data glue --model_root models",
+            ),
+        ),
+        common=(
+            "model",
+            "data",
+            "split",
+            "report",
+            "output",
+            "compare",
+            "slice_by",
+            "checks",
+            "options",
+            "suite",
+        ),
+    )
+
     model: str = Field(
         default="",
-        description="a model folder, models:/NAME@ALIAS, or the name of a run; needed, unless there"
-        " is a suite",
+        description="model folder, models:/NAME@ALIAS, or a run name; needed without --suite",
     )
     data: str = Field(
-        description="file of examples, folder with the files of the splits, or"
-        " hf://OWNER/NAME[:CONFIG]; of a suite, the folder of its tasks' folders (CoLA, MRPC, … as"
-        " GLUE's download has them)"
+        description="file of examples, folder with the splits, or hf://OWNER/NAME[:CONFIG]; for"
+        " --suite glue the folder of CoLA, MRPC, …"
     )
     suite: Literal["glue"] | None = Field(
         default=None,
-        description="glue measures the models of --model_root on the tasks of GLUE; --suite"
-        " table7 --help and --suite pictures --help say what those do with an encoder",
+        description="glue: the GLUE table of --model_root; also table7 and pictures, see --suite"
+        " NAME --help",
     )
     model_root: Path | None = Field(
         default=None,
-        description="of a suite, the folder of fine-tuned model folders, or of their runs",
+        description="for --suite glue: folder of fine-tuned model folders or runs",
     )
     task: str | None = Field(
         default=None,
-        description="the task of a model that names none, such as one of transformers; a model of"
-        " another task is refused; by default any is taken",
+        description="task of a model that records none, such as one of transformers",
     )
     options: dict[str, str] = Field(
         default={},
-        description="options of the model's task for this data, such as text_column=title; those of"
-        " its training hold otherwise (python workflows/finetune.py --task TASK --help has them)",
+        description="options of the model's task for this data, such as text_column=title",
     )
-    split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
+    split: str = Field(default="dev", description="split of a folder to read: train, dev, test, …")
     output: Path | None = Field(
         default=None,
-        description="file for a prediction for each example, .jsonl or .parquet; or for scorers:"
-        " .json of answers by id (SQuAD), .conll of words, right tags and found tags",
+        description="file of predictions: .jsonl or .parquet, or for scorers .json (SQuAD) and"
+        " .conll",
     )
     report: ReportFolder | None = Field(
         default=None,
-        description="folder for report.html, report.md, report.json, mistakes.md and figures; with"
-        " --suite glue for glue.html, glue.md and glue.json",
+        description="folder for the report (HTML, Markdown, JSON), mistakes and figures",
     )
     compare: str | None = Field(
-        default=None, description="a second model, or a file of its predictions (--output of it)"
+        default=None, description="second model, or a file of its predictions"
     )
-    slice_by: list[str] = Field(
-        default=[], description="columns of the data by whose values metrics are sliced"
-    )
+    slice_by: list[str] = Field(default=[], description="columns to slice the metrics by")
     checks: Path | None = Field(
-        default=None, description="YAML file of behavioural checks, see docs/behavioural_checks.md"
+        default=None, description="YAML file of behavioural checks (docs/behavioural_checks.md)"
     )
     num_resamples: int = Field(
-        default=1000, ge=100, description="bootstrap samples behind each 95 % interval"
+        default=1000, ge=100, description="bootstrap samples of each 95 % interval"
     )
-    seed: int = Field(default=0, ge=0, description="decides the bootstrap samples")
+    seed: int = Field(default=0, ge=0, description="seed of the bootstrap samples")
     max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
     storage: str = Field(
         default_factory=default_storage,
-        description="folder of runs and of the MLflow store, for models that are named; by default"
-        " ~/.bertline",
+        description="folder of runs and of the MLflow store",
     )
     tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under the storage"
+        default=None, description="MLflow tracking URI; by default the store under --storage"
     )
 
     @model_validator(mode="after")

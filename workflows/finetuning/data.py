@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError, nearest
-from bert_core.model_folder import CONFIG, load_model_folder, weight_files
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows, tally_text
 from bert_core.tasks.tables import TaskDataError
@@ -189,6 +188,8 @@ def open_encoder(model: str, storage: Path, tracking_uri: str) -> EncoderFolder:
 
     Raises `UserError` where there is none, and for a damaged one.
     """
+    from bert_core.model_folder import CONFIG, load_model_folder, weight_files  # loads torch
+
     found = located_model(model, storage, tracking_uri)
     path = found.folder
     config, _, tokenizer = load_model_folder(path)

@@ -6,10 +6,11 @@ The options of the task stand in a section of their own, whose fields are those 
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
 from bert_core.model.strategies import STRATEGIES
 from bert_core.tasks.catalog import TASKS
@@ -40,7 +41,7 @@ class DropoutSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden_dropout_prob: float = Field(
-        default=0.1, ge=0, lt=1, description="dropout on hidden states, and before the classifier"
+        default=0.1, ge=0, lt=1, description="dropout on hidden states and before the classifier"
     )
     attention_probs_dropout_prob: float = Field(
         default=0.1, ge=0, lt=1, description="dropout on attention probabilities"
@@ -53,50 +54,77 @@ class FinetuneTrackingSettings(TrackingSettings):
     experiment: ExperimentName = Field(default="fine-tuning", description="MLflow experiment")
     register_as: ModelName | None = Field(
         default=None,
-        description="name under which the model is registered, also --register NAME; by default it"
-        " is not; MLflow has to take it before the training begins",
+        description="name to register the model under; by default it is not registered",
     )
 
 
 class TaskRunSettings(RunSettings):
     """What a run that learns a task has, whichever weights it trains."""
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "learn MRPC from a registered encoder, and register the result",
+                "--task mrpc --data glue/MRPC --model models:/bert/1 --register mrpc",
+            ),
+            Example(
+                "classify the rows of two tables",
+                "--task classification --train train.csv --dev dev.csv --model models:/bert/1"
+                " --options.label_column topic",
+            ),
+            Example(
+                "tag words with a BiLSTM over frozen hidden states",
+                "--task ner --approach features --data ner --model models:/bert/1",
+            ),
+        ),
+        common=(
+            "task",
+            "data",
+            "model",
+            "tracking.register_as",
+            "epochs",
+            "batch_size",
+            "optimizer.peak_learning_rate",
+            "options.max_length",
+            "name",
+            "seed",
+        ),
+        aliases=(("tracking.register_as", "--register"),),
+    )
+
     machine_fields = RunSettings.machine_fields | {"preset", "model", *DATA_FIELDS}
 
     preset: str | None = Field(
         default=None,
-        description="a settings file to start from: settings.yaml of a run, best.yaml of a sweep",
+        description="settings to start from: settings.yaml of a run, best.yaml of a sweep",
     )
 
     task: str = Field(default="classification", description=f"one of {', '.join(TASKS)}")
     data: str = Field(
         default="",
-        description="folder with the files of train and dev, as the task has them, or a data set of"
-        " the Hugging Face Hub, hf://OWNER/NAME[:CONFIG]; docs:// for tasks made of documentation",
+        description="folder with files of train and dev, hf://OWNER/NAME[:CONFIG], or docs:// for"
+        " docs_… tasks",
     )
     train: str | None = Field(
-        default=None, description="file of train, whatever it is called, in place of that in --data"
+        default=None, description="file of train, instead of the one in --data"
     )
-    dev: str | None = Field(default=None, description="file of dev, in place of that in --data")
+    dev: str | None = Field(default=None, description="file of dev, instead of the one in --data")
     test: str | None = Field(
         default=None,
-        description="file of test, to measure the best epoch's model on once, at the end; nothing"
-        " is chosen by it",
+        description="file of test: the best epoch's model is measured on it once, at the end",
     )
     approach: Approach = Field(
         default="finetune",
-        description="finetune (all weights) or features (a BiLSTM over hidden states of an encoder"
-        " that stays as it is, for tagging; section 5.3 of the paper)",
+        description="finetune trains all weights; features trains a BiLSTM on frozen hidden"
+        " states, for tagging (paper, 5.3)",
     )
-    model: str = Field(
-        description="encoder: a model folder, models:/NAME@ALIAS, or the name of an earlier run"
-    )
+    model: str = Field(description="encoder: a model folder, models:/NAME@ALIAS, or a run name")
     batch_size: int = Field(default=32, ge=1, description="examples per step, all workers")
-    epochs: int = Field(default=3, ge=1, description="times that every example is seen")
+    epochs: int = Field(default=3, ge=1, description="passes over the training examples")
     max_tokens: int = Field(
         default=4096,
         ge=8,
-        description="tokens of one forward pass of a worker, at most; changes memory, not results",
+        description="tokens of one forward pass, at most; changes memory, not results",
     )
     optimizer: FinetuningOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
         default_factory=FinetuningOptimizerSettings
@@ -169,7 +197,7 @@ class FeatureOptimizerSettings(FinetuningOptimizerSettings):
     """The optimizer of a tagger that starts from nothing."""
 
     peak_learning_rate: float = Field(
-        default=1e-3, gt=0, description="learning rate at the end of the warm-up, per step"
+        default=1e-3, gt=0, description="learning rate at the end of the warm-up"
     )
 
 
@@ -179,7 +207,7 @@ class FeatureSettings(TaskRunSettings):
     The states are computed once, and kept under the storage folder for other seeds and strategies.
     """
 
-    epochs: int = Field(default=10, ge=1, description="times that every example is seen")
+    epochs: int = Field(default=10, ge=1, description="passes over the training examples")
     strategy: str = Field(
         default="concat_last_four",
         description=f"the layers read: {', '.join(STRATEGIES)}, or layer_N",

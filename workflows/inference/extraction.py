@@ -4,15 +4,12 @@ import functools
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import torch
 from pydantic import Field, model_validator
 
+from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError
-from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
-from bert_core.features.output import OutputFormat, write_features
-from bert_core.features.states import Precision
 from bert_core.features.units import POOLINGS, default_pooling
 from bert_core.interface import Pooling, Unit
 from bert_core.model.strategies import STRATEGIES, Strategy, find_strategy
@@ -20,22 +17,56 @@ from bert_core.text.texts import TextPart, read_texts
 from workflows.inference.text_input import TextPartsSettings
 from workflows.inference.text_parts import TextJob, worker_device
 
+if TYPE_CHECKING:
+    from bert_core.features.extractor import Extractor, FeatureChoice
+
+# Their like in bert_core would load torch, which takes seconds: --help is answered before.
+OutputFormat = Literal["parquet", "npy"]
+Precision = Literal["float16", "float32"]
+
 DEFAULT_STRATEGY = "last"
 FEATURES = "features"
 """The folder of the parts."""
 
 
 class ExtractSettings(TextPartsSettings):
-    """Features of texts: hidden states of an encoder for each text, word or token.
+    """Writes features of texts: hidden states of an encoder for each text, word or token.
 
-    Killed at any moment, the same command finishes the rest.
+    After a kill the same command resumes.
     """
 
-    model: str = Field(
-        description="encoder, fine-tuned or not: a model folder, models:/NAME@ALIAS, or the name of"
-        " a run"
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "an embedding of each line of a text file",
+                "--model models:/bert/1 --input texts.txt --output features",
+            ),
+            Example(
+                "a vector of each word, from the last four layers",
+                "--model models:/bert/1 --input texts.jsonl --output features --unit word"
+                " --strategy concat_last_four",
+            ),
+            Example(
+                "normalized vectors in one array of NumPy",
+                "--model models:/bert/1 --input texts --output features --normalize --format npy",
+            ),
+        ),
+        common=(
+            "model",
+            "input",
+            "output",
+            "strategy",
+            "layers",
+            "unit",
+            "pooling",
+            "normalize",
+            "format",
+            "num_workers",
+        ),
     )
-    output: Path = Field(description="folder of the features; all nodes of a cluster must see it")
+
+    model: str = Field(description="encoder: a model folder, models:/NAME@ALIAS, or a run name")
+    output: Path = Field(description="folder of the features, visible to all nodes of a cluster")
     strategy: str | None = Field(
         default=None,
         description=f"the layers read: {', '.join(STRATEGIES)}, or layer_ and its number; by"
@@ -43,40 +74,37 @@ class ExtractSettings(TextPartsSettings):
     )
     layers: list[int] = Field(
         default=[],
-        description="layers by number, end to end, instead of a strategy: 0 are the embeddings,"
-        " negative ones count from the top",
+        description="layers to concatenate instead of a strategy: 0 is the embeddings, -1 the last",
     )
     layer_weights: list[float] = Field(
         default=[],
-        description="weights of a weighted sum; by default those that a tagger in the folder of the"
-        " model has learned for these layers, otherwise equal ones that add up to 1",
+        description="weights of a weighted sum; by default those a tagger in the model folder has"
+        " learned, or equal ones",
     )
     unit: Unit = Field(
         default="text",
-        description="what gets a vector: text; or each word, or token, of it, without [CLS] and"
-        " [SEP]: then a row has a list of vectors, beside the words and their characters",
+        description="what gets a vector",
     )
     pooling: Pooling | None = Field(
         default=None,
         description="how tokens become one vector: "
         + "; ".join(f"{unit}: {', '.join(known)}" for unit, known in POOLINGS.items() if known)
-        + " (the first is the default)",
+        + "; by default the first",
     )
-    normalize: bool = Field(default=False, description="give every vector the length 1")
+    normalize: bool = Field(default=False, description="scale every vector to length 1")
     max_length: int | None = Field(
         default=None, description="tokens of a row; by default the encoder's positions"
     )
     stride: int | None = Field(
         default=None,
-        description="tokens from one window of a long text to the next; by default half a window",
+        description="step between windows of a long text; by default half a window",
     )
     text_column: str = Field(
         default="text", description="column of the texts, strings or lists of words"
     )
     format: OutputFormat = Field(
         default="parquet",
-        description="parquet; or npy: features.npy, one array that can be memory-mapped, and"
-        " features.parquet, whose rows say whose vectors they are, num_units of each text in turn",
+        description="parquet, or npy: one array to memory-map, and a table of its rows",
     )
     dtype: Precision | None = Field(
         default=None, description="numbers on disk; by default float16 for several layers, else 32"
@@ -96,8 +124,10 @@ class ExtractSettings(TextPartsSettings):
             return Strategy(name, tuple(self.layers))
         return find_strategy(self.strategy or DEFAULT_STRATEGY)
 
-    def choice(self) -> FeatureChoice:
+    def choice(self) -> "FeatureChoice":
         """Which features are asked for."""
+        from bert_core.features.extractor import FeatureChoice
+
         return FeatureChoice(
             strategy=self.chosen_strategy(),
             unit=self.unit,
@@ -131,7 +161,7 @@ class Extraction(TextJob):
     label: ClassVar[str] = "extracting"
 
     model: Path
-    choice: FeatureChoice
+    choice: "FeatureChoice"
     text_column: str
     id_column: str | None
     output_format: OutputFormat
@@ -141,6 +171,8 @@ class Extraction(TextJob):
 
     def write(self, part: TextPart, stem: Path, dropped: Counter[str]) -> dict[str, Any]:
         """Writes the features of a part; `layer_weights` are those of a weighted sum, or None."""
+        from bert_core.features.output import write_features
+
         extractor = _extractor(self.model, self.choice, self.max_tokens, self.bfloat16)
         counts = write_features(
             extractor,
@@ -162,7 +194,13 @@ def part_path(folder: Path, name: str) -> Path:
 
 
 @functools.lru_cache(maxsize=1)
-def _extractor(model: Path, choice: FeatureChoice, max_tokens: int, bfloat16: bool) -> Extractor:
+def _extractor(
+    model: Path, choice: "FeatureChoice", max_tokens: int, bfloat16: bool
+) -> "Extractor":
+    import torch
+
+    from bert_core.features.extractor import load_extractor
+
     return load_extractor(
         model,
         choice,

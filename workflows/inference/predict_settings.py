@@ -1,10 +1,11 @@
 """The settings of a prediction, each with its unit."""
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from bert_core.command_help import Example, Guide
 from bert_core.interface import Aggregation, OverflowOrError
 from workflows.inference.text_input import TextPartsSettings
 
@@ -12,53 +13,76 @@ PredictionFormat = Literal["jsonl", "parquet"]
 
 
 class PredictSettings(TextPartsSettings):
-    """What a fine-tuned model says of texts: labels, numbers, entities or answers.
+    """Writes predictions of a fine-tuned model for texts: labels, numbers, entities or answers.
 
-    The same as over HTTP. Killed at any moment, the same command finishes the rest.
+    They match those served over HTTP. After a kill the same command resumes.
     """
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "a label for each line of a text file",
+                "--model models:/mrpc/1 --input texts.txt --output predictions",
+            ),
+            Example(
+                "a column of a table, as Parquet",
+                "--model models:/mrpc/1 --input reviews.parquet --text_column review"
+                " --id_column id --format parquet --output predictions",
+            ),
+            Example(
+                "the three most probable labels of each text",
+                "--model models:/mrpc/1 --input texts --output predictions --top_k 3",
+            ),
+        ),
+        common=(
+            "model",
+            "input",
+            "output",
+            "text_column",
+            "id_column",
+            "format",
+            "top_k",
+            "overflow",
+            "num_workers",
+            "fresh",
+        ),
+    )
+
     model: str = Field(
-        description="fine-tuned model: a model folder, models:/NAME@ALIAS, or the name of a run"
+        description="fine-tuned model: a model folder, models:/NAME@ALIAS, or a run name"
     )
     task: str | None = Field(
         default=None,
-        description="the task of a model that names none, such as one of transformers; by default"
-        " the usual one of its kind",
+        description="task of a model that records none, such as one of transformers",
     )
-    output: Path = Field(
-        description="folder of the predictions; all nodes of a cluster must see it"
-    )
+    output: Path = Field(description="folder of the predictions, visible to all nodes of a cluster")
     format: PredictionFormat = Field(default="jsonl", description="of the files of the parts")
     text_column: str = Field(
         default="text",
-        description="column of the texts; for entities also of lists of words, whose characters"
-        " are those of the words with a space between them",
+        description="column of the texts; for entities also of lists of words",
     )
     text_pair_column: str | None = Field(
         default=None,
-        description="column of the second texts, for a model that reads pairs; by default"
-        " text_pair",
+        description="column of the second texts of pairs; by default text_pair",
     )
     question_column: str = Field(default="question", description="column of the questions")
     context_column: str = Field(
-        default="context", description="column of the texts in which answers are looked for"
+        default="context", description="column of the texts to find answers in"
     )
     overflow: OverflowOrError = Field(
         default="window",
-        description="what becomes of a text longer than the model takes: read in overlapping"
-        " windows, cut on the left or right, or the end of it all with an error",
+        description="a text that is too long: read in overlapping windows, cut on the left or"
+        " right, or refused",
     )
     top_k: int | None = Field(
         default=None,
         ge=1,
-        description="how many labels, best first, by default all; or how many different answers,"
-        " by default 1",
+        description="labels per text, best first (by default all), or answers (by default 1)",
     )
     aggregation: Aggregation = Field(
         default="first",
-        description="how what is said of sub-words becomes entities: each alone (none), side by"
-        " side (simple), or words by their first sub-word, the mean of their sub-words (average),"
-        " or the surest (max)",
+        description="how sub-words become entities: none, simple (adjacent ones), or by word:"
+        " first, average or max",
     )
     max_answer_length: int | None = Field(
         default=None, ge=1, le=512, description="longest answer, in tokens; by default the model's"
@@ -68,6 +92,5 @@ class PredictSettings(TextPartsSettings):
     )
     null_threshold: float | None = Field(
         default=None,
-        description="a null score above this means no answer; by default the model's, of one that"
-        " was taught that there may be none",
+        description="null score above which there is no answer; by default the model's",
     )

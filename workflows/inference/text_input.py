@@ -39,21 +39,18 @@ class TextPartsSettings(CommandLineSettings):
     model: str
     input: list[str] = Field(
         min_length=1,
-        description="files, folders, globs or s3:// and gs:// addresses of texts: a line of .txt"
-        " (empty ones are left out and counted), a record of .jsonl (both also .xz and .gz) or of"
-        " .parquet (an empty text keeps its place); several may follow",
+        description="files, folders, globs, s3:// or gs:// addresses: a text per line of .txt, or"
+        " record of .jsonl or .parquet",
     )
-    output: Path = Field(description="folder of the results; all nodes of a cluster must see it")
+    output: Path = Field(description="folder of the results, visible to all nodes of a cluster")
     text_column: str = Field(default="text", description="column of the texts")
     id_column: str | None = Field(
         default=None,
-        description="column of their ids, which become strings; by default, and for lines of .txt,"
-        " FILE:PLACE, the place being a byte, or a row of Parquet",
+        description="column of the ids; by default FILE:PLACE, a byte offset or a row of Parquet",
     )
     skip_bad: bool = Field(
         default=False,
-        description="name files that cannot be read, and go on with the rest; without it more than"
-        " 1 % of a file's records without text, or that are no JSON, is an error too",
+        description="skip unreadable files, and allow more than 1 % bad records in a file",
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="type of matrix products"
@@ -69,16 +66,15 @@ class TextPartsSettings(CommandLineSettings):
     part_bytes: int | None = Field(
         default=None,
         ge=1,
-        description="bytes of text in a part, the least that is done again; by default a 64th of"
-        " the input, between 32 KiB and 512 KiB",
+        description="size of a part, the unit of resuming; by default 1/64 of the input, 32 to 512"
+        " KiB",
     )
     storage: str = Field(
         default_factory=default_storage,
-        description="folder of runs and of the MLflow store, for models that are named; by default"
-        " ~/.bertline",
+        description="folder of runs and of the MLflow store",
     )
     tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under the storage"
+        default=None, description="MLflow tracking URI; by default the store under --storage"
     )
     fresh: bool = Field(
         default=False, description="start over; what stands in the output folder is renamed"

@@ -13,9 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
@@ -27,6 +25,9 @@ from bert_core.text.texts import TextPart
 from workflows.inference.text_input import OR_SKIP
 from workflows.output_folder import WorkKeptError
 from workflows.progress import ProgressLine
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ def _work_off(job: TextJob, missing: list[int]) -> Iterator[tuple[int, dict[str,
 
 def _work(row: dict[str, Any], job: TextJob) -> dict[str, Any]:
     """Writes the part of a number, in a process that keeps its model from part to part."""
+    import torch
+
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its CPUs are its own, the others' are not
     torch.set_num_threads(job.threads_per_worker)
     torch.set_flush_denormal(True)
@@ -139,9 +142,10 @@ def _work(row: dict[str, Any], job: TextJob) -> dict[str, Any]:
     return {"number": number, "record": record}
 
 
-def worker_device() -> torch.device:
+def worker_device() -> "torch.device":
     """The GPU that Ray has given this process, or the CPU."""
     import ray
+    import torch
 
     on_gpu = ray.is_initialized() and ray.get_gpu_ids() and torch.cuda.is_available()
     return torch.device("cuda" if on_gpu else "cpu")

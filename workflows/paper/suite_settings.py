@@ -1,9 +1,10 @@
 """Settings of the Table 7 and pictures suites, each with its unit; defaults are the paper's."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from bert_core.command_help import Example, Guide
 from workflows.clusters.settings import ClusterSettings
 from workflows.finetuning.settings import TaggerSettings
 from workflows.runs.mlflow_run import ReportFolder
@@ -11,15 +12,45 @@ from workflows.settings import ONE_PER_ARGUMENT, CommandLineSettings, default_st
 
 
 class Table7Settings(CommandLineSettings):
-    """Table 7 of Devlin et al.: fine-tuning and six strategies of features, on NER, seed by seed.
+    """Reproduces Table 7 of the paper: fine-tuning and six strategies of features, on NER.
 
     Each seed of each row is a run of its own under the storage folder; after a kill the
     same command resumes; finished runs are not repeated.
     """
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "the table for an encoder",
+                "--model models:/bert/1 --data conll2003 --report table7",
+            ),
+            Example(
+                "features only, two seeds",
+                "--model models:/bert/1 --data conll2003 --no-finetune --seeds 2",
+            ),
+            Example(
+                "on GPUs",
+                "--model models:/bert/1 --data conll2003 --profile gpu --cluster.num_workers 4",
+            ),
+        ),
+        common=(
+            "model",
+            "data",
+            "task",
+            "report",
+            "seeds",
+            "by_layer",
+            "finetune",
+            "batch_size",
+            "profile",
+            "storage",
+        ),
+        action="--suite table7",
+    )
+
     suite: Literal["table7"] = Field(default="table7", description="this suite")
     profile: str = Field(
-        default="local", description="where to train: a profile's name, or a YAML file"
+        default="local", description="where to train: name of a profile, or a YAML file"
     )
     model: str = Field(
         description="encoder: a model folder, models:/NAME@ALIAS, or the name of a run"
@@ -37,7 +68,7 @@ class Table7Settings(CommandLineSettings):
     document_context: bool = Field(
         default=False, description="show the encoder as much of the document as max_length takes"
     )
-    max_length: int = Field(default=128, ge=8, description="longest row, in tokens")
+    max_length: int = Field(default=128, ge=8, description="longest row")
     batch_size: int = Field(default=32, ge=1, description="examples per step")
     finetuning_epochs: int = Field(default=3, ge=1, description="epochs of fine-tuning")
     finetuning_learning_rate: float = Field(
@@ -54,10 +85,10 @@ class Table7Settings(CommandLineSettings):
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
     storage: str = Field(
         default_factory=default_storage,
-        description="folder of runs, features and the MLflow store; by default ~/.bertline",
+        description="folder of runs, features and the MLflow store",
     )
     tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under the storage"
+        default=None, description="MLflow tracking URI; by default the store under --storage"
     )
 
     @field_validator("cluster")
@@ -71,16 +102,44 @@ Projection = Literal["pca", "tsne"]
 
 
 class PicturesSettings(CommandLineSettings):
-    """What an encoder has learned, as pictures: attention, a map of words or texts, neighbours.
+    """Draws what an encoder has learned: attention, a map of words or texts, neighbours.
 
     They are files, and artifacts of a run at MLflow.
     """
 
-    suite: Literal["pictures"] = Field(default="pictures", description="this suite")
-    model: str = Field(
-        description="encoder, fine-tuned or not: a model folder, models:/NAME@ALIAS, or the name of"
-        " a run"
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "pictures of an encoder on labelled words",
+                "--model models:/bert/1 --data conll2003 --report pictures",
+            ),
+            Example(
+                "attention in a sentence of your own",
+                "--model models:/bert/1 --data conll2003 --report pictures"
+                ' --sentences "The cat sat on the mat."',
+            ),
+            Example(
+                "neighbours of two words",
+                "--model models:/bert/1 --data conll2003 --report pictures --words bank spring",
+            ),
+        ),
+        common=(
+            "model",
+            "data",
+            "report",
+            "task",
+            "sentences",
+            "words",
+            "layers",
+            "projection",
+            "examples",
+            "split",
+        ),
+        action="--suite pictures",
     )
+
+    suite: Literal["pictures"] = Field(default="pictures", description="this suite")
+    model: str = Field(description="encoder: a model folder, models:/NAME@ALIAS, or a run name")
     data: str = Field(
         description="labelled examples: a file, a folder, or hf://OWNER/NAME[:CONFIG]"
     )
@@ -93,7 +152,7 @@ class PicturesSettings(CommandLineSettings):
     options: dict[str, str] = Field(
         default={}, description="options of the task for this data, such as text_column=title"
     )
-    split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
+    split: str = Field(default="dev", description="split of a folder to read: train, dev, test, …")
     examples: int = Field(default=2000, ge=2, description="examples that are read, drawn")
     sentences: list[str] = Field(
         default=[],
@@ -123,8 +182,8 @@ class PicturesSettings(CommandLineSettings):
     experiment: str = Field(default="pictures", description="the MLflow experiment of the run")
     storage: str = Field(
         default_factory=default_storage,
-        description="folder of runs and of the MLflow store; by default ~/.bertline",
+        description="folder of runs and of the MLflow store",
     )
     tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under the storage"
+        default=None, description="MLflow tracking URI; by default the store under --storage"
     )

@@ -1,10 +1,11 @@
 """The settings of a pre-training run, each with its unit; the defaults are the paper's base."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bert_core.command_help import Example, Guide
 from bert_core.config import SIZES, ModelConfig
 from bert_core.text.settings import BINS_VERSION, BatchSettings, RowSettings
 from bert_core.training.settings import PretrainingOptimizerSettings
@@ -17,7 +18,7 @@ class ModelSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field(
-        default="base", description="layers and width (2/128, 4/256, 4/512, 8/512, 12/768, 24/1024)"
+        default="base", description="layers/width 2/128, 4/256, 4/512, 8/512, 12/768, 24/1024"
     )
     num_hidden_layers: int | None = Field(
         default=None, ge=1, description="layers, if not the size's"
@@ -26,7 +27,7 @@ class ModelSettings(BaseModel):
         default=None,
         ge=1,
         description="width of the hidden states, if not the size's; heads and intermediate_size"
-        " follow it, as in all sizes",
+        " follow it",
     )
     num_attention_heads: int | None = Field(
         default=None, ge=1, description="attention heads, if not one for 64 of the width"
@@ -34,7 +35,7 @@ class ModelSettings(BaseModel):
     intermediate_size: int | None = Field(
         default=None,
         ge=1,
-        description="width of the feed-forward layer, if not 4 times the hidden states'",
+        description="width of the feed-forward layer, if not 4 x hidden_size",
     )
     hidden_dropout_prob: float = Field(
         default=0.1, ge=0, lt=1, description="dropout on hidden states"
@@ -42,9 +43,7 @@ class ModelSettings(BaseModel):
     attention_probs_dropout_prob: float = Field(
         default=0.1, ge=0, lt=1, description="dropout on attention probabilities"
     )
-    max_position_embeddings: int = Field(
-        default=512, ge=4, description="longest sequence, in tokens"
-    )
+    max_position_embeddings: int = Field(default=512, ge=4, description="longest sequence")
     position_embedding: Literal["learned", "sinusoidal"] = Field(
         default="learned", description="learned (the paper) or sinusoidal"
     )
@@ -94,7 +93,7 @@ class Phase(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    sequence_length: int = Field(ge=8, description="longest row, in tokens")
+    sequence_length: int = Field(ge=8, description="longest row")
     steps: int = Field(ge=1, description="optimizer steps")
 
 
@@ -104,7 +103,9 @@ class EvaluationSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     every_steps: int = Field(
-        default=10_000, ge=1, description="steps between evaluations; also at the end"
+        default=10_000,
+        ge=1,
+        description="steps between evaluations, also at the end",
     )
     num_rows: int = Field(
         default=2048, ge=1, description="held-out rows an evaluation reads, at most"
@@ -117,25 +118,48 @@ class PretrainSettings(RunSettings):
     Without arguments: the quickstart, on the documentation that is on this machine.
     """
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example("the quickstart: a small encoder on the documentation of this machine", ""),
+            Example("an encoder of 4 layers on prepared shards", "--preset mini --shards shards"),
+            Example(
+                "the paper's base size on GPUs, with a lower learning rate",
+                "--preset base --profile gpu --shards shards --optimizer.peak_learning_rate 5e-5",
+            ),
+        ),
+        common=(
+            "preset",
+            "profile",
+            "shards",
+            "text",
+            "name",
+            "storage",
+            "fresh",
+            "seed",
+            "optimizer.peak_learning_rate",
+            "batch.global_batch_size",
+        ),
+    )
+
     machine_fields = RunSettings.machine_fields | {"preset", "shards"}
     trains_on_tpu = True
 
     preset: str = Field(
-        default="quickstart", description="what to train: a preset's name, or a YAML file"
+        default="quickstart", description="what to train: name of a preset, or a YAML file"
     )
     shards: Path | None = Field(
         default=None,
-        description="folder of token shards from workflows/prepare.py; without it `text` is"
-        " prepared first",
+        description="folder of token shards; by default --text is prepared first",
     )
-    text: list[str] = Field(
-        default=["docs://"], description="text to prepare when no shards are given (see prepare.py)"
-    )
+    text: list[str] = Field(default=["docs://"], description="text to prepare without --shards")
     vocabulary_size: int = Field(
-        default=30_000, ge=100, description="word pieces to train when no shards are given"
+        default=30_000, ge=100, description="size of the trained vocabulary, without --shards"
     )
     heldout_share: float = Field(
-        default=0.01, gt=0, lt=1, description="share of the documents of `text` kept for evaluation"
+        default=0.01,
+        gt=0,
+        lt=1,
+        description="share of documents for evaluation, without --shards",
     )
     model: ModelSettings = Field(default_factory=ModelSettings)
     rows: RowSettings = Field(default_factory=RowSettings)
@@ -145,15 +169,14 @@ class PretrainSettings(RunSettings):
             Phase(sequence_length=128, steps=900_000),
             Phase(sequence_length=512, steps=100_000),
         ],
-        description="stretches of training, one schedule over all: a JSON list",
+        description="sequence lengths and steps, in order; one schedule for all",
     )
     optimizer: PretrainingOptimizerSettings = Field(  # pyright: ignore - frozen, so it may narrow
         default_factory=PretrainingOptimizerSettings
     )
     compile: bool = Field(
         default=False,
-        description="torch.compile the forward pass on GPU; a TPU's whole step is always compiled,"
-        " by XLA",
+        description="compile the forward pass on GPU; on TPU, XLA always compiles the step",
     )
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
 

@@ -8,10 +8,11 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
+from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError
 from serving.registry import fetch_model
 from workflows.command import RefusedError
@@ -73,13 +74,22 @@ class HistorySettings(CommandLineSettings):
     Includes refused promotions, and those that were killed before the move.
     """
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example("all decisions", "--name mrpc"),
+            Example("in another storage folder", "--name mrpc --storage runs"),
+            Example("in another MLflow", "--name mrpc --tracking_uri http://mlflow.example:5000"),
+        ),
+        action="history",
+    )
+
     name: str = Field(description="name of the registered model")
     storage: str = Field(
         default_factory=default_storage,
-        description="folder of the MLflow store and of fetched models; by default ~/.bertline",
+        description="folder of the MLflow store and of fetched models",
     )
     tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under the storage"
+        default=None, description="MLflow tracking URI; by default the store under --storage"
     )
 
 
@@ -88,6 +98,15 @@ class RollbackSettings(HistorySettings):
 
     Repeated, it goes one version further back.
     """
+
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example("restore the previous champion", "--name mrpc"),
+            Example("with a reason for the history", "--name mrpc --reason complaints"),
+            Example("in another MLflow", "--name mrpc --tracking_uri http://mlflow.example:5000"),
+        ),
+        action="rollback",
+    )
 
     reason: Reason = ""
 
@@ -108,20 +127,37 @@ class PromoteSettings(HistorySettings):
     champion, promote.py history --name NAME shows who moved the alias, when and why.
     """
 
-    version: str = Field(description="number or alias (such as challenger) of the version")
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "the challenger, unless its recorded metrics are worse",
+                "--name mrpc --version challenger",
+            ),
+            Example(
+                "a version, measured against the champion on held-out data",
+                "--name mrpc --version 3 --data test.tsv",
+            ),
+            Example(
+                "with requirements of your own",
+                '--name mrpc --version 3 --gate gate.yaml --reason "new data"',
+            ),
+        ),
+    )
+
+    version: str = Field(description="version: number, or alias such as challenger")
     gate: Path | None = Field(
         default=None, description="YAML file of the requirements, see docs/promotion.md"
     )
     data: str | None = Field(
         default=None,
-        description="held-out data instead of the gate's: file of examples, folder with the files"
-        " of the splits, or hf://OWNER/NAME[:CONFIG]",
+        description="held-out data instead of the gate's: file, folder with the splits, or"
+        " hf://OWNER/NAME[:CONFIG]",
     )
     reason: Reason = ""
     num_resamples: int = Field(
-        default=1000, ge=100, description="bootstrap samples behind the 95 % interval of a drop"
+        default=1000, ge=100, description="bootstrap samples of the 95 % interval of a drop"
     )
-    seed: int = Field(default=0, ge=0, description="decides the bootstrap samples and the checks")
+    seed: int = Field(default=0, ge=0, description="seed of the bootstrap samples and the checks")
     max_tokens: int = Field(default=4096, ge=8, description="tokens of one forward pass, at most")
 
 

@@ -56,7 +56,7 @@ class Gate(_Strict):
         description="held-out data on which both versions are measured, as in evaluate.py; a"
         " relative path starts at the gate's folder",
     )
-    split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
+    split: str = Field(default="dev", description="split of a folder to read: train, dev, test, …")
     options: dict[str, str] = Field(
         default={}, description="options of the model's task for this data, text_column: title"
     )

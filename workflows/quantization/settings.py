@@ -1,9 +1,11 @@
 """The settings of quantizing a model, each with its unit."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
+from bert_core.command_help import Example, Guide
 from workflows.settings import CommandLineSettings, default_storage
 
 
@@ -14,37 +16,59 @@ class QuantizeSettings(CommandLineSettings):
     an encoder's text vectors with those in float32.
     """
 
-    model: str = Field(
-        description="a model folder, models:/NAME@ALIAS, or the name of a run; in float32"
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "a fine-tuned model, measured on its dev split",
+                "--model models:/mrpc/1 --data glue/MRPC --output mrpc-int8",
+            ),
+            Example(
+                "an encoder, measured on texts",
+                "--model models:/bert/1 --data texts.txt --output bert-int8",
+            ),
+            Example(
+                "a fine-tuned model, measured on its test split",
+                "--model models:/mrpc/1 --data glue/MRPC --split test --output mrpc-int8",
+            ),
+        ),
+        common=(
+            "model",
+            "data",
+            "output",
+            "split",
+            "task",
+            "options",
+            "num_resamples",
+            "max_tokens",
+            "storage",
+            "tracking_uri",
+        ),
     )
+
+    model: str = Field(description="model in float32: a folder, models:/NAME@ALIAS, or a run name")
     data: str = Field(
-        description="file of examples with answers, folder with the files of the splits, or"
-        " hf://OWNER/NAME[:CONFIG]; of an encoder, a file of texts, one a line (or .jsonl, .parquet"
-        " with a column text)"
+        description="labelled examples: file, folder with the splits, or hf://OWNER/NAME[:CONFIG];"
+        " for an encoder a file of texts"
     )
     output: Path = Field(description="the folder to write; must not exist")
-    split: str = Field(default="dev", description="which file of a folder: train, dev, test, …")
+    split: str = Field(default="dev", description="split of a folder to read: train, dev, test, …")
     task: str | None = Field(
         default=None,
-        description="the task of a model that names none, such as one of transformers; a model of"
-        " another task is refused; by default any is taken",
+        description="task of a model that records none, such as one of transformers",
     )
     options: dict[str, str] = Field(
         default={},
         description="options of the model's task for this data, such as text_column=title",
     )
     num_resamples: int = Field(
-        default=1000, ge=100, description="bootstrap samples behind each 95 % interval"
+        default=1000, ge=100, description="bootstrap samples of each 95 % interval"
     )
-    seed: int = Field(default=0, ge=0, description="decides the bootstrap samples")
-    max_tokens: int = Field(
-        default=1024, ge=8, description="tokens of one forward pass, at most; the server's default"
-    )
+    seed: int = Field(default=0, ge=0, description="seed of the bootstrap samples")
+    max_tokens: int = Field(default=1024, ge=8, description="tokens of one forward pass, at most")
     storage: str = Field(
         default_factory=default_storage,
-        description="folder of runs and of the MLflow store, for models that are named; by default"
-        " ~/.bertline",
+        description="folder of runs and of the MLflow store",
     )
     tracking_uri: str | None = Field(
-        default=None, description="MLflow tracking URI; by default the store under the storage"
+        default=None, description="MLflow tracking URI; by default the store under --storage"
     )

@@ -7,16 +7,14 @@ and reproduction read them. They contain no path of this machine.
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from bert_core.disk import file_sha256
 from bert_core.lineage import read_lineage
-from bert_core.model_folder import WEIGHTS
 from bert_core.text.shards import read_index
 from bert_core.tokenizer import tokenizer_hash
-from bert_core.training.checkpoint import CheckpointInfo
 from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.model_location import model_name
 from workflows.reproduction.code_files import note_code, read_code
@@ -29,6 +27,9 @@ from workflows.versions.registration import (
     PARENT_TAG,
     content_hash,
 )
+
+if TYPE_CHECKING:
+    from bert_core.training.checkpoint import CheckpointInfo
 
 SETTINGS, CODE, DATA, OUTCOME = "settings.yaml", "code.json", "data.json", "outcome.json"
 """Artifacts: the settings, and the files of `note_code`, `describe_…` and `write_outcome`."""
@@ -62,6 +63,8 @@ def encoder_tags(encoder: EncoderFolder) -> dict[str, str]:
 
     The content hash also finds a version that is registered later or elsewhere.
     """
+    from bert_core.model_folder import WEIGHTS  # loads torch
+
     tags = {
         ENCODER_NAME: encoder.version or model_name(encoder.path),
         ENCODER_SHA256: encoder.sha256,
@@ -86,14 +89,16 @@ def _content(folder: Path, modified_ns: int) -> str:
     return content_hash(folder)
 
 
-def write_outcome(folder: RunFolder, checkpoint: CheckpointInfo) -> None:
+def write_outcome(folder: RunFolder, checkpoint: "CheckpointInfo") -> None:
     """Writes the result of the run and the hardware, on which the last bits depend."""
     outcome = outcome_of(folder, checkpoint)
     write_atomically(folder.path / ARTIFACTS_NAME / OUTCOME, json.dumps(outcome, indent=1))
 
 
-def outcome_of(folder: RunFolder, checkpoint: CheckpointInfo) -> dict[str, Any]:
+def outcome_of(folder: RunFolder, checkpoint: "CheckpointInfo") -> dict[str, Any]:
     """Returns the hash of the exported weights, and the hardware that computed them."""
+    from bert_core.model_folder import WEIGHTS  # loads torch
+
     weights = folder.model / WEIGHTS
     return {
         "steps": checkpoint.step,

@@ -4,10 +4,11 @@ Settings that are no axis apply to every trial.
 """
 
 from functools import cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, create_model
 
+from bert_core.command_help import Example, Guide
 from workflows.finetuning.settings import FinetuneTrackingSettings, TaskRunSettings, settings_class
 from workflows.settings import validated
 from workflows.sweeps.outcome import Point
@@ -20,36 +21,64 @@ EXPERIMENT = "sweeps"
 class TuneSettings(TaskRunSettings):
     """The settings of a sweep, whatever its task."""
 
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "the paper's grid for MRPC, three seeds each",
+                "--task mrpc --data glue/MRPC --model models:/bert/1 --seeds 3",
+            ),
+            Example(
+                "values of your own",
+                "--task mrpc --data glue/MRPC --model models:/bert/1"
+                " --axis batch_size=16,32 epochs=2,4",
+            ),
+            Example(
+                "20 points proposed by Optuna, poor trials ended early",
+                "--task mrpc --data glue/MRPC --model models:/bert/1"
+                " --axis optimizer.peak_learning_rate=log:1e-5..1e-4"
+                " --search optuna --points 20 --stop_early",
+            ),
+        ),
+        common=(
+            "task",
+            "data",
+            "model",
+            "axis",
+            "search",
+            "points",
+            "seeds",
+            "stop_early",
+            "at_once",
+            "tracking.register_as",
+        ),
+    )
+
     axis: tuple[str, ...] = Field(
         default=PAPER_GRID,
         min_length=1,
-        description="FIELD=VALUES, several: choices (batch_size=16,32), or with --search random and"
-        " optuna ranges (optimizer.peak_learning_rate=log:1e-5..1e-4); by default the paper's grid",
+        description="FIELD=VALUES: choices (batch_size=16,32), or ranges for random and optuna"
+        " (epochs=2..5, optimizer.peak_learning_rate=log:1e-5..1e-4)",
     )
-    seeds: int = Field(
-        default=1, ge=1, description="trials of each point, with seeds from --seed on"
-    )
+    seeds: int = Field(default=1, ge=1, description="trials of each point; seeds start at --seed")
     search: Literal["grid", "random", "optuna"] = Field(
         default="grid",
-        description="every point, or as many as --points says: drawn at random, or proposed by"
-        " Optuna from what the earlier ones reached",
+        description="grid: every point; random: --points random ones; optuna: --points that Optuna"
+        " proposes",
     )
     points: int | None = Field(
-        default=None, ge=1, description="points to draw or propose, with --search random and optuna"
+        default=None, ge=1, description="points to draw or propose, for random and optuna"
     )
     stop_early: bool = Field(
         default=False,
-        description="end trials that are behind after an epoch (ASHA); not where epochs is an axis:"
-        " schedules of other lengths are not to be compared at equal steps",
+        description="stop trials that fall behind after an epoch (ASHA); not if epochs is an axis",
     )
     at_once: int | None = Field(
         default=None,
         ge=1,
-        description="trials that run at once, at most; by default as many as the cluster has room"
-        " for when the sweep begins (say it for a cluster that grows)",
+        description="trials at once, at most; by default as many as fit the cluster at the start",
     )
     gpus_per_trial: float = Field(
-        default=1.0, gt=0, description="GPUs of a trial, or a share of one, where a GPU is used"
+        default=1.0, gt=0, description="GPUs of a trial, or a share of one"
     )
 
     def of_sweep(self) -> dict[str, Any]:
@@ -69,7 +98,8 @@ def tune_settings_class(task: str, approach: str = "finetune") -> type[TuneSetti
     settings: Any = create_model(
         f"Tune_{of_trial.__name__}",
         __base__=(of_trial, TuneSettings),
-        __doc__=f"Sweeps over settings of a task.\n\n{of_trial.__doc__}",
+        __doc__="Searches the settings of fine-tuning on a task.\n\n"
+        f"The options are those of --task {task}.",
         tracking=(FinetuneTrackingSettings, Field(default=tracking)),
         checkpoint=(CheckpointSettings, Field(default=CheckpointSettings(keep=1))),
     )

@@ -57,13 +57,12 @@ class TrackingSettings(BaseModel):
 
     uri: str | None = Field(
         default=None,
-        description="MLflow tracking URI; by default a SQLite store under the storage folder",
+        description="MLflow tracking URI; by default a SQLite store under --storage",
     )
     experiment: ExperimentName = Field(default="pretraining", description="MLflow experiment")
     register_as: ModelName | None = Field(
         default="bert",
-        description="name under which the encoder is registered; null for no registration; where it"
-        " is given, MLflow has to take it before the training begins",
+        description="name to register the encoder under; null: do not register",
     )
 
     @property
@@ -81,26 +80,21 @@ class RunSettings(CommandLineSettings):
     """Whether the steps also go through XLA."""
 
     profile: str = Field(
-        default="local", description="where to train: a profile's name, or a YAML file"
+        default="local", description="where to train: name of a profile, or a YAML file"
     )
     name: RunName | None = Field(
         default=None,
-        description="run name, a plain folder name; the same name goes on (default: made of the"
-        " settings and a hash of them and the data)",
+        description="run name; the same name resumes; by default from settings and data",
     )
     storage: str = Field(
         default_factory=default_storage,
-        description="folder of runs, checkpoints, caches and the MLflow store; by default"
-        " ~/.bertline. Or an address (s3://,"
-        " gs://, file://) of runs and checkpoints, of which each machine has a working copy under"
-        " ~/.bertline/copies: caches, prepared text and the MLflow store stay there, so several"
-        " machines need --shards that all can read and MLFLOW_TRACKING_URI; nothing keeps two of"
-        " them from training one run at once",
+        description="folder of runs, caches and the MLflow store, or address of runs (s3://,"
+        " gs://, file://)",
     )
     fresh: bool = Field(
-        default=False, description="set an earlier run of this name aside and start over"
+        default=False, description="rename an earlier run of this name and start over"
     )
-    seed: int = Field(default=0, ge=0, description="decides weights, rows, masks and dropout")
+    seed: int = Field(default=0, ge=0, description="seed of weights, rows, masks and dropout")
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="type of matrix products; weights stay float32"

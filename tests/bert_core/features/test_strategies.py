@@ -3,7 +3,8 @@ import torch
 from transformers import BertModel
 
 from bert_core.errors import UserError
-from bert_core.model.strategies import STRATEGIES, LayerMix, Strategy, find_strategy
+from bert_core.model.strategies import STRATEGIES, Strategy, find_strategy
+from bert_core.model.tagger import LayerMix
 
 TRANSFORMERS = {
     "embeddings": lambda states: states[0],
