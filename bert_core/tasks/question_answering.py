@@ -40,8 +40,6 @@ from bert_core.tokenizer import special_token_ids
 if TYPE_CHECKING:
     from torch import Tensor
 
-# --help reads the tasks: torch is loaded within functions.
-
 _ENDINGS = (".json", ".json.xz", ".json.gz")
 _TABLES, _OTHER_TABLES = (".jsonl", ".parquet"), (".csv", ".tsv")
 _WORD = re.compile(r"[^\W_]+")
@@ -294,10 +292,9 @@ def _by_row(outputs: "Tensor", batch: TaskBatch) -> "Tensor":
     """
     import torch
 
-    from bert_core.model.layout import Packed
-
     layout, counts = batch.layout, batch.place_counts
-    width = layout.max_length if isinstance(layout, Packed) else layout.mask.shape[1]
+    mask = getattr(layout, "mask", None)  # of the padded layout alone
+    width = layout.max_length if mask is None else mask.shape[1]
     rows = torch.arange(len(counts), device=counts.device)
     row = torch.repeat_interleave(rows, counts, output_size=len(outputs))
     first = counts.cumsum(0) - counts

@@ -131,7 +131,7 @@ def bash_script(tmp_path_factory):
     [
         ("pre", "prepare pretrain predict"),
         ("--v", "--version"),
-        ("pretrain --pre", "--precision --preset"),
+        ("pretrain --pre", "--preset --precision"),
         ("pretrain --name x --fre", "--fresh"),
         ("pretrain --preset ba", "base base-fast"),
         ("ablate --preset ba", "base base-fast"),
