@@ -167,7 +167,7 @@ def start_servers(
 
 
 def offline_scores(folder: Path, text: str) -> Scores:
-    """The expected scores of a text."""
+    """What a server has to say of a text."""
     (found,), _ = load_predictor(folder).predict([Text(text, None, None)])
     return found["scores"]
 
