@@ -16,20 +16,20 @@ _SETTLING_SECONDS = 2
 
 @dataclass
 class Memory:
-    """Bytes before the work, and `series`, (seconds since its begin, bytes) during it."""
+    """Bytes before the work, and `series`, (seconds since the start, bytes) during it."""
 
     idle: int
     series: list[tuple[float, int]] = field(default_factory=list)
 
     @property
     def peak_above_idle(self) -> int:
-        """The most there was during the work, less what there was before."""
+        """The peak during the work, less the bytes before."""
         return max((each for _, each in self.series), default=self.idle) - self.idle
 
 
 @contextmanager
 def watched_memory(every_seconds: float = 0.2) -> Iterator[Memory]:
-    """Looks at the memory again and again; pages that processes share count once."""
+    """Samples the memory periodically; shared pages count once."""
     time.sleep(_SETTLING_SECONDS)
     memory = Memory(resident_bytes())
     begin = time.monotonic()
@@ -49,7 +49,7 @@ def watched_memory(every_seconds: float = 0.2) -> Iterator[Memory]:
 
 
 def resident_bytes() -> int:
-    """The memory of this process and of those of its cluster, now."""
+    """The current memory of this process and of its cluster's processes."""
     total = 0
     session = Path(ray.get_runtime_context().get_session_name()).name
     for process in psutil.process_iter():

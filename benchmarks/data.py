@@ -96,11 +96,11 @@ def main(arguments: list[str]) -> int:
 Loader = Generator[StepBatches, None, None]
 
 FAR_STEP = 1_000_003
-"""Where a run is resumed: many epochs on, within a window."""
+"""The step of a resumed run: many epochs later, within a window."""
 
 ALONE_ROUNDS = 5
 ALONE_SECONDS = 2.0
-"""A round of making batches alone: whole windows, at least one and at least so long."""
+"""A round of making batches only: whole windows, at least one and at least this long."""
 
 
 @dataclass(frozen=True)
@@ -117,24 +117,24 @@ class LoadingSettings:
 
 
 class Feed:
-    """The steps of a training loop, which come from whatever `source` is at the time."""
+    """The steps of a training loop, from an exchangeable `source`."""
 
     def __init__(self) -> None:
         self.source: Iterator[StepBatches] = iter(())
 
     def __iter__(self) -> Iterator[StepBatches]:
-        """Itself: there is one loop."""
+        """Itself."""
         return self
 
     def __next__(self) -> StepBatches:
-        """The next step of the present source."""
+        """The next step of the current source."""
         return next(self.source)
 
 
 def measure_loading(shards: Path, settings: LoadingSettings) -> dict[str, Any]:
-    """All figures, by name; rates are in real tokens and medians over the rounds.
+    """All results, by name; rates are in real tokens and medians over the rounds.
 
-    Raises `UserError` where the folder has no shards or no tokenizer.
+    Raises `UserError` if the folder has no shards or no tokenizer.
     """
     if settings.tokens < settings.sequence_length:
         raise UserError(
@@ -178,14 +178,14 @@ def batch_source(
 
 
 def load_vocabulary(shards: Path) -> Vocabulary:
-    """That of the tokenizer beside the shards."""
+    """The vocabulary of the shards' tokenizer."""
     return Vocabulary.from_tokenizer(load_tokenizer(shards))
 
 
 def first_batch_seconds(
     shards: Path, settings: LoadingSettings, cache_folder: Path
 ) -> dict[str, float]:
-    """From opening the shards to the first batch: of a new run, and of one resumed far on."""
+    """From opening the shards to the first batch, of a new and of a resumed run."""
     seconds = []
     for step in (0, FAR_STEP):
         begin = time.perf_counter()
@@ -197,10 +197,10 @@ def first_batch_seconds(
 
 
 def batches_alone(source: BatchSource) -> dict[str, Any]:
-    """Nothing but batches, in this process, whole windows of them.
+    """Measures making batches in this process, in whole windows.
 
-    `window_seconds` is what the first step of a window takes longer than others, because all its
-    rows are planned and packed there. `least_fill` is that of the emptiest window.
+    `window_seconds` is the extra time of the first step of a window, which plans and packs all its
+    rows. `least_fill` is that of the emptiest window.
     """
     rates, fills, step = [], [], 0
     seconds: list[float] = []
@@ -236,11 +236,11 @@ def real_tokens(batches: StepBatches) -> int:
 
 
 def trained_with_either(shards: Path, settings: LoadingSettings) -> dict[str, Any]:
-    """Turns of one training run, its steps from the loader or from the device's memory.
+    """Measures one training run in turns, with steps from the loader or from device memory.
 
-    Both arms compute the same steps in every round and take turns to be the first. The loader
-    starts anew in each of its turns, so that its time is all in there, a first batch to wait for
-    and two too many besides: the ratio is rather too low.
+    Both arms compute the same steps in every round, in alternating order. The loader restarts in
+    each of its turns, so its time includes waiting for a first batch and two unused ones: the ratio
+    is a lower bound.
     """
     device = torch.device(settings.device)
     staging, source = batch_source(shards, settings), batch_source(shards, settings)
@@ -248,7 +248,7 @@ def trained_with_either(shards: Path, settings: LoadingSettings) -> dict[str, An
     run = training_run(load_vocabulary(shards).size, feed, settings)
     seconds: dict[str, list[float]] = {"loaded": [], "staged": []}
     rates: dict[str, list[float]] = {"loaded": [], "staged": []}
-    for number in range(settings.rounds + 1):  # the first is for warming up
+    for number in range(settings.rounds + 1):  # the first is warm-up
         steps = settings.steps if number else settings.warmup_steps
         first = settings.warmup_steps + (number - 1) * settings.steps if number else 0
         staged = [on_device(staging.step(first + place), device) for place in range(steps)]
@@ -262,7 +262,7 @@ def trained_with_either(shards: Path, settings: LoadingSettings) -> dict[str, An
                 pass
             synchronize(device)
             spent = time.perf_counter() - begin
-            coming.close()  # waits for the thread, which must not work in the other's turn
+            coming.close()  # waits for the thread, which must not run in the other arm's turn
             if number:
                 seconds[arm].append(spent)
                 rates[arm].append(tokens / spent)
@@ -278,7 +278,7 @@ def trained_with_either(shards: Path, settings: LoadingSettings) -> dict[str, An
 
 
 def training_run(vocab_size: int, feed: Feed, settings: LoadingSettings) -> Iterator[object]:
-    """The loop of pre-training over whatever the feed gives, compiled and in bfloat16 on CUDA."""
+    """The pre-training loop over a feed, compiled and in bfloat16 on CUDA."""
     device = torch.device(settings.device)
     on_cuda = device.type == "cuda"
     config = SIZES[settings.preset].model_copy(
@@ -305,12 +305,12 @@ def training_run(vocab_size: int, feed: Feed, settings: LoadingSettings) -> Iter
 
 
 def on_device(batches: StepBatches, device: torch.device) -> StepBatches:
-    """A step whose tensors need no copying any more."""
+    """The step with its tensors on the device."""
     return replace(batches, micro_batches=[batch.to(device) for batch in batches.micro_batches])
 
 
 def print_loading(result: dict[str, Any]) -> None:
-    """The figures, a line each."""
+    """Prints the results, one per line."""
     settings, alone, first = result["settings"], result["alone"], result["first_batch"]
     print(
         f"loading on {result['surroundings']['device']}: {settings['preset']}, rows of up to "

@@ -38,16 +38,16 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.extraction", description=__doc__)
     parser.add_argument("--sentences", type=Path, required=True, help="the folder of GLUE's SST-2")
-    parser.add_argument("--model", type=Path, required=True, help="whose vocabulary is taken")
+    parser.add_argument("--model", type=Path, required=True, help="provides the vocabulary")
     parser.add_argument("--size", choices=tuple(SIZES), default="tiny", help="of a fresh encoder")
-    parser.add_argument("--texts", type=int, default=1_000_000, help="how many there shall be")
-    parser.add_argument("--part_bytes", type=int, default=1 << 19, help="of text, in a part")
+    parser.add_argument("--texts", type=int, default=1_000_000, help="number of texts")
+    parser.add_argument("--part_bytes", type=int, default=1 << 19, help="text bytes per part")
     parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
-    """Runs both extractions, prints what they came to and writes the JSON."""
+    """Runs both extractions, prints the results and writes the JSON."""
     options = parse_arguments()
     num_cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
@@ -79,16 +79,16 @@ def main() -> None:
 
 
 def write_texts(folder: Path, count: int, path: Path) -> None:
-    """Writes real sentences, one on a line, over and over until there are `count`."""
+    """Writes `count` real sentences, one per line, repeating them as needed."""
     sentences = [each.first.strip() for each in GLUE["sst2"].examples(folder, "train")]
     with path.open("w", encoding="utf-8") as file:
         file.writelines(f"{each}\n" for each in islice(cycle(filter(None, sentences)), count))
 
 
 def extract_killed(settings: dict[str, Any], output: Path, address: str) -> int:
-    """Extracts in a process that is killed when half of the parts are there, and in another.
+    """Extracts in a process that is killed after half of the parts, and in another one.
 
-    Gives the number of parts that were there.
+    Returns the number of parts at the kill.
     """
     command = [sys.executable, str(_COMMAND), "--output", str(output)]
     for name, value in settings.items():
@@ -99,7 +99,7 @@ def extract_killed(settings: dict[str, Any], output: Path, address: str) -> int:
     while (found := len(list(output.glob("*/part-*.json")))) < wanted and process.poll() is None:
         time.sleep(_POLL_SECONDS)
     process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL, "it ended before it was killed"
+    assert process.wait() == -signal.SIGKILL, "it finished before it was killed"
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
     return found
 
@@ -116,7 +116,7 @@ def same_features(left: Path, right: Path) -> bool:
 
 
 def summarize(output: Path, begin: float, seconds: float, memory: Memory) -> dict[str, Any]:
-    """Rates and memory over the run, in stretches of as many parts each."""
+    """Rates and memory over the run, in stretches with equal numbers of parts."""
     paths = sorted(output.glob("part-*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     ends = [path.stat().st_mtime_ns / 1e9 - begin for path in paths]
     rows = [parquet.read_metadata(path).num_rows for path in paths]
@@ -124,11 +124,11 @@ def summarize(output: Path, begin: float, seconds: float, memory: Memory) -> dic
     rates, held = [], []
 
     def rate(first: int, last: int) -> float:
-        """Of the parts of some stretches, from one bound to another."""
+        """Texts per second from one bound to another."""
         begun, ended = bounds[first], bounds[last]
         return sum(rows[begun:ended]) / (ends[ended - 1] - ends[begun - 1])
 
-    for number in range(1, STRETCHES):  # the first is of starting
+    for number in range(1, STRETCHES):  # the first includes the start
         rates.append(rate(number, number + 1))
         since, until = ends[bounds[number] - 1], ends[bounds[number + 1] - 1]
         held.append(_median_between(memory, since, until))
@@ -141,7 +141,7 @@ def summarize(output: Path, begin: float, seconds: float, memory: Memory) -> dic
         "parts": len(paths),
         "seconds": seconds,
         "texts_per_second": rates,
-        # Of three stretches each: a stretch has so few parts that one more is a tenth of it.
+        # Over three stretches each: one part more or less is a tenth of a stretch.
         "last_rate_over_first": rate(STRETCHES - 3, STRETCHES) / rate(1, 4),
         "idle_bytes": memory.idle,
         "peak_bytes_above_idle": memory.peak_above_idle,
@@ -150,14 +150,14 @@ def summarize(output: Path, begin: float, seconds: float, memory: Memory) -> dic
 
 
 def _median_between(memory: Memory, since: float, until: float) -> int:
-    """The median of the memory between two times, or what was nearest to them."""
+    """The median memory between two times, or the nearest value."""
     within = [each for at, each in memory.series if since <= at <= until]
     nearest = min(memory.series, key=lambda point: abs(point[0] - until))[1]
     return int(statistics.median(within or [nearest]))
 
 
 def print_results(results: dict[str, Any]) -> None:
-    """What both extractions came to."""
+    """Prints the results of both extractions."""
     print(
         f"{results['texts']:,} texts, {results['distinct_ids']:,} ids, {results['parts']} parts,"
         f" {results['seconds']:.0f} s on {results['cores']} cores"

@@ -69,8 +69,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument("--device", choices=tuple(DEFAULTS), default="cpu")
     parser.add_argument("--texts", type=int, help="sentences, and as many paragraphs")
-    parser.add_argument("--max_tokens", type=int, help="of a forward pass of ours")
-    parser.add_argument("--peer_batch", type=int, help="texts of a batch of the peers")
+    parser.add_argument("--max_tokens", type=int, help="tokens of our forward pass")
+    parser.add_argument("--peer_batch", type=int, help="batch size of the peers")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each arm")
     parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
     options = parser.parse_args(arguments)
@@ -83,7 +83,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark, prints the table and writes the JSON.
 
-    Gives 2 where it cannot begin and 1 where a peer failed.
+    Returns 2 if it cannot start and 1 if a peer failed.
     """
     options = parse_arguments(arguments)
     try:
@@ -105,28 +105,28 @@ def measure(options: argparse.Namespace, temporary: Path) -> dict[str, Any]:
         folder = fresh_encoder(options.model, options.size, temporary)
     extractor = open_extractor(folder, options.max_tokens, device)
     texts, lengths = draw_texts(options, extractor)
-    contestants = Contestants(texts, device)
+    embedding_arms = EmbeddingArms(texts, device)
     weights = weight_bytes(extractor.encoder)
-    contestants.add("ours", lambda: extractor.of_texts, bytes_before=weights)
+    embedding_arms.add("ours", lambda: extractor.of_texts, bytes_before=weights)
     for name, make in peers(folder, device, options.peer_batch).items():
         try:
-            contestants.add(name, make)
+            embedding_arms.add(name, make)
         except Exception as error:  # noqa: BLE001 - one peer's failure must not cost the others' figures
             so_far.fail(name, error)
-    so_far.keep(largest_difference=contestants.largest_difference())
+    so_far.keep(largest_difference=embedding_arms.largest_difference())
     arms = [
         Arm(name, name != "ours", lambda embed=embed: embed(texts))
-        for name, embed in contestants.embedders.items()
+        for name, embed in embedding_arms.embedders.items()
     ]
     so_far.keep(tokenizing_seconds=tokenizing_seconds(extractor, texts))
     peaks: list[float] = []
     for _ in range(options.rounds):
         run_interleaved(arms, device, rounds=1, steps=1)
-        arms.append(arms.pop(0))  # another begins the next round
+        arms.append(arms.pop(0))  # rotate the order
         peaks.append(matmul_peak(device))
         found = summarize(options, extractor, lengths, arms, device, float(np.median(peaks)))
         for name, arm in found["arms"].items():
-            arm["peak_bytes"] = contestants.peak_bytes[name]
+            arm["peak_bytes"] = embedding_arms.peak_bytes[name]
         so_far.keep(**found)
     so_far.finish()
     print_results(so_far.values)
@@ -134,7 +134,7 @@ def measure(options: argparse.Namespace, temporary: Path) -> dict[str, Any]:
 
 
 def tokenizing_seconds(extractor: Extractor, texts: Sequence[str], rounds: int = 3) -> float:
-    """What ours spends on the processor before the first state is computed, the median."""
+    """The median time that ours spends before the first forward pass."""
     seconds = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -144,7 +144,7 @@ def tokenizing_seconds(extractor: Extractor, texts: Sequence[str], rounds: int =
 
 
 def open_extractor(folder: Path, max_tokens: int | None, device: torch.device) -> Extractor:
-    """Ours: the mean over a text, in bfloat16 on CUDA."""
+    """Our arm: the mean over a text, in bfloat16 on CUDA."""
     dtype = torch.bfloat16 if device.type == "cuda" else None
     found = load_extractor(folder, FeatureChoice(), device=device, autocast_dtype=dtype)
     return found if max_tokens is None else replace(found, max_tokens=max_tokens)
@@ -254,14 +254,14 @@ def print_results(results: dict[str, Any]) -> None:
 
 
 TOLERANCE = {"cpu": 1e-5, "cuda": 6e-2}
-"""How far vectors may lie apart, as a share of their length: float32, and bfloat16."""
+"""Allowed distance of vectors, relative to their norm: float32, and bfloat16."""
 
 Embed = Callable[[Sequence[str]], FloatArray]
 
 
 @dataclass
-class Contestants:
-    """Those that embed texts, ours first, what each made of them, and the most memory it had."""
+class EmbeddingArms:
+    """The arms, ours first, with their vectors of the texts and their peak memory."""
 
     texts: Sequence[str]
     device: torch.device
@@ -270,7 +270,7 @@ class Contestants:
     peak_bytes: dict[str, int | None] = field(default_factory=dict)
 
     def add(self, name: str, make: Callable[[], Embed], *, bytes_before: int = 0) -> None:
-        """Builds one and lets it embed all texts; `bytes_before` it has on the device already."""
+        """Builds an arm and embeds all texts; `bytes_before` are already on the device."""
         watch = MemoryWatch(self.device)
         embed = make()
         self.vectors[name] = embed(self.texts)
@@ -279,9 +279,9 @@ class Contestants:
         self.peak_bytes[name] = None if above is None else bytes_before + above
 
     def largest_difference(self) -> float:
-        """Between numbers of ours and a peer's.
+        """Between our vectors and a peer's, by number.
 
-        Raises `AssertionError` where vectors lie further apart than `TOLERANCE`.
+        Raises `AssertionError` if vectors differ by more than `TOLERANCE`.
         """
         ours = self.vectors["ours"]
         lengths = np.linalg.norm(ours, axis=1)
@@ -294,7 +294,7 @@ class Contestants:
 
 
 def peers(folder: Path, device: torch.device, batch: int) -> dict[str, Callable[[], Embed]]:
-    """What builds the peers that are installed, on the same weights, in bfloat16 on CUDA."""
+    """Builders of the installed peers, with the same weights, in bfloat16 on CUDA."""
     found: dict[str, Callable[[], Embed]] = {}
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     for name, package, make in (
@@ -330,7 +330,7 @@ def sentence_transformers_arm(
 def transformers_arm(
     folder: Path, device: torch.device, dtype: torch.dtype, batch_size: int
 ) -> Embed:
-    """`AutoModel` on batches of like lengths, padded to the longest; the mean over the mask."""
+    """`AutoModel` on batches of similar length, padded to the longest; the mean over the mask."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -62,15 +62,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 TRAINER, LOOP = "transformers", "transformers, plain loop"
 TOLERANCE = {None: 1e-3, torch.bfloat16: 5e-2}
-"""How far answers may lie apart, as a share of the largest: all in float32, ours in bfloat16."""
+"""Allowed difference of outputs, relative to the largest: all in float32, ours in bfloat16."""
 WARMUP_STEPS, TURN_STEPS = 5, 5
 
 
 @dataclass
 class Arm:
-    """A contestant; `seconds` has one entry for each pass. `step` is None for the Trainer.
+    """One side of the comparison; `seconds` has one entry per pass. `step` is None for the Trainer.
 
-    `peak_bytes` is the most that it has on the device, weights and optimizer included.
+    `peak_bytes` is its peak memory on the device, including weights and optimizer.
     """
 
     name: str
@@ -93,7 +93,7 @@ def items_of_pass(number: int, steps: int, num_items: int, batch: int) -> int:
     return sum(min(batch, num_items - step * batch) for step in within)
 
 
-def race(
+def time_passes(
     arms: list[Arm],
     passes: int,
     steps: int,
@@ -102,9 +102,9 @@ def race(
     *,
     after_pass: Callable[[], object],
 ) -> Iterator[None]:
-    """Warms up and times all passes; yields where the arm that has no `step` is to make one.
+    """Warms up and times all passes; yields whenever the arm without `step` should make a step.
 
-    Before each pass the rate of bare products goes into `peaks`: machines change their speed.
+    Measures the matmul peak before each pass into `peaks`, since the speed of machines varies.
     """
     for arm in arms:
         watch = MemoryWatch(device)
@@ -118,7 +118,7 @@ def race(
 
 
 def time_pass(arms: list[Arm], steps: int, device: torch.device) -> Iterator[None]:
-    """One pass of every arm, in turns of TURN_STEPS; who begins changes with each turn."""
+    """One pass of every arm, in turns of TURN_STEPS; the first arm alternates."""
     seconds = dict.fromkeys((arm.name for arm in arms), 0.0)
     for number, first in enumerate(range(0, steps, TURN_STEPS)):
         for arm in arms if number % 2 else arms[::-1]:
@@ -230,9 +230,11 @@ def measure(options: argparse.Namespace) -> None:
             so_far.keep(**summarize(options, rows, model, arms, device, peak))
             print(described_pass(arms), flush=True)
 
-        turns = race(arms, options.passes, steps_of_pass, device, peaks, after_pass=keep_summary)
+        turns = time_passes(
+            arms, options.passes, steps_of_pass, device, peaks, after_pass=keep_summary
+        )
         if isinstance(peer, PlainLoop):
-            assert not list(turns)  # all its steps are made on the way
+            assert not list(turns)  # it makes its steps itself
         else:
             train_in_turns(peer, turns)
     so_far.finish()
@@ -242,7 +244,7 @@ def measure(options: argparse.Namespace) -> None:
 def build_peer(
     options: argparse.Namespace, task: Task, rows: EncodedRows, folder: Path, recipe: Recipe
 ) -> tuple["Trainer | PlainLoop", Arm]:
-    """The peer that the options name, and its arm."""
+    """The selected peer and its arm."""
     if options.peer == "loop":
         loop = PlainLoop(task, rows, folder, recipe)
         return loop, Arm(LOOP, loop.step, weight_bytes(loop.model))
@@ -252,7 +254,7 @@ def build_peer(
 
 
 def draw_rows(options: argparse.Namespace) -> tuple[Task, EncodedRows, EncodedRows]:
-    """Training examples, drawn from a seed, as rows: real texts, real lengths. And 40 of them."""
+    """Training examples, drawn with a seed, as rows with real lengths; and 40 of them."""
     task = TASKS[options.task]
     examples = task.examples(options.data, "train")
     task = task.with_labels(examples)
@@ -265,9 +267,9 @@ def draw_rows(options: argparse.Namespace) -> tuple[Task, EncodedRows, EncodedRo
 def largest_difference(
     task: Task, rows: EncodedRows, model: Bert, peer: "Trainer | PlainLoop", recipe: Recipe
 ) -> float:
-    """Between the arms' answers before the first step; raises `AssertionError` where it is large.
+    """Between the arms' outputs before the first step; raises `AssertionError` if it is large.
 
-    Without dropout, in float32; ours once more in the type and with the kernel it is timed with.
+    Without dropout, in float32; ours also in the type and with the kernel that are timed.
     """
     theirs = their_outputs(task, rows, peer)
     differences = []
@@ -287,7 +289,7 @@ def summarize(
     device: torch.device,
     peak: float,
 ) -> dict[str, Any]:
-    """The figures of both arms; the ratio is the median over passes of that within a pass."""
+    """The results of both arms; the ratio is the median over passes."""
     ours, theirs = arms
     flops = training_flops(
         model.config,
@@ -344,7 +346,7 @@ def summarize(
 
 
 def print_results(results: dict[str, Any]) -> None:
-    """Prints what was measured, where, and one row for each arm."""
+    """Prints the surroundings, settings and one row for each arm."""
     print(", ".join(f"{key} {value}" for key, value in results["surroundings"].items()))
     print(", ".join(f"{key} {value}" for key, value in results["settings"].items()))
     print(f"rows of {results['mean_length']:.0f} tokens on average, {results['longest']} at most")

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 NOWHERE = 10**6
-"""A start or end that `transformers` ignores: it lies behind every row (it takes -100 for 0)."""
+"""A start or end that `transformers` ignores, beyond every row (it clamps -100 to 0)."""
 
 ROWS_OF_A_GROUP = 8
-"""That the quality benchmark's question answering of transformers computes at once."""
+"""Rows that transformers' question answering computes at once in the quality benchmark."""
 
 CLASSES = {
     "BertForSequenceClassification": "AutoModelForSequenceClassification",
@@ -47,7 +47,7 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What both contestants do."""
+    """The settings of both arms."""
 
     optimizer: FinetuningOptimizerSettings
     batch_size: int
@@ -264,7 +264,7 @@ def _their_labels(task: Task, length: int, places: Any, labels: Any) -> dict[str
 
 
 def their_outputs(task: Task, rows: EncodedRows, trainer: "Trainer | PlainLoop") -> FloatArray:
-    """The head's answers of transformers' model at the places of all rows, [P, L]."""
+    """The outputs of transformers' model at the places of all rows, [P, L]."""
     model = trainer.model
     assert model is not None
     features, collate = their_features(task, rows), trainer.data_collator
@@ -297,10 +297,10 @@ _INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 
 def train_in_turns(trainer: "Trainer", turns: Iterator[None]) -> None:
-    """Trains for as long as `turns` goes on: each time it yields, the Trainer makes a step.
+    """Trains until `turns` ends: each time it yields, the Trainer makes a step.
 
-    All in one thread, because each thread that computes has helpers of its own, and OpenMP lets
-    helpers sleep as soon as there are more of them than cores, which slows everybody.
+    All in one thread, because each computing thread has its own OpenMP team, and with more threads
+    than cores OpenMP lets them sleep, which slows both arms.
     """
     from transformers import TrainerCallback
 
@@ -320,7 +320,7 @@ class PlainLoop:
     """Trains transformers' model; `step` is one step of it."""
 
     def __init__(self, task: Task, rows: EncodedRows, folder: Path, recipe: Recipe) -> None:
-        """Starts from the model folder that ours starts from."""
+        """Starts from the same model folder as our arm."""
         optimizer = recipe.optimizer
         self.model = nn.Module.to(their_model(task, folder), recipe.device).train()
         self.data_collator = their_collator(task, folder)
@@ -337,7 +337,7 @@ class PlainLoop:
         self._batches = self._endless_batches()
 
     def step(self) -> None:
-        """One step, from collating its examples to the optimizer; waits for nothing on a GPU."""
+        """One step, from collating its examples to the optimizer, without waiting for a GPU."""
         recipe = self._recipe
         batch = self._on_device(self.data_collator(next(self._batches)))
         with autocast(recipe.device, recipe.dtype):
@@ -362,7 +362,7 @@ class PlainLoop:
         }
 
     def _endless_batches(self) -> Iterator[list[dict[str, Any]]]:
-        """Features of a step; each epoch grouped by length anew, as the Trainer does it."""
+        """Yields the features of each step, grouped by length per epoch, as the Trainer does."""
         from transformers.trainer_pt_utils import get_length_grouped_indices
 
         lengths = [len(each["input_ids"]) for each in self._features]

@@ -26,8 +26,7 @@ from benchmarks.finetuning_arms import (
     write_start,
 )
 from benchmarks.measurement import surroundings
-from benchmarks.results import write_results
-from bert_core.errors import UserError
+from benchmarks.results import run_program, started_results, write_results
 from bert_core.evaluation.comparison import compare, mean_difference
 from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import load_model_folder
@@ -42,7 +41,7 @@ ARMS = ("ours", "transformers")
 PROGRESS_SECONDS = 60.0
 
 Measure = Callable[[int, Callable[[], FloatArray]], None]
-"""Measures the answers on dev: an arm calls it at the end of each epoch, with its number from 1."""
+"""Evaluates on dev: an arm calls it after each epoch, with its number from 1."""
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -55,19 +54,19 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="an encoder's model folder")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=32, help="examples of a step")
+    parser.add_argument("--batch", type=int, default=32, help="examples per step")
     parser.add_argument("--peak_learning_rate", type=float, default=3e-5)
-    parser.add_argument("--examples", type=int, default=None, help="of train, drawn; default all")
-    parser.add_argument("--dev_examples", type=int, default=None, help="the first ones of dev")
-    parser.add_argument("--checkpoint_every", type=int, default=100, help="steps")
+    parser.add_argument("--examples", type=int, default=None, help="drawn from train; default all")
+    parser.add_argument("--dev_examples", type=int, default=None, help="first examples of dev")
+    parser.add_argument("--checkpoint_every", type=int, default=100, help="in steps")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path, required=True, help="where the results go and stand")
+    parser.add_argument("--json", type=Path, required=True, help="results, continued if present")
     parser.add_argument("--work", type=Path, required=True, help="folder for models, predictions")
     return parser.parse_args(arguments)
 
 
-class Race:
-    """The data and the recipe of both arms, and what they have come to."""
+class Arms:
+    """The data and settings of both arms, and their results."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -85,29 +84,21 @@ class Race:
         self.results = self._results_so_far(len(train))
 
     def _results_so_far(self, num_train: int) -> dict[str, Any]:
-        """What stands in the file. Raises `UserError` where it stands for something else."""
+        """The results in the file. Raises `UserError` if they have other settings."""
         left_out = ("json", "work", "data", "model", "seeds", "checkpoint_every")
-        settings = {k: v for k, v in vars(self.options).items() if k not in left_out}
-        examples = {"train": num_train, "dev": len(self.dev)}
-        begun = {
+        new = {
             "benchmark": "finetuning_quality",
-            "settings": settings,
-            "examples": examples,
+            "settings": {k: v for k, v in vars(self.options).items() if k not in left_out},
+            "examples": {"train": num_train, "dev": len(self.dev)},
             "criterion": self.task.criterion,
             "surroundings": surroundings(self.device),
             "trainings": [],
             "compared": {},
         }
-        path: Path = self.options.json
-        if not path.exists():
-            return begun
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["settings"] != settings or found["examples"] != examples:
-            raise UserError("results of other settings", str(path), "give another --json")
-        return found
+        return started_results(self.options.json, new, ["settings", "examples"])
 
     def run(self) -> None:
-        """Trains what is missing, seed by seed, and keeps the figures."""
+        """Runs the missing trainings, seed by seed, and records the metrics."""
         for seed in self.options.seeds:
             for arm in ARMS:
                 if not any((t["arm"], t["seed"]) == (arm, seed) for t in self.results["trainings"]):
@@ -153,7 +144,7 @@ class Race:
             return
         paths = [self._predictions(arm, seed) for arm in ("transformers", "ours")]
         if not all(path.exists() for path in paths):
-            print(f"seed {seed}: the predictions are gone, so not compared by example")
+            print(f"seed {seed}: no predictions left, so not compared by example")
             return
         theirs, ours = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
         found = compare(self.task, theirs, ours, self.dev, groups=documents(self.dev))
@@ -166,7 +157,7 @@ class Race:
 
 
 class Training:
-    """The folder of a training under way: checkpoints, and the figures of the epochs so far."""
+    """The folder of a running training: checkpoints, and the metrics of finished epochs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -175,11 +166,11 @@ class Training:
 
     @property
     def epochs(self) -> list[dict[str, float]]:
-        """The figures of each epoch."""
+        """The metrics of each epoch."""
         return list(self._figures().values())
 
     def keep(self, epoch: int, figures: dict[str, float]) -> None:
-        """Writes the figures of an epoch, from 1, or writes them again after a kill."""
+        """Writes the metrics of an epoch, from 1; repeated after a kill."""
         kept = self._figures() | {str(epoch): figures}
         write_results(dict(sorted(kept.items(), key=lambda pair: int(pair[0]))), self._path)
 
@@ -188,7 +179,7 @@ class Training:
 
 
 class Progress:
-    """Says now and then how far a training is, and how long it will take."""
+    """Prints progress and the estimated time left, at intervals."""
 
     def __init__(self, name: str, total_steps: int) -> None:
         self._name, self._total_steps = name, total_steps
@@ -196,7 +187,7 @@ class Progress:
         self._begin = self._said = time.monotonic()
 
     def reach(self, step: int) -> None:
-        """Takes the number of finished steps; those before the first call cost no time."""
+        """Records the number of finished steps; those before the first call are not timed."""
         if self._first is None:
             self._first = step - 1
         now = time.monotonic()
@@ -208,47 +199,47 @@ class Progress:
 
 
 def _train_ours(
-    race: Race, folder: Path, recipe: Recipe, work: Path, measure: Measure, progress: Progress
+    arms: Arms, folder: Path, recipe: Recipe, work: Path, measure: Measure, progress: Progress
 ) -> None:
-    model, state, steps = our_training(race.task, race.train_rows, folder, recipe, work)
+    model, state, steps = our_training(arms.task, arms.train_rows, folder, recipe, work)
     for result in steps:
         progress.reach(result.step)
-        epoch, within = divmod(result.step, recipe.total_steps // race.options.epochs)
+        epoch, within = divmod(result.step, recipe.total_steps // arms.options.epochs)
         if within == 0:
             measure(
                 epoch,
                 lambda: compute_all_outputs(
-                    race.task,
+                    arms.task,
                     model,
-                    race.dev_rows,
-                    device=race.device,
+                    arms.dev_rows,
+                    device=arms.device,
                     autocast_dtype=recipe.dtype,
                 )[0],
             )
-        if result.step % race.options.checkpoint_every == 0:
+        if result.step % arms.options.checkpoint_every == 0:
             save_checkpoint(work, state, extra={}, files={}, keep=1)
 
 
 def _train_theirs(
-    race: Race, folder: Path, recipe: Recipe, work: Path, measure: Measure, progress: Progress
+    arms: Arms, folder: Path, recipe: Recipe, work: Path, measure: Measure, progress: Progress
 ) -> None:
     from transformers import TrainerCallback
     from transformers.trainer_utils import get_last_checkpoint
 
     trainer = their_trainer(
-        race.task,
-        race.train_rows,
+        arms.task,
+        arms.train_rows,
         folder,
         recipe,
         fastest=False,
         checkpoints=work,
-        checkpoint_every=race.options.checkpoint_every,
+        checkpoint_every=arms.options.checkpoint_every,
     )
 
     def measure_at_end_of_epoch(step: int) -> None:
-        epoch, within = divmod(step, recipe.total_steps // race.options.epochs)
+        epoch, within = divmod(step, recipe.total_steps // arms.options.epochs)
         if step and within == 0:
-            measure(epoch, lambda: their_outputs(race.task, race.dev_rows, trainer))
+            measure(epoch, lambda: their_outputs(arms.task, arms.dev_rows, trainer))
 
     class Watch(TrainerCallback):
         def on_train_begin(self, *given: Any, **_: Any) -> None:  # noqa: ANN401
@@ -293,13 +284,10 @@ def main() -> None:
     options = parse_arguments()
     torch.set_flush_denormal(True)
     options.work.mkdir(parents=True, exist_ok=True)
-    race = Race(options)
-    race.run()
-    print(json.dumps(summarize(race.results), indent=1))
+    arms = Arms(options)
+    arms.run()
+    print(json.dumps(summarize(arms.results), indent=1))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        raise SystemExit(str(error)) from None
+    run_program(main)

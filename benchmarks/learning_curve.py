@@ -36,12 +36,12 @@ from bert_core.training.settings import OptimizerSettings
 TURN_SECONDS = 10.0
 EVALUATIONS = 12
 WARMUP_SHARE = 0.05
-"""Of the time; then the learning rate falls linearly to 0 at the end of it, in both arms."""
+"""Share of the time; afterwards the learning rate falls linearly to 0, in both arms."""
 
 
 @dataclass
-class Contestant:
-    """A model in training: the seconds it has used, and its held-out figures over them."""
+class TimedArm:
+    """A model in training, its training time, and its held-out metrics over that time."""
 
     name: str
     model: nn.Module
@@ -92,27 +92,27 @@ def main() -> None:
     options = parse_arguments()
     torch.set_flush_denormal(True)
     load_the_compiler()
-    contestants, unigram = prepare(options)
+    arms, unigram = prepare(options)
     budget = options.minutes * 60
-    due = dict.fromkeys((contestant.name for contestant in contestants), 0)
-    while any(contestant.seconds < budget for contestant in contestants):
-        for contestant in contestants:
-            contestant.turn(budget, options.peak_learning_rate)
-            reached = int(EVALUATIONS * min(contestant.seconds / budget, 1))
-            if reached > due[contestant.name]:
-                due[contestant.name] = reached
-                contestant.measure()
+    due = dict.fromkeys((arm.name for arm in arms), 0)
+    while any(arm.seconds < budget for arm in arms):
+        for arm in arms:
+            arm.turn(budget, options.peak_learning_rate)
+            reached = int(EVALUATIONS * min(arm.seconds / budget, 1))
+            if reached > due[arm.name]:
+                due[arm.name] = reached
+                arm.measure()
     results: dict[str, Any] = {
         "benchmark": "learning_curve",
         "settings": {k: v for k, v in vars(options).items() if k not in ("json", "plot", "shards")},
         "surroundings": surroundings(torch.device("cpu")),
         "unigram_loss": unigram,
         "arms": {
-            contestant.name: {
-                "tokens_per_second": contestant.tokens / contestant.seconds,
-                "curve": contestant.curve,
+            arm.name: {
+                "tokens_per_second": arm.tokens / arm.seconds,
+                "curve": arm.curve,
             }
-            for contestant in contestants
+            for arm in arms
         },
     }
     print(f"unigram baseline {unigram:.3f}")
@@ -122,7 +122,7 @@ def main() -> None:
 
 
 def load_the_compiler() -> None:
-    """Makes torch load what an optimizer's first step loads: seconds that belong to no arm."""
+    """Triggers the imports of an optimizer's first step, seconds that belong to no arm."""
     weight = nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
     torch.optim.AdamW([weight], fused=True).step()
@@ -145,7 +145,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def prepare(options: argparse.Namespace) -> tuple[list[Contestant], float]:
+def prepare(options: argparse.Namespace) -> tuple[list[TimedArm], float]:
     """Both arms with the same weights, and the loss of the unigram baseline."""
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.shards))
     config = SIZES[options.size].model_copy(
@@ -157,7 +157,7 @@ def prepare(options: argparse.Namespace) -> tuple[list[Contestant], float]:
     )
     device = torch.device("cpu")
     ours, theirs = our_model(config, device), their_model(config, "sdpa", device)
-    mirror = our_model(config, device)  # evaluates their weights by our code
+    mirror = our_model(config, device)  # evaluates their weights with our code
 
     def source(split: str, *, padded: bool) -> BatchSource:
         return BatchSource(
@@ -182,20 +182,20 @@ def prepare(options: argparse.Namespace) -> tuple[list[Contestant], float]:
         mirror.load_state_dict(from_hugging_face(theirs.state_dict()))
         return evaluate(mirror)
 
-    contestants = [
-        Contestant(
+    arms = [
+        TimedArm(
             "ours", ours, source("train", padded=False), lambda b: our_loss(ours, b),
             lambda: evaluate(ours),
         ),
-        Contestant(
+        TimedArm(
             "transformers", theirs, source("train", padded=True),
             lambda b: their_loss(theirs, b), evaluate_theirs,
         ),
     ]  # fmt: skip
     settings = OptimizerSettings(peak_learning_rate=options.peak_learning_rate)
-    for contestant in contestants:
-        contestant.optimizer = create_optimizer(contestant.model, settings)
-    return contestants, evaluate(ours).unigram_loss
+    for arm in arms:
+        arm.optimizer = create_optimizer(arm.model, settings)
+    return arms, evaluate(ours).unigram_loss
 
 
 def our_loss(model: nn.Module, batches: StepBatches) -> Tensor:

@@ -25,7 +25,7 @@ from bert_core.model.cpu.linear import as_convolution
 
 @dataclass
 class Arm:
-    """One contestant: a step to time. `seconds` collects the time per step of each turn."""
+    """One side of a comparison: a step to time. `seconds` has the time per step of each turn."""
 
     name: str
     is_peer: bool
@@ -68,7 +68,7 @@ def timed_calls(
     count: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Seconds of each of `count` calls; on CUDA by events, nothing waited for between the calls."""
+    """Seconds of each of `count` calls; on CUDA by events, without waiting between calls."""
     if device.type != "cuda":
         times = [clock()]
         for _ in range(count):
@@ -92,13 +92,13 @@ def median_ratio(slower: Arm, faster: Arm) -> float:
 
 
 CPU_PRODUCT_SIZE = 2048
-"""Of the square matrices whose product is the measured peak of a CPU."""
+"""Size of the square matrices of a CPU's matmul peak."""
 
 
 def matmul_peak(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
-    """FLOP/s of a large matrix product of random numbers, the best of ten: fp32 on CPU, or bf16.
+    """FLOP/s of a large product of random matrices, the best of ten: fp32 on a CPU, else bf16.
 
-    On a CPU the better of torch's two ways, one of which is the faster on some CPUs by far.
+    On a CPU the better of `mm` and a convolution, which differ widely on some CPUs.
     """
     size, dtype = (
         (CPU_PRODUCT_SIZE, torch.float32) if device.type == "cpu" else (8192, torch.bfloat16)
@@ -133,19 +133,19 @@ def surroundings(device: torch.device) -> dict[str, str | int]:
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits for what was started on a device."""
+    """Waits for the operations on a device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 DATA_SHEET_FLOPS_PER_SECOND = {"NVIDIA H200": 989.4e12, "NVIDIA H100 80GB HBM3": 989.4e12}
-"""bf16, dense, of the SXM cards by the names that they give themselves; others are not known."""
+"""bf16, dense, of SXM cards by device name; others are unknown."""
 
 MATRIX_SIZE = 8192
 MATMUL_SECONDS = 10.0
 COPY_SECONDS = 1.0
 COPY_BYTES = {"cpu": 2**28, "cuda": 2**32}
-"""Far above every cache; half as many on a card would still do."""
+"""Far larger than every cache."""
 
 _STATE = {
     "driver": "driver_version",
@@ -159,10 +159,10 @@ _STATE = {
 def measured_peaks(
     device: torch.device, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float | None]:
-    """The rate of a large matrix product and of a large copy, bytes read and written both counted.
+    """The rates of a large matrix product and of a large copy (bytes read plus written).
 
-    On CUDA the median over ten seconds of bf16 products of 8192 x 8192 random numbers, for a card
-    that has got warm is slower than one in its first second; on a CPU the best of ten in float32.
+    On CUDA the median over ten seconds of bf16 products of 8192 x 8192 random numbers, because a
+    warm card is slower than in its first second; on a CPU the best of ten in float32.
     """
     on_cuda = device.type == "cuda"
     return {
@@ -175,7 +175,7 @@ def measured_peaks(
 def bfloat16_peak(
     device: torch.device, *, size: int = MATRIX_SIZE, seconds: float = MATMUL_SECONDS
 ) -> float:
-    """FLOP/s of bf16 products of random numbers, the median over so many seconds of them."""
+    """FLOP/s of bf16 products of random numbers, the median over some seconds."""
     left, right = torch.randn(2, size, size, device=device).to(torch.bfloat16)
     product = torch.empty_like(left)
     multiply = partial(torch.mm, left, right, out=product)
@@ -201,7 +201,7 @@ def _median_seconds(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """The median of as many calls as fit, after a few that are not counted."""
+    """The median over as many calls as fit, after a few untimed ones."""
     timed_calls(call, device, 3, clock)
     found: list[float] = []
     total = 0.0
@@ -212,7 +212,7 @@ def _median_seconds(
 
 
 def device_state(device: torch.device) -> dict[str, str] | None:
-    """Driver, clocks, power and temperature as nvidia-smi reads them; None where it cannot."""
+    """Driver, clocks, power and temperature from nvidia-smi; None without it."""
     if device.type != "cuda" or shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", f"--query-gpu={','.join(_STATE.values())}"]

@@ -1,4 +1,4 @@
-"""A real MLflow server on this machine, and a proxy before it that makes trouble on demand.
+"""A local MLflow server, and a proxy in front of it that injects faults.
 
 `python -m benchmarks.mlflow_server PORT` is the proxy: it prints its own port, then takes a mode
 per line: `pass`, `refuse`, `full`, `swallow`, or `delay SECONDS`.
@@ -66,7 +66,7 @@ class MlflowServer:
         raise TimeoutError(f"mlflow server did not start: {self.folder / 'server.log'}")
 
     def kill(self) -> None:
-        """SIGKILL to the server and its workers."""
+        """Kills the server and its workers."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -75,7 +75,7 @@ class MlflowServer:
 
 
 class TroubledProxy:
-    """The proxy as a process, so that its work is not on the caller's interpreter."""
+    """The proxy as a process, so that it does not use the caller's interpreter."""
 
     def __init__(self, target_port: int) -> None:
         command = [sys.executable, "-m", "benchmarks.mlflow_server", str(target_port)]
@@ -91,26 +91,26 @@ class TroubledProxy:
         self.uri = f"http://127.0.0.1:{self._process.stdout.readline().strip()}"
 
     def set_mode(self, mode: str) -> None:
-        """Changes what happens to the requests that come from now on."""
+        """Changes the mode for later requests."""
         self._orders.write(f"{mode}\n")
         self._orders.flush()
         time.sleep(0.2)
 
     def close(self) -> None:
-        """Ends the proxy."""
+        """Stops the proxy."""
         self._process.kill()
         self._process.communicate()
 
 
 class Proxy:
-    """Passes bytes on to a port, after a delay or not at all, as its mode says."""
+    """Forwards bytes to a port, delayed or not at all, depending on its mode."""
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port
         self.mode = "pass"
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, which ends with its first refused or unanswered request."""
+        """Handles a connection, which ends with its first refused or unanswered request."""
         with suppress(OSError):
             target_reader, target_writer = await asyncio.open_connection(
                 "127.0.0.1", self.target_port
@@ -144,7 +144,7 @@ class Proxy:
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while answer := await reader.read(65536):
-                if self.mode == "swallow":  # the server has done it, its client never knows
+                if self.mode == "swallow":  # processed, but the client gets no response
                     writer.transport.abort()
                     return
                 writer.write(answer)

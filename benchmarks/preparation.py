@@ -97,7 +97,7 @@ def cut_corpus(text: str, megabytes: float, path: Path) -> int:
 
 
 def run_prepare(corpus: Path, output: Path, tokenizer: Path | None = None) -> None:
-    """The whole of `prepare`, from files to verified index, without its summary."""
+    """Runs `prepare`, from files to verified index, without its summary."""
     with redirect_stdout(StringIO()):
         prepare(
             PrepareSettings(
@@ -126,16 +126,16 @@ def timed_processes(
 
 
 def segment_and_encode(call: tuple[list[str], str]) -> int:
-    """What the two libraries do alone: sentences, then their ids; returns the number of ids."""
+    """Splits and encodes with the two libraries alone; returns the number of ids."""
     documents, path = call
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return sum(map(len, encode(sentences_of(documents), load(path))))
 
 
 def timed_threads(corpus: Path, tokenizer: Path, num_tokens: int) -> tuple[float, float]:
-    """Seconds of segmenting and of encoding in this process, where `tokenizers` has its threads.
+    """Seconds of segmenting and of encoding in this process, with the threads of `tokenizers`.
 
-    The second alone is what bare `tokenizers` takes for sentences that it is given.
+    The second alone is the time of bare `tokenizers` for given sentences.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     found, seconds = 0, [0.0, 0.0]
@@ -151,30 +151,30 @@ def timed_threads(corpus: Path, tokenizer: Path, num_tokens: int) -> tuple[float
 
 
 def sentences_of(documents: list[str]) -> list[str]:
-    """All their sentences, by sentencex."""
+    """Splits documents with sentencex."""
     return [sentence for document in documents for sentence in split_sentences(document)]
 
 
 def load(path: str) -> Tokenizer:
-    """The tokenizer of a file, which reads the names of special tokens as text."""
+    """Loads a tokenizer that treats the names of special tokens as text."""
     tokenizer = Tokenizer.from_file(path)
     tokenizer.encode_special_tokens = True
     return tokenizer
 
 
 def encode(sentences: list[str], tokenizer: Tokenizer) -> list[Any]:
-    """All sentences at once, the fastest way there is."""
+    """Encodes all sentences at once, the fastest way."""
     return tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
 
 
 def check_equal(found: int, expected: int) -> None:
-    """An arm that does other work is no comparison."""
+    """Raises `RuntimeError` if an arm did other work."""
     if found != expected:
         raise RuntimeError(f"{found} tokens, not {expected}: the arms differ")
 
 
 def pieces(corpus: Path) -> Iterator[list[str]]:
-    """The documents, some megabytes at a time."""
+    """Yields the documents, some megabytes at a time."""
     held: list[str] = []
     num_characters = 0
     with corpus.open(encoding="utf-8") as file:
@@ -189,7 +189,7 @@ def pieces(corpus: Path) -> Iterator[list[str]]:
 
 
 def print_preparation(result: dict[str, Any]) -> None:
-    """The arms, a line each."""
+    """Prints one line per arm."""
     megabytes = result["text_bytes"] / 1e6
     print(
         f"{megabytes:.1f} MB of text, {result['tokens']:,} tokens, {result['cores']} cores, "

@@ -1,11 +1,14 @@
-"""Write results as JSON, at the end or after every step."""
+"""Write results as JSON, at the end or after every step, and end a benchmark's program."""
 
 import json
+import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from bert_core.errors import UserError
 
 
 class ResultsSoFar:
@@ -46,6 +49,28 @@ class ResultsSoFar:
     def finish(self) -> None:
         """Write the results of a finished run."""
         write_results(self.values, self._path)
+
+
+def run_program(main: Callable[[], int | None]) -> NoReturn:
+    """Exit with the code of `main`; a `UserError` is one line on standard error and code 2."""
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def started_results(path: Path, new: dict[str, Any], same: Sequence[str]) -> dict[str, Any]:
+    """Read the results in a file, or return `new` if there is none.
+
+    Raises `UserError` if they differ from `new` in a field of `same`.
+    """
+    if not path.exists():
+        return new
+    results = json.loads(path.read_text(encoding="utf-8"))
+    if any(results.get(field) != new[field] for field in same):
+        raise UserError("results of other settings", str(path), "give another --json")
+    return results
 
 
 def write_results(results: Mapping[str, Any], path: Path | None) -> None:

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results import write_results
+from benchmarks.results import run_program, write_results
 from benchmarks.servers import UVICORN, Connection, Served, kinds, request_of
-from bert_core.errors import UserError
 from bert_core.predictor import load_predictor
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
@@ -38,10 +37,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Asks both, prints what they have in common and writes the JSON."""
+    """Compares both, prints the results and writes the JSON."""
     options = parse_arguments()
     predictor = load_predictor(options.model)
-    # The task's own data may be others, as those that the demo's model was made of.
+    # Not the predictor's task, whose data may be others, as with the demo's model.
     examples = QuestionAnswering().examples(options.data, "dev")[: options.examples]
     predictions, rows = predictor.predict_examples(examples)
     told = ask_all(options.model.absolute(), examples)
@@ -70,7 +69,7 @@ def main() -> None:
 
 
 def ask_all(folder: Path, examples: Sequence[Question]) -> list[dict[str, Any]]:
-    """What a server says to each question."""
+    """The server's answer to each question."""
     kind = replace(
         kinds()[UVICORN],
         path="/v1/qa",
@@ -106,7 +105,4 @@ def ask_all(folder: Path, examples: Sequence[Question]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        raise SystemExit(str(error)) from None
+    run_program(main)

@@ -28,15 +28,15 @@ _END_SECONDS = 10
 
 Command = Sequence[str | int | Path]
 Scores = dict[str, float]
-"""The score of each label that a server says."""
+"""The score of each label in an answer."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of server: how it is started, asked and understood.
+    """A kind of server: how to start it, build its requests and read its answers.
 
-    `command` makes the command line of a folder, a port and a working folder. `packages` are what
-    the environment of a peer has; none of ours, which run in this one.
+    `command` builds the command line for a folder, a port and a working folder. `packages` are
+    those of a peer's environment; ours have none and run in this one.
     """
 
     name: str
@@ -49,16 +49,16 @@ class Kind:
 
     @property
     def is_peer(self) -> bool:
-        """Whether it is somebody else's."""
+        """Whether it is not ours."""
         return bool(self.packages)
 
     def request(self, text: str | Sequence[str]) -> bytes:
-        """The request that asks about a text, or where that is possible about several."""
+        """The HTTP request for a text, or for several if the server supports it."""
         return request_of(self.path, json.dumps(self.body(text)).encode())
 
 
 class Served:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, kind: Kind, folder: Path, work: Path, threads: int | None = None) -> None:
         self.kind = kind
@@ -83,7 +83,7 @@ class Served:
     def wait(self, text: str, right: Scores, *, tolerance: float) -> None:
         """Waits until it answers; asserts that its best label has the right score.
 
-        Raises `RuntimeError`, with the end of its log, where it never does.
+        Raises `RuntimeError` with the end of its log if it does not.
         """
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end and self._process.poll() is None:
@@ -96,13 +96,13 @@ class Served:
                     best = max(found, key=lambda label: found[label])
                     assert abs(found[best] - right[best]) < tolerance, (self.kind.name, found)
                     return
-                if status < 500 and status != 404:  # nothing is routed there yet
+                if status < 500 and status != 404:  # not routed yet
                     raise RuntimeError(f"{self.kind.name}: {status} {body[:500]!r}")
             time.sleep(_POLL_SECONDS)
         raise RuntimeError(f"{self.kind.name} did not start: {self.log.read_text()[-2000:]}")
 
     def processor_seconds(self) -> dict[int, float]:
-        """What each of its processes has had until now."""
+        """CPU seconds of each of its processes."""
         found = {}
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
@@ -111,12 +111,12 @@ class Served:
         return found
 
     def processor_seconds_since(self, before: Mapping[int, float]) -> float:
-        """What they have had since then, together."""
+        """CPU seconds of all its processes since then."""
         return sum(now - before.get(pid, 0.0) for pid, now in self.processor_seconds().items())
 
     @property
     def resident_bytes(self) -> int:
-        """Their memory; pages that processes share count once."""
+        """The memory of its processes; shared pages count once."""
         total = 0
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
@@ -125,7 +125,7 @@ class Served:
 
     @property
     def own_size(self) -> dict[str, int]:
-        """Memory, threads and open files of its first process alone."""
+        """Memory, threads and open files of its first process."""
         memory = self._root.memory_full_info()
         return {
             "resident_bytes": memory.rss,
@@ -135,7 +135,7 @@ class Served:
         }
 
     def end(self) -> None:
-        """Ends it, all of its processes."""
+        """Stops all its processes."""
         processes = self._processes()
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
@@ -153,7 +153,7 @@ class Served:
 
 
 def make_environment(kind: Kind, work: Path) -> None:
-    """Makes the virtual environment of a peer, once; raises `CalledProcessError` if it cannot."""
+    """Creates the virtual environment of a peer, once; raises `CalledProcessError` on failure."""
     folder = environment_of(kind, work)
     done = folder / ".installed"
     if done.is_file() and done.read_text() == "\n".join(kind.packages):
@@ -170,7 +170,7 @@ def environment_of(kind: Kind, work: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port that nothing listens at."""
+    """An unused port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
@@ -185,12 +185,12 @@ RAY_VARIABLES = {
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",
     "RAY_ADDRESS": "local",
 }
-"""Those of infra/ray-serve.env, and a cluster of its own."""
+"""Those of infra/ray-serve.env, and its own cluster."""
 
 _TORCH = ("transformers", "torch>=2.11,<2.14")
 _INFINITY = (
     *("infinity-emb[server,torch]==0.0.77", "torch>=2.11,<2.14"),
-    # What its last version, of 2025, does not run without.
+    # Needed by its last version, of 2025.
     *("numpy<2", "transformers<5", "sentence-transformers<4", "click<8.2", "typer<0.13"),
 )
 
@@ -283,21 +283,21 @@ _TIMEOUT_SECONDS = 120
 
 @dataclass(frozen=True)
 class Turn:
-    """A while of asking: the seconds each answer took, and all of it together."""
+    """A timed turn of requests: the latency of each, and the total seconds."""
 
     latencies: list[float]
     seconds: float
 
 
 class Connection:
-    """A connection that is kept open, and does as little as can be for a request."""
+    """A keep-alive connection with minimal overhead per request."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), _TIMEOUT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer; raises `ConnectionError` where the server hangs up."""
+        """Status and body of the response; raises `ConnectionError` if the server closes."""
         self._socket.sendall(request)
         head, _, body = self._receive_until(b"", b"\r\n\r\n").partition(b"\r\n\r\n")
         status, headers = int(head.split(b" ", 2)[1]), head.lower()
@@ -306,12 +306,12 @@ class Connection:
             length = int(headers.split(name, 1)[1].split(b"\r\n", 1)[0])
             while len(body) < length:
                 body += self._receive()
-        else:  # in chunks; none of these answers has the mark of the last one within it
+        else:  # chunked; no answer contains the end mark
             body = self._receive_until(body, b"0\r\n\r\n")
         return status, body
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         self._socket.close()
 
     def _receive_until(self, found: bytes, mark: bytes) -> bytes:
@@ -326,7 +326,7 @@ class Connection:
 
 
 def request_of(path: str, body: bytes) -> bytes:
-    """A request as it goes over the wire."""
+    """The bytes of an HTTP request."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
@@ -334,10 +334,10 @@ def request_of(path: str, body: bytes) -> bytes:
 def ask_for_a_while(
     port: int, requests: Sequence[bytes], *, clients: int, seconds: float, first: int = 0
 ) -> Turn:
-    """Has so many clients ask, one question after another, until the time is over.
+    """Sends requests from concurrent clients, one after another each, until the time is over.
 
-    What is then under way is answered still, and counted. Raises `RuntimeError` for an answer that
-    is not 200. `first` is the request to begin with.
+    Requests in progress at the end are completed and counted. Raises `RuntimeError` for a response
+    that is not 200. `first` is the index of the first request.
     """
     latencies: list[float] = []
     failures: list[str] = []

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.inputs import paragraphs_of
 from benchmarks.measurement import surroundings
-from benchmarks.results import write_results
+from benchmarks.results import run_program, write_results
 from benchmarks.servers import (
     INT8,
     RAY_SERVE,
@@ -32,7 +32,6 @@ from benchmarks.servers import (
     kinds,
     make_environment,
 )
-from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.quantization import PRECISION_FIELD
@@ -42,11 +41,11 @@ from bert_core.tasks.task import add_task_head
 
 TEXTS = 256
 CELLS = {"20": (20, 20), "128": (128, 128), "10-200": (10, 200)}
-"""Tokens of a text, with [CLS] and [SEP]: the least and the most, evenly drawn."""
+"""Tokens of a text with [CLS] and [SEP]: minimum and maximum of a uniform draw."""
 MIX = "10-200"
 CLIENTS = (1, 8, 32)
 TOLERANCE = {INT8: 0.05}
-"""How far a score may be from the offline predictor's, where it is not `ROUNDING`."""
+"""Allowed difference from the offline predictor's score, by default `ROUNDING`."""
 ROUNDING = 1e-4
 _LABELS = ("negative", "positive")
 
@@ -58,7 +57,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="an encoder's model folder")
     parser.add_argument("--work", type=Path, required=True, help="environments and logs")
     parser.add_argument("--servers", nargs="+", choices=tuple(kinds()), default=list(kinds()))
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=4.0, help="per turn")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each server in a cell")
     parser.add_argument(
         "--threads", type=int, default=None, help="OMP_NUM_THREADS of all; unset by default"
@@ -104,9 +103,9 @@ def main() -> None:
 
 
 def write_classifiers(encoder: Path, work: Path) -> dict[str, Path]:
-    """A classifier in float32, and the same in int8, by the servers that are given them.
+    """Writes a classifier in float32 and in int8; returns the folder for each server.
 
-    The weights of its head are random: what it says costs what any would.
+    The weights of its head are random, which does not affect the cost.
     """
     folders = dict.fromkeys(kinds(), work / "classifier") | {INT8: work / "classifier-int8"}
     _, model, tokenizer = load_model_folder(encoder)
@@ -121,7 +120,7 @@ def write_classifiers(encoder: Path, work: Path) -> dict[str, Path]:
 
 
 def draw_texts(path: Path, tokenizer: Tokenizer) -> dict[str, list[str]]:
-    """Beginnings of real paragraphs that have the tokens of a cell."""
+    """Beginnings of real paragraphs with the number of tokens of a cell."""
     draw = np.random.default_rng(0)
     wanted = {
         cell: draw.integers(least, most + 1, TEXTS).tolist()
@@ -149,7 +148,7 @@ def start_servers(
     texts: Mapping[str, Sequence[str]],
     stack: ExitStack,
 ) -> tuple[dict[str, Served], dict[str, float]]:
-    """The servers, all of which answer as the offline predictor does, and how long each took."""
+    """Starts the servers, checks their answers, and returns them with their start-up seconds."""
     servers: dict[str, Served] = {}
     ready: dict[str, float] = {}
     question, work = texts["20"][0], options.work.absolute()
@@ -180,7 +179,7 @@ def measure(
     texts: Sequence[str],
     clients: int,
 ) -> dict[str, Any]:
-    """What each server comes to in a cell: figures of its rounds, and of all together."""
+    """Measures each server in a cell."""
     print(title, flush=True)
     requests = {name: [each.kind.request(text) for text in texts] for name, each in servers.items()}
     turns: dict[str, list[tuple[Turn, float]]] = {name: [] for name in servers}
@@ -218,7 +217,7 @@ def figures(turns: Sequence[tuple[Turn, float]]) -> dict[str, Any]:
 
 
 def ratios(cell: Mapping[str, Any]) -> dict[str, float]:
-    """Processor time of each of ours, of that of the best peer: the median over rounds."""
+    """CPU time of each of our servers relative to the best peer, the median over rounds."""
     peers = [cell[name]["cpu_ms_of_rounds"] for name in cell if kinds()[name].is_peer]
     best = [min(each) for each in zip(*peers, strict=True)]
     return {
@@ -241,7 +240,7 @@ def print_cell(cell: Mapping[str, Any]) -> None:
 
 
 def print_results(results: Mapping[str, Any]) -> None:
-    """What all comes to."""
+    """Prints start-up time, memory and CPU time of the servers."""
     for name, seconds in results["ready_seconds"].items():
         first, last = (each / 1e6 for each in results["resident_bytes"][name])
         print(f"{name:22} ready in {seconds:5.1f} s, {first:6.0f} MB, after all {last:6.0f} MB")
@@ -251,7 +250,4 @@ def print_results(results: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        raise SystemExit(str(error)) from None
+    run_program(main)

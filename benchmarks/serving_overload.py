@@ -23,21 +23,20 @@ import numpy as np
 import torch
 
 from benchmarks.measurement import surroundings
-from benchmarks.results import write_results
+from benchmarks.results import run_program, write_results
 from benchmarks.servers import UVICORN, Served, ask_for_a_while, kinds
 from benchmarks.serving import MIX, ROUNDING, draw_texts, offline_scores, write_classifiers
-from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder
 
 TIMES = 10
 _TICK_SECONDS = 0.005
 _FILLING_SECONDS = 5.0
-"""After so long the queue is full, and what is counted begins."""
+"""The time until the queue is full and counting starts."""
 
 
 @dataclass
 class Answers:
-    """When each request was sent, what it waited in seconds, and its status."""
+    """The time each request was sent, its latency in seconds, and its status."""
 
     sent: list[float] = field(default_factory=list)
     waited: list[float] = field(default_factory=list)
@@ -45,7 +44,7 @@ class Answers:
 
 
 class Caller(asyncio.Protocol):
-    """A connection that asks one question at a time; it goes back to `free` with the answer."""
+    """A connection with one request at a time; it returns to `free` after the answer."""
 
     def __init__(self, free: "deque[Caller]", answers: Answers) -> None:
         self._free, self._answers = free, answers
@@ -54,17 +53,17 @@ class Caller(asyncio.Protocol):
         self.is_waiting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps what it writes to."""
+        """Stores the transport."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def ask(self, request: bytes) -> None:
-        """Sends a question."""
+        """Sends a request."""
         self._sent, self.is_waiting = time.perf_counter(), True
         self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """Takes an answer note of when it is whole."""
+        """Collects a response and records it once complete."""
         self._received += data
         head, found, body = self._received.partition(b"\r\n\r\n")
         if not found:
@@ -79,7 +78,7 @@ class Caller(asyncio.Protocol):
         self._free.append(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A server that hangs up on somebody who waits is a failure (status 0)."""
+        """Records a connection closed during a request as a failure (status 0)."""
         del exc
         if self.is_waiting:
             self._answers.statuses.append(0)
@@ -207,7 +206,4 @@ def measure(server: Served, requests: Sequence[bytes], seconds: float) -> dict[s
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        raise SystemExit(str(error)) from None
+    run_program(main)

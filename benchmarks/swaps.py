@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.measurement import surroundings
-from benchmarks.results import write_results
+from benchmarks.results import run_program, write_results
 from benchmarks.servers import Command, Connection, Kind, Served
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder, save_model_folder
@@ -30,20 +30,20 @@ from workflows.runs.mlflow_run import create_store, open_client
 from workflows.versions.registration import register_model_folder
 
 MARKS = (5, 10, 20, 50, 100, 200)
-"""The swaps after which memory is looked at."""
+"""The swaps after which memory is measured."""
 
 _NAME, _ALIAS, _VERSIONS = "swapped", "champion", 3
 _POLL_SECONDS = 0.2
 _PAUSE_SECONDS = 0.02
-"""Between two questions of the client: the server is never without one for long."""
+"""Between two requests of the client."""
 _SETTLE_SECONDS = 6.0
-"""Within so many the version before is closed, on a busy machine too."""
+"""The time in which the previous version is closed, also on a busy machine."""
 _MOST_SECONDS = 60.0
 
 
 @dataclass
 class Client:
-    """Asks one question after another: the version of each answer and when it came; failures."""
+    """Sends requests one after another; records version and time of answers, and failures."""
 
     server: Served
     answers: list[tuple[float, str]] = field(default_factory=list)
@@ -71,9 +71,9 @@ class Client:
         self._is_over.set()
 
     def wait_for(self, version: str, moved: float) -> float:
-        """The seconds from a moment to the first answer of a version after it.
+        """The seconds from `moved` to the first later answer of a version.
 
-        Raises `RuntimeError` where there is none for a minute.
+        Raises `RuntimeError` if there is none for a minute.
         """
         first = len(self.answers)
         while time.monotonic() < moved + _MOST_SECONDS:
@@ -98,7 +98,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the benchmark, prints what it comes to and writes the JSON."""
+    """Runs the benchmark, prints the results and writes the JSON."""
     options = parse_arguments(arguments)
     if options.swaps < MARKS[0]:
         raise UserError("too few swaps", f"--swaps {options.swaps}", f"at least {MARKS[0]}")
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def swap(folder: Path, work: Path, swaps: int) -> dict[str, Any]:
-    """Swaps so often, and gives what was measured; see the module."""
+    """Swaps versions and returns the measurements."""
     uri = f"sqlite:///{work / 'mlflow.db'}"
     create_store(uri)
     store = open_client(uri)
@@ -154,7 +154,7 @@ def swap(folder: Path, work: Path, swaps: int) -> dict[str, Any]:
 
 
 def settled(server: Served) -> dict[str, int]:
-    """Its size when it is smallest, within a while: that of a version that goes does not count."""
+    """The smallest size within a few seconds, after the previous version is freed."""
     found, end = [server.own_size], time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < end:
         time.sleep(0.5)
@@ -163,7 +163,7 @@ def settled(server: Served) -> dict[str, int]:
 
 
 def summarize(after: Mapping[int, Mapping[str, int]], seconds: Sequence[float]) -> dict[str, Any]:
-    """How much more memory the last swap leaves than the fifth, and what swaps took."""
+    """The growth of memory from the fifth to the last swap, and the switching times."""
     first, last = after[MARKS[0]], after[max(after)]
     return {
         "growth": last["resident_bytes"] / first["resident_bytes"] - 1,
@@ -192,7 +192,7 @@ def publish(folder: Path, work: Path, run_id: str, uri: str) -> None:
 
 
 def _kind(uri: str) -> Kind:
-    """`python -m serving` of the alias, asked for a text's features."""
+    """`python -m serving` of the alias; requests are for features."""
 
     def command(folder: Path, port: int, work: Path) -> Command:
         del folder
@@ -219,7 +219,4 @@ def _installed_model() -> Path:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from None
+    run_program(main)

@@ -1,4 +1,4 @@
-"""Measure what tracking costs a step while MLflow is well, down, slow or full.
+"""Measure the cost of tracking per step while MLflow is healthy, down, slow or full.
 
 `python -m benchmarks.tracking [--json FILE]` prints median step times, with and without tracking in
 turn, and whether MLflow recorded every step exactly once.
@@ -26,7 +26,7 @@ from workflows.runs.sender import verify_exactly_once
 from workflows.runs.tracker import JOURNAL_NAME, STATE_NAME, TrackedRun, Tracker, read_json
 
 MODES = {"well": "pass", "down": "refuse", "slow (10 s per call)": "delay 10", "full": "full"}
-START_SECONDS = 600.0  # the sender's start waits for idle moments of a busy machine
+START_SECONDS = 600.0  # on a busy machine the sender starts slowly, with low priority
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Figures:
 
 
 class Loop:
-    """A small training step of two torch threads that writes what a real one writes."""
+    """A small training step of two torch threads that records what a real one does."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -54,7 +54,7 @@ class Loop:
         self.inputs = torch.randn(128, 512)
 
     def run(self, num_steps: int, metrics: Callable[[Tensor], dict[str, float]]) -> list[float]:
-        """Seconds of each step, journal included where `metrics` gives any."""
+        """Seconds of each step, including the journal if `metrics` returns any."""
         seconds = []
         for _ in range(num_steps):
             started = time.perf_counter()
@@ -71,20 +71,20 @@ class Loop:
 
 
 def written(loss: Tensor) -> dict[str, float]:
-    """Eight metrics, as many as a pre-training step has."""
+    """Eight metrics, as in a pre-training step."""
     return {f"train/metric_{index}": float(loss.detach()) + index for index in range(8)}
 
 
 def nothing(loss: Tensor) -> dict[str, float]:
-    """What the untracked step records; it reads its loss too."""
+    """No metrics; the untracked step also reads its loss."""
     float(loss.detach())
     return {}
 
 
 def measure(case: str, proxy: TroubledProxy, folder: Path, pairs: int, block: int) -> Figures:
-    """One run: blocks of steps without and with a tracker at work, in turn.
+    """Runs alternating blocks of steps without and with a tracker.
 
-    The sender is stopped (SIGSTOP) in the blocks without, so each pair sees the same machine.
+    The sender is stopped (SIGSTOP) in the former, so each pair runs under equal conditions.
     """
     journal = Journal(folder / JOURNAL_NAME)
     loop = Loop(journal)

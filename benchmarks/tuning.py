@@ -1,4 +1,4 @@
-"""Measure what a sweep costs besides the training of its trials.
+"""Measure the overhead of a sweep over the training of its trials.
 
 `python -m benchmarks.tuning --data MRPC --model DIR [--json FILE]` runs `workflows/tune.py` twice
 on a running Ray cluster: four tiny trials, whose seconds it reports, and trials of half a minute
@@ -32,7 +32,7 @@ TINY_EXAMPLES = 64
 
 @dataclass(frozen=True)
 class Figures:
-    """One sweep: the seconds of each trial's training, of the command, and what they come to.
+    """One sweep: training seconds of each trial, seconds of the command, and their ratios.
 
     `command_ratio` is the command's time over the trials' divided by those that ran at once;
     `sweep_ratio` the same of the time from the first trial's start to the last one's end.
@@ -47,7 +47,7 @@ class Figures:
 
 
 def run_sweep(arguments: Sequence[str], storage: Path, address: str) -> Figures:
-    """One sweep by its command, on the cluster of this address; raises `UserError` if it fails."""
+    """Runs a sweep by its command on this cluster; raises `UserError` on failure."""
     command = [sys.executable, str(ROOT / "workflows" / "tune.py"), *arguments]
     begin = time.monotonic()
     outcome = subprocess.run(
@@ -76,7 +76,7 @@ def run_sweep(arguments: Sequence[str], storage: Path, address: str) -> Figures:
 
 
 def write_head(data: Path, folder: Path, count: int) -> Path:
-    """A folder with the first examples of train and dev."""
+    """Writes a folder with the first examples of train and dev."""
     folder.mkdir()
     for name in ("train.tsv", "dev.tsv"):
         lines = (data / name).read_text(encoding="utf-8-sig").splitlines(keepends=True)
@@ -85,7 +85,7 @@ def write_head(data: Path, folder: Path, count: int) -> Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs both and prints what they took."""
+    """Runs both sweeps and prints their times."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of MRPC's TSV files")
     parser.add_argument("--model", type=Path, required=True, help="BERT folder")
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
             head = write_head(options.data, folder / "head", TINY_EXAMPLES)
             tiny = [*common, "--data", str(head), *axes, "--epochs", "1"]
             small = run_sweep(tiny, folder / "tiny", address)
-            print(f"4 tiny trials: {small.command_seconds:.1f} s, Ray being up", flush=True)
+            print(f"4 tiny trials: {small.command_seconds:.1f} s with Ray running", flush=True)
             whole = [*common, "--data", str(options.data.absolute()), *axes]
             large = run_sweep([*whole, "--epochs", "1", "--seeds", "2"], folder / "large", address)
     except (UserError, OSError) as error:

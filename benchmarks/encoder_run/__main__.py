@@ -16,7 +16,6 @@ import hashlib
 import json
 import re
 import struct
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -30,7 +29,7 @@ from benchmarks.encoder_run.finetuning import ARMS, FOLDERS, Finetuning, GlueDat
 from benchmarks.encoder_run.pretraining import Pretraining, Record
 from benchmarks.encoder_run.recipe import RECIPES, Clock, chosen_recipe
 from benchmarks.measurement import bfloat16_peak, device_named, surroundings
-from benchmarks.results import write_results
+from benchmarks.results import run_program, started_results, write_results
 from bert_core.errors import UserError
 from bert_core.model_folder import CONFIG, WEIGHTS, load_model_folder, save_model_folder
 
@@ -44,7 +43,7 @@ RECIPE_OPTIONS = ("step_slots", "sequence_length", "peak_learning_rate", "finetu
 OF_THE_RESULT = ("preset", "device", "steps", "heldout_rows", "epochs", "examples", "threads")
 """Options that determine the results: a file of other settings is refused."""
 SHOWN_ABOVE_UNIGRAM = 0.6
-"""Nats above the baseline at which the picture ends: what falls so steeply shows nothing."""
+"""Nats above the baseline at which the picture ends, to leave out the steep start."""
 PIECE_BYTES = 15_000_000
 _NAME = re.compile(r"encoder-(\w+)-(\d+)-of-(\d+)")
 _WITH_THE_WEIGHTS = (CONFIG, "tokenizer.json", "README.md")
@@ -64,10 +63,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, help="of torch; default: its own choice")
     parser.add_argument("--preset", choices=tuple(RECIPES), default="small")
-    parser.add_argument("--minutes", type=float, default=9.0, help="that the whole call may take")
+    parser.add_argument("--minutes", type=float, default=9.0, help="for the whole call")
     parser.add_argument("--pretraining_minutes", type=float, help="of these; default: 70 %%")
     parser.add_argument("--steps", type=int, help="of pre-training; default: as many as fit")
-    parser.add_argument("--step_slots", type=int, help="places for tokens of a step")
+    parser.add_argument("--step_slots", type=int, help="token slots per step")
     parser.add_argument("--sequence_length", type=int, help="longest row, in tokens")
     parser.add_argument("--peak_learning_rate", type=float, help="of pre-training")
     parser.add_argument("--heldout_rows", type=int, default=2048, help="of an evaluation, at most")
@@ -88,7 +87,7 @@ class EncoderRun:
     """The stages of a run and their results."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        """Raises `UserError` where --json holds the results of something else."""
+        """Raises `UserError` if --json has results of other settings."""
         pretraining_minutes = options.pretraining_minutes
         if pretraining_minutes is None:
             pretraining_minutes = PRETRAINING_SHARE * options.minutes
@@ -118,20 +117,14 @@ class EncoderRun:
 
     def _results_so_far(self) -> dict[str, Any]:
         settings = {name: getattr(self.options, name) for name in OF_THE_RESULT}
-        settings["recipe"] = asdict(self.recipe)
-        path: Path = self.options.json
-        if not path.exists():
-            return {
-                "benchmark": "encoder_run",
-                "settings": settings,
-                "surroundings": surroundings(self.device),
-                "pretraining": {},
-                "finetuning": {},
-            }
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found.get("settings") != settings:
-            raise UserError("results of other settings", str(path), "give another --json")
-        return found
+        new = {
+            "benchmark": "encoder_run",
+            "settings": settings | {"recipe": asdict(self.recipe)},
+            "surroundings": surroundings(self.device),
+            "pretraining": {},
+            "finetuning": {},
+        }
+        return started_results(self.options.json, new, ["settings"])
 
     def _pretrain(self) -> bool:
         options = self.options
@@ -320,9 +313,9 @@ def write_pieces(model: Path, folder: Path, piece_bytes: int = PIECE_BYTES) -> l
 
 
 def join_pieces(folder: Path, model: Path) -> bool:
-    """Writes the model folder that pieces make; False where there are none.
+    """Restores a model folder from pieces; False if there are none.
 
-    Raises `UserError` where one is missing or damaged.
+    Raises `UserError` if one is missing or damaged.
     """
     paths = _pieces(folder)
     if not paths:
@@ -330,8 +323,8 @@ def join_pieces(folder: Path, model: Path) -> bool:
     content = b"".join(path.read_bytes() for path in paths)
     match = _NAME.fullmatch(paths[0].name)
     if match is None or hashlib.sha256(content).hexdigest()[:16] != match[1]:
-        raise UserError("pieces of an encoder that are damaged or not all there", str(folder),
-                        "bring them again, or leave them out and pre-train")  # fmt: skip
+        raise UserError("damaged or missing pieces of an encoder", str(folder),
+                        "copy them again, or leave them out and pre-train")  # fmt: skip
     (length,) = struct.unpack("<Q", content[:8])
     texts = json.loads(content[8 : 8 + length])["__metadata__"]
     with tempfile.TemporaryDirectory() as temporary:
@@ -345,15 +338,11 @@ def join_pieces(folder: Path, model: Path) -> bool:
 
 
 def _pieces(folder: Path) -> list[Path]:
-    """The pieces in a folder, in their order."""
+    """The pieces in a folder, in order."""
     found = {path: _NAME.fullmatch(path.name) for path in folder.glob("encoder-*-of-*")}
     numbers = {path: int(match[2]) for path, match in found.items() if match}
     return sorted(numbers, key=numbers.__getitem__)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(main)

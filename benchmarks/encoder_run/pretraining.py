@@ -31,13 +31,13 @@ from bert_core.training.optimization import create_optimizer, linear_schedule
 from bert_core.training.settings import OptimizerSettings
 
 POINTS = 200
-"""Of the loss curve, at most; each is the mean over the steps since the one before."""
+"""Of the loss curve, at most; each is the mean over the steps since the previous one."""
 EVALUATED_SHARES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Of all steps, after which held-out rows are measured, besides before the first."""
+"""Of all steps, after which held-out rows are evaluated, as before the first."""
 WARMING_STEPS = 3
-"""Steps in which the program is compiled and memory found; they teach nothing."""
+"""Steps for compilation and memory allocation, whose updates are discarded."""
 MEASURED_SECONDS = 8.0
-"""For which the rate is measured that decides how many steps there will be."""
+"""The duration of the rate measurement that determines the number of steps."""
 SAFETY = 0.97
 """Share of the time that the steps are planned for; checkpoints and the export take the rest."""
 
@@ -165,7 +165,7 @@ class Pretraining:
         )
 
     def _rate(self, seconds: float) -> float:
-        """Steps a second, measured for so long; at a learning rate of 0, which leaves no trace."""
+        """Steps per second, measured for some seconds at a learning rate of 0, without effect."""
         scratch = TrainingState(self.model, self._optimizer())
         begin, done = 0.0, 0
         for result in self._steps(scratch, lambda _: 0.0, 10**9):
@@ -207,7 +207,7 @@ class Pretraining:
         )
 
     def _read(self, results: Sequence[StepResult], begin: float) -> None:
-        """Brings the figures of some steps, which began then, to the host and adds a point."""
+        """Copies the results of some steps to the host and adds a point to the curve."""
         sums = torch.stack([each.sums for each in results]).sum(0).tolist()
         counts = torch.stack(
             [torch.stack([each.num_real_tokens, each.num_slots]) for each in results]

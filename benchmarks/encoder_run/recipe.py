@@ -1,4 +1,4 @@
-"""Choose how an encoder is trained when there are minutes, not days, and keep the time."""
+"""Recipes that train an encoder in minutes, and the clock of a call."""
 
 import time
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.text.shards import TokenShards
 
 ROWS_AT_ONCE = 64
-"""Of one forward pass on the CPU; it changes no result."""
+"""Per forward pass on the CPU; it does not affect results."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of both stages; `step_slots` are the places for tokens of an optimizer step.
+    """The settings of both stages; `step_slots` are the token slots of an optimizer step.
 
     Attention dropout is 0: the packed attention of CUDA has none. `dropout` is that of hidden
     states in pre-training; fine-tuning has `finetuning_dropout`.
@@ -34,7 +34,7 @@ class Recipe:
     seed: int = 0
 
     def architecture(self, vocabulary: Vocabulary) -> ModelConfig:
-        """The encoder over a vocabulary, with as many positions as rows are long."""
+        """The encoder's configuration for a vocabulary, with one position per slot of a row."""
         values = SIZES[self.size].model_dump() | {
             "vocab_size": vocabulary.size,
             "pad_token_id": vocabulary.pad_id,
@@ -60,9 +60,9 @@ class Recipe:
         )
 
     def batch(self, *, packed: bool) -> BatchSettings:
-        """As many rows for a step as would fill its slots were all of them full.
+        """The rows of a step: as many as fill its slots if all are full.
 
-        Packed they leave a few slots over, and each step has the micro-batches that they fill.
+        Packed rows leave a few slots empty, and each step has as many micro-batches as they fill.
         """
         rows = self.step_slots // self.sequence_length
         at_once = rows if packed else min(rows, ROWS_AT_ONCE)
@@ -75,9 +75,9 @@ RECIPES: dict[str, Recipe] = {
     "small": Recipe("small", 131_072, 1e-3, 0.05, 0.0, 1e-4),
     "base": Recipe("base", 65_536, 3e-4, 0.1, 0.1, 5e-5),
 }
-"""By preset; `base` is the shape of `base-fast`, in steps that AdamW learns more from in minutes.
+"""By preset; `base` has the shape of `base-fast`, with smaller steps, which suit AdamW in minutes.
 
-Small encoders see so few tokens in the time that dropout would only slow them.
+Small encoders see so few tokens in that time that dropout would only slow them.
 """
 
 

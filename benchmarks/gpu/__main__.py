@@ -58,7 +58,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and fits; see the module for the exit codes, 2 is a wrong call."""
+    """Runs the missing jobs that fit; exit codes are in the module docstring, 2 is a wrong call."""
     options = parse_arguments(arguments)
     begin = time.monotonic()
     try:
@@ -87,13 +87,13 @@ def device_of(options: argparse.Namespace) -> str:
 
 
 def _leave(*_: object) -> None:
-    raise SystemExit(128 + signal.SIGTERM)  # the job that runs is ended on the way out
+    raise SystemExit(128 + signal.SIGTERM)  # the running job is stopped on exit
 
 
 def chosen_jobs(options: argparse.Namespace) -> tuple[list[Job], dict[str, str]]:
     """Select the jobs that are wanted and possible; explain why others are not.
 
-    Raises `UserError` for a folder that is not there and for a name that no job has.
+    Raises `UserError` for a missing folder and for an unknown job.
     """
     for name in ("data", "encoder", "shards"):
         folder = getattr(options, name)
@@ -116,7 +116,7 @@ def chosen_jobs(options: argparse.Namespace) -> tuple[list[Job], dict[str, str]]
 def list_jobs(jobs: Sequence[Job], missing: dict[str, str], ledger: Ledger) -> None:
     """Print every job, its expected minutes and its state."""
     for job in jobs:
-        state = ledger.status(job.name) or "not begun"
+        state = ledger.status(job.name) or "not started"
         print(f"{job.name:32}{job.expected_minutes:5.1f} min  {state}")
     for name, why in missing.items():
         print(f"{name:32}           left out: {why}")
@@ -132,9 +132,9 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
 
 
 def run_jobs(jobs: Sequence[Job], ledger: Ledger, *, seconds_left: Callable[[], float]) -> None:
-    """Runs the jobs that are not finished, those first that were begun least often.
+    """Runs the unfinished jobs, those with the fewest attempts first.
 
-    One for which too little is left is passed over: a shorter one behind it may fit.
+    A job that does not fit into the remaining time is skipped: a later, shorter one may fit.
     """
     for job in sorted(jobs, key=lambda job: ledger.attempts(job.name)):
         if ledger.status(job.name) == "finished":
@@ -153,13 +153,13 @@ def run_jobs(jobs: Sequence[Job], ledger: Ledger, *, seconds_left: Callable[[], 
 
 
 def run_job(job: Job, ledger: Ledger, seconds: float) -> int | None:
-    """Runs a process, its output behind that of earlier tries; its exit code, None when ended.
+    """Runs a job's process, appending to its log; returns the exit code, None if it was stopped.
 
-    Everything that it has started is ended with it.
+    Stops its whole process group.
     """
     command = job.command(ledger.out, PLANNED_SHARE * seconds)
     with ledger.log_path(job.name).open("ab") as log:
-        log.write(f"try {ledger.attempts(job.name) + 1}, {seconds:.0f} s at most\n".encode())
+        log.write(f"attempt {ledger.attempts(job.name) + 1}, at most {seconds:.0f} s\n".encode())
         log.flush()
         try:
             process = subprocess.Popen(
@@ -168,8 +168,8 @@ def run_job(job: Job, ledger: Ledger, seconds: float) -> int | None:
                 stdout=log,
                 stderr=log,
                 process_group=0,
-                # A job that is ended would take with it what it has not written yet; and nobody
-                # is to wait for a hub that this machine may not reach.
+                # Unbuffered, so that a stopped job's output is not lost; offline, because the
+                # machine may not reach the hub.
                 env=os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"},
             )
         except OSError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from bert_core.tokenizer import TokenizerError, load_tokenizer
 
 MOST_MINUTES = 7.8
-"""Of a job: a machine with ten minutes a call also has to start and to stop."""
+"""Of a job, on a machine with ten minutes per call including start and stop."""
 REHEARSAL_MINUTES = 0.5
 FIRST = (
     "pretraining-base-128-full",
@@ -26,7 +26,7 @@ ABLATED = (
     "packing masked_rows compile fused_projections",
     "last_layer padded_vocabulary fused_adamw large_step",
 )
-"""What the fast step is measured without, in parts that fit into a job each."""
+"""The ablations of the fast step, in groups that fit into a job."""
 OUT_OF_TIME = 130
 """Exit code of a job that made progress and resumes when it is called again."""
 
@@ -35,8 +35,8 @@ OUT_OF_TIME = 130
 class Job:
     """One measurement: a process that writes its results as JSON.
 
-    In its arguments `{json}` is the file for its results, `{folder}` where a folder of its own may
-    be, and `{minutes}` and `{seconds}` are the time that it has.
+    Placeholders in its arguments: `{json}` is the file for its results, `{folder}` a folder that it
+    may use, `{minutes}` and `{seconds}` its time.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Job:
     limit_minutes: float = MOST_MINUTES
 
     def command(self, out: Path, seconds: float) -> list[str]:
-        """The command line, for results in `out`; it may plan with so many seconds."""
+        """The command line, for results in `out` and a time of `seconds`."""
         values = {
             "{json}": str(out / f"{self.name}.json"),
             "{folder}": str(out / self.name),
@@ -68,10 +68,10 @@ def module_job(
 
 @dataclass(frozen=True)
 class Places:
-    """Where data lies, as far as there is any, and what to measure on.
+    """The available data, and the device.
 
     `data` has glue/, squad/ and text/, `encoder` is a model folder or has a tokenizer alone,
-    `shards` are token shards. `rehearsal` is of the same commands on the smallest of everything.
+    `shards` are token shards. `rehearsal` runs the same commands with the smallest settings.
     """
 
     data: Path | None = None
@@ -82,7 +82,7 @@ class Places:
 
     @property
     def tokenizer(self) -> Path | None:
-        """Where a vocabulary is: the encoder's, or that of the shards; None without either."""
+        """The folder with a tokenizer: the encoder's or the shards'; None without either."""
         for folder in (self.encoder, self.shards):
             try:
                 if folder is not None and load_tokenizer(folder):
@@ -92,12 +92,12 @@ class Places:
         return None
 
     def size(self, wanted: str) -> str:
-        """The size of a model."""
+        """The size of a model; the smallest in a rehearsal."""
         return "tiny" if self.rehearsal else wanted
 
 
 def all_jobs(places: Places) -> tuple[list[Job], dict[str, str]]:
-    """The jobs that can be done with what there is, in order; and why the others cannot."""
+    """The jobs that the data allows, in order, and the reasons why others are missing."""
     jobs, missing = _pretraining_jobs(places), dict[str, str]()
     for found, lacking in (_task_jobs(places), _feature_jobs(places), _shard_jobs(places)):
         jobs += found
@@ -123,7 +123,7 @@ def _pretraining_jobs(places: Places) -> list[Job]:
     if places.device == "cuda":  # compiled
         shape = _shape(places, "base", 512)
         for number, names in enumerate(ABLATED, 1):
-            # The names of what is ablated follow the flag: another flag has to stand behind them.
+            # The names follow the flag, so another flag must come after them.
             options = f"{shape} --lengths natural --ablation {names}"
             name = f"ablation-{number}-base-512-natural"
             jobs.append(module_job("pretraining", name, options, MOST_MINUTES))
@@ -146,7 +146,7 @@ def _task_jobs(places: Places) -> tuple[list[Job], dict[str, str]]:
     ):
         for peer in ("trainer", "loop"):
             if peer == "loop" and find_spec("accelerate") is None:
-                continue  # no Trainer here: the first of the two has the loop already
+                continue  # without the Trainer, the first of the two already uses the loop
             name = f"finetuning-{task}" if peer == "trainer" else f"finetuning-{task}-loop"
             data = places.data / folder if places.data else None
             if tokenizer is None or data is None or not data.is_dir():
@@ -175,7 +175,7 @@ def _feature_jobs(places: Places) -> tuple[list[Job], dict[str, str]]:
 
 
 def _text_files(data: Path | None) -> Sequence[Path]:
-    """The text files, the smallest first: reading them all is no part of what is measured."""
+    """The text files, smallest first; reading is not measured."""
     found = list((data / "text").glob("*.txt*")) if data else []
     return sorted(found, key=lambda path: (path.stat().st_size, path.name))
 

@@ -24,10 +24,10 @@ class Ledger:
     """The record of a folder's jobs, written to disk after every change."""
 
     def __init__(self, out: Path, copy: Path | None = None) -> None:
-        """Reads what is there, and puts back results that came without their own files.
+        """Reads existing records and restores result files that are missing.
 
-        Every file that is written goes to the folder `copy` as well. Raises `UserError` for an
-        `all.json` that is something else.
+        Every written file is also copied to the folder `copy`. Raises `UserError` for an invalid
+        `all.json`.
         """
         self.out, self._copy = out, copy
         self.machines: list[Mapping[str, Any]] = []
@@ -46,37 +46,37 @@ class Ledger:
                 write_results(record["results"], self._results_path(name))
 
     def log_path(self, name: str) -> Path:
-        """The file that a job's output goes to."""
+        """The file of a job's output."""
         return self.out / f"{name}.log"
 
     def _results_path(self, name: str) -> Path:
         return self.out / f"{name}.json"
 
     def status(self, name: str) -> Status | None:
-        """What became of a job; None where it was not begun."""
+        """The status of a job; None if it was not started."""
         return self.jobs[name]["status"] if name in self.jobs else None
 
     def attempts(self, name: str) -> int:
-        """How often a job was begun."""
+        """How often a job was started."""
         return self.jobs[name]["attempts"] if name in self.jobs else 0
 
     def needed_seconds(self, job: Job) -> float:
-        """How much time has to be left to begin a job: what it is expected to take.
+        """The time that must be left to start a job: its expected time.
 
-        One that was cut off took longer than expected, and is given all the time that it may have.
+        A job that was cut off took longer than expected and gets its whole time limit.
         """
         minutes = job.expected_minutes
         return 60 * (job.limit_minutes if self.status(job.name) == "cut off" else minutes)
 
     def add_machine(self, machine: Mapping[str, Any]) -> None:
-        """Notes what this call runs on."""
+        """Records the machine of this call."""
         self.machines.append(machine)
         self._write()
 
     def add(self, job: Job, code: int | None, seconds: float, *, is_limit: bool) -> Status:
-        """Takes in what a job left; `code` is None for one that was ended, by its own limit or not.
+        """Records a job's outcome and returns its status; `code` is None for a stopped job.
 
-        Gives what became of it.
+        `is_limit` is whether its own time limit stopped it.
         """
         results = self._results_of(job.name)
         status = status_of(code, results, is_limit=is_limit)
@@ -105,7 +105,7 @@ class Ledger:
         self._hand_out(ALL)
 
     def write_summary(self, jobs: Sequence[Job], missing: Mapping[str, str]) -> str:
-        """Writes the table of these jobs, and gives it."""
+        """Writes and returns the table of these jobs."""
         text = "\n".join(self._summary(jobs, missing)) + "\n"
         (self.out / SUMMARY).write_text(text, encoding="utf-8")
         self._hand_out(SUMMARY)
@@ -127,7 +127,7 @@ class Ledger:
         yield "| --- | --- | ---: | --- |"
         for job in jobs:
             if job.name not in self.jobs:
-                yield f"| {job.name} | not begun | | |"
+                yield f"| {job.name} | not started | | |"
                 continue
             record = self.jobs[job.name]
             told = _told(record)
@@ -137,7 +137,7 @@ class Ledger:
 
 
 def _told(record: Mapping[str, Any]) -> str:
-    """The figures that matter, and for a job that is not finished the end of its log."""
+    """The main results, and the end of the log for an unfinished job."""
     cells = [] if record["results"] is None else [headline(record["results"])]
     if record["status"] != "finished" and record["log_tail"]:
         cells.append(f"`{record['log_tail'][-1].replace('|', '/').replace('`', '')}`")
@@ -145,7 +145,7 @@ def _told(record: Mapping[str, Any]) -> str:
 
 
 def status_of(code: int | None, results: Mapping[str, Any] | None, *, is_limit: bool) -> Status:
-    """What became of a job, by its exit code and what it wrote."""
+    """The status of a job, by its exit code and results."""
     if code is None:
         return "timed out" if is_limit else "cut off"
     if code == OUT_OF_TIME:
@@ -173,12 +173,12 @@ MOST_FIGURES = 6
 
 
 def headline(results: Results) -> str:
-    """One line, or that the results have to be looked at where they are not as expected."""
+    """One line of results, or a note that they are incomplete."""
     tell = _BY_BENCHMARK.get(str(results.get("benchmark")), _any_figures)
     try:
         return tell(results)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        return "not all is there"
+        return "incomplete results"
 
 
 def _pretraining(results: Results) -> str:
@@ -233,7 +233,7 @@ def _encoder_run(results: Results) -> str:
 
 
 def _any_figures(results: Results) -> str:
-    """The first numbers that stand at the top or one level below."""
+    """The first numbers at the top level or one level below."""
     figures = []
     for name, value in results.items():
         below = value.items() if isinstance(value, Mapping) else ()

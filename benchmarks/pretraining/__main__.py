@@ -96,7 +96,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark, prints the table and writes the JSON.
 
-    Gives 2 where it cannot begin and 1 where an arm failed.
+    Returns 2 if it cannot start and 1 if an arm failed.
     """
     options = parse_arguments(arguments)
     try:
@@ -146,7 +146,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_task(options: argparse.Namespace, device: torch.device) -> Task:
-    """What is to be computed: on the CPU in float32, on CUDA under bfloat16 autocast."""
+    """The computation to time: on the CPU in float32, on CUDA under bfloat16 autocast."""
     config = SIZES[options.preset].model_copy(
         update={
             "vocab_size": options.vocab,
@@ -179,8 +179,8 @@ def compare(
 ) -> None:
     """Prepares all arms, asserts that they compute the same, and times them in turns.
 
-    An arm for whose preparation the time of the longest so far is not left is left out, and so is
-    one that fails or computes something else.
+    Leaves out an arm if less time is left than the longest preparation so far took, or if it fails
+    or computes something else.
     """
     device, arms, longest = task.device, list[TrainingArm](), 0.0
     for later, contestant in reversed(list(enumerate(reversed(chosen)))):
@@ -188,7 +188,7 @@ def compare(
         if arms and before < longest:
             so_far.leave_out(contestant.name)
             continue
-        # What did not fit uncompiled is not compiled to find that out once more.
+        # Do not compile what did not fit uncompiled.
         peers = [arm.micro_batches for arm in arms if arm.is_peer and contestant.is_peer]
         kept_free = later * arms[0].resting_bytes if arms else 0
         arm = prepared_or_failed(

@@ -23,12 +23,12 @@ STEADY = 0.03
 """By how much the rounds of an arm may differ before it is marked."""
 
 _UNTIMED = {"cpu": 0, "cuda": 2}
-"""Steps at the start of a turn: there the card's memory was just given back."""
+"""Untimed steps at the start of a turn, since the card's memory was just released."""
 
 _MOST_PARTS = 32
 
 _WEIGHTS_KEPT = 3
-"""How often an arm keeps its weights between turns: themselves and AdamW's two."""
+"""Copies of the weights that an arm keeps between turns: weights and AdamW's two moments."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class TrainingArm(Arm):
     rounds: list[list[float]] = field(default_factory=list)
 
     def forget(self) -> None:
-        """Drops what was timed."""
+        """Discards the timings."""
         self.rounds, self.seconds = [], []
 
 
@@ -64,9 +64,8 @@ def prepare(
 ) -> TrainingArm:
     """Builds an arm with the largest micro-batch that fits, computes its loss, and warms it up.
 
-    The step is cut into `parts` micro-batches, and into twice as many each time the memory of the
-    device does not do; `kept_free` bytes of it are left for what comes later. Raises `UserError`
-    where nothing fits.
+    The step is split into `parts` micro-batches, twice as many after each out-of-memory error;
+    `kept_free` bytes are reserved for later arms. Raises `UserError` if nothing fits.
     """
     while True:
         try:
@@ -74,7 +73,7 @@ def prepare(
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        # Behind the handler: within it the error holds the tensors.
+        # After the handler: within it the error holds the tensors.
         release(device)
         parts *= 2
         if parts > _MOST_PARTS:
@@ -83,7 +82,7 @@ def prepare(
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether the memory of a card did not do; the compiler hands that on in errors of its own."""
+    """Whether a card is out of memory; the compiler wraps this in its own errors."""
     said = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError) or any(
         sign in said for sign in ("out of memory", "alloc_failed")

@@ -313,7 +313,7 @@ def test_no_pieces(tmp_path):
 @pytest.mark.parametrize("place", [0, 1, -1])
 def test_a_piece_is_missing(encoder, tmp_path, place):
     write_pieces(encoder, tmp_path / "pieces", 20_000)[place].unlink()
-    with pytest.raises(UserError, match="damaged or not all there"):
+    with pytest.raises(UserError, match="damaged or missing pieces"):
         join_pieces(tmp_path / "pieces", tmp_path / "joined")
 
 
@@ -322,7 +322,7 @@ def test_a_piece_is_damaged(encoder, tmp_path):
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError, match="damaged or not all there"):
+    with pytest.raises(UserError, match="damaged or missing pieces"):
         join_pieces(tmp_path / "pieces", tmp_path / "joined")
 
 

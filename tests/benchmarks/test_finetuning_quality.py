@@ -5,6 +5,7 @@ import pytest
 from small_tasks import WRITERS, write_data, write_encoder
 
 from benchmarks import finetuning_quality as quality
+from bert_core.errors import UserError
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_a_training_goes_on_from_its_last_checkpoint(run, tmp_path, monkeypatch,
 def test_a_file_of_other_settings_is_left_alone(run, tmp_path):
     run("mrpc", "--seeds", 0)
     before = (tmp_path / "results.json").read_text()
-    with pytest.raises(quality.UserError, match="results of other settings"):
+    with pytest.raises(UserError, match="results of other settings"):
         run("mrpc", "--seeds", 0, "--peak_learning_rate", 1e-4)
     assert (tmp_path / "results.json").read_text() == before
 

@@ -124,7 +124,7 @@ ENCODER = {
         ),
         ({"benchmark": "encoder_run", **ENCODER}, ["2.500", "sst2 0.850", "0.800"]),
         ({"tokens": 5, "rate": {"median": 2.5}, "is": True}, ["tokens 5", "rate.median 2.5"]),
-        ({"benchmark": "pretraining", "unfinished": True}, ["not all is there"]),
+        ({"benchmark": "pretraining", "unfinished": True}, ["incomplete results"]),
     ],
     ids=["pretraining", "encoder", "unknown", "broken"],
 )
@@ -239,7 +239,7 @@ def test_one_that_the_end_of_the_call_cuts_off_gets_all_its_time_in_the_next(tmp
     ledger = Ledger(tmp_path)
     assert ledger.jobs["slow"]["log_tail"][-1] == "asleep"
     assert ledger.needed_seconds(slow) == 30
-    # It comes after those that were not begun yet.
+    # It comes after those that were not started yet.
     add_to_order = f"open({str(tmp_path / 'order')!r}, 'a').write"
     jobs = [writing(name, before=f"{add_to_order}('{name} ')") for name in ("slow", "new")]
     run(jobs, tmp_path, seconds=90)
@@ -300,7 +300,7 @@ def test_the_list_says_what_is_left_and_what_is_missing(tmp_path, capsys):
         each.startswith("pretraining-base-128-full ") and "finished" in each for each in lines
     )
     assert any(
-        each.startswith("pretraining-large-512-full ") and "not begun" in each for each in lines
+        each.startswith("pretraining-large-512-full ") and "not started" in each for each in lines
     )
     assert any(each.startswith("encoder ") and "needs --shards" in each for each in lines)
 

@@ -12,8 +12,8 @@ from workflows.reporting.render import markdown_text
 from workflows.runs.tracker import without_machine_paths
 
 LICENCE_NOTE = (
-    "The code that made this model is licensed under Apache-2.0. The weights carry no licence of "
-    "their own: whether they may be passed on depends on the texts they were trained on."
+    "The training code is licensed under Apache-2.0. The weights have no licence of their own: "
+    "whether you may distribute them depends on the training texts."
 )
 
 
@@ -42,7 +42,7 @@ def model_card(
         f"# {markdown_text(name)}\n\n{summary}",
         f"## Data\n\n{_table(('', 'Value'), data)}",
         f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
-        f"## Figures on held-out documents\n\n{_figures(figures, baseline, kind)}",
+        f"## Metrics on held-out documents\n\n{_figures(figures, baseline, kind)}",
         _loading(pipeline, None if predicts_next else "The capital of France is [MASK]."),
     ]
     return _finished(sections, lineage)
@@ -67,7 +67,7 @@ def finetuned_model_card(
         f"# {markdown_text(name)}\n\n{summary}",
         f"## Data\n\n{_table(('', 'Value'), data)}",
         f"## Recipe\n\n{_table(('', 'Value'), recipe)}",
-        f"## Figures on the dev examples\n\n{_table(('', 'Value'), _readable(figures))}",
+        f"## Metrics on the dev examples\n\n{_table(('', 'Value'), _readable(figures))}",
         _loading(pipeline, None),
     ]
     return _finished(sections, lineage)
@@ -98,7 +98,7 @@ def _figures(figures: Mapping[str, float], baseline: Mapping[str, float], kind: 
     ]
     explanation = (
         f"The unigram baseline predicts every {kind} token by its frequency in the training text: "
-        "a model that beats it has learned from context."
+        "a model with better values uses the context."
     )
     return f"{_rows(('', 'This model', 'Unigram baseline'), rows)}\n\n{explanation}"
 
@@ -141,7 +141,7 @@ def _loading(pipeline: str | None, sentence: str | None) -> str:
 
 _LOADING = """## How to load
 
-The folder is in Hugging Face's layout. With Bertline's core, which needs PyTorch and no
+The folder has Hugging Face's layout. With Bertline's core, which needs PyTorch but not
 `transformers`:
 
 ```python
