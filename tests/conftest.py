@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -58,13 +59,20 @@ def ray_cluster():
     A command under test joins it with `RAY_ADDRESS` in its environment.
     """
     import ray
+    from ray.cluster_utils import Cluster
 
-    # The dashboard stays: without it Ray Train prints a complaint every two seconds.
-    context = ray.init(
-        address="local", num_cpus=2, log_to_driver=False, logging_level=logging.ERROR
-    )
-    yield context.address_info["address"]
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        free_port = probe.getsockname()[1]
+    # The dashboard stays: without it Ray Train prints a complaint every two seconds. Ports are
+    # free ones: a developer's cluster may have the usual ones, and a job needs the agent's.
+    ports = {"dashboard_port": None, "dashboard_agent_listen_port": free_port}
+    options = {"num_cpus": 2, "include_dashboard": True, **ports}
+    cluster = Cluster(initialize_head=True, head_node_args=options)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield cluster.address
     ray.shutdown()
+    cluster.shutdown()
 
 
 @pytest.fixture(scope="session")
@@ -139,6 +147,8 @@ def pytest_configure(config):
     # One token for all clusters and clients, whatever home folder a test gives them. Before any
     # test module is imported: Ray reads the mode while it is imported, `ray job` needs it said.
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # Trainers of seconds are not asked every two seconds whether they have ended.
+    os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.3"
     # As in an activated environment: `python` and `ray`, here and in a job, are this one's.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os._exit = _end_as_a_failure
