@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -59,20 +58,13 @@ def ray_cluster():
     A command under test joins it with `RAY_ADDRESS` in its environment.
     """
     import ray
-    from ray.cluster_utils import Cluster
 
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        free_port = probe.getsockname()[1]
-    # The dashboard stays: without it Ray Train prints a complaint every two seconds. Ports are
-    # free ones: a developer's cluster may have the usual ones, and a job needs the agent's.
-    ports = {"dashboard_port": None, "dashboard_agent_listen_port": free_port}
-    options = {"num_cpus": 2, "include_dashboard": True, **ports}
-    cluster = Cluster(initialize_head=True, head_node_args=options)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-    yield cluster.address
+    # The dashboard stays: without it Ray Train prints a complaint every two seconds.
+    context = ray.init(
+        address="local", num_cpus=2, log_to_driver=False, logging_level=logging.ERROR
+    )
+    yield context.address_info["address"]
     ray.shutdown()
-    cluster.shutdown()
 
 
 @pytest.fixture(scope="session")
