@@ -124,6 +124,8 @@ def pytest_configure():
     # One token for all clusters and clients, whatever home folder a test gives them. Before any
     # test module is imported: Ray reads the mode while it is imported, `ray job` needs it said.
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # Trainers of seconds are not asked every two seconds whether they have ended.
+    os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.3"
     # As in an activated environment: `python` and `ray`, here and in a job, are this one's.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os._exit = _end_as_a_failure

@@ -46,12 +46,12 @@ def run_command(action: Callable[[], bool]) -> int:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         if is_disk_full(error):
-            said = f"the disk is full{where} (free some space, then repeat)"
+            message = f"the disk is full{where} (free some space, then repeat)"
         elif error.errno in _OF_PATHS and where:
-            said = f"{error.strerror}{where} (check the path, and what this user may do with it)"
+            message = f"{error.strerror}{where} (check the path, and what this user may do with it)"
         else:
             raise
-        print(f"error: {one_line(said)}", file=sys.stderr)
+        print(f"error: {one_line(message)}", file=sys.stderr)
         return 2
     except RefusedError as error:
         print(f"refused: {error}", file=sys.stderr)

@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str]) -> TaskRunSettings:
     """The settings; which there are is decided by --task and --approach, or by the preset."""
     task, approach = task_and_approach(arguments)
     written_out = [
-        re.sub(r"^--register(?=$|=)", "--tracking.register_as", each) for each in arguments
+        re.sub(r"^--register(?=$|=)", "--tracking.register_as", argument) for argument in arguments
     ]
     settings = parse_command_line(settings_class(task, approach), written_out)
     for split in ("train", "dev"):

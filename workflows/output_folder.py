@@ -60,21 +60,21 @@ def is_finished(output: Path, plan: dict[str, Any], *, fresh: bool) -> bool:
     if not output.exists() or not any(output.iterdir()):
         return False
     plans = [output / PLAN_NAME, output / WORK_NAME / PLAN_NAME]
-    found = [path for path in plans if path.is_file()]
-    if not found and not (output / INDEX_NAME).is_file():
+    existing = [path for path in plans if path.is_file()]
+    if not existing and not (output / INDEX_NAME).is_file():
         remedy = "give an empty or a new folder"
         raise UserError("the output folder holds other files", str(output), remedy)
     if fresh:
         _rename_old(output)
         return False
-    old = read_json_object(found[0], _FRESH) if found else {}
+    old = read_json_object(existing[0], _FRESH) if existing else {}
     if old != plan:
         settings = old.get("settings")
         changed = differences(settings if isinstance(settings, dict) else {}, plan["settings"])
         what = "; ".join(changed) or "the files it is made of have changed"
         remedy = "give another --output, or --fresh to start over"
         raise UserError(f"prepared otherwise before ({what})", str(output), remedy)
-    return found[0].parent == output
+    return existing[0].parent == output
 
 
 def _rename_old(output: Path) -> None:

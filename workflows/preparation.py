@@ -244,7 +244,7 @@ def _groups(entries: Iterable[ShardEntry], shard_tokens: int) -> Iterator[list[S
     held: list[ShardEntry] = []
     for entry in entries:
         held.append(entry)
-        if sum(each.num_tokens for each in held) >= shard_tokens:
+        if sum(entry.num_tokens for entry in held) >= shard_tokens:
             yield held
             held = []
     if held:

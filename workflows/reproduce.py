@@ -306,7 +306,7 @@ def _shards(recorded: "RecordedRun") -> Path | None:
         return Path(shards)
     if recorded.places and shards is None:
         return None
-    text = [without_machine_paths(each) for each in recorded.settings["text"]]
+    text = [without_machine_paths(source) for source in recorded.settings["text"]]
     if shards is None and recorded.data.get("prepared_with", {}).get("text") == text:
         return None
     raise _unknown_place(recorded, "the token shards", "--shards")

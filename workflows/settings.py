@@ -176,14 +176,14 @@ def settings_hash(values: dict[str, Any]) -> str:
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """`field: old -> new` for every field in which two settings dictionaries differ."""
-    found = []
+    changes = []
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
-            found += differences(before, after, f"{prefix}{name}.")
+            changes += differences(before, after, f"{prefix}{name}.")
         elif before != after:
-            found.append(f"{prefix}{name}: {before} -> {after}")
-    return found
+            changes.append(f"{prefix}{name}: {before} -> {after}")
+    return changes
 
 
 def given_option(arguments: Sequence[str], name: str) -> str | None:
@@ -209,7 +209,7 @@ def split_list(text: str) -> list[str]:
     """
     if "," not in text or _finds_files(text):
         return [text] if text else []
-    pieces = [each.strip() for each in next(csv.reader([text], skipinitialspace=True))]
+    pieces = [piece.strip() for piece in next(csv.reader([text], skipinitialspace=True))]
     return _with_their_names(filter(None, pieces))
 
 
@@ -263,7 +263,7 @@ def _as_json(name: str, field: FieldInfo, typed: Sequence[str]) -> list[str]:
     """The argument of an option of a list: JSON, null, or nothing where nothing follows it."""
     if not typed or list(typed) == ["null"]:
         return list(typed)
-    found: list[Any] = []
+    values: list[Any] = []
     for text in typed:
         if text.startswith(("[", "{")):
             try:
@@ -273,14 +273,14 @@ def _as_json(name: str, field: FieldInfo, typed: Sequence[str]) -> list[str]:
             if isinstance(given, dict) and _is_of(field, (dict,)):
                 return [text]
             if given is not None:
-                found += given if isinstance(given, list) else [given]
+                values += given if isinstance(given, list) else [given]
                 continue
         keeps_commas = field.json_schema_extra == ONE_PER_ARGUMENT
-        found += [text] if keeps_commas else split_list(text)
+        values += [text] if keeps_commas else split_list(text)
     if not _is_of(field, (dict,)):
-        named = found and isinstance(found[0], str) and _NAMED.match(found[0])
-        return [json.dumps(_with_their_names(found) if named else found)]
-    pairs = [each.partition("=") for each in _with_their_names(map(str, found))]
+        named = values and isinstance(values[0], str) and _NAMED.match(values[0])
+        return [json.dumps(_with_their_names(values) if named else values)]
+    pairs = [value.partition("=") for value in _with_their_names(map(str, values))]
     wrong = next((key for key, equals, _ in pairs if not equals), None)
     if wrong is not None:
         raise UserError("an option without a value", f"--{name} {wrong}", "write NAME=VALUE")
@@ -289,14 +289,14 @@ def _as_json(name: str, field: FieldInfo, typed: Sequence[str]) -> list[str]:
 
 def list_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
     """The fields of a settings class, by their dotted names, that are lists, tuples or mappings."""
-    found: dict[str, FieldInfo] = {}
+    fields: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            found |= list_fields(annotation, f"{prefix}{name}.")
+            fields |= list_fields(annotation, f"{prefix}{name}.")
         elif _is_of(field, (list, tuple, dict)):
-            found[prefix + name] = field
-    return found
+            fields[prefix + name] = field
+    return fields
 
 
 def _is_of(field: FieldInfo, kinds: tuple[type, ...]) -> bool:

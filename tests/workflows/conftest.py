@@ -62,16 +62,35 @@ def finished_pretraining(tmp_path_factory):
     return settings, run.folder, open_shards(run.shards)
 
 
-@pytest.fixture
-def pretraining_job(finished_pretraining, tmp_path):
-    """The same, in a copy to change."""
+@pytest.fixture(scope="session")
+def copy_pretraining(finished_pretraining):
+    """Makes a copy of that run in a folder, as a job."""
     from workflows.pretraining.job import PretrainingJob
     from workflows.runs.folder import RunFolder
     from workflows.runs.storage import open_storage
 
     settings, path, shards = finished_pretraining
-    folder = RunFolder(Path(shutil.copytree(path, tmp_path / "run")))
-    return PretrainingJob(settings, open_storage(str(tmp_path)), folder, shards)
+
+    def copy(storage):
+        folder = RunFolder(Path(shutil.copytree(path, storage / "run")))
+        return PretrainingJob(settings, open_storage(str(storage)), folder, shards)
+
+    return copy
+
+
+@pytest.fixture
+def pretraining_job(copy_pretraining, tmp_path):
+    """A copy to change."""
+    return copy_pretraining(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def pretraining_results(copy_pretraining, tmp_path_factory):
+    """A job and its results, which are written."""
+    from workflows.pretraining.results import write_results
+
+    job = copy_pretraining(tmp_path_factory.mktemp("results"))
+    return job, write_results(job)
 
 
 @pytest.fixture(scope="session")
@@ -91,6 +110,14 @@ def finetuning_job(tmp_path_factory):
     encoder = open_encoder(run.parts.settings.model, storage, "sqlite://")
     data = read_task_data(run.parts.settings, encoder.tokenizer)
     return FinetuningJob(run.parts.settings, open_storage(str(storage)), run.folder, encoder, data)
+
+
+@pytest.fixture(scope="session")
+def finetuning_results(finetuning_job):
+    """The results of that run, which are written."""
+    from workflows.finetuning.results import write_results
+
+    return write_results(finetuning_job)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker
+from pretraining_runs import REPOSITORY, Channel, Run, StoppingWorker, worker_threads
 
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
@@ -100,16 +100,12 @@ def finetune_here(storage: Path, stop_after: int = -1, **changed: object):
     worker.steps_left = stop_after
     folder = storage / "runs" / str(changed.get("name", "run"))
     folder.mkdir(parents=True, exist_ok=True)
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with worker_threads():
         encoder = Path(settings.model)
         features = storage / "features"
         parts = finetuning_parts(settings, encoder, worker, folder, features=features)
         run = TrainingRun(parts, worker, folder)
         outcome = run.train()
-    finally:
-        torch.set_num_threads(num_threads)
     return run, outcome, worker._channel.progress
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -296,11 +297,20 @@ def train_here(
     worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
     worker.steps_left = stop_after
     run.folder.mkdir(parents=True, exist_ok=True)
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with worker_threads():
         parts = pretraining_parts(settings, run.shards, worker, run.folder)
         outcome = TrainingRun(parts, worker, run.folder, remote).train()
-    finally:
-        torch.set_num_threads(num_threads)
     return outcome, worker._channel.progress
+
+
+@contextmanager
+def worker_threads() -> Iterator[None]:
+    """Torch as a worker with one thread has it, on which the last bits depend."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(num_threads)

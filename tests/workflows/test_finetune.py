@@ -47,24 +47,25 @@ def refused(storage, capsys, **changed):
     return lines[0]
 
 
+def edit(storage, split, *replaced, end=""):
+    path = storage / "data" / f"{split}.tsv"
+    path.write_text(path.read_text().replace(*(replaced or ("", ""))) + end)
+
+
 def lose_a_column(storage):
-    path = storage / "data" / "dev.tsv"
-    path.write_text(path.read_text().replace("text\tlabel", "sentence\tlabel"))
+    edit(storage, "dev", "text\tlabel", "sentence\tlabel")
 
 
 def add_a_label(storage):
-    with (storage / "data" / "dev.tsv").open("a") as file:
-        file.write("ba keli\tsideways\n")
+    edit(storage, "dev", end="ba keli\tsideways\n")
 
 
 def keep_one_label(storage):
-    path = storage / "data" / "train.tsv"
-    path.write_text(path.read_text().replace("\tdown", "\tup"))
+    edit(storage, "train", "\tdown", "\tup")
 
 
 def tear_a_line(storage):
-    with (storage / "data" / "train.tsv").open("a") as file:
-        file.write("ba keli\n")
+    edit(storage, "train", end="ba keli\n")
 
 
 def lose_dev(storage):
@@ -84,6 +85,7 @@ def damage_the_weights(storage):
 
 
 TAGGING = {"approach": "features", "task": "ner"}
+CATS = {"tracking.register_as": "cats"}
 
 
 @pytest.mark.parametrize(
@@ -97,11 +99,7 @@ TAGGING = {"approach": "features", "task": "ner"}
         (None, {"options.max_length": 64}, "rows of 64 tokens.*32 positions.*--options.max_length"),
         (None, {"epochs": 0}, "--epochs"),
         (None, {"approach": "feature"}, "unknown approach, did you mean features.*one of finetune"),
-        (
-            None,
-            {"approach": "features"},
-            "features are for tags of words, not for --task classification",
-        ),
+        (None, {"approach": "features"}, "features are for tags of words, not for --task classif"),
         (give_tags, TAGGING | {"strategy": "lost"}, "unknown strategy, did you mean last: lost"),
         (give_tags, TAGGING, "concat_last_four needs 4 layers: the model has 1"),
         (None, {"tracking.register_as": "team/sentiment"}, "no name for a model.*take '/' out"),
@@ -109,16 +107,8 @@ TAGGING = {"approach": "features", "task": "ner"}
         (None, {"tracking.register_as": " "}, "1 to 200 characters"),
         (None, {"tracking.experiment": "a\nb"}, "no name for an experiment"),
         (None, {"name": "ü" * 100}, "a name of 200 bytes: at most 180"),
-        (
-            None,
-            {"tracking.register_as": "cats", "tracking.uri": "http://127.0.0.1:9"},
-            "no version of cats can be registered: .*train without registration",
-        ),
-        (
-            None,
-            {"tracking.register_as": "cats", "tracking.uri": "htp://mlflow"},
-            "no version of cats can be registered",
-        ),
+        (None, CATS | {"tracking.uri": "http://127.0.0.1:9"}, "no version .*without registration"),
+        (None, CATS | {"tracking.uri": "htp://mlflow"}, "no version of cats can be registered"),
         (lose_a_column, {}, "no column text: .*dev.tsv:2: sentence, label"),
         (add_a_label, {}, "unknown label 'sideways': .*dev.tsv:42 .*down, up"),
         (keep_one_label, {}, "fewer than two labels, up"),

@@ -8,20 +8,18 @@ from finetuning_runs import write_encoder
 from bert_core.errors import UserError
 from workflows.model_location import locate_model, located_model
 from workflows.output_folder import WorkKeptError, check_disk, is_finished, work_folder
-from workflows.runs.mlflow_run import create_store, open_client
+from workflows.runs.mlflow_run import open_client
 from workflows.versions.registration import register_model_folder
 
 
-def test_a_model_is_a_folder_the_name_of_a_run_or_a_version(tmp_path):
-    folder = write_encoder(tmp_path / "runs" / "mine" / "model")
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+def test_a_model_is_a_folder_the_name_of_a_run_or_a_version(tmp_path, store_uri):
+    folder, store = write_encoder(tmp_path / "runs" / "mine" / "model"), store_uri
     assert locate_model(str(folder), tmp_path, store) == folder
     assert locate_model("mine", tmp_path, store) == folder
     assert located_model("mine", tmp_path, store).version is None
     for wrong in ("mime", "runs/mime", "/nowhere"):
         with pytest.raises(UserError, match=f"no such model: {wrong} .*models:/NAME@ALIAS"):
             locate_model(wrong, tmp_path, store)
-    create_store(store)
     run = open_client(store).create_run("0")
     version = register_model_folder(
         folder,

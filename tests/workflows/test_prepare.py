@@ -158,12 +158,12 @@ def test_paths_may_be_relative_but_not_in_a_job(tmp_path, capsys, monkeypatch, r
 def test_the_result_is_the_same_for_any_number_of_workers(tmp_path, capsys, ray_cluster):
     paths = write_texts(tmp_path / "texts", 4)
     settings = ["--text", *paths, "--vocabulary_size", 800]
-    for workers in (1, 2, 3):
+    for workers in (1, 3):
         code, _, err = run(
             capsys, *settings, "--output", tmp_path / f"{workers}", "--num_workers", workers
         )
         assert code == 0, err
-    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
 @pytest.mark.ray
@@ -280,55 +280,67 @@ def test_documentation_is_prepared_without_a_file(tmp_path, capsys, ray_cluster)
     assert index.sources[1]["num_documents"] > 20
 
 
-MOMENTS = ["scanned/*.json", "tokenizer.json", "encoded/*.tokens.npy", "encoded/*.json", "joined/*"]
+KILLED_AT = [
+    pytest.param("tokenizer.json", marks=pytest.mark.slow),
+    "encoded/*.tokens.npy",
+    pytest.param("encoded/*.json", marks=pytest.mark.slow),
+    "joined/*",
+]
 
 
-@pytest.mark.ray
-def test_killed_at_any_moment_the_same_command_finishes(tmp_path, capsys, ray_cluster):
-    """SIGKILL of the driver in every step, one after the other, then an undisturbed end."""
-    paths = write_texts(tmp_path / "texts", num_files=6, num_documents=250)
+@pytest.fixture(scope="module")
+def large(tmp_path_factory, ray_cluster):
+    """The options of a preparation long enough to be stopped, and what it gives undisturbed."""
+    folder = tmp_path_factory.mktemp("large")
+    paths = write_texts(folder / "texts", num_files=6, num_documents=250)
     command = ["--text", *paths, "--vocabulary_size", "3000", "--shard_tokens", "50000"]
-    assert run(capsys, *command, "--output", tmp_path / "whole")[0] == 0
-    output = tmp_path / "killed"
-    killed = []
-    for moment in MOMENTS:
-        process = subprocess.Popen(
-            [sys.executable, str(COMMAND), *command, "--output", str(output)],
-            env=os.environ | {"RAY_ADDRESS": ray_cluster},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        while process.poll() is None and not list((output / ".preparing").glob(moment)):
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        killed.append(process.wait())
-    assert killed == [-signal.SIGKILL] * len(MOMENTS)
-    assert (output / ".preparing").is_dir() and not (output / "index.json").exists()
-    assert run(capsys, *command, "--output", output)[0] == 0
-    assert contents(output) == contents(tmp_path / "whole")
+    assert prepare.main([*command, "--output", str(folder / "whole")]) == 0
+    return command, contents(folder / "whole")
 
 
-@pytest.mark.ray
-def test_sigterm_stops_it_in_one_line_and_the_same_command_finishes(tmp_path, capsys, ray_cluster):
-    paths = write_texts(tmp_path / "texts", num_files=6, num_documents=250)
-    command = ["--text", *paths, "--vocabulary_size", "3000", "--output", str(tmp_path / "out")]
+def stopped(ray_cluster, command, output, moment, number):
+    """Starts the command and sends a signal when a file is there; returns code, output, errors."""
     process = subprocess.Popen(
-        [sys.executable, str(COMMAND), *command],
+        [sys.executable, str(COMMAND), *command, "--output", str(output)],
         env=os.environ | {"RAY_ADDRESS": ray_cluster},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    while process.poll() is None and not list((tmp_path / "out" / ".preparing").glob("scanned/*")):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
+    while process.poll() is None and not list((output / ".preparing").glob(moment)):
+        time.sleep(0.002)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and out == ""
+    return process.returncode, out, err
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("moment", KILLED_AT)
+def test_killed_at_any_moment_the_same_command_finishes(
+    tmp_path, capsys, ray_cluster, large, moment
+):
+    command, whole = large
+    output = tmp_path / "killed"
+    assert stopped(ray_cluster, command, output, moment, signal.SIGKILL)[0] == -signal.SIGKILL
+    assert (output / ".preparing").is_dir() and not (output / "index.json").exists()
+    assert run(capsys, *command, "--output", output)[0] == 0
+    assert contents(output) == whole
+
+
+@pytest.mark.ray
+def test_sigterm_stops_it_in_one_line_and_the_same_command_finishes(
+    tmp_path, capsys, ray_cluster, large
+):
+    command, whole = large
+    output = tmp_path / "stopped"
+    code, out, err = stopped(ray_cluster, command, output, "scanned/*.json", signal.SIGTERM)
+    assert (code, out) == (130, "")
     first, *progress, last = err.splitlines()
     assert first == f"joining Ray at {ray_cluster}…"
     assert last == "stopped; the same command goes on"
     assert "Traceback" not in err and all(line.startswith("reading") for line in progress), err
-    assert run(capsys, *command)[0] == 0
+    assert run(capsys, *command, "--output", output)[0] == 0
+    assert contents(output) == whole
 
 
 def test_a_cluster_that_is_not_there_is_refused(tmp_path):

@@ -5,19 +5,18 @@ import random
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import psutil
 import pytest
 from pretraining_runs import (
     REPOSITORY,
-    Driver,
     Run,
+    committed_checkpoints,
+    find_writer,
     stop_inside_a_checkpoint_write,
     train_here,
     unfinished_checkpoints,
@@ -25,7 +24,6 @@ from pretraining_runs import (
     writer_of,
 )
 
-from benchmarks.mlflow_server import MlflowServer
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import save_tokenizer, train_wordpiece
 from workflows.pretrain import main
@@ -36,8 +34,9 @@ from workflows.runs.sender import verify_exactly_once
 from workflows.runs.tracker import SPECIFICATION_NAME, STATE_NAME, read_json
 from workflows.settings import parse_command_line
 
-STEPS = 600
-SETTINGS = {"checkpoint.every_steps": 40, "evaluation.every_steps": 200}
+STEPS = 400
+EVERY = 40
+SETTINGS = {"checkpoint.every_steps": EVERY, "evaluation.every_steps": 200}
 
 
 @pytest.fixture(scope="module")
@@ -45,156 +44,95 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory, corpus, ray_cluster):
-    """An uninterrupted run, as a job whose working folder goes to the cluster."""
-    run = Run(tmp_path_factory.mktemp("reference"), "reference", corpus, STEPS, SETTINGS)
-    return run, Job(run, ray_cluster, "--working-dir", ".")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = MlflowServer(tmp_path_factory.mktemp("server"))
-    server.start()
-    yield server
-    server.kill()
-
-
-class Job:
-    """`ray job submit … -- python workflows/pretrain.py …` from the root of the checkout."""
-
-    def __init__(self, run, ray_address, *options):
-        command = ["ray", "job", "submit", *options, "--", "python", "workflows/pretrain.py"]
-        self._command = [*command, *run.arguments()]
-        self._environment = os.environ | {"RAY_ADDRESS": ray_address}
-        self._thread = threading.Thread(target=self._submit, daemon=True)
-        self._thread.start()
-
-    def _submit(self):
-        for _ in range(20):
-            self._done = subprocess.run(
-                self._command,
-                cwd=REPOSITORY,
-                env=self._environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            if "No available agent to submit job" not in self._done.stdout:
-                return
-            time.sleep(1)  # a cluster takes jobs some seconds after it has started
-
-    @cached_property
-    def output(self):
-        """What it printed, when it has ended well."""
-        self._thread.join(300)
-        assert not self._thread.is_alive(), "the job goes on and on"
-        assert self._done.returncode == 0, self._done.stdout
-        return self._done.stdout
+def submit(run, ray_address):
+    """`ray job submit --working-dir . -- python workflows/pretrain.py …`; returns its output."""
+    command = ["ray", "job", "submit", "--working-dir", ".", "--", "python"]
+    for _ in range(20):
+        done = subprocess.run(
+            [*command, "workflows/pretrain.py", *run.arguments()],
+            cwd=REPOSITORY,
+            env=os.environ | {"RAY_ADDRESS": ray_address},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        if "No available agent to submit job" not in done.stdout:
+            break
+        time.sleep(1)  # a cluster takes jobs some seconds after it has started
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 @dataclass
 class Story:
-    """What happened to the run that was killed, stopped and killed again."""
+    """A run whose worker was killed inside a checkpoint write, then stopped, then submitted."""
 
     run: Run
-    killed_worker_at: int
-    stop_seconds: float
-    stopped: Driver
-    stopped_at: int
     unfinished: str
-    last: Driver
+    stop_seconds: float
+    stopped_at: int
+    stopped: str
+    job: str
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory, corpus, ray_cluster, reference, server):
-    """A worker, the tracking server and the driver are killed, and the driver is told to stop."""
+def story(tmp_path_factory, corpus, ray_cluster, store_uri):
     choose = random.Random(2018)
-    patience = {"RAY_ADDRESS": ray_cluster, "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
-    settings = SETTINGS | {"tracking.uri": server.uri}
-    run = Run(tmp_path_factory.mktemp("troubled"), "troubled", corpus, STEPS, settings, patience)
-    first = run.start()
-    first.until_step(choose.randint(60, 140))
-    writer_of(run).kill()
-    killed_worker_at = run.step()
-
-    first.until_step(killed_worker_at + choose.randint(40, 80))
-    server.kill()
-    restart = threading.Thread(target=server.start)
-    restart.start()
-    first.until_step(run.step() + choose.randint(20, 60))
-    begin = time.monotonic()
-    first.process.send_signal(signal.SIGTERM)
-    before = newest(run)
-    first.until(lambda: newest(run) != before, 60)
-    stop_seconds = time.monotonic() - begin
-    assert first.wait() == 130, first.output()
-    stopped_at = run.step()
-
-    second = run.start()
-    second.until_step(stopped_at + choose.randint(10, 60))
-    unfinished = stop_inside_a_checkpoint_write(second, writer_of(run))
-    second.kill()
+    settings = SETTINGS | {"tracking.uri": store_uri}
+    environment = {"RAY_ADDRESS": ray_cluster}
+    run = Run(tmp_path_factory.mktemp("troubled"), "troubled", corpus, STEPS, settings, environment)
+    driver = run.start()
+    driver.until_step(choose.randint(50, 90))
+    writer = writer_of(run)
+    unfinished = stop_inside_a_checkpoint_write(driver, writer)
+    writer.kill()
     assert unfinished in unfinished_checkpoints(run)
-    restart.join()
+    driver.until(lambda: find_writer(run) not in (None, writer))
 
-    last = run.start()
-    assert last.wait() == 0, last.output()
-    return Story(run, killed_worker_at, stop_seconds, first, stopped_at, unfinished, last)
-
-
-def newest(run):
-    """The newest committed checkpoint's name."""
-    names = [path.name for path in run.checkpoints.glob("step-*") if "." not in path.name]
-    return max(names, default="")
+    driver.until_step(run.step() + choose.randint(10, 50))
+    begin, before = time.monotonic(), committed_checkpoints(run)[-1]
+    driver.process.send_signal(signal.SIGTERM)
+    driver.until(lambda: committed_checkpoints(run)[-1] != before, 60)
+    stop_seconds = time.monotonic() - begin
+    assert driver.wait() == 130, driver.output()
+    stopped_at = run.step()
+    job = submit(run, ray_cluster)
+    return Story(run, unfinished, stop_seconds, stopped_at, driver.output(), job)
 
 
 @pytest.mark.ray
-def test_killed_and_stopped_it_learns_the_same_bits(reference, story):
-    run, job = reference
-    assert job.output
-    assert story.run.records() == run.records()
-    last = f"step-{STEPS:08d}"
+def test_killed_and_stopped_it_learns_the_same_bits(story, corpus, tmp_path):
+    reference = Run(tmp_path, "reference", corpus, STEPS, SETTINGS)
+    train_here(reference)
+    assert story.run.records() == reference.records()
     for name in ("model.safetensors", "optimizer.safetensors"):
-        ours, theirs = (each.checkpoints / last / name for each in (story.run, run))
+        ours, theirs = (
+            each.checkpoints / f"step-{STEPS:08d}" / name for each in (story.run, reference)
+        )
         assert ours.read_bytes() == theirs.read_bytes(), name
     assert not list(unfinished_checkpoints(story.run))
 
 
 @pytest.mark.ray
-def test_told_to_stop_it_writes_a_checkpoint_and_says_how_to_go_on(story):
-    print(f"from SIGTERM to the checkpoint: {story.stop_seconds:.1f} s")
-    assert story.stop_seconds < 10
-    assert f"stopped after step {story.stopped_at}; the same command" in story.stopped.output()
+def test_it_resumes_from_the_newest_whole_checkpoint(story):
+    before = int(story.unfinished.split(".")[0].removeprefix("step-")) - EVERY
+    assert f"going on from step {before}" in story.stopped
+    assert story.stop_seconds < 10, "from SIGTERM to the checkpoint"
+    assert f"stopped after step {story.stopped_at}; the same command" in story.stopped
+    assert f"going on from step {story.stopped_at}" in story.job
 
 
 @pytest.mark.ray
-def test_it_goes_on_from_the_newest_whole_checkpoint(story):
-    before = int(story.unfinished.split(".")[0].removeprefix("step-")) - 40
-    going_on = max(before, story.stopped_at)
-    assert f"going on from step {going_on}" in story.last.output()
-
-
-@pytest.mark.ray
-def test_every_step_stands_in_mlflow_once_and_the_model_too(story):
+def test_mlflow_has_every_step_once_and_the_version(story):
+    assert f"finished     {STEPS} steps" in story.job and "models:/bert/1" in story.job
     report = verify_exactly_once(story.run.folder)
     assert report.correct and report.num_metrics > 7 * STEPS, report
     client = open_client(read_json(story.run.folder / SPECIFICATION_NAME)["tracking_uri"])
     (version,) = client.search_model_versions("name = 'bert'")
-    assert version.version == "1"
     run_id = read_json(story.run.folder / STATE_NAME)["run_id"]
-    assert version.run_id == run_id
+    assert (version.version, version.run_id) == ("1", run_id)
     assert client.get_run(run_id).info.status == "FINISHED"
-
-
-@pytest.mark.ray
-def test_a_job_trains_and_registers(reference, ray_cluster):
-    run, job = reference
-    assert f"finished     {STEPS} steps" in job.output
-    assert "models:/bert/1" in job.output
-    again = Job(run, ray_cluster)  # no working folder is sent: the project is installed
-    assert f"finished     {STEPS} steps" in again.output and "models:/bert/1" in again.output
-    assert [step for step, _ in run.records()][-1] == STEPS
 
 
 def refused(capsys, storage, *arguments):
@@ -330,9 +268,9 @@ def test_a_mistake_leaves_the_program_with_code_2(tmp_path, corpus):
     assert not (tmp_path / "runs").exists()
 
 
-def test_sigterm_after_the_last_step_ends_the_tracker_too(tmp_path, corpus):
+def test_sigterm_after_the_last_step_ends_the_tracker_too(tmp_path, corpus, store_uri, capsys):
     """The export and registration of a run that has been trained: no Ray is needed for it."""
-    run = Run(tmp_path, "trained", corpus, steps=5)
+    run = Run(tmp_path, "trained", corpus, steps=5, settings={"tracking.uri": store_uri})
     train_here(run)
     driver = run.start()
 
@@ -350,4 +288,5 @@ def test_sigterm_after_the_last_step_ends_the_tracker_too(tmp_path, corpus):
     assert line == "stopped; the same command goes on" and "Traceback" not in driver.output()
     assert not tracker.is_running()
     assert not (run.folder / "summary.txt").exists()
-    assert "finished     5 steps" in run.finish()
+    assert main(run.arguments()) == 0
+    assert "finished     5 steps" in capsys.readouterr().out

@@ -170,6 +170,7 @@ def test_without_a_tpu_it_gets_one_line(tmp_path, capsys, corpus, ray_cluster, m
     assert line.startswith("error: no TPU found: Ray sees ") and " with 2 CPU (" in line
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_storage_that_hosts_cannot_reach_gets_one_line(tmp_path, corpus, slice_environment):
     """The folder that a process works in is another one to each process, as on several machines."""
@@ -183,6 +184,7 @@ def test_a_storage_that_hosts_cannot_reach_gets_one_line(tmp_path, corpus, slice
     assert find_writer(run) is None and not committed_checkpoints(run)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_more_slices_than_there_are_get_one_line(tmp_path, corpus, slice_environment):
     settings = ON_TPU | {"cluster.num_slices": 2}
@@ -190,17 +192,3 @@ def test_more_slices_than_there_are_get_one_line(tmp_path, corpus, slice_environ
     *_, line = run.finish(code=2).splitlines()
     assert line.startswith("error: 1 whole TPU slices v4 2x2x2 found, 2 needed: Ray sees ")
     assert line.count("1 CPU, 4 TPU") == 2 and "in slice slice-0 of 2x2x2" in line
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"profile": "tpu-v5e16"}, "unknown profile, did you mean tpu-v5e-16: --profile tpu-v5e16"),
-        (ON_TPU | {"cluster.num_workers": 3}, "has 2 hosts with one worker each: 3 workers do not"),
-        (ON_TPU | {"cluster.topology": "2x2x3"}, "v4 has no topology 2x2x3, did you mean 2x2x4"),
-    ],
-)
-def test_what_is_no_tpu_gets_one_line(tmp_path, corpus, settings, expected):
-    (line,) = Run(tmp_path, "none", corpus, 5, settings).finish(code=2).splitlines()
-    assert line.startswith("error: ") and expected in line
-    assert not (tmp_path / "runs").exists()

@@ -11,6 +11,14 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture
+def now(monkeypatch):
+    """The time in seconds, in a list to change it."""
+    seconds = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds[0])
+    return seconds
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
@@ -28,9 +36,7 @@ def test_times_as_people_say_them(seconds, text):
     assert duration(seconds) == text
 
 
-def test_share_rate_and_time_left(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+def test_share_rate_and_time_left(now):
     stream = Terminal()
     with ProgressLine("reading", 30e6, stream) as line:
         line.advance(5e6)
@@ -43,9 +49,7 @@ def test_share_rate_and_time_left(monkeypatch):
     assert stream.getvalue().endswith("\r\x1b[2Kreading  done in 4.0 s\n")
 
 
-def test_without_terminal_there_are_whole_lines_and_few(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+def test_without_terminal_there_are_whole_lines_and_few(now):
     stream = io.StringIO()
     with ProgressLine("encoding", 0, stream) as line:
         for _ in range(100):
@@ -55,9 +59,7 @@ def test_without_terminal_there_are_whole_lines_and_few(monkeypatch):
     assert len(lines) == 4 and lines[0] == "encoding  30.0 MB  2.0 MB/s"
 
 
-def test_what_is_seen_elsewhere_only_adds(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+def test_what_is_seen_elsewhere_only_adds(now):
     stream = Terminal()
     with ProgressLine("reading", 10e6, stream) as line:
         for done, shown in [(3e6, "30 %"), (2e6, "30 %"), (5e6, "50 %")]:
@@ -73,9 +75,7 @@ def test_an_error_is_not_called_done():
     assert stream.getvalue() == ""
 
 
-def test_what_was_done_before_says_nothing_of_the_rate(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+def test_what_was_done_before_says_nothing_of_the_rate(now):
     stream = Terminal()
     with ProgressLine("reading", 30e6, stream, done_before=20e6) as line:
         now[0] += 2

@@ -157,12 +157,10 @@ def test_names_hashes_and_differences():
     "command",
     [
         "pretrain.py --optimizer.peak_learning_rat 1",
-        "pretrain.py --preset bse",
         "pretrain.py --shards nowhere --storage new",
         "prepare.py --text nowhere --output new",
         "finetune.py --task mrpc --bach_size 8",
         "tune.py --task mrpc --search gird",
-        "demo.py --frehs",
     ],
 )
 def test_mistakes_do_not_wait_for_torch_and_ray(

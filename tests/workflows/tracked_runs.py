@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from workflows.runs.mlflow_run import RunSender
 from workflows.runs.tracker import STATE_NAME, DatasetInput, TrackedRun, read_json
 
 SHA256 = "0123456789abcdef" * 4
@@ -19,6 +20,15 @@ def described(uri, folder, **changes):
         "dataset": DatasetInput("train", SHA256, f"{folder}/texts"),
     }
     return TrackedRun(**(run | changes))
+
+
+def send_run(folder, status="FINISHED"):
+    """Sends all of a run in this process and ends it, as its sender's process does."""
+    sender = RunSender(folder)
+    while sender.send_batch():
+        pass
+    sender.finish(status)
+    return sender
 
 
 def write_steps(journal, steps, seconds=0.0):

@@ -141,9 +141,10 @@ class Waiting:
         if groups.get(status.group or "", {}).get("state") == "CREATED":
             return ""
         fewest = self._settings.fewest_workers
-        pending = [len(each["bundles"]) for each in groups.values() if each["state"] != "CREATED"]
+        sizes = [(len(group["bundles"]), group["state"]) for group in groups.values()]
+        pending = [size for size, state in sizes if state != "CREATED"]
         if len(pending) < len(groups):
-            return f"starting {_count(max(len(each['bundles']) for each in groups.values()))}"
+            return f"starting {_count(max(sizes)[0])}"
         workers = max(pending, default=fewest)
         needs, free = _needs(self._settings, workers), ray.available_resources()
         if not pending and all(free.get(kind, 0) >= needs[kind] for kind in needs):

@@ -79,7 +79,7 @@ def tpu_slice(generation: str, topology: str) -> TpuSlice:
 
 def num_chips(topology: str) -> int:
     """Chips of a topology: 16 of 4x4."""
-    return prod(int(each) for each in topology.split("x"))
+    return prod(int(side) for side in topology.split("x"))
 
 
 class ClusterSettings(BaseModel):
@@ -123,7 +123,7 @@ class ClusterSettings(BaseModel):
         with suppress(KeyError, TypeError, ValueError):
             hosts = tpu_slice(values["tpu"], values["topology"]).num_hosts
             slices = _one_or_two(values.get("num_slices", 1))
-            values = values | {"num_workers": [hosts * max(1, int(each)) for each in slices]}
+            values = values | {"num_workers": [hosts * max(1, int(count)) for count in slices]}
         return values
 
     @field_validator("num_workers", "num_slices", mode="before")
@@ -157,7 +157,7 @@ class ClusterSettings(BaseModel):
                 f"set --cluster.topology, the shape of the TPU slice, such as {example}"
             )
         hosts = self.tpu_slice.num_hosts
-        wanted = [hosts * each for each in _one_or_two(self.num_slices)]
+        wanted = [hosts * count for count in _one_or_two(self.num_slices)]
         if _one_or_two(self.num_workers) != wanted:
             raise ValueError(
                 f"a slice {self.tpu_slice} has {_count(hosts, 'host')} with one worker each: "

@@ -204,9 +204,9 @@ def _without(marker: Path, nodes: Mapping[str, str]) -> list[str]:
         for node, address in nodes.items()
     }
     answered, late = ray.wait(list(answers), num_returns=len(answers), timeout=_FIRST_TASK_SECONDS)
-    for each in late:
-        ray.cancel(each, force=True)
-    return sorted(answers[each] for each in answered if not _sees_it(each))
+    for reference in late:
+        ray.cancel(reference, force=True)
+    return sorted(answers[reference] for reference in answered if not _sees_it(reference))
 
 
 def _sees_it(reference: Any) -> bool:  # noqa: ANN401 - Ray's reference

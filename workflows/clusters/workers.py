@@ -316,7 +316,7 @@ def _lost_workers(error: WorkerGroupError) -> bool:
 
     Those that are left may raise what it is to lose the other end of an exchange.
     """
-    names = {type(each).__name__ for each in error.worker_failures.values()}
+    names = {type(failure).__name__ for failure in error.worker_failures.values()}
     return "WorkerHealthCheckFailedError" in names
 
 

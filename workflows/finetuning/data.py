@@ -73,7 +73,7 @@ def answered_examples(task: Task, data: str, split: str) -> tuple[Sequence[Any],
     """
     examples = task.examples(located(data), split)
     refuse_no_answer(task, examples, data, split)
-    return [each for each in examples if has_answer(each)], task.unanswered(examples)
+    return [example for example in examples if has_answer(example)], task.unanswered(examples)
 
 
 def refuse_no_answer(task: Task, examples: Sequence[Any], data: str, split: str) -> None:
@@ -111,20 +111,20 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
     splits = {"train": train, "dev": answered_examples(task, settings.source("dev"), "dev")}
     if settings.test is not None:
         splits["test"] = answered_examples(task, settings.test, "test")
-    found = {}
+    read = {}
     for name, (examples, without) in splits.items():
         rows = task.encode(examples, tokenizer)
         if not rows.num_items:
             what = f"no word of the {name} split has a token"
             raise TaskDataError(what, settings.source(name), "give other texts, or another encoder")
-        found[name] = Split(examples, replace(rows, counts=rows.counts | without))
-    if not found["train"].rows.label_counts.any():
-        lost = ", ".join(found["train"].rows.lost) or "answers without tokens"
+        read[name] = Split(examples, replace(rows, counts=rows.counts | without))
+    if not read["train"].rows.label_counts.any():
+        lost = ", ".join(read["train"].rows.lost) or "answers without tokens"
         where = settings.source("train")
         raise TaskDataError(f"nothing to learn: {lost}", where, "check the answers of train")
-    sha256 = _hash(task, [found["train"].rows, found["dev"].rows])
+    sha256 = _hash(task, [read["train"].rows, read["dev"].rows])
     odd = [] if options.labels else task.label_warnings()  # what was asked for is not odd
-    return TaskData(task, **found, sha256=sha256, warnings=tuple(odd))
+    return TaskData(task, **read, sha256=sha256, warnings=tuple(odd))
 
 
 def refuse_one_file(settings: TaskRunSettings) -> None:
@@ -190,10 +190,10 @@ def open_encoder(model: str, storage: Path, tracking_uri: str) -> EncoderFolder:
     """
     from bert_core.model_folder import CONFIG, load_model_folder, weight_files  # loads torch
 
-    found = located_model(model, storage, tracking_uri)
-    path = found.folder
+    source = located_model(model, storage, tracking_uri)
+    path = source.folder
     config, _, tokenizer = load_model_folder(path)
     total = hashlib.sha256(tokenizer_hash(tokenizer).encode())
     for file in (path / CONFIG, *weight_files(path)):
         total.update(file_sha256(file).encode())
-    return EncoderFolder(path, config, tokenizer, total.hexdigest(), found.version)
+    return EncoderFolder(path, config, tokenizer, total.hexdigest(), source.version)

@@ -58,7 +58,7 @@ class FinetuningJob:
         """Where workers find the data, wherever they run; of test they need to know nothing."""
         settings = self.settings
         given = {name: getattr(settings, name) for name in ("data", "train", "dev")}
-        return {"test": None} | {name: str(located(each)) for name, each in given.items() if each}
+        return {"test": None} | {name: str(located(path)) for name, path in given.items() if path}
 
     @property
     def features(self) -> Path:

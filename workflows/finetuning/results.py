@@ -67,7 +67,7 @@ def write_results(job: FinetuningJob) -> JobResults:
 
 def shown_labels(labels: Sequence[str], num_shown: int) -> str:
     """The first labels on one line, long ones cut, and how many more there are."""
-    shown = [one_line(each if len(each) <= 40 else f"{each[:39]}…") for each in labels[:num_shown]]
+    shown = [one_line(name if len(name) <= 40 else f"{name[:39]}…") for name in labels[:num_shown]]
     more = len(labels) - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
@@ -123,10 +123,10 @@ def _direction(job: FinetuningJob) -> str:
     """What the card adds of an encoder that attends to the left only."""
     if not job.encoder.config.is_decoder:
         return ""
-    said = " The encoder attends to the left only (`is_decoder`)"
+    text = " The encoder attends to the left only (`is_decoder`)"
     if not job.data.task.head.pooled:
-        return f"{said}."
-    return f"{said}, and a text is read at its last token: `transformers` loads the encoder alone."
+        return f"{text}."
+    return f"{text}, and a text is read at its last token: `transformers` loads the encoder alone."
 
 
 def _approach(settings: TaskRunSettings) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def _test_lines(job: FinetuningJob) -> list[str]:
     predictor = load_predictor(job.folder.model)
     predictions, _ = predictor.predict_examples(test.examples, max_tokens=job.settings.max_tokens)
     figures = predictor.task.metrics(predictions, test.examples)
-    told = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
-    return [f"test         {len(test.examples):,} examples, {tally_text(test.rows.tally)}: {told}"]
+    text = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
+    return [f"test         {len(test.examples):,} examples, {tally_text(test.rows.tally)}: {text}"]
 
 
 def write_dev_report(job: FinetuningJob, checkpoint: CheckpointInfo) -> None:

@@ -164,7 +164,7 @@ class TaskRunSettings(RunSettings):
     def data_name(self) -> str:
         """What the data are called where nobody knows this machine: addresses, or last parts."""
         sources = dict.fromkeys((self.source("train"), self.source("dev")))
-        return ", ".join(each if "://" in each else Path(each).name for each in sources)
+        return ", ".join(source if "://" in source else Path(source).name for source in sources)
 
     def encoder_changes(self) -> dict[str, Any]:
         """Fields of the encoder's `ModelConfig` that are other than in its folder."""

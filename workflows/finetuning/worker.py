@@ -34,8 +34,8 @@ from workflows.finetuning.data import Split, TaskData, read_task_data
 from workflows.finetuning.settings import FeatureSettings, TaskRunSettings, read_settings
 from workflows.messages import RunProgress
 from workflows.progress import duration
-from workflows.training.backend import Backend, autocast_dtype
-from workflows.training.run import RunParts, backend_of
+from workflows.training.backend import autocast_dtype
+from workflows.training.run import Backend, RunParts, backend_of
 
 BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
 """Weights and dev predictions of the best epoch, in the run folder and in each checkpoint."""

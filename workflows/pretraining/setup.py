@@ -43,10 +43,10 @@ def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
         )
     heldout = open_shards(shards.folder, "heldout")
     needed = 2 if rows.input_format == "segment_pair" else 1
-    for each in (shards, heldout):
-        if each.num_documents < needed:
+    for split in (shards, heldout):
+        if split.num_documents < needed:
             raise UserError(
-                f"{each.num_documents} documents in the {each.split} split, {needed} are needed",
+                f"{split.num_documents} documents in the {split.split} split, {needed} are needed",
                 str(shards.folder),
                 _remedy_for_few_documents(shards.num_documents, heldout.num_documents),
             )

@@ -25,8 +25,7 @@ from workflows.clusters.workers import Worker
 from workflows.pretraining.metrics import metric_name, step_metrics
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch
-from workflows.training.backend import Backend
-from workflows.training.run import RunParts, backend_of
+from workflows.training.run import Backend, RunParts, backend_of
 
 _COUNTED_ROWS = 2048
 """Rows in which [SEP] is counted for the unigram baseline of next tokens."""

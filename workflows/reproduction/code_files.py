@@ -61,7 +61,7 @@ def note_code(path: Path) -> None:
     """Adds the state of the code to a file of them, if the last one there has other files."""
     states, state = read_code(path), CodeState.now()
     if not states or states[-1].files != state.files:
-        content = [asdict(each) for each in (*states, state)]
+        content = [asdict(one) for one in (*states, state)]
         write_atomically(path, json.dumps(content, indent=1))
 
 
@@ -76,7 +76,7 @@ def read_code(path: Path) -> list[CodeState]:
 def parse_code(text: str) -> list[CodeState]:
     """What `note_code` has written; raises nothing, for a damaged file holds no state."""
     try:
-        return [CodeState(**each) for each in parse_json(text.encode(), "the states of the code")]
+        return [CodeState(**one) for one in parse_json(text.encode(), "the states of the code")]
     except (UserError, TypeError):
         return []
 
@@ -88,15 +88,15 @@ def training_files(root: Path = ROOT) -> set[str]:
     it is one of these.
     """
     modules = {_module(name): path for name, path in _files(root)}
-    found: set[str] = set()
+    imported: set[str] = set()
     waiting = list(WORKERS)
     while waiting:
         module = waiting.pop()
-        if module in modules and module not in found:
-            found.add(module)
+        if module in modules and module not in imported:
+            imported.add(module)
             waiting.append(module.rpartition(".")[0])  # a package's __init__ runs too
             waiting += _imported(ast.parse(modules[module].read_text(encoding="utf-8")))
-    return {modules[module].relative_to(root).as_posix() for module in found}
+    return {modules[module].relative_to(root).as_posix() for module in imported}
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:

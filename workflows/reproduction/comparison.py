@@ -46,8 +46,8 @@ def data_finding(recorded: RecordedRun, now: dict[str, Any]) -> Finding:
         return Finding("data", f"{NOT_RECORDED} what they were", refuses=True)
     hidden = {"sha256", "source", "prepared_with"}
     before, after = (
-        {name: value for name, value in each.items() if name not in hidden}
-        for each in (recorded.data, now)
+        {name: value for name, value in data.items() if name not in hidden}
+        for data in (recorded.data, now)
     )
     changed = differences(before, after) if before else []
     how = _some(changed, "; ") or "as many, but others"
@@ -117,13 +117,13 @@ def hardware_findings(recorded: RecordedRun, cluster: ClusterSettings) -> list[F
         labels["processor"] = "gpu"
     if not recorded.outcome:
         return [Finding("machine", f"the run has not recorded which it was: {_MAY_DIFFER}")]
-    found = [
+    findings = [
         Finding(labels.get(name, name), f"{value} where it was {was}: {_MAY_DIFFER}")
         for name, value in now.items()
         if (was := recorded.outcome.get(name)) is not None and value not in (None, was)
     ]
     threads = f"workers {now['world_size']}, threads {now['num_threads']}"
-    return found or [Finding("machine", f"the same: {here or device}; {threads}")]
+    return findings or [Finding("machine", f"the same: {here or device}; {threads}")]
 
 
 def _short(commit: str | None) -> str:
@@ -199,7 +199,7 @@ def table_lines(comparison: Comparison) -> list[str]:
         was, now = f"{comparison.recorded[key]:.9g}", "none" if again is None else f"{again:.9g}"
         rows.append((name, was, now, f"{apart:.3g}" if apart else "0"))
     hashes = [comparison.weights_recorded, comparison.weights_again]
-    was, now = (each[:12] if each else "unknown" for each in hashes)
+    was, now = (digest[:12] if digest else "unknown" for digest in hashes)
     verdict = "the same" if was == now else "another"
     rows.append(("weights", was, now, verdict if comparison.weights_are_known else "unknown"))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]

@@ -144,11 +144,11 @@ def describe_task_data(name: str, source: str, data: TaskData, tokenizer: Tokeni
         "labels": list(data.task.labels),
         "splits": {
             split: {
-                "examples": len(each.examples),
-                "rows": len(each.rows.lengths),
-                "tokens": int(each.rows.lengths.sum()),
+                "examples": len(examples.examples),
+                "rows": len(examples.rows.lengths),
+                "tokens": int(examples.rows.lengths.sum()),
             }
-            for split, each in (("train", data.train), ("dev", data.dev))
+            for split, examples in (("train", data.train), ("dev", data.dev))
         },
     }
 

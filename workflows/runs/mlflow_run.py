@@ -112,7 +112,7 @@ def correct_addresses(tracking_uri: str) -> None:
         return
     with closing(opened) as connection:
         try:
-            moved = [each for each in _roots(connection) if _is_moved(connection, each, root)]
+            moved = [old for old in _roots(connection) if _is_moved(connection, old, root)]
         except sqlite3.Error:  # not a store that MLflow can read as it is: that is its to say
             return
         try:
@@ -147,8 +147,8 @@ def _is_moved(connection: sqlite3.Connection, location: str, root: Path) -> bool
     for table, column in _ADDRESSES[1:3]:
         query = f"SELECT {column} FROM {table} WHERE substr({column}, 1, ?) = ?"
         beginning = f"{location}/"
-        for (each,) in connection.execute(query, [len(beginning), beginning]):
-            path = local_path(each)
+        for (address,) in connection.execute(query, [len(beginning), beginning]):
+            path = local_path(address)
             if path is not None and (root / path.relative_to(old)).exists():
                 return True
     return False
@@ -181,6 +181,14 @@ def artifact_location(tracking_uri: str) -> str | None:
     """The artifact folder beside a SQLite store, as URI; None where the server has its own."""
     root = artifact_root(tracking_uri)
     return None if root is None else root.as_uri()
+
+
+def _experiment_id(client: "MlflowClient", name: str) -> str:
+    """The id of an experiment, which is created if there is none."""
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        return client.create_experiment(name, artifact_location(client.tracking_uri))
+    return experiment.experiment_id
 
 
 class RunSender:
@@ -316,14 +324,9 @@ class RunSender:
         return list(client.search_runs([experiment.experiment_id], condition, order_by=order))
 
     def _create_run(self, client: "MlflowClient") -> "Run":
-        experiment = client.get_experiment_by_name(self.run.experiment)
-        if experiment is None:
-            location = artifact_location(self.run.tracking_uri)
-            experiment_id = client.create_experiment(self.run.experiment, location)
-        else:
-            experiment_id = experiment.experiment_id
+        experiment = _experiment_id(client, self.run.experiment)
         tags = {RUN_KEY_TAG: self.run.run_key}
-        return client.create_run(experiment_id, tags=tags, run_name=self.run.run_name)
+        return client.create_run(experiment, tags=tags, run_name=self.run.run_name)
 
     def _describe(self, client: "MlflowClient") -> None:
         from mlflow.entities import Param, RunTag
@@ -453,13 +456,7 @@ def log_report(
 
     try:
         client = open_client(tracking_uri)
-        found = client.get_experiment_by_name(experiment)
-        experiment_id = (
-            client.create_experiment(experiment, artifact_location(tracking_uri))
-            if found is None
-            else found.experiment_id
-        )
-        run = client.create_run(experiment_id, run_name=run_name)
+        run = client.create_run(_experiment_id(client, experiment), run_name=run_name)
         run_id = run.info.run_id
         client.log_batch(
             run_id,
@@ -467,7 +464,7 @@ def log_report(
             params=[
                 Param(name, without_machine_paths(str(value))) for name, value in params.items()
             ],
-            tags=[RunTag(*each) for each in code_tags(Path(__file__).parent).items()],
+            tags=[RunTag(*tag) for tag in code_tags(Path(__file__).parent).items()],
         )
         check_artifacts(client, run_id)
         for path in files:

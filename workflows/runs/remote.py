@@ -100,20 +100,20 @@ class RemoteRun:
         only here, or is newer, nothing is left: no other machine can go on from it, all workers
         have to start at one step, and the steps in between come out the same once more.
         """
-        messages, found = [], 0
+        messages, newest = [], 0
         with _lock_of_copy(folder):
             steps = [step for step in self._steps() if at_most is None or step <= at_most]
             for step in steps:
                 fault = self._fetch(folder, checkpoint_name(step))
                 if fault is None:
-                    found = step
+                    newest = step
                     break
                 path = f"{self.address}/checkpoints/{checkpoint_name(step)}"
                 messages.append(f"checkpoint {path} is damaged and passed over: {fault}")
             for path in committed_checkpoints(folder.checkpoints):
-                if checkpoint_step(path) > found or checkpoint_step(path) not in steps:
+                if checkpoint_step(path) > newest or checkpoint_step(path) not in steps:
                     checkpoint_folder.remove(path)
-        return found, messages
+        return newest, messages
 
     def push_checkpoint(self, path: Path, keep: int) -> None:
         """Uploads a sealed checkpoint, unless it is there; keeps the newest `keep` up to it."""
@@ -121,10 +121,10 @@ class RemoteRun:
         name = self._in_checkpoint(step)
         if self._remote.read(f"{name}/{MANIFEST}") != (path / MANIFEST).read_bytes():
             self._remote.remove(f"{name}/{MANIFEST}")
-            files = [each for each in sorted(path.rglob("*")) if each.is_file()]
-            for each in sorted(files, key=lambda each: each.name == MANIFEST):
-                self._remote.upload(each, f"{name}/{each.relative_to(path)}")
-        kept = [each for each in self._steps() if each <= step][:keep]
+            files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+            for file in sorted(files, key=lambda file: file.name == MANIFEST):
+                self._remote.upload(file, f"{name}/{file.relative_to(path)}")
+        kept = [number for number in self._steps() if number <= step][:keep]
         for old in self._steps(committed=False):
             if old < step and old not in kept:
                 self._remote.remove(f"{self._in_checkpoint(old)}/{MANIFEST}")
@@ -175,8 +175,8 @@ class RemoteRun:
     def push_results(self, folder: RunFolder) -> None:
         """Uploads model, artifacts and journal, and the summary last, if there is one."""
         paths = [folder.path / JOURNAL_NAME, folder.settings]
-        for each in (folder.model, folder.path / ARTIFACTS_NAME):
-            paths += sorted(path for path in each.rglob("*") if path.is_file())
+        for part in (folder.model, folder.path / ARTIFACTS_NAME):
+            paths += sorted(path for path in part.rglob("*") if path.is_file())
         for path in [*paths, *folder.path.glob(folder.summary.name)]:
             self._remote.upload(path, f"{self._base}/{path.relative_to(folder.path)}")
 
@@ -188,12 +188,12 @@ class RemoteRun:
 
     def _steps(self, *, committed: bool = True) -> list[int]:
         """The steps of the checkpoints at the URI, newest first; else of all that is left there."""
-        found = set()
+        steps = set()
         for name in self._remote.names(f"{self._base}/checkpoints"):
             folder, _, file = name.removeprefix(f"{self._base}/checkpoints/").partition("/")
             if is_checkpoint_name(folder) and (file == MANIFEST or (file and not committed)):
-                found.add(checkpoint_step(Path(folder)))
-        return sorted(found, reverse=True)
+                steps.add(checkpoint_step(Path(folder)))
+        return sorted(steps, reverse=True)
 
     def _fetch(self, folder: RunFolder, name: str) -> str | None:
         """Brings one checkpoint into the working copy; returns what is wrong with it, if it is."""

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,7 +176,7 @@ def _wait_for_lock(file_number: int, orders: Orders) -> None:
                 sys.exit(1)
 
 
-def _parse() -> argparse.Namespace:
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workflows.runs.sender", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     follow_parser = commands.add_parser("follow", help="send while a run goes on (by the run)")
@@ -185,10 +186,10 @@ def _parse() -> argparse.Namespace:
     send_parser.add_argument("--status", help="FINISHED, FAILED or KILLED")
     send_parser.add_argument("--timeout_seconds", type=float, default=300.0)
     verify_parser = commands.add_parser("verify", help="compare MLflow with the journal")
-    for each in (follow_parser, send_parser, verify_parser):
-        each.add_argument("run_folder", type=Path)
+    for subparser in (follow_parser, send_parser, verify_parser):
+        subparser.add_argument("run_folder", type=Path)
     commands.add_parser("create", help="create a SQLite store").add_argument("tracking_uri")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 @dataclass(frozen=True)
@@ -238,23 +239,22 @@ def verify_exactly_once(run_folder: Path) -> TrackingReport:
     )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; 0 when all is sent or as it should be, 1 when not, 2 for bad input."""
-    arguments = _parse()
-    os.environ.update(sender_environment())
+    given = _parse(arguments)
     try:
-        if arguments.command == "create":
-            create_store(arguments.tracking_uri)
-        elif arguments.command == "follow":
-            intervals = arguments.interval_seconds, arguments.system_interval_seconds
-            follow(arguments.run_folder, *intervals)
-        elif arguments.command == "send":
-            sent = send(arguments.run_folder, arguments.status, arguments.timeout_seconds)
-            summary = summarize_sweep(arguments.run_folder)
+        if given.command == "create":
+            create_store(given.tracking_uri)
+        elif given.command == "follow":
+            intervals = given.interval_seconds, given.system_interval_seconds
+            follow(given.run_folder, *intervals)
+        elif given.command == "send":
+            sent = send(given.run_folder, given.status, given.timeout_seconds)
+            summary = summarize_sweep(given.run_folder)
             print(f"run {summary.run_id}: {summary.unsent_records} records left to send")
             return 0 if sent else 1
         else:
-            folders = [arguments.run_folder, *read_trials(arguments.run_folder)]
+            folders = [given.run_folder, *read_trials(given.run_folder)]
             reports = [verify_exactly_once(folder) for folder in folders]
             print(*reports, sep="\n")
             return 0 if all(report.correct for report in reports) else 1
@@ -265,4 +265,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    os.environ.update(sender_environment())
     sys.exit(main())

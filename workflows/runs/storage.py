@@ -90,8 +90,8 @@ class RemoteFolder:
 
         selector = FileSelector(self._path(below), recursive=True, allow_not_found=True)
         with self._reach("list", below):
-            found = self._files.get_file_info(selector)
-        return sorted(each.path[len(self._root) + 1 :] for each in found if each.is_file)
+            infos = self._files.get_file_info(selector)
+        return sorted(info.path[len(self._root) + 1 :] for info in infos if info.is_file)
 
     def upload(self, source: Path, name: str) -> None:
         """Copies a file of this machine there; it appears whole."""

@@ -147,14 +147,14 @@ def write_trials(
 
     Folders are named relative to the sweep's, so that the storage may move.
     """
-    names = {os.path.relpath(folder, sweep_folder): asdict(each) for folder, each in trials.items()}
+    names = {os.path.relpath(path, sweep_folder): asdict(trial) for path, trial in trials.items()}
     write_json(sweep_folder / TRIALS_NAME, {"status": status, "trials": names})
 
 
 def read_trials(sweep_folder: Path) -> dict[Path, TrackedTrial]:
     """The trials by their runs' folders, less those that were removed; {} for a run's folder."""
     content = read_json(sweep_folder / TRIALS_NAME).get("trials", {})
-    trials = {_plain(sweep_folder / name): TrackedTrial(**each) for name, each in content.items()}
+    trials = {_plain(sweep_folder / name): TrackedTrial(**row) for name, row in content.items()}
     return {
         folder: trial for folder, trial in trials.items() if (folder / SPECIFICATION_NAME).exists()
     }
@@ -225,7 +225,7 @@ class SweepSender:
         """
         if self._own.send_batch():
             return True
-        return any(self._advance(*each) for each in read_trials(self._sweep_folder).items())
+        return any(self._advance(*item) for item in read_trials(self._sweep_folder).items())
 
     def finish(self, status: str) -> None:
         """Ends the trials that go on, as KILLED, and the sweep; what was written has to be sent.

@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import psutil
 import torch
@@ -33,57 +32,6 @@ class RemainingSteps:
     """Takes a line that the driver prints."""
 
 
-class Backend(Protocol):
-    """Computes steps and evaluations of one worker."""
-
-    @property
-    def results_cost_a_wait(self) -> bool:
-        """Whether reading a step's result stops the device."""
-        ...
-
-    @property
-    def static_shapes(self) -> bool:
-        """Whether batches of the same shape save time."""
-        ...
-
-    @property
-    def autocast_dtype(self) -> torch.dtype | None:
-        """The type of matrix products, None for float32."""
-        ...
-
-    def share(self) -> tuple[int, int]:
-        """Which share of each global batch this worker computes, from 0, and of how many."""
-        ...
-
-    def results(self, steps: RemainingSteps) -> Iterator[StepResult]:
-        """Trains the steps that are left, each when its result is asked for."""
-        ...
-
-    def current_state(self, state: TrainingState) -> TrainingState:
-        """The state after the last step, as a checkpoint takes it."""
-        ...
-
-    def evaluation_loss(self, compute_loss: ComputeLoss) -> tuple[ComputeLoss, torch.dtype | None]:
-        """The loss function of an evaluation, and the autocast type to call it with."""
-        ...
-
-    def description(self) -> dict[str, str]:
-        """`device` and `processor`, for the checkpoint."""
-        ...
-
-    def peak_flops(self) -> float:
-        """FLOP/s of a large matrix product on this worker's devices, measured now."""
-        ...
-
-    def memory_bytes(self) -> int:
-        """Memory of the device in use: the peak where that is known."""
-        ...
-
-    def out_of_memory(self, remedy: str) -> AbstractContextManager[None]:
-        """Raises `UserError` with `remedy` where the device's memory does not suffice inside."""
-        ...
-
-
 def autocast_dtype(settings: RunSettings) -> torch.dtype | None:
     """The type of matrix products, None for float32."""
     return None if settings.precision == "float32" else torch.bfloat16
@@ -99,20 +47,20 @@ class TorchBackend:
 
     @property
     def results_cost_a_wait(self) -> bool:
-        """On CUDA; on CPU the results are there at once."""
+        """Whether reading a step's result stops the device: on CUDA."""
         return self.device.type != "cpu"
 
     @property
     def static_shapes(self) -> bool:
-        """On CUDA, for compiled graphs."""
+        """Whether batches of the same shape save time: on CUDA, for compiled graphs."""
         return self.device.type != "cpu"
 
     def share(self) -> tuple[int, int]:
-        """Rank and world size."""
+        """Which share of each global batch this worker computes, from 0, and of how many."""
         return self._worker.rank, self._worker.world_size
 
     def results(self, steps: RemainingSteps) -> Iterator[StepResult]:
-        """See `bert_core.training.loop.train`."""
+        """Trains the steps that are left, each when its result is asked for."""
         return train(
             steps.state,
             steps.batches,
@@ -127,11 +75,11 @@ class TorchBackend:
         )
 
     def current_state(self, state: TrainingState) -> TrainingState:
-        """The state that was trained in place."""
+        """The state after the last step, as a checkpoint takes it: trained in place."""
         return state
 
     def evaluation_loss(self, compute_loss: ComputeLoss) -> tuple[ComputeLoss, torch.dtype | None]:
-        """The loss as it is, not compiled."""
+        """The loss function of an evaluation, not compiled, and its autocast type."""
         return compute_loss, self.autocast_dtype
 
     def description(self) -> dict[str, str]:
@@ -139,12 +87,27 @@ class TorchBackend:
         return {"device": self.device.type, "processor": processor_name(self.device)}
 
     def peak_flops(self) -> float:
-        """See `peak_flops`."""
-        return peak_flops(self.device)
+        """FLOP/s of a large linear map of random numbers, the best of a few: the base of the MFU.
+
+        In float32 on CPU, else in bfloat16.
+        """
+        on_cpu = self.device.type == "cpu"
+        size, dtype = (1024, torch.float32) if on_cpu else (8192, torch.bfloat16)
+        left, right = torch.randn(2, size, size, device=self.device).to(dtype)
+        seconds = float("inf")
+        for _ in range(8):
+            begin = time.perf_counter()
+            linear(left, right, None)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            seconds = min(seconds, time.perf_counter() - begin)
+        return 2 * size**3 / seconds
 
     def memory_bytes(self) -> int:
-        """See `memory_bytes`."""
-        return memory_bytes(self.device)
+        """The peak memory of a CUDA device; on CPU the present memory of this process."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return psutil.Process().memory_info().rss
 
     @contextmanager
     def out_of_memory(self, remedy: str) -> Iterator[None]:
@@ -153,28 +116,3 @@ class TorchBackend:
             yield
         except torch.OutOfMemoryError as error:
             raise UserError("the device is out of memory", str(self.device), remedy) from error
-
-
-def peak_flops(device: torch.device) -> float:
-    """FLOP/s of a large linear map of random numbers, the best of a few: the base of the MFU.
-
-    In float32 on CPU, else in bfloat16.
-    """
-    on_cpu = device.type == "cpu"
-    size, dtype = (1024, torch.float32) if on_cpu else (8192, torch.bfloat16)
-    left, right = torch.randn(2, size, size, device=device).to(dtype)
-    seconds = float("inf")
-    for _ in range(8):
-        begin = time.perf_counter()
-        linear(left, right, None)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = min(seconds, time.perf_counter() - begin)
-    return 2 * size**3 / seconds
-
-
-def memory_bytes(device: torch.device) -> int:
-    """The peak memory of a CUDA device; on CPU the present memory of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return psutil.Process().memory_info().rss

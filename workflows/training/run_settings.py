@@ -15,7 +15,7 @@ _LONGEST_RUN_NAME = 180
 
 def _model_name(name: str) -> str:
     """What MLflow takes as the name of a model, and what `models:/NAME@ALIAS` can say."""
-    wrong = [each for each in name if each in _NOT_IN_MODEL_NAMES or not each.isprintable()]
+    wrong = [letter for letter in name if letter in _NOT_IN_MODEL_NAMES or not letter.isprintable()]
     if wrong:
         raise ValueError(f"{name!r} is no name for a model at MLflow: take {wrong[0]!r} out of it")
     if not name.strip(" .") or name != name.strip() or len(name) > 200:

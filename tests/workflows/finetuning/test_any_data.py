@@ -28,34 +28,11 @@ from workflows.finetuning.data import read_task_data
 
 TEXTS = ["ba keli", "monu", "rashi ba vuza", "to noka"]
 ODD_TEXTS = [
-    "",
-    " ",
-    "\u200b",
-    "\u00a0",
-    "日本",
-    "😀",
-    "\0",
-    "\x85",
-    "\u2028",
-    '"',
+    *("", " ", "\u200b", "\u00a0", "日本", "😀", "\0", "\x85", "\u2028", '"', "#", "-1"),
     "x " * 200,
-    "#",
-    "-1",
 ]
 ODD_LABELS = [
-    "",
-    "-1",
-    "nan",
-    "inf",
-    "-inf",
-    "1e39",
-    "1e999",
-    "9" * 400,
-    "B-",
-    "I-X",
-    "o",
-    "a,b",
-    "1.0",
+    *("", "-1", "nan", "inf", "-inf", "1e39", "1e999", "9" * 400, "B-", "I-X", "o", "a,b", "1.0"),
 ]
 ODD_BYTES = [
     *(b"\xff", b"\xed\xa0\x80", b"\0", b"\r", b"\n\n", b"\n", b"\t", b",", b";", b'"', b'""'),
@@ -86,11 +63,7 @@ def of_text(answer):
     return {"text": TEXT, "label": ANSWERS[answer], "pair": TEXT}
 
 
-CHOICES = {
-    "context": TEXT,
-    "choices": st.just(["ba", "monu"]),
-    "label": ANSWERS["choice"],
-}
+CHOICES = {"context": TEXT, "choices": st.just(["ba", "monu"]), "label": ANSWERS["choice"]}
 LABELLED_CHOICES = {
     "context": TEXT,
     "choices": st.sampled_from([{"text": ["ba", "monu"], "label": ["A", "B"]}] * 3),
@@ -167,11 +140,8 @@ def any_bytes_in(draw, content):
     kind = draw(st.integers(0, 5))
     if kind == 0:
         return content[:place]
-    return (
-        content[:place] + draw(st.sampled_from(ODD_BYTES) | st.binary(max_size=3)) + content[place:]
-        if kind == 1
-        else content
-    )
+    odd = draw(st.sampled_from(ODD_BYTES) | st.binary(max_size=3)) if kind == 1 else b""
+    return content[:place] + odd + content[place:]
 
 
 def cell(value):
@@ -314,26 +284,8 @@ GOOD = {
     "csv": "text,label,pair\nba keli,up,to\nmonu,down,ba\n",
     "jsonl": '{"text": "ba", "label": "up"}\n{"text": "to", "label": "down"}\n',
     "txt": "ba B-ONE\nto O\n\nkeli B-TWO\n",
-    "json": json.dumps(
-        {
-            "data": [
-                {
-                    "paragraphs": [
-                        {
-                            "context": "ba keli",
-                            "qas": [
-                                {
-                                    "id": "a",
-                                    "question": "keli",
-                                    "answers": [{"text": "ba", "answer_start": 0}],
-                                }
-                            ],
-                        }
-                    ]
-                }
-            ]
-        }
-    ),
+    "json": '{"data": [{"paragraphs": [{"context": "ba keli", "qas": [{"id": "a",'
+    ' "question": "keli", "answers": [{"text": "ba", "answer_start": 0}]}]}]}]}',
 }
 NUMBERS = '{"text": "ba", "label": 0.5}\n{"text": "to", "label": 1.5}\n'
 REGRESSION = "classification --options.kind regression"
@@ -358,12 +310,7 @@ BROKEN = [
         NUMBERS + '{"text": "ba", "label": 1e999}',
         "be learned: .*SPLIT.jsonl:3",
     ),
-    (
-        REGRESSION,
-        "jsonl",
-        NUMBERS + '{"text": "ba", "label": "x"}',
-        "not a num.*SPLIT.jsonl:3",
-    ),
+    (REGRESSION, "jsonl", NUMBERS + '{"text": "ba", "label": "x"}', "not a num.*SPLIT.jsonl:3"),
     ("ner", "txt", "\n\n-DOCSTART- O\n\n", "no examples in the SPLIT split"),
     ("squad", "json", '{"data": ' + "[" * 100_000, "not JSON: .*SPLIT.json"),
     ("squad", "json", "9" * 5000, "not JSON: .*SPLIT.json"),

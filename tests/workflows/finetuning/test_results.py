@@ -6,38 +6,60 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from finetuning_runs import finetune_here, write_encoder, write_task
+from safetensors.torch import load_file
 from transformers import BertModel
 
 from bert_core.example import check_example, read_example
 from bert_core.example_answers import answer_of
+from bert_core.hugging_face import from_hugging_face
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
 from bert_core.training_statistics import read_training_statistics
+from workflows.finetune import announce
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.results import (
     DEV_REPORT,
     summary_lines,
-    write_dev_report,
     write_results,
 )
+from workflows.finetuning.worker import BEST_WEIGHTS
 from workflows.runs.storage import open_storage
+from workflows.runs.tracker import without_machine_paths
+from workflows.training.job import tracked_run
 
 
-def test_the_summary_says_what_it_came_to_and_where_it_lies(finetuning_job):
-    results = write_results(finetuning_job)
+def test_the_best_epoch_becomes_a_model_folder_that_knows_its_task(
+    finetuning_job, finetuning_results
+):
+    job, results = finetuning_job, finetuning_results
+    assert job.folder.is_trained()
+    predictor = load_predictor(job.folder.model)
+    assert (predictor.task_name, predictor.task.labels) == ("classification", ("down", "up"))
+    predictions, _ = predictor.predict(job.data.dev.examples)
+    accuracy = predictor.task.metrics(predictions, job.data.dev.examples)["accuracy"]
+    assert accuracy == results.figures["dev/accuracy"]
+    best = load_file(job.folder.path / BEST_WEIGHTS)
+    saved = from_hugging_face(load_file(job.folder.model / "model.safetensors"))
+    assert best.keys() == saved.keys()
+    assert all(torch.equal(best[name], saved[name]) for name in best)
+    for part in ("text-classification", "Training examples | 90", "down, up", job.data.sha256):
+        assert part in results.card
+    assert "left" not in results.card and str(job.folder.path.parent) not in results.card
+    assert (job.folder.path / "artifacts" / "loss.png").read_bytes().startswith(b"\x89PNG")
+
     text = "\n".join(results.lines)
     assert "36 steps, 270 examples" in text
-    assert f"accuracy {results.figures['dev/accuracy']:.3f} after epoch" in text
+    assert f"accuracy {accuracy:.3f} after epoch" in text
     assert text.count("0 examples truncated") == 2, "train and dev"
-    for path in (finetuning_job.folder.model, finetuning_job.folder.settings):
-        assert str(path) in text
-    assert "left" not in results.card
+    assert str(job.folder.model) in text and str(job.folder.settings) in text
 
 
-def test_the_folder_has_an_example_of_dev_and_statistics_of_train(finetuning_job):
-    write_results(finetuning_job)
+def test_the_folder_has_an_example_of_dev_and_statistics_of_train(
+    finetuning_job, finetuning_results
+):
     folder, data = finetuning_job.folder.model, finetuning_job.data
     example = read_example(folder)
     assert example.kind == "classify" and example.precision == "float32"
@@ -51,9 +73,6 @@ def test_the_folder_has_an_example_of_dev_and_statistics_of_train(finetuning_job
     load_model_folder(folder)
     listed = (folder / "checksums").read_text()
     assert "example.json" in listed and "training_statistics.json" in listed
-    first = (folder / "example.json").read_bytes()
-    write_results(finetuning_job)
-    assert (folder / "example.json").read_bytes() == first
 
 
 def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
@@ -82,11 +101,9 @@ def test_a_decoder_learns_stays_one_and_says_so(tmp_path):
     assert BertModel.from_pretrained(job.folder.model).config.is_decoder
 
 
-def test_a_test_file_is_measured_once_in_the_end(finetuning_job):
+def test_a_test_file_is_measured_once_in_the_end(finetuning_job, finetuning_results):
     """Of dev as test the figures are those of the best epoch."""
     job = copy(finetuning_job)
-    if not job.folder.model.exists():
-        write_results(job)
     job.data = replace(job.data, test=job.data.dev)
     checkpoint = job.folder.last_checkpoint()
     lines = summary_lines(job, checkpoint, Path("plot.png"))
@@ -101,9 +118,8 @@ def test_a_test_file_is_measured_once_in_the_end(finetuning_job):
     ]
 
 
-def test_the_report_is_that_of_the_best_epoch(finetuning_job):
+def test_the_report_is_that_of_the_best_epoch(finetuning_job, finetuning_results):
     checkpoint = finetuning_job.folder.last_checkpoint()
-    write_dev_report(finetuning_job, checkpoint)
     folder = finetuning_job.folder.path / "artifacts" / DEV_REPORT
     report = json.loads((folder / "report.json").read_text())
     best = checkpoint.extra["notes"]["best"]
@@ -118,3 +134,22 @@ def test_the_report_is_that_of_the_best_epoch(finetuning_job):
     assert {each.name for each in folder.iterdir()} == pages | {"confusion.png", "reliability.png"}
     for name in pages:
         assert str(finetuning_job.folder.path.parent) not in (folder / name).read_text()
+
+
+def test_mlflow_is_told_everything_but_where_this_machine_keeps_it(finetuning_job):
+    run = tracked_run(finetuning_job)
+    assert run.experiment == "fine-tuning"
+    assert run.params["task"] == "classification" and run.params["examples.train"] == "90"
+    assert run.tags["data.sha256"] == finetuning_job.data.sha256 == run.dataset.sha256
+    assert run.tags["encoder.name"] == "encoder" and len(run.tags["tokenizer.sha256"]) == 64
+    assert finetuning_job.data_description()["sha256"] == finetuning_job.data.sha256
+    everything = [*run.params.values(), *run.tags.values(), run.dataset.source]
+    assert [without_machine_paths(text) for text in everything] == everything
+
+
+def test_what_is_about_to_happen_is_said(finetuning_job, capsys):
+    announce(finetuning_job)
+    printed = capsys.readouterr().out
+    assert "90 training examples, 40 dev examples" in printed
+    assert "labels down, up" in printed and "3 epochs of 12, 8 examples each" in printed
+    assert printed.count("0 examples truncated") == 2, "train and dev"

@@ -35,40 +35,61 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
+SETTINGS = {
+    "phases": PHASES,
+    "checkpoint.every_steps": 6,
+    "checkpoint.keep": 2,
+    "evaluation.every_steps": 10,
+    "optimizer.warmup_steps": 5,
+}
+
+
 @pytest.fixture
 def train(tmp_path, corpus):
     """Trains in a folder of the given name, as one start of a run does."""
 
     def start(name, stop_after=-1, **settings):
         named = {key.replace("__", "."): value for key, value in settings.items()}
-        here = {"phases": PHASES, "checkpoint.every_steps": 6, "evaluation.every_steps": 10}
-        run = Run(tmp_path, name, corpus, steps=25, settings=here | named)
+        run = Run(tmp_path, name, corpus, steps=25, settings=SETTINGS | named)
         return run, *train_here(run, stop_after)
 
     return start
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, corpus):
+    """Uninterrupted runs by their objective, each with its outcome and its progress."""
+    runs = {}
+    for objective in ("mlm_nsp", "left_to_right"):
+        settings = SETTINGS | {"rows.objective": objective}
+        run = Run(tmp_path_factory.mktemp("whole"), "run", corpus, steps=25, settings=settings)
+        runs[objective] = run, *train_here(run)
+    return runs
+
+
 @pytest.mark.parametrize(
-    ("objective", "perplexity"),
-    [("mlm_nsp", "heldout/perplexity"), ("left_to_right", "heldout/next_token_perplexity")],
+    ("objective", "stops", "perplexity"),
+    [
+        ("mlm_nsp", ((3, 3), (11, 14), (4, 18)), "heldout/perplexity"),
+        ("left_to_right", ((18, 18),), "heldout/next_token_perplexity"),
+    ],
 )
-def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(train, objective, perplexity):
-    rows = {"rows__objective": objective}
-    whole, outcome, _ = train("whole", **rows)
-    assert outcome == Outcome(25, stopped=False)
-    for stop_after, step in ((3, 3), (11, 14), (4, 18)):
-        run, outcome, progress = train("parts", stop_after, **rows)
+def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(
+    train, whole, objective, stops, perplexity
+):
+    for stop_after, step in stops:
+        run, outcome, progress = train("parts", stop_after, rows__objective=objective)
         assert outcome == Outcome(step, stopped=True)
         assert progress[-1].checkpoint == f"step-{step:08d}"
-    run, outcome, progress = train("parts", **rows)
-    assert outcome == Outcome(25, stopped=False)
+    run, outcome, progress = train("parts", rows__objective=objective)
+    assert outcome == whole[objective][1] == Outcome(25, stopped=False)
     assert "going on from step 18" in progress[-1].messages
-    assert run.records() == whole.records()
+    assert run.records() == whole[objective][0].records()
     assert [step for step, each in run.records() if perplexity in each] == [10, 20, 25]
 
 
-def test_left_to_right_its_figures_are_those_of_next_tokens(train, corpus):
-    run, _, progress = train("run", rows__objective="left_to_right")
+def test_left_to_right_its_figures_are_those_of_next_tokens(whole):
+    run, _, _ = whole["left_to_right"]
     figures = {}
     for _, each in run.records():
         figures |= each
@@ -114,24 +135,18 @@ def test_told_to_stop_in_the_last_step_it_has_finished(train):
     assert "heldout/perplexity" in run.records()[-1][1]
 
 
-def test_what_came_after_the_checkpoint_is_done_again(train):
-    whole, _, _ = train("whole")
-    path, _ = newest_checkpoint(whole.checkpoints)
-    records = whole.records()
-    for path in sorted(whole.checkpoints.iterdir())[-2:]:
-        (path / "model.safetensors").write_bytes(b"damaged")
-    _, _, progress = train("whole")
-    assert whole.records() == records
-    *damaged, going_on = progress[-1].messages
-    assert going_on == "going on from step 18"
-    assert [message.split("/")[-1].split(" ")[0] for message in damaged] == [
-        "step-00000025",
-        "step-00000024",
-    ]
+def test_what_came_after_the_checkpoint_is_done_again(train, whole):
+    run, _, _ = train("run")
+    # The newest is damaged: the run goes on from the one before, and does the last step again.
+    (run.checkpoints / "step-00000025" / "model.safetensors").write_bytes(b"damaged")
+    _, _, progress = train("run")
+    assert run.records() == whole["mlm_nsp"][0].records()
+    damaged, going_on = progress[-1].messages
+    assert going_on == "going on from step 24" and "/step-00000025 is damaged" in damaged
 
 
-def test_a_checkpoint_says_what_made_it_and_keeps_the_journal(train, corpus):
-    run, _, progress = train("run", checkpoint__keep=2)
+def test_a_checkpoint_says_what_made_it_and_keeps_the_journal(whole):
+    run, _, progress = whole["mlm_nsp"]
     path, _ = newest_checkpoint(run.checkpoints)
     info = read_checkpoint(path)
     assert sorted(each.name for each in run.checkpoints.iterdir()) == [
@@ -174,8 +189,8 @@ def test_the_flops_of_a_step_count_each_row_at_its_length(train):
     )
 
 
-def test_warm_up_and_decay_run_over_both_phases(train):
-    run, _, _ = train("run", optimizer__warmup_steps=5)
+def test_warm_up_and_decay_run_over_both_phases(whole):
+    run, _, _ = whole["mlm_nsp"]
     rates = [each["train/learning_rate"] for _, each in run.records() if "train/loss" in each]
     peak = 2e-3
     assert rates[:5] == pytest.approx([peak * step / 5 for step in range(1, 6)])

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from finetuning_runs import (
-    FineTuning,
     arguments,
     finetune_here,
     write_encoder,
@@ -20,10 +19,11 @@ from bert_core.errors import UserError
 from workflows.finetune import parse
 from workflows.pretraining.settings import PretrainSettings
 from workflows.reproduce import ReproduceSettings, main, settings_again
+from workflows.reproduction.code_files import CodeState, read_code
 from workflows.reproduction.recorded_run import RecordedRun
 from workflows.reproduction.run_origin import CODE
 from workflows.runs.mlflow_run import open_client
-from workflows.runs.tracker import STATE_NAME, read_json
+from workflows.runs.tracker import STATE_NAME, Tracker, read_json, summarize_tracking
 from workflows.settings import parse_command_line
 
 
@@ -49,6 +49,17 @@ def reproduce(storage, capsys):
         return captured.out if code in (0, 3) else (captured.out, captured.err)
 
     return call
+
+
+def finished(tracker, *_):
+    return replace(summarize_tracking(tracker._run_folder), unsent_records=0)
+
+
+@pytest.fixture
+def unsent(monkeypatch):
+    """Runs are described in their folders; no process is started that sends them to MLflow."""
+    monkeypatch.setattr(Tracker, "revive", lambda _: None)
+    monkeypatch.setattr(Tracker, "finish", finished)
 
 
 def refused(reproduce, *given):
@@ -78,7 +89,9 @@ def lines(printed):
     return [line for line in printed.splitlines() if line]
 
 
-def test_other_figures_are_told_with_the_first_step_and_the_largest_difference(storage, reproduce):
+def test_other_figures_are_told_with_the_first_step_and_the_largest_difference(
+    storage, reproduce, unsent
+):
     finetune_here(storage, name="other", optimizer__peak_learning_rate=3.0001e-3)
     printed = reproduce("cats", "--name", "other", code=3)
     verdict = lines(printed)[-1]
@@ -87,7 +100,7 @@ def test_other_figures_are_told_with_the_first_step_and_the_largest_difference(s
     assert "within the tolerance of 1" in reproduce("cats", "--name", "other", "--tolerance", 1)
 
 
-def test_a_run_that_mlflow_alone_knows(storage, reproduce):
+def test_a_run_that_mlflow_alone_knows(storage, reproduce, unsent):
     run_id = read_json(storage / "runs" / "cats" / STATE_NAME)["run_id"]
     finetune_here(storage, name="known")
     folder = storage / "runs" / "cats"
@@ -116,7 +129,7 @@ def test_other_data_and_another_encoder_are_refused_with_the_difference(
     assert "error: encoder differs" in line and "it was encoder" in line
 
 
-def test_other_code_is_refused_with_its_files_unless_that_is_said(storage, reproduce):
+def test_other_code_is_refused_with_its_files_unless_that_is_said(storage, reproduce, unsent):
     folder = shutil.copytree(storage / "runs" / "cats", storage / "runs" / "older")
     states = json.loads((folder / "artifacts" / CODE).read_text())
     states[0]["files"]["bert_core/training/loop.py"] = "0" * 64
@@ -140,7 +153,7 @@ def test_what_is_no_finished_run_is_refused(storage, reproduce):
     assert "run young has not finished" in refused(reproduce, "young")
 
 
-def test_a_tagger_over_features(storage, reproduce):
+def test_a_tagger_over_features(storage, reproduce, unsent):
     write_tagged(storage / "tagged")
     write_encoder(storage / "deep", layers=4)
     settings = {
@@ -157,7 +170,7 @@ def test_a_tagger_over_features(storage, reproduce):
     assert "the same to the bit" in printed
 
 
-def test_pre_training_comes_out_again_to_the_bit(storage, reproduce):
+def test_pre_training_comes_out_again_to_the_bit(storage, reproduce, unsent):
     shards = write_corpus(storage / "corpus", num_documents=80)
     run = Run(storage, "encoder-run", shards, 4)
     finish_pretraining(run)
@@ -176,23 +189,13 @@ def test_pre_training_comes_out_again_to_the_bit(storage, reproduce):
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(600)
-def test_by_real_workers_and_after_a_stop(
-    tmp_path, store_template, ray_cluster, monkeypatch, capsys
-):
-    """A run of the command comes out again by the command, which has been stopped on its way."""
-    copy_store(store_template, tmp_path)
-    write_task(tmp_path / "data")
-    write_encoder(tmp_path / "encoder")
-    settings = {"epochs": 2, "checkpoint.every_steps": 5}
-    run = FineTuning(tmp_path, "cats", tmp_path, 24, settings, {"RAY_ADDRESS": ray_cluster})
-    run.finish()
+def test_by_real_workers_and_after_a_stop(storage, reproduce, unsent, ray_cluster, monkeypatch):
+    finetune_here(storage, stop_after=9, name="stopped")
     monkeypatch.setenv("RAY_ADDRESS", ray_cluster)
-    finetune_here(tmp_path, stop_after=9, name="cats-again", epochs=2)
-    assert main(["cats", "--storage", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "going on from step 9" in printed
-    assert "code     the same" in printed and "the same to the bit" in printed
+    printed = reproduce("cats", "--name", "stopped")
+    assert "going on from step 9" in printed and "the same to the bit: 162 figures" in printed
+    (code,) = read_code(storage / "runs" / "stopped" / "artifacts" / CODE)
+    assert code == CodeState.now(), "noted by the driver, as the run was begun here"
 
 
 OUTCOME = {"device": "cpu", "num_threads": 3, "world_size": 2}

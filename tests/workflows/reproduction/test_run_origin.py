@@ -16,7 +16,6 @@ from bert_core.text.shards import read_index
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetune import parse
 from workflows.finetuning.data import open_encoder, read_task_data
-from workflows.finetuning.results import write_results
 from workflows.reproduction.code_files import (
     CodeState,
     note_code,
@@ -70,8 +69,7 @@ def test_a_run_that_trains_no_more_keeps_its_code(pretraining_job):
     assert len(json.loads(path.read_text())) == 2, "it went on under other code"
 
 
-def test_what_it_came_to_and_what_has_computed_it(finetuning_job):
-    write_results(finetuning_job)
+def test_what_it_came_to_and_what_has_computed_it(finetuning_job, finetuning_results):
     write_outcome(finetuning_job.folder, finetuning_job.folder.last_checkpoint())
     outcome = artifact(finetuning_job, "outcome.json")
     weights = (finetuning_job.folder.model / "model.safetensors").read_bytes()

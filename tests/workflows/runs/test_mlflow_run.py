@@ -1,4 +1,4 @@
-"""A SQLite store of MLflow in folders of any name, and one that was moved or copied."""
+"""A SQLite store of MLflow in folders of any name, moved or copied; a report that is logged."""
 
 import shlex
 import shutil
@@ -6,12 +6,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from registered_models import NAME, copy_store, empty_store, register_models, written_models
-from tracked_runs import described, write_steps
+from tracked_runs import described, send_run, write_steps
 
 from bert_core.errors import UserError
 from serving.registry import fetch_model, sqlite_path, sqlite_uri
@@ -52,16 +53,7 @@ def addresses(storage):
         return [str(row) for each in tables for row in connection.execute(f"SELECT * FROM {each}")]
 
 
-def finish(run):
-    sender = RunSender(run)
-    while sender.send_batch():
-        pass
-    sender.finish("FINISHED")
-    return sender
-
-
-@pytest.mark.parametrize("name", ["plain", HOSTILE])
-@pytest.mark.parametrize("is_copy", [False, True])
+@pytest.mark.parametrize(("name", "is_copy"), [("plain", False), (HOSTILE, True)])
 def test_a_moved_store_is_read_and_written_where_it_is(storage, tmp_path, name, is_copy, capsys):
     moved = tmp_path / name / "storage"
     moved.parent.mkdir()
@@ -70,7 +62,7 @@ def test_a_moved_store_is_read_and_written_where_it_is(storage, tmp_path, name, 
     # A server only reads: it finds the version though nothing has been corrected yet.
     fetched = fetch_model(f"models:/{NAME}/1", uri_of(moved), tmp_path / "cache")
     assert content_hash(fetched.folder) == content_hash(written_models()["right"])
-    sender = finish(moved / "runs" / "half")
+    sender = send_run(moved / "runs" / "half")
     assert "are now at" in capsys.readouterr().err
     assert sender.run.tracking_uri == uri_of(moved)
     client = open_client(uri_of(moved))
@@ -127,7 +119,7 @@ def test_artifacts_elsewhere_are_not_written_with_the_token(
     (run / "artifacts" / "a.txt").write_text("a")
     write_steps(Journal(run / JOURNAL_NAME), range(1, 4))
     with pytest.raises(UserError, match="not at the tracking server"):
-        finish(run)
+        send_run(run)
     (sent,) = client.search_runs([experiment])
     assert sent.data.metrics["train/loss"] == 1 / 3, "metrics have no part in it"
 
@@ -177,9 +169,11 @@ def test_a_moved_store_that_cannot_be_written_is_named(storage, open_folder, nob
     assert addresses(moved) != before
 
 
-@pytest.mark.parametrize("name", ["plain", "with space", "ü", HOSTILE, "100%", "%2F", "why?"])
+@pytest.mark.parametrize("name", ["with space", HOSTILE, "100%", "%2F", "why?"])
 def test_a_store_may_lie_in_a_folder_of_any_name(tmp_path, name):
     folder = tmp_path / name
+    folder.mkdir()
+    shutil.copy(empty_store(), folder / "mlflow.db")
     uri = sqlite_uri(folder / "mlflow.db")
     assert sqlite_path(uri) == folder / "mlflow.db"
     client = open_client(uri)
@@ -189,3 +183,54 @@ def test_a_store_may_lie_in_a_folder_of_any_name(tmp_path, name):
     assert [each.path for each in client.list_artifacts(run)] == ["a.json"]
     assert {each.name for each in tmp_path.iterdir()} == {name}
     assert {"mlflow.db", "artifacts"} <= {each.name for each in folder.iterdir()}
+
+
+@pytest.fixture
+def report(tmp_path):
+    folder = tmp_path / "report"
+    folder.mkdir()
+    (folder / "table.md").write_text("a table")
+    (folder / "private.txt").write_text("of somebody else")
+    return [folder / "table.md"]
+
+
+def test_files_settings_and_figures_are_at_mlflow(tmp_path, report):
+    uri = copy_store(empty_store(), tmp_path)
+    given = {"tracking_uri": uri, "experiment": "tables", "run_name": "one"}
+    run_id = log_report(
+        report, **given, params={"model": f"{tmp_path}/encoder"}, metrics={"f1.last": 91.5}
+    )
+    assert log_report(report, **given, params={}, metrics={}) not in (None, run_id)
+    client = open_client(uri)
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"model": "…/encoder"}
+    assert run.data.metrics == {"f1.last": 91.5}
+    assert run.data.tags["version.torch"]
+    assert [each.path for each in client.list_artifacts(run_id)] == ["table.md"]
+
+
+def test_without_mlflow_the_reason_is_said_in_one_line(report, capsys, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    given = {"tracking_uri": "http://127.0.0.1:9", "experiment": "tables", "run_name": "one"}
+    assert log_report(report, **given, params={}, metrics={}) is None
+    out = capsys.readouterr().out
+    assert out.startswith("mlflow   not logged: MlflowException: ")
+    assert len(out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("store", ["a folder", "no database", "a database of another kind"])
+def test_with_a_broken_store_the_reason_is_said_in_one_line(report, tmp_path, capsys, store):
+    path = tmp_path / "mlflow.db"
+    if store == "a folder":
+        path.mkdir()
+    elif store == "no database":
+        path.write_bytes(b"anything" * 1000)
+    else:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+            connection.execute("INSERT INTO alembic_version VALUES ('a')")
+    given = {"tracking_uri": f"sqlite:///{path}", "experiment": "tables", "run_name": "one"}
+    assert log_report(report, **given, params={}, metrics={}) is None
+    out = capsys.readouterr().out
+    assert out.startswith("mlflow   not logged: ") and len(out.splitlines()) == 1

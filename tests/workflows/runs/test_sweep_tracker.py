@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from tracked_sweeps import Sweep
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy, free_port
 from workflows.runs.journal import Journal
 from workflows.runs.mlflow_run import open_client
+from workflows.runs.sender import main
 from workflows.runs.sweep_tracker import TrackedTrial, read_trials, sweep_status
 from workflows.runs.tracker import (
     ARTIFACTS_NAME,
@@ -26,11 +28,6 @@ from workflows.runs.tracker import (
 )
 
 PROJECT = Path(__file__).parents[3]
-
-
-def command(line):
-    words = [sys.executable, *line.split()[1:]]
-    return subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=120)
 
 
 def test_a_sweep_is_a_run_with_a_run_below_it_for_each_trial(tmp_path, store_uri):
@@ -127,7 +124,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("killed", ["driver", "driver and sender"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param("driver", marks=pytest.mark.slow), "driver and sender"]
+)
 def test_after_a_sigkill_the_same_runs_go_on(tmp_path, store_uri, killed):
     sweep = Sweep(tmp_path, store_uri, killed)
     arguments = [str(tmp_path), store_uri, killed]
@@ -161,7 +160,7 @@ def test_after_a_sigkill_the_same_runs_go_on(tmp_path, store_uri, killed):
     sweep.assert_complete("a", "b")
 
 
-def test_what_is_missed_without_mlflow_is_sent_later(tmp_path, store_uri):
+def test_what_is_missed_without_mlflow_is_sent_later(tmp_path, store_uri, capsys):
     away = Sweep(tmp_path / "storage", f"http://127.0.0.1:{free_port()}", "away")
     started = time.monotonic()
     tracker = away.track()
@@ -187,18 +186,19 @@ def test_what_is_missed_without_mlflow_is_sent_later(tmp_path, store_uri):
         specification = folder / SPECIFICATION_NAME
         content = json.loads(specification.read_text()) | {"tracking_uri": store_uri}
         specification.write_text(json.dumps(content))
-    result = command(f"python -m workflows.runs.sender send {sweep.folder}")
+    command = shlex.split(summary.send_command)[:-1] + [str(sweep.folder)]
+    result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0 and ": 0 records left" in result.stdout, result.stderr
     sweep.assert_complete("a", "b", "c")
     statuses = {name: run.info.status for name, run in sweep.runs().items()}
     assert statuses == {"sweep": "FAILED", "a": "FINISHED", "b": "FAILED", "c": "KILLED"}
 
-    verified = command(f"python -m workflows.runs.sender verify {sweep.folder}")
-    assert verified.returncode == 0 and verified.stdout.count("TrackingReport") == 4, verified
+    assert main(["verify", str(sweep.folder)]) == 0
+    assert capsys.readouterr().out.count("TrackingReport") == 4
     with (sweep.trial("b") / JOURNAL_NAME).open("a") as journal:
         journal.write('{"step":21,"time":1.0,"metrics":{"train/loss":1.0}}\n')
-    verified = command(f"python -m workflows.runs.sender verify {sweep.folder}")
-    assert verified.returncode == 1 and "missing=[(21, 'train/loss')]" in verified.stdout
+    assert main(["verify", str(sweep.folder)]) == 1
+    assert "missing=[(21, 'train/loss')]" in capsys.readouterr().out
 
 
 def test_the_trials_of_an_earlier_start_died_with_it(tmp_path, monkeypatch):

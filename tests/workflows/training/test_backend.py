@@ -8,9 +8,8 @@ from bert_core.errors import UserError
 from bert_core.training.loop import StepResult
 from workflows.clusters.workers import Worker
 from workflows.pretraining.settings import PretrainSettings
-from workflows.training.backend import TorchBackend, memory_bytes, peak_flops
-from workflows.training.run import backend_of
-from workflows.training.throughput import Throughput
+from workflows.training.backend import TorchBackend
+from workflows.training.run import Throughput, backend_of
 from workflows.training.xla_backend import XlaBackend, chip_name
 
 CPU = torch.device("cpu")
@@ -40,7 +39,9 @@ def test_rates_are_of_real_tokens_in_the_time_they_took(backend):
     assert speed.padding_share == pytest.approx(0.1)
     assert speed.eta_seconds == pytest.approx(7 * seconds / 3, rel=0.05)
     peak_of_both = 3 * FLOPS / seconds / speed.mfu
-    assert 0.1 < peak_of_both / (2 * peak_flops(CPU)) < 10, "measured twice on a shared machine"
+    assert 0.1 < peak_of_both / (2 * backend.peak_flops()) < 10, (
+        "measured twice on a shared machine"
+    )
 
 
 def test_pauses_count_as_use_but_not_as_speed(backend):
@@ -53,9 +54,9 @@ def test_pauses_count_as_use_but_not_as_speed(backend):
     assert throughput.usage() == pytest.approx(100 + 2 * 0.5, abs=0.4), "two workers used it"
 
 
-def test_a_machine_has_a_peak_and_a_process_memory():
-    assert 1e9 < peak_flops(CPU) < 1e14
-    assert memory_bytes(CPU) == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+def test_a_machine_has_a_peak_and_a_process_memory(backend):
+    assert 1e9 < backend.peak_flops() < 1e14
+    assert backend.memory_bytes() == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
 
 
 def test_a_full_device_names_the_remedy(backend):
@@ -66,11 +67,11 @@ def test_a_full_device_names_the_remedy(backend):
         raise torch.OutOfMemoryError("out of memory")
 
 
-def test_xla_on_cpu_measures_this_process():
-    backend = XlaBackend(None)
-    assert backend.description() == {"device": "cpu", "processor": chip_name()}
-    assert 0.05 < backend.peak_flops() / peak_flops(CPU) < 20
-    assert backend.memory_bytes() == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+def test_xla_on_cpu_measures_this_process(backend):
+    on_xla = XlaBackend(None)
+    assert on_xla.description() == {"device": "cpu", "processor": chip_name()}
+    assert 0.05 < on_xla.peak_flops() / backend.peak_flops() < 20
+    assert on_xla.memory_bytes() == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
 
 
 def test_a_chip_reports_its_peak_memory(monkeypatch):
@@ -87,7 +88,7 @@ def test_a_chip_reports_its_peak_memory(monkeypatch):
 @pytest.mark.parametrize("through_xla", [False, True])
 def test_utilization_is_relative_to_the_device_that_computes(monkeypatch, through_xla):
     monkeypatch.setattr(XlaBackend, "peak_flops", lambda _: 5e12)
-    monkeypatch.setattr("workflows.training.backend.peak_flops", lambda _: 3e12)
+    monkeypatch.setattr(TorchBackend, "peak_flops", lambda _: 3e12)
     worker = Worker(0, 4, CPU, None, through_xla=through_xla)
     throughput = Throughput(backend_of(worker, PretrainSettings()), 4, total_steps=10)
     throughput.start()
