@@ -91,7 +91,6 @@ def check_example(
 
 
 def _difference(where: str, expected: Any, found: Any, tolerance: float) -> str | None:  # noqa: ANN401 - JSON
-    """The first difference between two values of JSON."""
     if isinstance(expected, dict) and isinstance(found, Mapping):
         for name, value in expected.items():
             place = f"{where}.{name}" if where else name

@@ -302,7 +302,6 @@ def _cut_text(text: str, size: int) -> str:
 
 
 def _size(inputs: Inputs) -> int:
-    """The characters of all texts together."""
     texts = inputs.values() if isinstance(inputs, dict) else [inputs]
     return sum(sum(map(len, text)) for text in texts)
 

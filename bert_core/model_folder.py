@@ -463,7 +463,6 @@ def _read_index(folder: Path) -> dict[str, str]:
 
 
 def _check_head_sizes(state: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Raises `ValueError` for heads that would be larger than their weights are."""
     for name in TASK_HEADS:
         weight = state.get(f"heads.{name}.linear.weight")
         if weight is not None and (weight.shape[1:] != (config.hidden_size,) or not len(weight)):

@@ -95,7 +95,6 @@ Fault = tuple[str, str]
 
 
 def _fault(described: object) -> Fault | None:
-    """The first fault in the content of a tokenizer.json."""
     if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
         return "damaged tokenizer", "restore the file; it has no model"
     added = described.setdefault("added_tokens", [])

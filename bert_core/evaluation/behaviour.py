@@ -256,7 +256,6 @@ def shown_text(text: Text) -> str:
 def _predict_once(
     predict: Predict, cases: Sequence[Case]
 ) -> dict[tuple[str, str | None], Prediction]:
-    """The predictions of all texts of the cases, each of them predicted once."""
     texts = {_key(text): text for case in cases for text in (case.before, case.after) if text}
     return dict(zip(texts, predict(list(texts.values())), strict=True))
 
@@ -298,7 +297,6 @@ def _judge_minimum(check: MinimumFunctionality, after: Prediction) -> tuple[floa
 
 
 def _require_fit(check: AnyCheck, labels: Sequence[str], place: str) -> None:
-    """Raises `UserError` for a check that cannot be asked of a model with these labels."""
     label = None if isinstance(check, Invariance) else check.label
     if label is not None and label not in labels:
         known = f"the model knows {', '.join(labels)}" if labels else "the model gives a number"
@@ -312,7 +310,6 @@ def _require_fit(check: AnyCheck, labels: Sequence[str], place: str) -> None:
 
 
 def _answer(prediction: Prediction) -> set[str]:
-    """The labels that were found."""
     if "label" in prediction:
         return {prediction["label"]}
     return set(prediction.get("labels", ()))

@@ -115,7 +115,6 @@ def _library(module: Module) -> str:
 
 
 def _may_be_split(modules: Iterable[Module]) -> bool:
-    """Whether there are modules to learn from and others to be judged by."""
     return {"train", "dev"} <= {module.split for module in modules}
 
 
@@ -344,7 +343,6 @@ def _names_in(annotation: ast.AST) -> Iterator[str]:
 
 
 def _raised(expression: ast.expr) -> Iterator[str]:
-    """The class that a raise statement names."""
     called = expression.func if isinstance(expression, ast.Call) else expression
     name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
     if name[:1].isupper():

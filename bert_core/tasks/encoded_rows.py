@@ -406,7 +406,6 @@ def evaluation_batches(
 
 
 def _longest_first(lengths: IntArray) -> IntArray:
-    """The order of falling lengths; equal ones stay as they are."""
     return np.argsort(-lengths, kind="stable")
 
 

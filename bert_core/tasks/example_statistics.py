@@ -56,7 +56,6 @@ def _label_shares(task: Task, examples: Sequence[Any]) -> dict[str, float] | Non
 
 
 def _labels_of(task: Task, examples: Sequence[Any]) -> Iterable[str]:
-    """The labels of all examples that have any, end to end."""
     if isinstance(task, Tagging):
         return map(_type_of, chain.from_iterable(example.tags or () for example in examples))
     if isinstance(task, QuestionAnswering):

@@ -120,7 +120,6 @@ def correlation_metrics(gold: Sequence[float], found: Sequence[float]) -> dict[s
 
 
 def _f1(gold: Any, found: Any, **options: Any) -> float:  # noqa: ANN401 - as scikit-learn has it
-    """F1, 0 where it is undefined."""
     from sklearn.metrics import f1_score
 
     options["zero_division"] = 0

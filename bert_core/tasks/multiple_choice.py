@@ -254,7 +254,6 @@ class MultipleChoice(Task):
         )
 
     def _key(self, record: Record) -> Key:
-        """The record's answer, with the texts of its choices."""
         texts, labels = self._choices(record)
         return key_of(value_of(record, self.label_column), texts, record.where, labels)
 
@@ -439,12 +438,10 @@ def _counted_from(first: int) -> _Read:
 
 
 def _either(*reads: _Read) -> _Read:
-    """The first reader that gives an answer."""
     return lambda key: next((found for read in reads if (found := read(key)) is not None), None)
 
 
 def _by_text(key: Key) -> int | None:
-    """The choice whose text is the key, if it is the only one."""
     for same in (str.strip, str.casefold):
         texts = [same(choice.strip()) for choice in key.choices]
         if texts.count(same(key.text or "")) == 1:

@@ -381,7 +381,6 @@ def _assemble(
     contexts: AlignedTokens,
     first_token: IntArray,
 ) -> IntArray:
-    """The ids of all rows, end to end, [T]."""
     special = special_token_ids(tokenizer)
     queries = np.fromiter(chain.from_iterable(query_ids), np.int64)
     query_lengths = concatenated([[len(query) for query in query_ids]])

@@ -253,7 +253,6 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _index(name: str, names: Sequence[str], width: int, where: str) -> int:
-    """The number of a column."""
     if name in names:
         return names.index(name)
     index = column_number(name)
@@ -383,7 +382,6 @@ def _is_number(value: object) -> bool:
 
 
 def _tags(record: Record, name: str, found: Any) -> list[str] | None:  # noqa: ANN401 - as in the table
-    """The tags; None where a word has none."""
     if found is None or found != found:  # noqa: PLR0124 - NaN
         return None
     if isinstance(found, list) and any(each is None or each != each for each in found):  # noqa: PLR0124

@@ -102,7 +102,6 @@ def iter_word_spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _spans(shape: str) -> Iterator[tuple[int, int]]:
-    """The words of a text without invisible characters."""
     has_periods = _PERIOD.search(shape) is not None
     reached = 0
     for found in _WORD.finditer(shape):
@@ -168,7 +167,6 @@ def _ends_of_sentences(text: str, begin: int, end: int) -> list[int]:
 
 
 def _is_abbreviation(text: str, begin: int, end: int) -> bool:
-    """Whether the period after a word is part of it."""
     if text[end + 1 : end + 2] == ".":
         return False
     if end - begin == 1:
@@ -282,7 +280,6 @@ class TextTagging:
     def _of_words(
         self, probabilities: np.ndarray, words: IntArray
     ) -> tuple[IntArray, IntArray, np.ndarray]:
-        """The words that have places, and the label and its score of each."""
         order = np.argsort(words, kind="stable")
         found, first, counts = np.unique(words[order], return_index=True, return_counts=True)
         sorted_ones = probabilities[order]
@@ -300,7 +297,6 @@ class TextTagging:
     def _of_pieces(
         self, probabilities: np.ndarray, rows: EncodedRows, examples: Sequence[str]
     ) -> list[dict[str, Any]]:
-        """Entities of sub-words, alone or side by side."""
         words = rows.notes["words"]
         order = np.argsort(words, kind="stable")
         codes, scores = probabilities.argmax(axis=1)[order], probabilities.max(axis=1)[order]

@@ -61,7 +61,6 @@ def documentation_modules(name: str) -> dict[str, Path]:
 
 
 def _modules_in(folder: Path, package: tuple[str, ...]) -> dict[str, Path]:
-    """The modules below a folder that is this package, sorted by path."""
     files_found: list[tuple[str, ...]] = []
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _LEFT_OUT]

@@ -55,7 +55,6 @@ def _sentences(line: str, language: str) -> Iterator[str]:
 
 
 def _ends(line: str, begin: int, end: int, language: str) -> list[int]:
-    """Where the sentences of a stretch end."""
     from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue] - native module
 
     stretch = line[begin:end]

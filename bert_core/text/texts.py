@@ -284,7 +284,6 @@ def read_records(
 
 
 def _fault(text: Any) -> str | None:  # noqa: ANN401 - a table holds anything
-    """Why something is no text, if so."""
     words = text if isinstance(text, list) else [text]
     if not all(isinstance(word, str) for word in words):
         return "records_without_text"

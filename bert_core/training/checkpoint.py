@@ -137,8 +137,6 @@ class CheckpointInfo:
 
 
 class _State(BaseModel):
-    """The content of state.json."""
-
     model_config = ConfigDict(extra="forbid")
 
     step: int = Field(ge=0, lt=1 << 53)

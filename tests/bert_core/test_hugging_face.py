@@ -290,17 +290,17 @@ SIZES = ["vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size"]
 SIZES += ["max_position_embeddings", "type_vocab_size", "num_attention_heads"]
 
 
+WRONG = [-1, 0, True, 1.5, "64", None, 1e308, 2**31, 2**63, 10**400, [], {}, [64], 9_999_999, 996]
+
+
 @pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize(
-    "value",
-    [-1, 0, True, 1.5, "64", None, 1e308, 2**31, 2**63, 10**400, [], {}, [64], 9_999_999, 996],
-)
-def test_sizes_that_the_weights_do_not_have_are_refused_before_memory_is_taken(folder, name, value):
-    configure(folder, **{name: value})
+def test_sizes_that_the_weights_do_not_have_are_refused_before_memory_is_taken(folder, name):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ModelFolderError) as caught:
-        load_model_folder(folder)
-    assert "\n" not in str(caught.value)
+    for value in WRONG:
+        configure(folder, **{name: value})
+        with pytest.raises(ModelFolderError) as caught:
+            load_model_folder(folder)
+        assert "\n" not in str(caught.value)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 

@@ -62,7 +62,6 @@ def _mixed(
     causal: bool,
     dropout: float,
 ) -> "jax.Array":
-    """Forward pass of `attention`."""
     import jax
     from jax import numpy as jnp
 

@@ -33,22 +33,27 @@ checks:
 """
 
 
-def written(tmp_path, text):
-    path = tmp_path / "checks.yaml"
-    path.write_text(text)
-    return path
+@pytest.fixture
+def suite_of(tmp_path):
+    def make(text):
+        path = tmp_path / "checks.yaml"
+        path.write_text(text)
+        return read_suite(path)
+
+    return make
 
 
-def test_a_suite_is_read(tmp_path):
-    path = written(tmp_path, SUITE)
-    suite = read_suite(path)
+def test_a_suite_is_read(tmp_path, suite_of):
+    suite = suite_of(SUITE)
     assert suite.words == {"name": ["Anna", "John"], "answer": ["yes", "no", "1"]}
     first, second = suite.checks
     assert isinstance(first, MinimumFunctionality)
     assert first.label == "1"
     assert isinstance(second, Invariance)
     assert (second.examples, second.change.swap, second.change.side) == (20, "name", "first")
+    path = tmp_path / "checks.yaml"
     assert suite.places == [f"{path}:5", f"{path}:9"]
+    assert suite_of(SUITE.replace("{name} says", "{name} and {name2} say")).checks
 
 
 @pytest.mark.parametrize(
@@ -74,16 +79,11 @@ def test_a_suite_is_read(tmp_path):
         ("    change: {swap: name, side: first}", "", r"change: Field required: .*yaml:9"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, message):
+def test_what_is_wrong_is_named_with_its_line(suite_of, old, new, message):
     assert old in SUITE
     with pytest.raises(UserError, match=message) as caught:
-        read_suite(written(tmp_path, SUITE.replace(old, new)))
+        suite_of(SUITE.replace(old, new))
     assert "\n" not in str(caught.value)
-
-
-def test_a_number_marks_another_word_of_a_list(tmp_path):
-    text = SUITE.replace("{name} says", "{name} and {name2} say")
-    assert read_suite(written(tmp_path, text)).checks
 
 
 WORDS = {"name": ["Anna", "John", "Li"], "verb": ["is", "was"]}
@@ -233,16 +233,6 @@ class Counting:
             {"label": "1" if score > 0.5 else "0", "scores": {"0": 1 - score, "1": score}}
             for score in scores
         ]
-
-
-@pytest.fixture
-def suite_of(tmp_path):
-    def make(text):
-        path = tmp_path / "checks.yaml"
-        path.write_text(text)
-        return read_suite(path)
-
-    return make
 
 
 @pytest.fixture

@@ -233,47 +233,29 @@ def test_marks_are_taken_in_in_linear_time(uncased):
     assert seconds(80_000) < 30 * min(seconds(10_000) for _ in range(3)) + 0.05
 
 
-def by_tokenizers(tokenizer, first, second, max_length):
-    """What the tokenizers library makes of the same texts, cut by itself."""
-    cutting = Tokenizer.from_str(tokenizer.to_str())
-    cutting.enable_truncation(max_length, strategy="longest_first")
-    inputs = first if second is None else list(zip(first, second, strict=True))
-    return cutting.encode_batch(inputs)
-
-
 def sides_of(texts):
     """First texts, and second ones where there are any."""
     second = [each.second for each in texts]
     return [each.first for each in texts], None if second[0] is None else second
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("max_length", [8, 15, 16, 200])
 @pytest.mark.parametrize("pairs", [False, True])
-def test_rows_are_those_of_the_tokenizers_library(tokenizer, some_texts, max_length, pairs):
+def test_rows_are_those_of_the_tokenizers_library(tokenizer, some_texts, max_length, pairs, side):
     first, second = sides_of(some_texts(range(60), pairs=pairs))
-    found = encode_sequences(tokenizer, first, second, max_length)
-    expected = by_tokenizers(tokenizer, first, second, max_length)
-    assert found.lengths.tolist() == [len(each.ids) for each in expected]
-    assert found.input_ids.tolist() == [token for each in expected for token in each.ids]
-    kinds = [each.type_ids for each in expected]
-    assert found.first_lengths.tolist() == [each.count(0) for each in kinds]
-    assert found.truncated.sum() == sum(bool(each.overflowing) for each in expected)
-    assert found.truncated.any() == (max_length < 200)
-
-
-@pytest.mark.parametrize("max_length", [8, 15, 16, 200])
-@pytest.mark.parametrize("pairs", [False, True])
-def test_cut_on_the_left_the_ends_stay(tokenizer, some_texts, max_length, pairs):
-    first, second = sides_of(some_texts(range(60), pairs=pairs))
-    found = encode_sequences(tokenizer, first, second, max_length, "left")
+    found = encode_sequences(tokenizer, first, second, max_length, side)
     cutting = Tokenizer.from_str(tokenizer.to_str())
-    cutting.enable_truncation(max_length, strategy="longest_first", direction="left")
+    cutting.enable_truncation(max_length, strategy="longest_first", direction=side)
     inputs = first if second is None else list(zip(first, second, strict=True))
     expected = cutting.encode_batch(inputs)
+    assert found.lengths.tolist() == [len(each.ids) for each in expected]
     assert found.input_ids.tolist() == [token for each in expected for token in each.ids]
+    assert found.first_lengths.tolist() == [each.type_ids.count(0) for each in expected]
     whole = tokenizer.encode_batch(inputs)
     assert found.num_tokens.tolist() == [len(each.ids) for each in whole]
     assert found.truncated.tolist() == [len(each.ids) > max_length for each in whole]
+    assert found.truncated.any() == (max_length < 200)
 
 
 @pytest.mark.parametrize("max_length", [8, 15, 16, 200])

@@ -170,19 +170,13 @@ def tokenizer():
     return wordpiece_tokenizer({word: i for i, word in enumerate(entries)}, lowercase=True)
 
 
-def say(rows, text, labels):
-    """Outputs that are sure of a label at each character, O where none is given."""
-    outputs = np.zeros((len(rows.places), len(LABELS)), dtype=np.float32)
-    for row, (start, _) in zip(outputs, rows.notes["pieces"].tolist(), strict=True):
-        row[LABELS.index(labels.get(start, "O"))] = 4
-    return outputs
-
-
-def entities(tokenizer, aggregation, labels, text=TEXT):
-    """What is found where sub-words, by their characters, have these labels."""
-    every = TextTagging(TASK, "none").encode([text], tokenizer)
-    outputs = say(every, text, labels)
-    asked = TextTagging(TASK, aggregation)
+def entities(tokenizer, aggregation, labels, text=TEXT, task=TASK):
+    """What is found where sub-words, by their characters, have these labels; others the first."""
+    every = TextTagging(task, "none").encode([text], tokenizer)
+    outputs = np.zeros((len(every.places), len(task.labels)), dtype=np.float32)
+    for row, (start, _) in zip(outputs, every.notes["pieces"].tolist(), strict=True):
+        row[task.labels.index(labels.get(start, task.labels[0]))] = 4
+    asked = TextTagging(task, aggregation)
     rows = asked.encode([text], tokenizer)
     if aggregation == "first":
         words = every.notes["words"].tolist()
@@ -297,21 +291,6 @@ def test_words_that_are_given_have_the_characters_of_their_text(tokenizer, aggre
     assert split.input_ids.tolist() == asked.encode([words], tokenizer).input_ids.tolist()
 
 
-def plain_entities(tokenizer, task, aggregation, said, text):
-    """What a model with plain labels finds where the sub-words at these characters have them."""
-    asked = TextTagging(task, aggregation)
-    every = TextTagging(task, "none").encode([text], tokenizer)
-    rows = asked.encode([text], tokenizer)
-    outputs = np.zeros((len(every.places), len(task.labels)), dtype=np.float32)
-    for row, (start, _) in zip(outputs, every.notes["pieces"].tolist(), strict=True):
-        row[task.labels.index(said.get(start, task.labels[0]))] = 4
-    if aggregation == "first":
-        words = every.notes["words"].tolist()
-        outputs = outputs[[words.index(word) for word in rows.notes["words"].tolist()]]
-    (found,) = asked.decode(outputs, rows, [text])
-    return [(each["type"], each["text"]) for each in found["entities"]]
-
-
 @pytest.mark.parametrize("aggregation", ["simple", "first", "average", "max"])
 def test_neighbours_with_a_plain_type_are_one_entity(tokenizer, aggregation):
     text = "anna bach of ulm, bonn ab"
@@ -319,11 +298,11 @@ def test_neighbours_with_a_plain_type_are_one_entity(tokenizer, aggregation):
     said |= dict.fromkeys(range(18, 22), "LOC") | dict.fromkeys(range(23, 25), "PER")
     names = [("PER", "anna bach"), ("LOC", "ulm"), ("LOC", "bonn"), ("PER", "ab")]
     types = Tagging(labels=("O", "LOC", "PER"), max_length=64)
-    assert plain_entities(tokenizer, types, aggregation, said, text) == names
+    assert entities(tokenizer, aggregation, said, text, types) == names
     # The folder may say that they are tags of single words, ...
     words = types.model_copy(update={"scheme": "none"})
     alone = [("PER", "anna"), ("PER", "bach"), *names[1:]]
-    assert plain_entities(tokenizer, words, aggregation, said, text) == alone
+    assert entities(tokenizer, aggregation, said, text, words) == alone
 
 
 @pytest.mark.parametrize("aggregation", ["simple", "first", "average", "max"])
@@ -332,11 +311,11 @@ def test_parts_of_speech_are_of_single_words(tokenizer, aggregation):
     text = "the ab cd"
     parts = Tagging(labels=("DT", "NN"), max_length=64)
     found = [("DT", "the"), ("NN", "ab"), ("NN", "cd")]
-    assert plain_entities(tokenizer, parts, aggregation, said, text) == found
+    assert entities(tokenizer, aggregation, said, text, parts) == found
     # ... or that labels without O among them are types.
     types = parts.model_copy(update={"scheme": "io"})
     found = [("DT", "the"), ("NN", "ab cd")]
-    assert plain_entities(tokenizer, types, aggregation, said, text) == found
+    assert entities(tokenizer, aggregation, said, text, types) == found
 
 
 @pytest.mark.parametrize("labels", [("O", "LOC", "PER"), ("DT", "NN")])

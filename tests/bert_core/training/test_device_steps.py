@@ -181,7 +181,7 @@ def test_padded_rows_are_compiled_with_and_without_a_mask_and_have_the_plain_num
     assert seen == {False, True}
 
 
-@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize("is_decoder", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_packed_rows_are_compiled_once(is_decoder):
     model = Bert.for_pretraining(small_bert(is_decoder=is_decoder)).to("meta", torch.bfloat16)
     # Not "aot_eager", which has no gradient for cross entropy on this device.
