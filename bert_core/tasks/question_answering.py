@@ -292,9 +292,10 @@ def _by_row(outputs: "Tensor", batch: TaskBatch) -> "Tensor":
     """
     import torch
 
+    from bert_core.model.layout import Packed
+
     layout, counts = batch.layout, batch.place_counts
-    mask = getattr(layout, "mask", None)  # of the padded layout alone
-    width = layout.max_length if mask is None else mask.shape[1]
+    width = layout.max_length if isinstance(layout, Packed) else layout.mask.shape[1]
     rows = torch.arange(len(counts), device=counts.device)
     row = torch.repeat_interleave(rows, counts, output_size=len(outputs))
     first = counts.cumsum(0) - counts

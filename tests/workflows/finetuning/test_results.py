@@ -38,7 +38,7 @@ def test_the_best_epoch_becomes_a_model_folder_that_knows_its_task(
     assert job.folder.is_trained()
     predictor = load_predictor(job.folder.model)
     assert (predictor.task_name, predictor.task.labels) == ("classification", ("down", "up"))
-    predictions, _ = predictor.predict(job.data.dev.examples)
+    predictions, _ = predictor.predict_examples(job.data.dev.examples)
     accuracy = predictor.task.metrics(predictions, job.data.dev.examples)["accuracy"]
     assert accuracy == results.figures["dev/accuracy"]
     best = load_file(job.folder.path / BEST_WEIGHTS)
