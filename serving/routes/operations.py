@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from bert_core.example import ModelExample
 from bert_core.lineage import Lineage
@@ -82,7 +82,7 @@ class ModelInfo(BaseModel):
     answers at. `reads_pairs` is whether it classifies pairs, not single texts: `either` where its
     folder does not say it, None of one that does not classify. `canary` answers a share of its
     requests, `shadow` is asked them too and only compared; None where there is none. `example` is
-    that of the folder: a request and its answer.
+    that of the folder, a request and its answer, and left out where there is none.
     """
 
     task: str | None
@@ -98,12 +98,19 @@ class ModelInfo(BaseModel):
     canary: VariantInfo | None
     shadow: VariantInfo | None
     lineage: Lineage | None
-    example: ModelExample | None
+    example: ModelExample | None = None
     precision: Precision | Products
     num_hidden_layers: int
     hidden_size: int
     vocab_size: int
     max_input_length: int
+
+    @model_serializer(mode="wrap")
+    def _without_missing_example(self, handler: SerializerFunctionWrapHandler):  # noqa: ANN202 - a type would replace the schema
+        fields = handler(self)
+        if self.example is None:
+            del fields["example"]
+        return fields
 
 
 class Info(BaseModel):
