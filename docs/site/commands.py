@@ -1,63 +1,14 @@
-"""Reference pages of the commands, generated from their settings models."""
+"""Reference pages of the commands, generated from what their `--help` is made of."""
 
-import inspect
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
-
+from bert_core.command_help import CommandHelp, Option
 from bert_core.tasks.catalog import TASKS
 from serving import new_key, watch
-from serving.settings import ServerSettings
-from workflows.ablations.settings import AblateSettings
-from workflows.cli import COMPLETION_HELP, STAGES, VERBS
-from workflows.demo import DemoSettings
-from workflows.evaluation.settings import EvaluateSettings
-from workflows.finetuning.settings import settings_class
-from workflows.inference.extraction import ExtractSettings
-from workflows.inference.predict_settings import PredictSettings
-from workflows.paper.suite_settings import PicturesSettings, Table7Settings
-from workflows.prepare import PrepareSettings
-from workflows.pretraining.settings import PretrainSettings
-from workflows.promotion.decision import HistorySettings, PromoteSettings, RollbackSettings
-from workflows.quantization.settings import QuantizeSettings
-from workflows.registry import LineageSettings
-from workflows.reproduce import ReproduceSettings
-from workflows.settings import LAYERS
-from workflows.sweeps.settings import tune_settings_class
-
-Model = type[BaseModel]
-
-SETTINGS: dict[str, dict[str, Model]] = {
-    "prepare": {"": PrepareSettings},
-    "pretrain": {"": PretrainSettings},
-    "finetune": {"": settings_class("classification")},
-    "tune": {"": tune_settings_class("classification")},
-    "ablate": {"": AblateSettings},
-    "evaluate": {
-        "": EvaluateSettings,
-        "--suite table7": Table7Settings,
-        "--suite pictures": PicturesSettings,
-    },
-    "reproduce": {"": ReproduceSettings},
-    "predict": {"": PredictSettings},
-    "extract": {"": ExtractSettings},
-    "serve": {"": ServerSettings},
-    "demo": {"": DemoSettings},
-    "quantize": {"": QuantizeSettings},
-    "promote": {"": PromoteSettings, "rollback": RollbackSettings, "history": HistorySettings},
-    "registry": {"lineage": LineageSettings},
-    "completion": {},
-}
-"""The settings of each command, by the arguments that select them."""
+from workflows.cli import FINETUNING, OTHER_HELP, STAGES, VERBS, command_help
 
 GUIDES = {
     "ablate": "ablations",
@@ -86,18 +37,7 @@ INTRODUCTION = """# Commands
   command resumes.
 """
 
-_WORDS = {int: "integer", float: "number", str: "text", Path: "path", bool: "flag"}
-_BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-
-
-@dataclass(frozen=True)
-class Option:
-    """A row of the reference."""
-
-    name: str
-    kind: str
-    default: str
-    description: str
+TASK_OPTIONS = "--options."
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -114,50 +54,50 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def command_page(verb: str) -> Iterator[str]:
     """The paragraphs of a command's page."""
-    program = "python -m serving" if verb == "serve" else f"python workflows/{verb}.py"
-    yield f"# bertline {verb}\n\n{VERBS[verb]}."
+    yield f"# bertline {verb}"
     guide = GUIDES.get(verb, verb)
     if guide:
+        program = "python -m serving" if verb == "serve" else f"python workflows/{verb}.py"
         yield f"The same as `{program}`. Guide: [{guide}](../guides/{guide}.md)."
-    for arguments, model in SETTINGS[verb].items():
-        if arguments:
+    usual = command_help(verb)
+    yield from help_page(usual, "##")
+    for arguments in OTHER_HELP.get(verb, ()):
+        page = command_help(verb, *arguments.split())
+        if page.options != usual.options:
             yield f"## {arguments}"
-        yield _text(inspect.cleandoc(model.__doc__ or "").split("\n\nThe options are those")[0])
-        yield from sections(model, "###" if arguments else "##")
-    if verb in ("finetune", "tune"):
+            yield from help_page(page, "###")
+    if verb in FINETUNING:
         yield from features_options(verb)
-        yield from task_options()
+        yield from task_options(verb)
     if verb == "serve":
         for module in (new_key, watch):
             yield f"## python -m {module.__name__}\n\n```text\n{printed_help(module.main)}```"
-    if verb == "completion":
-        yield f"```text\n{COMPLETION_HELP}\n```"
 
 
-def sections(model: Model, heading: str) -> Iterator[str]:
-    """A table of the options outside any section, then one for each section."""
-    own = [option for name, field in model.model_fields.items() for option in _own(name, field)]
-    own.sort(key=lambda option: option.default != "required")
-    yield f"{heading} Options\n\n{table(own)}"
-    for name, field in model.model_fields.items():
-        section = _section(field)
-        if section is not None and name != "options":
-            defaults = None if field.is_required() else field.get_default(call_default_factory=True)
-            rows = [_option(f"{name}.{key}", each, defaults, key) for key, each in _fields(section)]
-            about = inspect.cleandoc(section.__doc__ or "")
-            title = name.replace("_", " ").capitalize()
-            yield f"{heading} {title}\n\n{_text(about)}\n\n{table(rows)}"
+def help_page(page: CommandHelp, heading: str) -> Iterator[str]:
+    """The summary, the examples, and a table for each section."""
+    details = [each for each in page.details if not each.startswith("The options are those of")]
+    yield "\n\n".join(_text(each) for each in (page.summary, *details))
+    if page.examples:
+        lines = (f"# {each.purpose}\n{page.program} {each.arguments}" for each in page.examples)
+        yield "```sh\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
+    if page.common:
+        title = "Common settings" if page.sections else "Settings"
+        yield f"{heading} {title}\n\n{table(page.common)}"
+    for section in page.sections:
+        own = [option for option in section.options if not option.name.startswith(TASK_OPTIONS)]
+        if own:
+            yield f"{heading} {section.title}"
+            if section.summary:
+                yield f"{_text(section.summary[0].upper() + section.summary[1:])}."
+            yield table(own)
 
 
 def features_options(verb: str) -> Iterator[str]:
     """What `--approach features` adds to the options of a run, or changes."""
-    make = settings_class if verb == "finetune" else tune_settings_class
-    usual, features = (
-        {option.name: option for option in all_options(make("ner", approach))}
-        for approach in ("finetune", "features")
-    )
-    other = [option for name, option in features.items() if usual.get(name) != option]
-    other = [option for option in other if option.name not in ("--task", "--approach")]
+    usual = command_help(verb, "--task", "ner").options
+    features = command_help(verb, "--approach", "features", "--task", "ner").options
+    other = [option for option in features if option not in usual and option.name != "--approach"]
     yield (
         "## --approach features\n\nTrains a BiLSTM over the hidden states of an encoder that stays"
         " unchanged, for tagging tasks. Dropout options are not used. These options are other or"
@@ -165,46 +105,44 @@ def features_options(verb: str) -> Iterator[str]:
     )
 
 
-def task_options() -> Iterator[str]:
+def task_options(verb: str) -> Iterator[str]:
     """The options of each kind of task, and where tasks of one kind have other defaults."""
-    kinds: dict[tuple[str, ...], list[str]] = {}
-    for name, task in TASKS.items():
-        kinds.setdefault(tuple(type(task).model_fields), []).append(name)
     yield "## Options of tasks\n\n`--task` decides which `--options.NAME` exist."
+    kinds: dict[tuple[str, ...], dict[str, list[Option]]] = {}
+    for task in TASKS:
+        options = command_help(verb, "--task", task).options
+        own = [option for option in options if option.name.startswith(TASK_OPTIONS)]
+        kinds.setdefault(tuple(option.name for option in own), {})[task] = own
     shown: dict[str, list[Option]] = {}
-    for names in kinds.values():
-        usual, *others = (_task_options(name) for name in names)
-        like = next((name for name, known in shown.items() if _has_all(usual, known)), None)
-        shown[names[0]] = usual
-        more = usual if like is None else [each for each in usual if each not in shown[like]]
+    for names, tasks in kinds.items():
+        first, usual = next(iter(tasks.items()))
+        like = next((task for task, known in shown.items() if _are_in(known, names)), None)
         about = "" if like is None else f"The options of `{like}`, and these:\n\n"
-        yield f"### {', '.join(names)}\n\n{about}{table(more)}"
+        more = [option for option in usual if option not in shown.get(like or "", [])]
+        yield f"### {', '.join(tasks)}\n\n{about}{table(more)}"
+        shown[first] = usual
         changes = [
-            f"- `{name}`: {', '.join(f'`{e.name} {e.default}`' for e in options if e not in usual)}"
-            for name, options in zip(names[1:], others, strict=True)
-            if options != usual
+            f"- `{task}`: {', '.join(f'`{e.name} {e.default}`' for e in own if e not in usual)}"
+            for task, own in tasks.items()
+            if own != usual
         ]
         if changes:
             yield "Other defaults:\n\n" + "\n".join(changes)
-
-
-def _has_all(options: list[Option], others: list[Option]) -> bool:
-    return {each.name for each in others} <= {each.name for each in options}
-
-
-def _task_options(name: str) -> list[Option]:
-    task = TASKS[name]
-    return [_option(f"options.{key}", each, task, key) for key, each in _fields(type(task))]
 
 
 def table(options: Iterable[Option]) -> str:
     """Options as a table of two columns, so that a narrow screen has room for it."""
     lines = ["| option | |", "|---|---|"]
     for option in options:
-        default = f", default `{option.default}`" if option.default else ""
-        default = ", required" if option.default == "required" else default
-        kind = f"{option.kind}{default}".replace("|", "\\|")
-        lines.append(f"| `{option.name}` | <small>{kind}</small><br>{_text(option.description)} |")
+        kind = ", ".join(f"`{each}`" for each in option.choices) or option.type
+        if option.required:
+            kind += ", required"
+        if option.default:
+            kind += f", default `{option.default}` {option.unit}".rstrip()
+        elif option.unit:
+            kind += f", {option.unit}"
+        names = "<br>".join(f"`{name}`" for name in (option.name, option.other_name) if name)
+        lines.append(f"| {names} | <small>{kind}</small><br>{_text(option.description)} |")
     return "\n".join(lines)
 
 
@@ -216,91 +154,8 @@ def printed_help(main: Callable[[list[str]], int]) -> str:
     return printed.getvalue()
 
 
-def all_options(model: Model) -> Iterator[Option]:
-    """The options of a settings model, those of its sections too."""
-    for name, field in model.model_fields.items():
-        yield from _own(name, field)
-        section = _section(field)
-        if section is not None and name != "options":
-            defaults = None if field.is_required() else field.get_default(call_default_factory=True)
-            yield from (
-                _option(f"{name}.{key}", each, defaults, key) for key, each in _fields(section)
-            )
-
-
-def _own(name: str, field: FieldInfo) -> list[Option]:
-    return [] if _section(field) else [_option(name, field, None, name)]
-
-
-def _section(field: FieldInfo) -> Model | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-
-def _fields(model: Model) -> Iterator[tuple[str, FieldInfo]]:
-    yield from model.model_fields.items()
-
-
-def _option(dotted: str, field: FieldInfo, defaults: object, key: str) -> Option:
-    """The row of a field; `defaults` is an object whose attributes win over its own default."""
-    is_positional = any("Positional" in type(each).__name__ for each in field.metadata)
-    name = field.alias or dotted
-    name = name.upper() if is_positional else f"--{name}"
-    if field.is_required() and defaults is None:
-        default = "required"
-    else:
-        value = field.default if defaults is None else getattr(defaults, key)
-        default = "" if field.default_factory is not None else _value(field, value)
-    kind = _kind(field.annotation)
-    if dotted in LAYERS and field.default is not None:  # elsewhere a preset has no name
-        names = sorted(path.stem for path in LAYERS[dotted].glob("*.yaml"))
-        few = [name for name in names if not name.startswith("tpu-")]
-        kind = "a `.yaml` file or one of " + ", ".join(f"`{name}`" for name in few)
-        if few != names:
-            kind += ", or of a [slice of TPU](../tpu.md#profiles)"
-    bounds = [
-        f"{sign} {getattr(each, attribute)}"
-        for each in field.metadata
-        for attribute, sign in _BOUNDS.items()
-        if hasattr(each, attribute)
-    ]
-    kind = " ".join([kind, ", ".join(bounds)]).strip()
-    return Option(name, kind, default, field.description or "")
-
-
-def _value(field: FieldInfo, value: object) -> str:
-    """A default as one types it; empty where it says nothing."""
-    if value in (None, PydanticUndefined, "", [], (), {}):
-        return ""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
-        return " ".join(value)
-    if isinstance(value, str | int | float | Path):
-        return str(value)
-    return TypeAdapter(field.annotation).dump_json(value).decode().replace(",", ", ")
-
-
-def _kind(annotation: Any) -> str:  # noqa: ANN401 - any annotation
-    """An annotation in words."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _kind(parts[0])
-    if origin in (Union, UnionType):
-        return " or ".join(_kind(part) for part in parts if part is not NoneType)
-    if origin is Literal:
-        return ", ".join(f"`{part}`" for part in parts)
-    if origin is tuple and Ellipsis not in parts:
-        return f"pair `[{parts[0].__name__}, {parts[1].__name__}]`"
-    if origin in (list, tuple):
-        return "JSON list" if _is_model(parts[0]) else "list"
-    if origin is dict:
-        return "`NAME=VALUE` list"
-    return _WORDS.get(annotation, "text")
-
-
-def _is_model(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _are_in(options: Iterable[Option], names: Iterable[str]) -> bool:
+    return {option.name for option in options} <= set(names)
 
 
 def _text(prose: str) -> str:

@@ -64,8 +64,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     A link to a page or file of the site becomes relative to this page, and if its text is the
     page's path, the text becomes the page's title. One to another file of the repository leads to
-    `repo_url`; without it the file's path stands there as text. What leads nowhere stays as it is,
-    for MkDocs to warn of.
+    `extra.repository`; without it the file's path stands there as text. What leads nowhere stays
+    as it is, for MkDocs to warn of.
     """
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
@@ -88,9 +88,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"{image}[{text}]({posixpath.relpath(uri, start)}{hash_sign}{anchor})"
         if not (REPOSITORY / path).exists():
             return link[0]
-        if config.repo_url:
+        if address := config.extra["repository"].rstrip("/"):
             kind = "tree" if (REPOSITORY / path).is_dir() else "blob"
-            return f"[{text}]({config.repo_url.rstrip('/')}/{kind}/main/{path}{hash_sign}{anchor})"
+            return f"[{text}]({address}/{kind}/main/{path}{hash_sign}{anchor})"
         return f"`{path}`" if text.strip("`") in path else f"{text} (`{path}`)"
 
     parts = _FENCE.split(markdown)
@@ -102,3 +102,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _title(path: str) -> str:
     """The first heading of a page."""
     return (REPOSITORY / path).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Takes the addresses of a CDN out of the theme's script.
+
+    It would load a library from there for diagrams, which no page has, and in old browsers.
+    """
+    for script in Path(config.site_dir).glob("assets/javascripts/bundle.*.js"):
+        text = script.read_text(encoding="utf-8")
+        script.write_text(text.replace("https://unpkg.com/", "not-loaded/"), encoding="utf-8")

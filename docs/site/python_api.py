@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import commands
 
 import bert_core
+from bert_core.command_help import Guide, help_of_settings
 from bert_core.config import ModelConfig
 from serving import client
 
@@ -34,17 +35,13 @@ def page() -> str:
     return "\n".join([INTRODUCTION, *_bert_core(), CLIENT, *_client()])
 
 
-# Until bert_core has `__all__`: where its names are defined.
-_DEFINED = ("predictor.load_predictor", "predictor.Predictor", "config.ModelConfig")
-_DEFINED += ("model.bert.Bert", "model_folder.load_model_folder", "model_folder.save_model_folder")
-
-
 def _bert_core() -> Iterator[str]:
     yield "## bert_core\n"
-    for name in getattr(bert_core, "__all__", _DEFINED):
+    for name in bert_core.__all__:
         yield f"::: bert_core.{name}\n"
-        if name.endswith("ModelConfig"):
-            fields = commands.table(commands.all_options(ModelConfig)).replace("`--", "`")
+        if name == "ModelConfig":
+            options = help_of_settings("", ModelConfig, Guide()).options
+            fields = commands.table(options).replace("`--", "`")
             yield fields.replace("| option |", "| field |") + "\n"
 
 

@@ -82,6 +82,8 @@ def test_no_page_loads_anything_from_another_host(site):
         parser.feed(page.read_text(encoding="utf-8"))
     for style in site.rglob("*.css"):
         loaded |= set(re.findall(r"(?:url\(|@import )[\"']?([^)\"']+)", style.read_text()))
+    for script in site.rglob("*.js"):
+        loaded |= set(re.findall(r"https?://(?:unpkg|cdn|fonts)[^\"'`]*", script.read_text()))
     assert any(address.endswith(".css") for address in loaded)
     assert not [each for each in loaded if re.match(r"(https?:)?//", each)]
 
