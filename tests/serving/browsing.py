@@ -18,15 +18,14 @@ def open_browser():
     if program is None:
         pytest.skip("Chromium is not installed here")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
-        )
+        options = ["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1"]
+        browser = playwright.chromium.launch(executable_path=program, args=options)
         yield browser
         browser.close()
 
 
 class Visitor:
-    """A person with a page of their own, from a server that they may ask.
+    """A person with a tab of their own, from a server that they may ask.
 
     Whatever the page requests and complains of is noted, and `check` looks through it.
     """
@@ -34,10 +33,12 @@ class Visitor:
     def __init__(self, browser, server, *, width=1280, scheme="light"):
         self.origin = f"http://{server.host}:{server.port}"
         self.address = server.address
-        size = {"width": width, "height": 800}
-        self._context = browser.new_context(viewport=size, color_scheme=scheme)
-        self._context.set_default_timeout(10_000)
-        self.page = self._context.new_page()
+        # A context of each visitor would be a process of its own.
+        context = browser.contexts[0] if browser.contexts else browser.new_context()
+        self.page = context.new_page()
+        self.page.set_default_timeout(10_000)
+        self.resize(width)
+        self.page.emulate_media(color_scheme=scheme)
         self.requests, self.complaints = [], []
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -117,8 +118,8 @@ class Visitor:
         found = Axe().run(self.page).response
         assert tuple(map(int, found["testEngine"]["version"].split("."))) >= (4, 8)
         return [
-            (each["id"], each["impact"], [node["html"] for node in each["nodes"]])
-            for each in found["violations"]
+            (violation["id"], violation["impact"], [node["html"] for node in violation["nodes"]])
+            for violation in found["violations"]
         ]
 
     def check(self):
@@ -129,6 +130,6 @@ class Visitor:
             if each != "about:blank"
             and f"{urlsplit(each).scheme}://{urlsplit(each).netloc}" != self.origin
         }
-        self._context.close()
+        self.page.close()
         assert not strangers
         assert not self.complaints

@@ -26,6 +26,7 @@ BODY_BYTES = 2 << 20
 CLOSED = 0
 """Stands for a status where the server has closed the connection while it was sent to."""
 
+WEBHOOK = "/webhooks/mlflow"
 POSTED = {
     "/v1/classify": {"model": "sentiment", "inputs": "cat"},
     "/v1/ner": {"model": "entities", "inputs": "cat"},
@@ -51,7 +52,7 @@ POSTED = {
     "/predict?model=sentiment": {"inputs": "cat"},
     "/similarity?model=wide": {"inputs": {"source_sentence": "cat", "sentences": ["cat"]}},
     "/v1/embeddings": {"model": "wide", "input": "cat"},
-    "/webhooks/mlflow": {
+    WEBHOOK: {
         "entity": "model_version_alias",
         "action": "created",
         "data": {"name": "a"},
@@ -60,7 +61,7 @@ POSTED = {
 """A request of each route that takes a body by POST, by its address."""
 
 PUT = {"/admin/traffic/wide/canary": {"model": "models:/a@b", "share": 0.5}}
-ROUTES_OF_TEXTS = [each for each in POSTED if each not in ("/v1/decode", "/webhooks/mlflow")]
+ROUTES_OF_TEXTS = [each for each in POSTED if each not in ("/v1/decode", WEBHOOK)]
 
 GOT = (
     *("/", "/playground/app.js", "/docs", "/swagger/swagger-ui.css", "/openapi.json"),
@@ -265,8 +266,8 @@ def costly():
         "labels to ignore": to(hf_ner, inputs="cat", parameters={"ignore_labels": ["O"] * 60_000}),
         "classify, windows": to(classify, model="sentiment", inputs=[long] * 2, **windows),
         "classify, many": to(classify, model="sentiment", inputs=["cat"] * 256),
-        "features of tokens": features("cat " * 10_000, unit="token", **windows),
-        "features in base64": features("cat " * 10_000, unit="token", encoding="base64", **windows),
+        "features of tokens": features("cat " * 5_000, unit="token", **windows),
+        "features in base64": features("cat " * 5_000, unit="token", encoding="base64", **windows),
         "features of layers": features(
             "cat " * 2500, unit="word", strategy="concat_last_four", **windows
         ),

@@ -64,7 +64,10 @@ def answered(content):
 def filled(content):
     (mask,) = content["results"][0]["masks"]
     candidates = mask["candidates"]
-    return as_bars([each["token"] for each in candidates], [each["score"] for each in candidates])
+    return as_bars(
+        [candidate["token"] for candidate in candidates],
+        [candidate["score"] for candidate in candidates],
+    )
 
 
 def followed(content):
@@ -75,13 +78,13 @@ def followed(content):
 def judged(content):
     tokens = content["results"][0]["tokens"]
     return {
-        ".token-text": [each["text"] for each in tokens],
-        ".token-value": [signed(each["log_probability"]) for each in tokens],
+        ".token-text": [token["text"] for token in tokens],
+        ".token-value": [signed(token["log_probability"]) for token in tokens],
     }
 
 
 def ranked(content):
-    scores = [each["score"] for each in content["results"]]
+    scores = [result["score"] for result in content["results"]]
     names = dict(zip(scores, ["a dog", "the mat", "Ann ran"], strict=True))
     best = sorted(scores, reverse=True)
     return as_bars([names[each] for each in best], best)
@@ -91,7 +94,7 @@ def explained(content):
     (layer,) = content["attention"]
     return {
         "ol .token-value": list(map(signed, content["attributions"])),
-        "fieldset .token-text": [each["token"] for each in content["tokens"]],
+        "fieldset .token-text": [token["token"] for token in content["tokens"]],
         "fieldset .token-value": [f"{each:.2f}" for each in layer[0][1]],
     }
 
@@ -99,8 +102,8 @@ def explained(content):
 def cut(content):
     tokens = content["results"][0]["tokens"]
     return {
-        ".token-text": [each["token"] for each in tokens],
-        ".token-value": [str(each["id"]) for each in tokens],
+        ".token-text": [token["token"] for token in tokens],
+        ".token-value": [str(token["id"]) for token in tokens],
     }
 
 

@@ -56,9 +56,9 @@ class RayServing:
         with urllib.request.urlopen(urllib.request.Request(address, headers=key)) as response:
             deployments = json.load(response)["applications"][application]["deployments"]
         return {  # while the application is built anew it has no deployment
-            each["actor_name"]: each["state"]
+            replica["actor_name"]: replica["state"]
             for deployment in deployments.values()
-            for each in deployment["replicas"]
+            for replica in deployment["replicas"]
         }
 
     def run_in_replica(self, name, script):
@@ -79,7 +79,7 @@ class RayServing:
     @property
     def _cluster(self):
         raylet = next(
-            each for each in self.process.children(recursive=True) if each.name() == "raylet"
+            child for child in self.process.children(recursive=True) if child.name() == "raylet"
         )
         given = next(each for each in raylet.cmdline() if each.startswith("--gcs-address="))
         return given.partition("=")[2]
@@ -122,10 +122,10 @@ def deployed_on_ray(config, environment, folder):
         )
     process = psutil.Process(running.pid)
     serving = RayServing(config["http_options"]["port"], process, folder, environment)
-    prefixes = [each["route_prefix"].rstrip("/") for each in config["applications"]]
+    prefixes = [application["route_prefix"].rstrip("/") for application in config["applications"]]
     try:
         deadline = time.monotonic() + 200
-        while not all(_is_ready(serving, each) for each in prefixes):
+        while not all(_is_ready(serving, prefixe) for prefixe in prefixes):
             assert running.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(1)
         yield serving

@@ -37,6 +37,26 @@ def wait_until(holds, seconds=60):
         time.sleep(0.02)
 
 
+@contextmanager
+def repeating(function, num_threads):
+    """Threads that call a function again and again, until the block ends."""
+    ended = threading.Event()
+
+    def go_on():
+        while not ended.is_set():
+            function()
+
+    threads = [threading.Thread(target=go_on) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
 def ask_at(host, port, path, body=None, *, method=None, headers=None):
     """Status, answer and headers; a body that is no string or bytes is sent as JSON."""
     connection = http.client.HTTPConnection(host, port, timeout=60)
@@ -205,10 +225,10 @@ def _mounted(app, prefix):
 
 
 class Started:
-    """A server that runs: how it is asked, and what it has said on standard error."""
+    """A server that runs: how it is asked, and its lines on standard output and error."""
 
-    def __init__(self, process, port):
-        self.process, self.port, self.said = process, port, []
+    def __init__(self, process):
+        self.process, self.port, self.lines, self.said = process, 0, [], []
 
     def ask(self, path, body=None, *, method=None, headers=None):
         """Status and answer."""
@@ -216,23 +236,29 @@ class Started:
 
 
 @contextmanager
-def started(arguments, environment, before=None, *, is_forked=True):
-    """Runs a server at a port of its own, until the block ends; `before` is called within it."""
+def started(arguments, environment, before=None, *, python=None):
+    """Runs a server at a port of its own, until the block ends; `before` is called within it.
+
+    With options for `python`, which may be none, it starts as a user starts it.
+    """
     command = ["serving", "--port", "0", "--threads", "1", *arguments, "--no-log_requests"]
-    process = (ForkedProgram if is_forked else subprocess.Popen)(
-        command if is_forked else [sys.executable, "-m", *command],
+    process = (ForkedProgram if python is None else subprocess.Popen)(
+        command if python is None else [sys.executable, *python, "-m", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
         preexec_fn=before,
     )
-    server = Started(process, 0)
+    server = Started(process)
     reading = threading.Thread(target=lambda: server.said.extend(process.stderr))
     reading.start()
     try:
-        ready = next(line for line in process.stdout if line.startswith("ready at "))
-        server.port = int(ready.split()[2].rstrip(",").rpartition(":")[2])
+        for line in process.stdout:
+            server.lines.append(line.strip())
+            if line.startswith("ready at "):
+                break
+        server.port = int(server.lines[-1].split()[2].rstrip(",").rpartition(":")[2])
         yield server
     finally:
         process.send_signal(signal.SIGTERM)

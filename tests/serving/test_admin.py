@@ -3,7 +3,6 @@
 import http.client
 import json
 import re
-import threading
 import time
 from collections import Counter
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from registered_versions import broken_weights, other_weights
-from running import started, wait_until
+from running import repeating, started, wait_until
 
 from bert_core.errors import UserError
 from serving.errors import RequestError
@@ -146,29 +145,6 @@ def versions_of(server, number):
     return found
 
 
-class Asked:
-    """Clients that ask all the time until the block ends."""
-
-    def __init__(self, server, number=3):
-        self.seen = Counter()
-        self._server, self._ended = server, threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(number)]
-
-    def _ask(self):
-        while not self._ended.is_set():
-            self.seen.update(versions_of(self._server, 10))
-
-    def __enter__(self):
-        for each in self._threads:
-            each.start()
-        return self
-
-    def __exit__(self, *_):
-        self._ended.set()
-        for each in self._threads:
-            each.join()
-
-
 def test_what_cannot_be_is_refused_and_nothing_changes(start_rollout, versions, small_models):
     folder = {CANARY: VariantSource(small_models["sentiment"], 0.25)}
     server = start_rollout({"mood": MOOD}, folder, versions.uri)
@@ -232,8 +208,8 @@ def test_a_canary_that_was_set_follows_its_alias_until_it_is_taken_away(
 def gauges_of(server, role):
     """The metrics of now that name somebody of this role."""
     lines = server.ask("/metrics")[1].decode().splitlines()
-    names = {each.partition("{")[0] for each in lines if f"({role})" in each or f'"{role}"' in each}
-    return {each for each in names if re.search("version|registry|waiting", each)}
+    names = {line.partition("{")[0] for line in lines if f"({role})" in line or f'"{role}"' in line}
+    return {name for name in names if re.search("version|registry|waiting", name)}
 
 
 def test_without_polling_an_address_is_what_it_was_when_it_was_set(
@@ -260,9 +236,9 @@ class Linked(Coordination):
 
     def publish(self, slot, wanted):
         self.wanted = {**self.wanted, slot: wanted}
-        for each in self.others:
+        for other in self.others:
             variants = {key: source for key, source in self.wanted.items() if source is not None}
-            each.controller.want(variants)
+            other.controller.want(variants)
 
 
 def test_every_replica_does_what_one_is_told(start_rollout, versions):
@@ -305,12 +281,13 @@ def test_it_is_for_admins_behind_a_prefix_too_and_described(start_rollout, small
     assert document["components"]["schemas"]["VariantRequest"]["examples"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_server_of_its_own_is_steered_under_load(versions, subprocess_environment):
     environment = subprocess_environment | {"MLFLOW_TRACKING_URI": versions.uri}
-    begun = started(["--model", "models:/mood@champion"], environment)
-    with begun as server, Asked(server) as asked:
-        wait_until(lambda: asked.seen)
+    begun, seen = started(["--model", "models:/mood@champion"], environment), Counter()
+    with begun as server, repeating(lambda: seen.update(versions_of(server, 10)), 3):
+        wait_until(lambda: seen)
         assert put(server, CANARY_PATH, model="models:/mood@challenger", share=0.3)[0] == 200
         found = versions_of(server, 500)
         assert set(found) == {"1", "2"} and 105 <= found["2"] <= 195
@@ -324,7 +301,7 @@ def test_a_server_of_its_own_is_steered_under_load(versions, subprocess_environm
             assert server.ask(path, method="DELETE")[0] == 200
         assert versions_of(server, 50) == {"1": 50}
         wait_until(lambda: not gauges_of(server, "canary") | gauges_of(server, "shadow"))
-    assert "failed" not in asked.seen and asked.seen["2"], asked.seen
+    assert "failed" not in seen and seen["2"], seen
     told = ("switched from", "has a share of", "is removed")
     said = [each for each in server.said if not any(words in each for words in told)]
     assert said == []

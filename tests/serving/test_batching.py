@@ -125,7 +125,7 @@ def test_requests_for_heads_and_for_layers_share_a_micro_batch(opened, held, tmp
 
 def texts(tokenizer, *num_words):
     """Rows of texts with so many words each, and two tokens more."""
-    return TASKS["sst2"].encode([Text("cat " * each, None, None) for each in num_words], tokenizer)
+    return TASKS["sst2"].encode([Text("cat " * word, None, None) for word in num_words], tokenizer)
 
 
 def test_a_short_request_passes_a_long_one(opened, held):
@@ -139,8 +139,8 @@ def test_a_short_request_passes_a_long_one(opened, held):
     future.result(30)
     batcher.close()
     assert order == ["short", "long"]
-    assert max(each.num_tokens for each in gate.batches) <= 64
-    assert sum(each.num_tokens for each in gate.batches) == 5 + 50 * 22 + 5
+    assert max(batch.num_tokens for batch in gate.batches) <= 64
+    assert sum(batch.num_tokens for batch in gate.batches) == 5 + 50 * 22 + 5
 
 
 def test_who_gets_nothing_of_a_micro_batch_is_the_first_of_the_next(opened, held):
@@ -154,7 +154,7 @@ def test_who_gets_nothing_of_a_micro_batch_is_the_first_of_the_next(opened, held
     gate.opened.set()
     batcher.close()
     assert order == ["long", "many"]
-    assert [each.num_tokens for each in gate.batches][1:3] == [44, 52]
+    assert [batch.num_tokens for batch in gate.batches][1:3] == [44, 52]
 
 
 def test_what_is_too_much_is_turned_away_and_leaves_room_for_small_ones(opened, held):
@@ -233,7 +233,7 @@ def test_who_is_late_is_told_and_who_left_is_not_computed(opened, held):
     with pytest.raises(DeadlineError):
         late.result(30)
     batcher.close()
-    assert [each.num_tokens for each in gate.batches] == [5, 7]
+    assert [batch.num_tokens for batch in gate.batches] == [5, 7]
 
 
 def test_an_error_is_told_to_whoever_caused_it_and_the_others_go_on(opened, held):

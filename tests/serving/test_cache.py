@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from running import repeating
 
 from bert_core.disk import file_sha256
 from bert_core.lineage import Lineage
@@ -80,7 +81,7 @@ def point(cache, alias, folder):
 
 
 def visible(cache):
-    return {each.name for each in cache.iterdir() if each.name[0] != "."}
+    return {path.name for path in cache.iterdir() if path.name[0] != "."}
 
 
 def test_what_has_the_same_content_is_downloaded_once(cache, tmp_path):
@@ -108,7 +109,7 @@ def test_a_download_that_fails_leaves_nothing(cache):
 
     with pytest.raises(OSError, match="no space left"):
         add_folder(cache, "m-1", "0" * 64, download)
-    assert [each.name for each in cache.iterdir()] == [f".{'0' * 64}.lock"]
+    assert [path.name for path in cache.iterdir()] == [f".{'0' * 64}.lock"]
 
 
 @pytest.mark.parametrize("name", ["weights", CHECKSUMS])
@@ -162,9 +163,9 @@ def test_what_killed_processes_have_left_is_removed(cache, put):
         (cache / name / "weights").write_bytes(b"a part")
     with locked(cache / "m-3"):
         assert evict(cache, 1 << 40) == []
-        assert {each.name for each in cache.iterdir()} >= {".m-3.part"}, "it is being fetched"
+        assert {path.name for path in cache.iterdir()} >= {".m-3.part"}, "it is being fetched"
     evict(cache, 1 << 40)
-    assert {each.name for each in cache.iterdir()} == {kept.name, f".{kept.name}.lock", "m-1"}
+    assert {path.name for path in cache.iterdir()} == {kept.name, f".{kept.name}.lock", "m-1"}
 
 
 def test_who_waits_for_what_is_being_removed_fetches_it_again(cache, put):
@@ -184,30 +185,24 @@ def test_who_waits_for_what_is_being_removed_fetches_it_again(cache, put):
 
 
 def test_what_is_fetched_and_removed_at_once_is_whole_or_not_there(cache, put):
-    folder, calls, wrong, ended = put(1, b"a"), [], [], threading.Event()
+    folder, calls, wrong, removed = put(1, b"a"), [], [], 0
 
     def fetch():
         try:
-            while not ended.is_set():
-                find_folder(cache, "m-1") or add_folder(
-                    cache, "m-1", folder.name, download_of(b"a", calls)
-                )
-                with locked(folder):
-                    if folder.exists() and damaged_file(folder, folder.name):
-                        wrong.append("a part")
+            find_folder(cache, "m-1") or add_folder(
+                cache, "m-1", folder.name, download_of(b"a", calls)
+            )
+            with locked(folder):
+                if folder.exists() and damaged_file(folder, folder.name):
+                    wrong.append("a part")
         except Exception as error:  # noqa: BLE001 - it is told below
             wrong.append(error)
 
-    threads = [threading.Thread(target=fetch) for _ in range(3)]
-    for each in threads:
-        each.start()
-    removed, began = 0, time.monotonic()
-    # A second, and longer where the machine is busy.
-    while time.monotonic() - began < (1 if removed > 1 else 60):
-        removed += len(evict(cache, 0, -1))
-    ended.set()
-    for each in threads:
-        each.join()
+    with repeating(fetch, 3):
+        began = time.monotonic()
+        # A second, and longer where the machine is busy.
+        while time.monotonic() - began < (1 if removed > 1 else 60):
+            removed += len(evict(cache, 0, -1))
     assert not wrong and removed > 1 and len(calls) >= removed - 1
 
 

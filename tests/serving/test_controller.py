@@ -5,14 +5,13 @@ import threading
 import time
 import weakref
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
 import pytest
 from registered_versions import broken_weights, other_encoder, other_weights
-from running import wait_until
+from running import repeating, wait_until
 
 from bert_core.errors import UserError
 from serving.engine import Engine
@@ -40,34 +39,19 @@ def classify(server):
     return int(answer["version"]), answer["results"][0]["scores"]
 
 
-@contextmanager
-def clients(server, number=4):
-    """Asks all the time; gives the times and versions of all answers, in the end."""
-    ended, seen = threading.Event(), []
-
-    def ask():
-        while not ended.is_set():
-            version, _ = classify(server)
-            seen.append((time.monotonic(), version))
-
-    threads = [threading.Thread(target=ask) for _ in range(number)]
-    for each in threads:
-        each.start()
-    try:
-        yield seen
-    finally:
-        ended.set()
-        for each in threads:
-            each.join()
-
-
 def test_an_alias_that_moves_is_followed_while_all_are_answered(
     follow, copied_registry, small_models, tmp_path
 ):
     server = follow()
     before = classify(server)[1]
     changed = other_weights(small_models["sentiment"], tmp_path / "changed", -1.0)
-    with clients(server) as seen:
+    seen = []  # the times and versions of all answers
+
+    def ask():
+        version, _ = classify(server)
+        seen.append((time.monotonic(), version))
+
+    with repeating(ask, 4):
         wait_until(lambda: seen)
         assert copied_registry.register(changed, "mood", "champion") == 2
         moved_at = time.monotonic()
@@ -295,7 +279,7 @@ def engine(small_models):
 
 
 def encoders():
-    return {each for each in threading.enumerate() if each.name.startswith("encoder")}
+    return {thread for thread in threading.enumerate() if thread.name.startswith("encoder")}
 
 
 def test_a_version_comes_gets_another_share_and_goes(engine, small_models, tmp_path):

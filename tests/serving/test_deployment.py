@@ -187,8 +187,8 @@ def test_versions_change_and_replicas_die_and_clients_are_answered(
             for _ in range(4)
         ]
         begin = time.monotonic()
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         moved = []
         for number in range(MOVES):
             version = "2" if number % 2 == 0 else "1"
@@ -204,10 +204,12 @@ def test_versions_change_and_replicas_die_and_clients_are_answered(
             time.sleep(max(0.0, until - time.monotonic()))
         for asked in (ours, without_retries):
             asked.ended.set()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.join()
         info = serving.ask("/info")[1]["models"]["mood"]
-    told = Counter(type(each).__name__ + str(each)[:40] for each in without_retries.failures)
+    told = Counter(
+        type(failure).__name__ + str(failure)[:40] for failure in without_retries.failures
+    )
     print(f"{len(ours.answers)} answers, {len(without_retries.answers)} without retries; {told}")
     answers = [*ours.answers, *without_retries.answers]
     last_old = [
@@ -219,8 +221,8 @@ def test_versions_change_and_replicas_die_and_clients_are_answered(
     ]
     print("an old version was last asked, s after the move:", *(f"{each:.1f}" for each in last_old))
     assert Counter(map(repr, ours.failures)) == {}
-    for each in without_retries.failures:
-        is_reset = isinstance(each, (ConnectionError, http.client.HTTPException))
-        assert is_reset or each.args[0] in (502, 503), told
+    for failure in without_retries.failures:
+        is_reset = isinstance(failure, (ConnectionError, http.client.HTTPException))
+        assert is_reset or failure.args[0] in (502, 503), told
     assert max(last_old) < 5
     assert info["version"] == moved[-1][1] and info["refused"] is None

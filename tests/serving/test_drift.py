@@ -64,10 +64,10 @@ class Figures:
         labels |= {"model": model.name, "version": model.version or ""}
         text = generate_latest(self.registry).decode()
         samples = [
-            each
+            sample
             for family in text_string_to_metric_families(text)
-            for each in family.samples
-            if each.name == f"bertline_{name}" and each.labels == labels
+            for sample in family.samples
+            if sample.name == f"bertline_{name}" and sample.labels == labels
         ]
         assert len(samples) <= 1
         return samples[0].value if samples else None
@@ -76,8 +76,8 @@ class Figures:
 @pytest.fixture
 def figures(models):
     made = Figures()
-    for each in models.values():
-        made.drift.add(each)
+    for model in models.values():
+        made.drift.add(model)
     return made
 
 

@@ -11,7 +11,7 @@ LONG = "a cat " * 300
 
 def test_vectors_have_the_length_1_unless_asked_otherwise(server):
     _, ours = server.ask("/v1/features", {"model": "encoder", "inputs": [TEXT, "a"]})
-    wanted = np.array([each["vector"] for each in ours["results"]])
+    wanted = np.array([result["vector"] for result in ours["results"]])
     _, plain = server.ask("/embed", {"inputs": [TEXT, "a"], "normalize": False})
     np.testing.assert_allclose(plain, wanted, atol=1e-5)
     _, found = server.ask("/embed", {"inputs": TEXT})
@@ -33,7 +33,7 @@ def test_a_vector_of_each_token(server):
     status, found = server.ask("/embed_all", {"inputs": [TEXT, "a"]})
     assert status == 200
     _, tokens = server.ask("/v1/tokenize", {"inputs": [TEXT, "a"]})
-    assert [len(each) for each in found] == [each["n_tokens"] for each in tokens["results"]]
+    assert [len(each) for each in found] == [result["n_tokens"] for result in tokens["results"]]
     _, inner = server.ask("/v1/features", {"model": "encoder", "inputs": TEXT, "unit": "token"})
     vectors = [unit["vector"] for unit in inner["results"][0]["units"]]
     np.testing.assert_allclose(found[0][1:-1], vectors, atol=1e-5)
@@ -61,7 +61,7 @@ def test_similarity(server):
     _, found = server.ask("/similarity", {"inputs": inputs})
     body = {"model": "encoder", "source": TEXT, "inputs": inputs["sentences"]}
     _, ours = server.ask("/v1/similarity", body)
-    assert_alike(found, [each["score"] for each in ours["results"]])
+    assert_alike(found, [result["score"] for result in ours["results"]])
     assert found[1] == pytest.approx(1, abs=1e-5)
 
 
@@ -151,7 +151,7 @@ def test_vectors(server, client, encoding):
     np.testing.assert_allclose(np.array(found), wanted, atol=1e-5)
     assert [each.index for each in answer.data] == [0, 1]
     _, tokens = server.ask("/v1/tokenize", {"inputs": TEXTS})
-    num_tokens = sum(each["n_tokens"] for each in tokens["results"])
+    num_tokens = sum(result["n_tokens"] for result in tokens["results"])
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == num_tokens
     assert answer.model == "encoder"
 

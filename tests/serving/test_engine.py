@@ -43,7 +43,7 @@ def engine_of(small_models):
 
 def ask(engine, texts, overflow="error"):
     model, task = engine.traffic.find(None, Classification)
-    inputs = Inputs.of([Text(each, None, None) for each in texts])
+    inputs = Inputs.of([Text(text, None, None) for text in texts])
     return engine.ask(model, task, inputs, overflow)
 
 

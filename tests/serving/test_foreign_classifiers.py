@@ -69,9 +69,9 @@ def _pair(first, second):
 
 def assert_same(found, expected):
     for mine, theirs in zip(found, expected, strict=True):
-        assert [each["label"] for each in mine] == [each["label"] for each in theirs]
+        assert [each["label"] for each in mine] == [their["label"] for their in theirs]
         np.testing.assert_allclose(
-            [each["score"] for each in mine], [each["score"] for each in theirs], atol=1e-5
+            [each["score"] for each in mine], [their["score"] for their in theirs], atol=1e-5
         )
 
 
@@ -105,12 +105,12 @@ def test_our_route_names_classes_without_names_as_data_sets_do(foreign, folders)
     expected = answers_of_transformers(folders["unnamed"], [PAIRS[0], TEXTS[0]])
     _, found = foreign.ask("/v1/classify", {"model": "unnamed", "inputs": inputs})
     for mine, theirs in zip(found["results"], expected, strict=True):
-        names = [each["label"] for each in mine["scores"]]
-        assert [f"LABEL_{name}" for name in names] == [each["label"] for each in theirs]
+        names = [score["label"] for score in mine["scores"]]
+        assert [f"LABEL_{name}" for name in names] == [their["label"] for their in theirs]
     assert b"bertline_found_labels" in foreign.ask("/metrics")[1]
     _, found = foreign.ask("/v1/classify", {"model": "entailment", "inputs": inputs})
     expected = answers_of_transformers(folders["entailment"], [PAIRS[0], TEXTS[0]])
-    assert_same([each["scores"] for each in found["results"]], expected)
+    assert_same([result["scores"] for result in found["results"]], expected)
 
 
 @pytest.mark.parametrize("name", ["cross_encoder", "raw_cross_encoder", "named_score"])
@@ -118,7 +118,9 @@ def test_the_value_of_a_cross_encoder_is_its_own(foreign, folders, name):
     pairs = [*PAIRS, ("q", "")]
     expected = CrossEncoder(str(folders[name]), device="cpu").predict(pairs)
     _, found = foreign.ask("/v1/classify", {"model": name, "inputs": [_pair(*e) for e in pairs]})
-    np.testing.assert_allclose([each["value"] for each in found["results"]], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        [result["value"] for result in found["results"]], expected, atol=1e-5
+    )
 
 
 def test_a_cross_encoder_that_sentence_transformers_wrote(folders, tmp_path, start_server):
@@ -128,14 +130,14 @@ def test_a_cross_encoder_that_sentence_transformers_wrote(folders, tmp_path, sta
         )
         encoder.save_pretrained(str(tmp_path / name))
         server = start_server({name: tmp_path / name})
-        _, found = server.ask("/v1/classify", {"inputs": [_pair(*each) for each in PAIRS]})
-        values = [each["value"] for each in found["results"]]
+        _, found = server.ask("/v1/classify", {"inputs": [_pair(*pair) for pair in PAIRS]})
+        values = [result["value"] for result in found["results"]]
         np.testing.assert_allclose(values, encoder.predict(PAIRS), atol=1e-5)
 
 
 def test_what_can_be_asked_is_told(foreign):
     _, info = foreign.ask("/info")
-    assert {each["reads_pairs"] for each in info["models"].values()} == {"either"}
+    assert {model["reads_pairs"] for model in info["models"].values()} == {"either"}
     for inputs in ("a b", _pair("a b", "c")):
         status, _ = foreign.ask("/v1/explain", {"model": "entailment", "inputs": inputs})
         assert status == 200

@@ -14,6 +14,7 @@ from threading import Thread
 import pytest
 import yaml
 from ray_serving import HOST, REPOSITORY, deployed_on_ray
+from running import repeating
 
 from serving.client import Client
 from serving.keys import add_key
@@ -76,14 +77,14 @@ class Trickle:
     def running(self):
         """Asks within `with`."""
         threads = [Thread(target=self._go_on, args=(kept,)) for kept in (False, True)]
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             self._ended.set()
-            for each in threads:
-                each.join()
+            for thread in threads:
+                thread.join()
 
     def _go_on(self, is_kept):
         connection = http.client.HTTPConnection(HOST, self._port, timeout=60)
@@ -108,22 +109,11 @@ class Trickle:
 @contextmanager
 def flood(address, key):
     """Many who ask for the features of long texts, each again and again, within `with`."""
-    ended = threading.Event()
-
-    def go_on():
-        with Client(address, api_key=key) as client:
-            while not ended.is_set():
-                client.features(LONG_TEXTS, overflow="right")
-
-    threads = [Thread(target=go_on) for _ in range(24)]
-    for each in threads:
-        each.start()
-    try:
+    with (
+        Client(address, api_key=key) as client,
+        repeating(lambda: client.features(LONG_TEXTS, overflow="right"), 24),
+    ):
         yield
-    finally:
-        ended.set()
-        for each in threads:
-            each.join()
 
 
 def wait_until(is_so, seconds, serving):

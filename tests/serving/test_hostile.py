@@ -6,7 +6,7 @@ import json
 import random
 import re
 import socket
-import threading
+from functools import cache
 
 import psutil
 import pytest
@@ -17,6 +17,7 @@ from hostile import (
     POSTED,
     PUT,
     ROUTES_OF_TEXTS,
+    WEBHOOK,
     Watch,
     costly,
     having_text,
@@ -25,7 +26,7 @@ from hostile import (
     texts,
     write_wide_encoder,
 )
-from running import ask_at, serving, started
+from running import ask_at, repeating, serving, started
 
 from bert_core.machine import release_memory
 from serving.limits import Limits
@@ -42,9 +43,17 @@ REFUSED_UNREAD = (
     "another encoding",
 )
 ONE_OF_EACH_FAMILY = ("/v1/ner", "/hf/fill-mask?model=wide", "/embed?model=wide", "/v1/embeddings")
+POSTED_BY_FAMILY = [
+    pytest.param(path, marks=() if path in (*ONE_OF_EACH_FAMILY, WEBHOOK) else pytest.mark.slow)
+    for path in POSTED
+]
 QUICK_TEXTS = ("words of 100 letters", "Hangul", "spaces")
-BOMB = gzip.compress(b" " * (64 << 20))
-"""What decompresses to 64 MiB."""
+
+
+@cache
+def bomb():
+    """What decompresses to 64 MiB."""
+    return gzip.compress(b" " * (64 << 20))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +67,7 @@ def watch(tmp_path_factory, small_models):
     models = [part for name, each in folders.items() for part in ("--model", f"{name}={each}")]
     environment = {"HOME": str(folder), "PATH": "", "PYTHONUNBUFFERED": "1"}
     options = [*models, "--webhook_secret_file", str(secret)]
-    with started(options, environment, is_forked=False) as server:  # its memory is its own
+    with started(options, environment, python=()) as server:  # its memory is its own
         watch = Watch(server.port, server.process.pid)
         try:
             for path, body in POSTED.items():  # what is kept for good is kept from now on
@@ -114,7 +123,7 @@ def test_bodies_that_no_route_takes(watch, path):
 @pytest.mark.parametrize("path", ROUTES_OF_TEXTS)
 def test_texts_that_cost_much(watch, path):
     made = texts()
-    for name in QUICK_TEXTS:
+    for name in QUICK_TEXTS if path in ONE_OF_EACH_FAMILY else QUICK_TEXTS[:1]:
         judge(watch, path, having_text(path, made[name]))
 
 
@@ -139,16 +148,16 @@ def test_a_header_that_does_not_end(watch, path):
     judge(watch, path, headers={"X-A": "b" * 20_000_000}, statuses=(CLOSED, 400, 431))
 
 
-@pytest.mark.parametrize("path", POSTED)
+@pytest.mark.parametrize("path", POSTED_BY_FAMILY)
 def test_queries_of_what_is_posted(watch, path):
     more = "&" if "?" in path else "?"
     judge(watch, f"{path}{more}{'model=wide&' * 5_000}", POSTED[path])
     judge(watch, f"{path}{more}{'a' * 50_000}=1", POSTED[path])
 
 
-@pytest.mark.parametrize("path", POSTED)
+@pytest.mark.parametrize("path", POSTED_BY_FAMILY)
 def test_compressed_bodies(watch, path):
-    for body, statuses in ((BOMB, (401, 413)), (gzip.compress(BOMB), (400, 401, 413))):
+    for body, statuses in ((bomb(), (401, 413)), (gzip.compress(bomb()), (400, 401, 413))):
         judge(watch, path, body, headers={"Content-Encoding": "gzip"}, statuses=statuses)
 
 
@@ -244,17 +253,12 @@ def test_each_is_refused_or_answered_others_meanwhile_and_memory_comes_back(gene
 
     ask_all()  # what is kept for good is kept from now on
     held = resident()
-    ended = threading.Event()
-    answered = []
+    answered, half_closed = [], []
 
-    def ask_on():
-        while not ended.is_set():
-            answered.append(generous.ask("/v1/ner", {"inputs": "a cat"})[0])
+    def ask():
+        answered.append(generous.ask("/v1/ner", {"inputs": "a cat"})[0])
 
-    polite = threading.Thread(target=ask_on)
-    polite.start()
-    half_closed = []
-    try:
+    with repeating(ask, 1):
         ask_all()
         for _ in range(20):  # clients that send a part, and close their half
             client = socket.create_connection((generous.host, generous.port), 10)
@@ -263,11 +267,8 @@ def test_each_is_refused_or_answered_others_meanwhile_and_memory_comes_back(gene
             )
             client.shutdown(socket.SHUT_WR)
             half_closed.append(client)
-    finally:
-        ended.set()
-        polite.join()
-        for client in half_closed:
-            client.close()
+    for client in half_closed:
+        client.close()
     assert len(answered) > 20 and set(answered) == {200}
     # A million words of emoji leave the allocator with some.
     assert resident() < held + (128 << 20)

@@ -44,7 +44,7 @@ def test_scores_are_as_asked_for(client, function):
     every = talk.text_classification(TEXT, function_to_apply=function)
     scores = np.array([each.score for each in every])
     logits = talk.text_classification(TEXT, function_to_apply="none")
-    outputs = np.array([each.score for each in logits])
+    outputs = np.array([logit.score for logit in logits])
     wanted = {
         "none": outputs,
         "sigmoid": 1 / (1 + np.exp(-outputs)),
@@ -69,10 +69,10 @@ def test_entities(server, client, strategy):
     (wanted,) = ours(server, "ner", inputs=TEXT, aggregation=strategy or "simple")
     kind = "entity" if strategy == "none" else "entity_group"
     assert found and [getattr(each, kind) for each in found] == [
-        each["type"] for each in wanted["entities"]
+        entity["type"] for entity in wanted["entities"]
     ]
     assert [(each.word, each.start, each.end) for each in found] == [
-        (each["text"], each["start"], each["end"]) for each in wanted["entities"]
+        (entity["text"], entity["start"], entity["end"]) for entity in wanted["entities"]
     ]
 
 
@@ -93,7 +93,7 @@ def test_answers(server, client):
     best = talk.question_answering(**question)
     several = talk.question_answering(**question, top_k=3)
     (wanted,) = ours(server, "qa", inputs=question, top_k=3)
-    assert [each.answer for each in several] == [each["text"] for each in wanted["answers"]]
+    assert [each.answer for each in several] == [answer["text"] for answer in wanted["answers"]]
     assert best.answer == several[0].answer == context[best.start : best.end]
     assert best.score == pytest.approx(wanted["answers"][0]["probability"], abs=1e-5)
     assert talk.question_answering(**question, max_answer_len=1, align_to_words=True).answer
@@ -132,8 +132,8 @@ def test_words(server, client):
     found = client("fill-mask").fill_mask("the [MASK] sat", top_k=3)
     (wanted,) = ours(server, "fill-mask", model="encoder", inputs="the [MASK] sat", top_k=3)
     candidates = wanted["masks"][0]["candidates"]
-    assert [each.token for each in found] == [each["id"] for each in candidates]
-    assert [each.sequence for each in found] == [each["sequence"] for each in candidates]
+    assert [each.token for each in found] == [candidate["id"] for candidate in candidates]
+    assert [each.sequence for each in found] == [candidate["sequence"] for candidate in candidates]
     (word,) = client("fill-mask").fill_mask("a [MASK]", targets=["cat"])
     assert word.token_str == "cat"
 

@@ -30,7 +30,7 @@ def lines(caplog):
     caplog.set_level(logging.INFO, logger=LOG.name)
 
     def parsed():
-        return [json.loads(each.message) for each in caplog.records if each.name == LOG.name]
+        return [json.loads(record.message) for record in caplog.records if record.name == LOG.name]
 
     return parsed
 
@@ -242,8 +242,8 @@ def test_pages_find_their_files(mounted, path):
     _, page = mounted.ask(path)
     addresses = re.findall(r'(?:src|href)="([^"#]+)"', page.decode())
     assert len(addresses) >= 3
-    for each in addresses:
-        found = urljoin(mounted.prefix + path, each).removeprefix(mounted.prefix)
+    for address in addresses:
+        found = urljoin(mounted.prefix + path, address).removeprefix(mounted.prefix)
         assert mounted.ask(found)[0] == 200
 
 

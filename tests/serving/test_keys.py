@@ -185,7 +185,7 @@ def test_what_a_killed_one_leaves_is_no_harm(tmp_path):
     killed = multiprocessing.get_context("spawn").Process(target=crash_in_between, args=(path,))
     killed.start()
     killed.join()
-    assert killed.exitcode == 9 and [each.name for each in read_keys(path).records] == ["first"]
+    assert killed.exitcode == 9 and [record.name for record in read_keys(path).records] == ["first"]
     second = add_key(path, "second", ["predict"], None)
     assert read_keys(path).find(first) and read_keys(path).find(second)
     assert [each.name for each in tmp_path.iterdir()] == ["keys.json"]

@@ -118,7 +118,7 @@ def test_a_warm_model_has_computed(served):
     served["sst2"].batcher.watch = batches.append
     warm_up(served["sst2"])
     close_models(list(served.values()))
-    assert sum(each.num_tokens for each in batches) > 384
+    assert sum(batch.num_tokens for batch in batches) > 384
 
 
 def test_what_the_folder_says_is_known_when_it_is_gone(folders, tmp_path):

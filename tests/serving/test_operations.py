@@ -27,7 +27,7 @@ def test_models_and_limits_are_shown(server):
     assert info["limits"]["max_items"] == 256
     assert info["model_id"] is None and info["auto_truncate"] is False
     assert info["max_client_batch_size"] == 256
-    shas = {each["sha256"] for each in info["models"].values()}
+    shas = {model["sha256"] for model in info["models"].values()}
     assert len(shas) == len(info["models"]) and None not in shas
 
 

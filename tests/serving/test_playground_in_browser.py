@@ -36,13 +36,13 @@ def visit(browser, server):
         return visitors[-1]
 
     yield make
-    for each in visitors:
-        each.check()
+    for visitor in visitors:
+        visitor.check()
 
 
 def test_the_page_offers_what_the_models_can_do(visit, start_server, small_models):
     links = visit().open().locator("nav a")
-    assert links.all_inner_texts() == [each.title for each in QUESTIONS.values()]
+    assert links.all_inner_texts() == [question.title for question in QUESTIONS.values()]
     page = visit(start_server({"entities": small_models["entities"]})).open("classify")
     titles = ["Named entities", "Nearest texts", "Attention", "Tokens"]
     assert page.locator("nav a").all_inner_texts() == titles
@@ -93,14 +93,14 @@ def test_entities_are_marked_where_they_stand(visit, server):
     text = "👩‍🔬🎉 Ann\nran, 𝔅ob sat. 🏰"
     _, content = server.ask("/v1/ner", {"inputs": text, "aggregation": "none"})
     entities = content["results"][0]["entities"]
-    assert max(each["start"] for each in entities) > 3  # behind the emoji
+    assert max(entity["start"] for entity in entities) > 3  # behind the emoji
     visitor = visit()
     visitor.open("ner")
     visitor.type("Text", text)
     visitor.choose("Aggregation", "none")
     visitor.ask()
     marks = visitor.answer.locator(".entity-text").all_text_contents()
-    assert marks == [text[each["start"] : each["end"]] for each in entities]
+    assert marks == [text[entity["start"] : entity["end"]] for entity in entities]
     whole = visitor.answer.locator("p.text").text_content()
     for each in entities:
         whole = whole.replace(f" {each['type']} {score(each['score'])}", "", 1)
@@ -367,7 +367,7 @@ def test_a_server_with_keys_is_asked_with_one(visit, start_server, small_models,
     kept = page.evaluate("[Object.values(sessionStorage), {...localStorage}, document.cookie]")
     assert kept == [[user], {}, ""]
     assert user not in page.content() and "$BERTLINE_KEY" in page.locator("pre").first.inner_text()
-    assert all(user not in each for each in visitor.requests)
+    assert all(user not in request for request in visitor.requests)
     page.get_by_role("button", name="Key: in use").click()
     page.get_by_role("button", name="Forget key").click()
     page.get_by_role("alert").get_by_text("No key").wait_for()

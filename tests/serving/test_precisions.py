@@ -26,7 +26,7 @@ def some_texts(count):
 
 
 def score_of(result, label):
-    return next(each["score"] for each in result["scores"] if each["label"] == label)
+    return next(score["score"] for score in result["scores"] if score["label"] == label)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_encoders_are_shared_by_models_of_one_precision(server):
         encoder = some[0].batcher.encoder
         assert isinstance(encoder.layers[0].output, Int8Linear) == is_int8
         assert all(each.model.encoder is encoder for each in some)
-    assert len({id(each.batcher) for each in models.values()}) == 2
+    assert len({id(model.batcher) for model in models.values()}) == 2
 
 
 def test_answers_do_not_depend_on_their_company(server):
@@ -78,9 +78,9 @@ def test_answers_are_those_of_the_offline_predictor_in_int8(server, folders):
     body = {"model": "sentiment-int8", "inputs": texts}
     found = server.ask("/v1/classify", body)[1]["results"]
     in_float32 = server.ask("/v1/classify", body | {"model": "sentiment"})[1]["results"]
-    wanted, _ = offline.predict_examples([Text(each, None, None) for each in texts])
+    wanted, _ = offline.predict_examples([Text(text, None, None) for text in texts])
     for one, other, third in zip(found, wanted, in_float32, strict=True):
-        scores = {each["label"]: each["score"] for each in one["scores"]}
+        scores = {score["label"]: score["score"] for score in one["scores"]}
         assert scores == pytest.approx(other["scores"], abs=1e-5)
         assert one["scores"] != third["scores"]
 

@@ -50,7 +50,7 @@ def test_an_alias_is_the_whole_folder_once(registry, small_models, tmp_path):
     stamp = (found.folder / "config.json").stat().st_ino
     assert fetch_model("models:/people/1", registry.uri, killed) == found
     assert (found.folder / "config.json").stat().st_ino == stamp
-    folders = [each for each in killed.iterdir() if each.name[0] != "." and not each.is_symlink()]
+    folders = [path for path in killed.iterdir() if path.name[0] != "." and not path.is_symlink()]
     assert folders == [found.folder]
 
 
@@ -301,7 +301,7 @@ def test_the_same_content_of_another_run_is_not_fetched_again(
 def test_a_cache_from_before_goes_on_to_serve(copied_registry, small_models, tmp_path):
     asked = ("models:/people@champion", copied_registry.uri, tmp_path / "models")
     folder = fetch_model(*asked).folder
-    (model_id,) = (each for each in folder.parent.iterdir() if each.is_symlink())
+    (model_id,) = (path for path in folder.parent.iterdir() if path.is_symlink())
     model_id.unlink()
     folder.rename(model_id)
     lose_artifacts(copied_registry, tmp_path)
@@ -320,7 +320,7 @@ def test_a_download_that_is_not_what_was_registered_is_no_model(
         weights.write_bytes(other)
         with pytest.raises(UnreachableError, match="model.safetensors is not as the folder's list"):
             fetch_model("models:/people/2", copied_registry.uri, cache)
-        assert all(each.suffix == ".lock" for each in cache.iterdir())
+        assert all(path.suffix == ".lock" for path in cache.iterdir())
     weights.write_bytes(whole)
     load_model_folder(fetch_model("models:/people/2", copied_registry.uri, cache).folder)
 
@@ -364,8 +364,8 @@ def test_what_no_list_describes_lies_under_its_id(copied_registry, small_models,
         assert copied_registry.register(source, "people") == version
         folder = fetch_model(f"models:/people/{version}", copied_registry.uri, cache).folder
         assert folder.name == artifacts_of(copied_registry, version).parents[2].name
-        assert not folder.is_symlink() and {each.name for each in folder.iterdir()} == {
-            each.name for each in source.iterdir()
+        assert not folder.is_symlink() and {path.name for path in folder.iterdir()} == {
+            path.name for path in source.iterdir()
         }
 
 
@@ -421,8 +421,8 @@ def served_registry(registry, mlflow_server, request):
 
 def test_a_look_without_a_change_asks_for_no_artifact(served_registry, small_models, tmp_path):
     registries, asked = served_registry
-    for each in registries:
-        each.register(small_models["entities"], "people", "champion")
+    for registry in registries:
+        registry.register(small_models["entities"], "people", "champion")
     fetched = partial(fetch_model, tracking_uri=registries[0].uri, cache=tmp_path / "models")
     asked()
     first = fetched("models:/people/1").folder

@@ -204,9 +204,9 @@ def test_who_cannot_tell_says_so(two, monkeypatch):
 
 
 def _are_empty(buckets):
-    for each in buckets:
+    for bucket in buckets:
         try:
-            each.pay(0)
+            bucket.pay(0)
             return False
         except RateLimitError:
             continue
@@ -295,7 +295,9 @@ def test_what_one_is_told_all_do(
         while time.monotonic() - begin < 12:
             status, answer = ask(url, "POST", "/v1/features", limited, {"inputs": QUARTER})
             statuses.append(status)
-            let_in += sum(each["n_tokens"] for each in answer["results"]) if status == 200 else 0
+            let_in += (
+                sum(result["n_tokens"] for result in answer["results"]) if status == 200 else 0
+            )
             time.sleep(0.3)
         allowed = FEW * (1 + (time.monotonic() - begin) / 60)
         largest = let_in / statuses.count(200)

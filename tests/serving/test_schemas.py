@@ -57,8 +57,8 @@ def made_up(address, folder, *options):
 def no_mistakes(caplog):
     """Fails where the server logged a mistake of its own, however it was told to the client."""
     yield
-    mistakes = [each.message for each in caplog.get_records("call") if each.name == LOG.name]
-    assert not [each for each in mistakes if '"kind"' in each]
+    mistakes = [record.message for record in caplog.get_records("call") if record.name == LOG.name]
+    assert not [mistake for mistake in mistakes if '"kind"' in mistake]
 
 
 @pytest.mark.usefixtures("no_mistakes")

@@ -8,16 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from forked_programs import ForkedProgram
 from registered_versions import broken_weights, other_weights
-from running import ask_at
+from running import ask_at, started
 
 from bert_core.errors import UserError
 from serving.__main__ import main
@@ -86,63 +84,21 @@ def test_what_cannot_be_served_is_one_line(small_models, server, tmp_path, capsy
         assert not captured.out
 
 
-class Started:
-    """A server, and what it says; or as a user starts it, with the modules that it imports."""
-
-    def __init__(self, arguments, environment, *, names_imports=False):
-        # The interpreter names every module that this process, and no child of it, imports.
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = ["serving", "--port", "0", *arguments]
-        if names_imports:
-            command = [sys.executable, "-X", "importtime", "-m", *command]
-        self.process = (subprocess.Popen if names_imports else ForkedProgram)(
-            command, env=environment, **pipes
-        )
-        self.errors = []
-        reading = partial(self.errors.extend, self.process.stderr)
-        self._thread = threading.Thread(target=reading)
-        self._thread.start()
-        self.lines = []
-        for line in self.process.stdout:
-            self.lines.append(line.strip())
-            if line.startswith("ready at "):
-                self.address = line.split()[2].rstrip(",")
-                break
-
-    def ask(self, path, body=None):
-        request = urllib.request.Request(
-            f"{self.address}{path}",
-            None if body is None else json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as response:
-            return json.load(response)
-
-    def stop(self):
-        """Ends it; the modules that it has imported, and what else it said on standard error."""
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(30)
-        self._thread.join(30)
-        is_import = [each.startswith("import time:") for each in self.errors]
-        pairs = list(zip(self.errors, is_import, strict=True))
-        modules = {line.rpartition("|")[2].strip() for line, of_import in pairs if of_import}
-        return modules, [line for line, of_import in pairs if not of_import]
-
-
 def test_models_of_mlflow_are_served_without_mlflow(
     copied_registry, small_models, subprocess_environment
 ):
     environment = subprocess_environment | {"MLFLOW_TRACKING_URI": copied_registry.uri}
     given = ["--model", "models:/people@champion", "--model", "old=models:/mood/1"]
-    given += ["--model", str(small_models["answers"]), "--no-log_requests"]
-    server = Started(given, environment, names_imports=True)
-    try:
-        info = server.ask("/info")["models"]
-        found = server.ask("/v1/ner", {"inputs": "the cat sat"})
-    finally:
-        modules, said = server.stop()
+    given += ["--model", str(small_models["answers"])]
+    # The interpreter names every module that this process, and no child of it, imports.
+    with started(given, environment, python=("-X", "importtime")) as server:
+        info = server.ask("/info")[1]["models"]
+        found = server.ask("/v1/ner", {"inputs": "the cat sat"})[1]
+    is_import = "import time:"
+    modules = {line.rpartition("|")[2].strip() for line in server.said if is_import in line}
+    said = [line for line in server.said if is_import not in line]
     assert {"serving.rollout.aliases", "torch", "fastapi"} <= modules
-    assert not {each for each in modules if each.split(".")[0] in ("mlflow", "sqlalchemy")}
+    assert not {module for module in modules if module.split(".")[0] in ("mlflow", "sqlalchemy")}
     assert not modules & {"serving.registry", "serving.watch"}
     # FastAPI has its interface; without tracing nothing makes spans or sends them.
     unwanted = ("opentelemetry.sdk", "opentelemetry.exporter")
@@ -161,11 +117,9 @@ def test_models_of_mlflow_are_served_without_mlflow(
     assert info["old"].pop("registry")["fault"] is None and info["answers"]["registry"] is None
 
     copied_registry.database.unlink()
-    server = Started(given, environment)
-    try:
-        again = server.ask("/info")["models"]
-    finally:
-        _, said = server.stop()
+    with started(given, environment) as server:
+        again = server.ask("/info")[1]["models"]
+    said = server.said
     for name in ("people", "old"):
         assert "no MLflow store" in again[name].pop("registry")["fault"]
     assert again == info
@@ -187,7 +141,7 @@ def test_options_are_read():
     given += ["--allowed_hosts", "A.example", "--allowed_hosts", "::2", "--limits.max_items", "7"]
     given += ["--forwarded_allow_ips", "10.0.0.0/8", "--forwarded_allow_ips", "::1"]
     origins = ["https://a.example", "http://localhost:3000"]
-    given += [word for each in origins for word in ("--cors_origins", each)]
+    given += [word for origin in origins for word in ("--cors_origins", origin)]
     settings = parse_arguments(given)
     assert settings.models == {"cats": Address("cats", "champion", None), "ner": Path("c/d")}
     assert (settings.tracking_uri, settings.cache) == ("http://mlflow:5000", Path("here"))
@@ -254,7 +208,7 @@ def test_what_was_opened_before_a_model_that_is_damaged_is_closed(small_models, 
     """A thread that computes when a process ends takes the process down with it."""
 
     def encoders():
-        return [each for each in threading.enumerate() if each.name.startswith("encoder-")]
+        return [thread for thread in threading.enumerate() if thread.name.startswith("encoder-")]
 
     before = encoders()
     damaged = broken_weights(small_models["topics"], tmp_path / "damaged")

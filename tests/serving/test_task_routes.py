@@ -35,7 +35,7 @@ def offline(server, name, examples):
 
 def test_one_label(server):
     texts = some_texts(1, 20)
-    wanted, rows = offline(server, "sentiment", [Text(each, None, None) for each in texts])
+    wanted, rows = offline(server, "sentiment", [Text(text, None, None) for text in texts])
     found = answers(server, "/v1/classify", "sentiment", texts)
     for each, other in zip(found, wanted, strict=True):
         assert each["label"] == other["label"] == each["scores"][0]["label"]
@@ -56,7 +56,7 @@ def test_a_pair_of_texts(server):
 
 def test_several_labels(server):
     texts = some_texts(4, 12)
-    wanted, _ = offline(server, "topics", [Text(each, None, None) for each in texts])
+    wanted, _ = offline(server, "topics", [Text(text, None, None) for text in texts])
     found = answers(server, "/v1/classify", "topics", texts)
     assert [each["labels"] for each in found] == [each["labels"] for each in wanted]
     assert {len(each["labels"]) for each in found} > {1}
@@ -64,7 +64,7 @@ def test_several_labels(server):
 
 def test_a_number(server):
     texts = some_texts(5, 6)
-    wanted, _ = offline(server, "grade", [Text(each, None, None) for each in texts])
+    wanted, _ = offline(server, "grade", [Text(text, None, None) for text in texts])
     found = answers(server, "/v1/classify", "grade", texts)
     assert_alike([each["value"] for each in found], [each["value"] for each in wanted])
 
@@ -74,7 +74,7 @@ def test_a_long_text_is_read_as_asked_for(server, overflow):
     texts = [" ".join(WORDS * 20), "a cat"]
     predictor = load_predictor(server.folders["topics"])
     task = predictor.task.model_copy(update={"overflow": overflow})
-    examples = [Text(each, None, None) for each in texts]
+    examples = [Text(text, None, None) for text in texts]
     rows = task.encode(examples, predictor.tokenizer)
     found = answers(server, "/v1/classify", "topics", texts, overflow=overflow)
     assert [each["n_tokens"] for each in found] == rows.num_tokens.tolist()
@@ -101,7 +101,7 @@ def test_a_long_text_is_refused_by_default(server, path, model, long):
     body = {"model": model, "inputs": [short, long], "overflow": "window"}
     status, content = server.ask(path, body)
     assert status == 200
-    assert not any(each["truncated"] for each in content["results"])
+    assert not any(result["truncated"] for result in content["results"])
 
 
 def test_entities_are_those_of_the_offline_words(server):
@@ -167,7 +167,7 @@ def test_answers_are_as_long_as_asked_for(server):
     inputs = {"question": "a", "context": " ".join(WORDS)}
     body = {"model": "answers", "inputs": inputs, "max_answer_length": 1, "top_k": 50}
     _, content = server.ask("/v1/qa", body | {"align_to_words": True})
-    texts = [each["text"] for each in content["results"][0]["answers"]]
+    texts = [answer["text"] for answer in content["results"][0]["answers"]]
     assert texts and set(texts) <= set(WORDS)
 
 
@@ -321,7 +321,7 @@ def test_only_targets_fill_masks(server):
     body = {"model": "encoder", "inputs": "a [MASK]", "targets": ["cat", "mat"]}
     _, content = server.ask("/v1/fill-mask", body)
     (mask,) = content["results"][0]["masks"]
-    assert {each["token"] for each in mask["candidates"]} == {"cat", "mat"}
+    assert {candidate["token"] for candidate in mask["candidates"]} == {"cat", "mat"}
 
 
 def test_next_sentences_are_judged(server, published):

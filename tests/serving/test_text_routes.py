@@ -22,7 +22,7 @@ def test_similarity_is_the_cosine_of_features(server):
     assert status == 200, content
     choice = FeatureChoice(strategy=STRATEGIES["embeddings"], normalize=True)
     vectors = load_extractor(server.folders["encoder"], choice).of_texts(TEXTS)
-    scores = [each["score"] for each in content["results"]]
+    scores = [result["score"] for result in content["results"]]
     np.testing.assert_allclose(scores, vectors[1:] @ vectors[0], atol=1e-5)
     assert content["source"]["n_tokens"] == 5
 
@@ -57,7 +57,7 @@ def test_tokens_and_back(server, special):
                 encoding.offsets, encoding.special_tokens_mask, strict=True
             ) if not is_special
         ]  # fmt: skip
-    ids = [[token["id"] for token in each["tokens"]] for each in content["results"]]
+    ids = [[token["id"] for token in result["tokens"]] for result in content["results"]]
     _, back = server.ask("/v1/decode", {"ids": ids})
     assert back["results"] == tokenizer.decode_batch(ids)
     _, back = server.ask("/v1/decode", {"ids": ids[0], "skip_special_tokens": False})
@@ -104,7 +104,7 @@ def test_attention_is_that_of_the_encoder(server):
     _, model, tokenizer = load_model_folder(server.folders["encoder"])
     wanted = attention_maps(model.encoder, tokenizer, TEXT)
     np.testing.assert_allclose(found["attention"], wanted.probabilities[:1], atol=1e-5)
-    assert [each["token"] for each in found["tokens"]] == wanted.tokens
+    assert [token["token"] for token in found["tokens"]] == wanted.tokens
     assert found["n_tokens"] == len(wanted.tokens) and "attributions" not in found
 
 

@@ -152,7 +152,7 @@ def test_a_request_is_a_tree_of_spans(collector, sentiment):
         each for each in collector.spans if each.trace_id == collector.spans[0].trace_id
     ]
     assert root.name == "POST /v1/classify" and root.kind == SERVER and not root.parent_span_id
-    tokens = sum(each["n_tokens"] for each in answer["results"])
+    tokens = sum(result["n_tokens"] for result in answer["results"])
     assert attributes(root) == {
         "http.request.method": "POST",
         "http.route": "/v1/classify",
@@ -191,11 +191,11 @@ def test_no_word_of_a_request_is_sent(collector, sentiment, monkeypatch):
         assert ask(server, "/v1/classify", {"inputs": SECRET})[0] == 500
         monkeypatch.undo()
     roots = [each for each in collector.spans if each.kind == SERVER]
-    statuses = [attributes(each)["http.response.status_code"] for each in roots]
+    statuses = [attributes(root)["http.response.status_code"] for root in roots]
     assert statuses == [200, 404, 404, 405, 401, 500]
-    assert [each.name for each in roots[2:5]] == ["POST", "HTTP /v1/classify", "POST"]
+    assert [root.name for root in roots[2:5]] == ["POST", "HTTP /v1/classify", "POST"]
     assert attributes(roots[3])["http.request.method"] == "_OTHER"
-    assert [each.status.code for each in roots] == [0, 0, 0, 0, 0, ERROR]
+    assert [root.status.code for root in roots] == [0, 0, 0, 0, 0, ERROR]
     assert attributes(roots[5])["error.type"] == "RuntimeError" and not roots[5].events
     assert not roots[5].status.message
     assert not re.search(b"secret|hidden|cat|sat", collector.raw, re.IGNORECASE), collector.raw
@@ -252,12 +252,12 @@ def test_long_texts_and_many_micro_batches_have_their_spans(collector, small_mod
             answers.append(ask(server, "/v1/features", {"inputs": inputs})[0])
 
         threads = [threading.Thread(target=ask_one) for _ in range(3)]
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         wait_until(lambda: batcher.waiting_tokens > 2 * 200 * 30)
         all_wait.set()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.join()
     assert answers == [200] * 3
     roots = [each for each in collector.spans if each.kind == SERVER]
     for root in roots:
@@ -291,11 +291,11 @@ def test_a_collector_that_fails_holds_nobody_up(
         begin = time.monotonic()
     assert time.monotonic() - begin < 3.0
     assert sorted(took)[len(took) // 2] < 0.05 and max(took) < 1.0
-    others = [each for each in caplog.records if each.name != "serving.requests"]
-    (warning,) = [each for each in others if each.levelno >= logging.WARNING]
+    others = [record for record in caplog.records if record.name != "serving.requests"]
+    (warning,) = [other for other in others if other.levelno >= logging.WARNING]
     wanted = "HTTP 404" if how == "refuses" else "no answer"
     assert f"takes no spans ({wanted})" in warning.getMessage()
-    assert not [each for each in others if each.name.startswith("opentelemetry")]
+    assert not [other for other in others if other.name.startswith("opentelemetry")]
 
 
 def test_it_says_when_the_collector_is_back(collector, sentiment, caplog, monkeypatch):
@@ -386,7 +386,8 @@ class Collector:
 def attributes(item):
     """Those of a span or a resource, by name."""
     return {
-        each.key: getattr(each.value, each.value.WhichOneof("value")) for each in item.attributes
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value"))
+        for attribute in item.attributes
     }
 
 

@@ -39,7 +39,7 @@ def start_watch(tmp_path, subprocess_environment):
 def ended(watch):
     """Its exit code, the lines of JSON that it said, and its last line of errors."""
     said, errors = watch.communicate(timeout=120)
-    lines = [json.loads(each) for each in said.splitlines()]
+    lines = [json.loads(line) for line in said.splitlines()]
     return watch.returncode, lines, (errors.splitlines() or [""])[-1]
 
 
@@ -60,15 +60,15 @@ def test_two_that_start_at_once_fetch_once(start_watch, registry, small_models, 
     first, second = (ended(each) for each in [start_watch(registry, *models) for _ in range(2)])
     assert first == second
     code, lines, _ = first
-    assert code == 0 and [each["model"] for each in lines] == list(models)
-    people, mood = (pointer_of(each) for each in lines)
+    assert code == 0 and [line["model"] for line in lines] == list(models)
+    people, mood = (pointer_of(line) for line in lines)
     assert (people.name, people.version, people.alias) == ("people", 1, "champion")
     assert (mood.version, mood.alias) == (1, None)
     for pointer, name in ((people, "entities"), (mood, "sentiment")):
         load_model_folder(pointer.folder)
         wanted = (small_models[name] / "checksums").read_bytes()
         assert (pointer.folder / "checksums").read_bytes() == wanted
-    visible = [each for each in (tmp_path / "models").iterdir() if each.name[0] != "."]
+    visible = [path for path in (tmp_path / "models").iterdir() if path.name[0] != "."]
     folders = {each.name for each in visible if not each.is_symlink()}
     assert folders == {"pointers", people.folder.name, mood.folder.name}
 

@@ -64,7 +64,7 @@ def everything_shown(address, key, ask):
         # The test's own frames have the key in their hands.
         frames = [each for each in seen.stack if each.filename.startswith(PRODUCT)]
         assert frames
-        return "\n".join([*said, *(str(each.locals) for each in frames)])
+        return "\n".join([*said, *(str(frame.locals) for frame in frames)])
 
 
 def test_the_key_is_never_shown(guarded, caplog, dead_address):
@@ -173,7 +173,7 @@ def test_a_path_in_the_address_is_kept():
 
 
 def background_threads():
-    return [each for each in threading.enumerate() if each.name.startswith("client of")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("client of")]
 
 
 def test_closing_ends_requests_and_the_thread():

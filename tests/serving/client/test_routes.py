@@ -45,8 +45,8 @@ def _joined(hint, parts):
     if "Literal" in str(get_origin(hint)):
         return hint
     first, *others = parts
-    for each in others:
-        first = first | each
+    for other in others:
+        first = first | other
     return first
 
 
@@ -108,9 +108,11 @@ def test_vectors_are_arrays(server, client):
     found = client.features([TEXT, OTHER], model="encoder", normalize=True)
     vectors = np.stack([each.vector for each in found])
     assert vectors.dtype == np.float32 and vectors.flags.writeable
-    np.testing.assert_allclose(vectors, [each["vector"] for each in content["results"]], atol=1e-6)
+    np.testing.assert_allclose(
+        vectors, [result["vector"] for result in content["results"]], atol=1e-6
+    )
     words = client.features(OTHER, model="encoder", unit="word", strategy="layer_1")
-    assert [each.text for each in words.units] == ["dogs", "run"]
+    assert [unit.text for unit in words.units] == ["dogs", "run"]
     assert words.vectors.shape == (2, 32) and words.dimensions == 32
     np.testing.assert_array_equal(words.vectors[1], words.units[1].vector)
     assert client.features("", model="encoder", unit="word").vectors.shape == (0, 32)
@@ -133,7 +135,7 @@ def test_each_text_is_explained_by_itself(client):
 
 
 def test_ids_are_a_text_or_several(client):
-    ids = [[each.id for each in client.tokenize(text, model="encoder").tokens]
+    ids = [[token.id for token in client.tokenize(text, model="encoder").tokens]
            for text in (TEXT, OTHER)]  # fmt: skip
     assert client.decode(ids[0], model="encoder").text == TEXT
     assert [each.text for each in client.decode(ids, model="encoder")] == [TEXT, OTHER]
