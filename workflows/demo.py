@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def demo(settings: DemoSettings) -> bool:
     """Whatever is left of the demo; False when it was told to stop.
 
-    Raises `UserError` for what the user can mend.
+    Raises `UserError` for input that the user can fix.
     """
     encoder = pretrained_encoder(settings)
     if encoder is None:

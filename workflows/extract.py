@@ -3,36 +3,24 @@
 Killed at any moment, the same command finishes the rest, and no row is lost or there twice.
 """
 
-import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_core.strict_json import read_json_object
-from bert_core.text.shards import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.finetuning.data import open_encoder
-from workflows.inference.extraction import ExtractSettings
+from workflows.inference.extraction import Extraction, ExtractSettings, part_path
 from workflows.inference.text_input import (
     OF_ONE_START,
     TextInput,
     find_input,
     gathered,
     left_out,
-    no_texts,
-    num_tokens,
-    refuse_many_skipped,
 )
-from workflows.output_folder import (
-    absolute_output,
-    files_hash,
-    is_finished,
-    work_folder,
-)
-from workflows.progress import duration
+from workflows.inference.text_parts import TextJob, move_parts, run_job
+from workflows.output_folder import files_hash
 from workflows.settings import parse_command_line
 
 TEXTS = "features.parquet"
@@ -42,13 +30,11 @@ TEXTS = "features.parquet"
 def extract(settings: ExtractSettings) -> Path:
     """Extracts the features, or finishes them, or finds them finished; returns their folder.
 
-    Raises `UserError`, before anything is written, for what the user can mend.
+    Raises `UserError`, before anything is written, for input that the user can fix.
     """
     from bert_core.features.extractor import check_choice  # loads torch
     from workflows.runs.tracker import default_tracking_uri
 
-    start = time.monotonic()
-    output = absolute_output(settings.output)
     storage = Path(settings.storage).expanduser()
     encoder = open_encoder(
         settings.model, storage, settings.tracking_uri or default_tracking_uri(storage)
@@ -63,54 +49,26 @@ def extract(settings: ExtractSettings) -> Path:
         "encoder": encoder.sha256,
         "files_sha256": files_hash(given.found).hexdigest(),
     }
-    if is_finished(output, plan, fresh=settings.fresh):
-        print(f"complete already: {output}")
-        print("\n".join(describe(read_json_object(output / INDEX_NAME))))
-        return output
-    # Not at the top: --help and whatever is wrong until here answer before Ray is loaded.
-    from workflows.clusters.tasks import connect
-    from workflows.inference.extraction import FEATURES, Extraction
-    from workflows.inference.text_parts import do_parts, finished_parts
-
-    with work_folder(output, plan) as work:
-        (work / FEATURES).mkdir(exist_ok=True)
-        connect()
-        dtype = settings.numbers(num_layers)
-        extraction = Extraction(
+    dtype = settings.numbers(num_layers)
+    size = choice.strategy.feature_size(num_layers, encoder.config.hidden_size)
+    return run_job(
+        settings,
+        plan,
+        given,
+        lambda work: Extraction(
             work=work,
             parts=given.parts,
             model=encoder.path.absolute(),
             choice=choice,
             text_column=settings.text_column,
-            id_column=settings.id_column,
             output_format=settings.format,
             dtype=dtype,
-            skip_bad=settings.skip_bad,
-            bfloat16=settings.precision == "bfloat16",
-            max_tokens=settings.max_tokens,
-            num_workers=settings.num_workers,
-            use_gpu=settings.use_gpu,
-            threads_per_worker=settings.threads_per_worker,
-        )
-        done = finished_parts(extraction)
-        if done:
-            print(f"going on: {len(done):,} of {len(given.parts):,} parts are done", flush=True)
-        records = do_parts(extraction, done)
-        size = choice.strategy.feature_size(num_layers, encoder.config.hidden_size)
-        index = _index(settings, records, given, size, dtype)
-        if not index["counts"].get("texts"):
-            raise no_texts(settings, index)
-        refuse_many_skipped(settings, records, given)
-        _finish(output, work, records, index)
-    seconds = time.monotonic() - start
-    print("\n".join(describe(index)))
-    tokens = index["counts"]["tokens"] - num_tokens(done.values())
-    print(f"{duration(seconds)}, {tokens / seconds:,.0f} tokens a second")
-    written = [output / FEATURES]
-    if settings.format == "npy":
-        written = [(output / TEXTS).with_suffix(".npy"), output / TEXTS]
-    print(f"features: {' and '.join(map(str, written))}")
-    return output
+            **settings.of_job(),
+        ),
+        index_of=lambda records: _index(settings, records, given, size, dtype),
+        describe=describe,
+        publish=_publish,
+    )
 
 
 def _index(
@@ -120,7 +78,6 @@ def _index(
     size: int,
     dtype: str,
 ) -> dict[str, Any]:
-    """What stands in index.json."""
     weights = [each["layer_weights"] for each in records if "error" not in each]
     return {
         "feature_size": size,
@@ -134,17 +91,14 @@ def _index(
     }
 
 
-def _finish(output: Path, work: Path, records: list[dict[str, Any]], index: dict[str, Any]) -> None:
-    """Moves the parts to their place, all at once, or joins them; the index comes last."""
+def _publish(job: TextJob, output: Path, index: Mapping[str, Any]) -> list[Path]:
+    """Moves the parts to the output, or joins them to an array and a file that says whose."""
+    if index["format"] != "npy":
+        return move_parts(job, output, index)
     from bert_core.features.output import join_parts
-    from workflows.inference.extraction import FEATURES, part_path
 
-    paths = [part_path(work, record["name"]) for record in records if "name" in record]
-    if index["format"] == "npy" and paths:
-        join_parts(paths, output / TEXTS)
-    elif not (output / FEATURES).is_dir():  # there when a kill came between this and the index
-        (work / FEATURES).replace(output / FEATURES)
-    write_bytes(output / INDEX_NAME, json.dumps(index, indent=1, sort_keys=True).encode() + b"\n")
+    join_parts([part_path(job.work, part["name"]) for part in index["parts"]], output / TEXTS)
+    return [(output / TEXTS).with_suffix(".npy"), output / TEXTS]
 
 
 def describe(index: dict[str, Any]) -> list[str]:

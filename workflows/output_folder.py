@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,10 +130,20 @@ def work_folder(output: Path, plan: dict[str, Any]) -> Iterator[Path]:
         except (WorkKeptError, DiskFullError):
             raise
         except UserError:
-            shutil.rmtree(work if existed else output)
+            _remove(work if existed else output)
             raise
         _write_plan(output, plan)
         shutil.rmtree(work)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder; tries again if a worker has just finished a part in it."""
+    for _ in range(20):
+        try:
+            return shutil.rmtree(folder)
+        except OSError:
+            time.sleep(0.1)
+    return shutil.rmtree(folder)
 
 
 def _write_plan(folder: Path, plan: dict[str, Any]) -> None:

@@ -3,16 +3,12 @@
 Killed at any moment, the same command finishes the rest, and no row is lost or there twice.
 """
 
-import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.strict_json import read_json_object
-from bert_core.text.shards import INDEX_NAME, write_bytes
 from workflows.command import run_command
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.text_input import (
@@ -21,12 +17,8 @@ from workflows.inference.text_input import (
     find_input,
     gathered,
     left_out,
-    no_texts,
-    num_tokens,
-    refuse_many_skipped,
 )
-from workflows.output_folder import absolute_output, files_hash, is_finished, work_folder
-from workflows.progress import duration
+from workflows.output_folder import files_hash
 from workflows.settings import parse_command_line
 
 if TYPE_CHECKING:
@@ -41,12 +33,11 @@ _NAMES_SHOWN = 10
 def predict(settings: PredictSettings) -> Path:
     """Predicts, or finishes it, or finds it finished; returns the folder of the predictions.
 
-    Raises `UserError`, before anything is written, for what the user can mend.
+    Raises `UserError`, before anything is written, for input that the user can fix.
     """
-    start = time.monotonic()
-    output = absolute_output(settings.output)
     folder, predictor = _open(settings)
-    from workflows.inference.prediction import request_of
+    from workflows.inference.prediction import Prediction, request_of
+    from workflows.inference.text_parts import run_job
 
     request = request_of(settings, predictor)
     given = find_input(settings, request.columns)
@@ -55,58 +46,31 @@ def predict(settings: PredictSettings) -> Path:
         "model": _hash(folder, predictor),
         "files_sha256": files_hash(given.found).hexdigest(),
     }
-    task_name, labels = predictor.task_name, predictor.task.labels
+    described = {
+        "task": predictor.task_name,
+        "labels": list(predictor.task.labels),
+        "gives": request.kind,
+    }
     del predictor  # its memory is for the workers
-    if is_finished(output, plan, fresh=settings.fresh):
-        print(f"complete already: {output}")
-        print("\n".join(describe(read_json_object(output / INDEX_NAME))))
-        return output
-    from workflows.clusters.tasks import connect
-    from workflows.inference.prediction import PREDICTIONS, Prediction
-    from workflows.inference.text_parts import do_parts, finished_parts
-
-    with work_folder(output, plan) as work:
-        (work / PREDICTIONS).mkdir(exist_ok=True)
-        connect()
-        prediction = Prediction(
+    return run_job(
+        settings,
+        plan,
+        given,
+        lambda work: Prediction(
             work=work,
             parts=given.parts,
             model=folder,
             task_name=settings.task,
             request=request,
-            id_column=settings.id_column,
             output_format=settings.format,
-            skip_bad=settings.skip_bad,
-            bfloat16=settings.precision == "bfloat16",
-            max_tokens=settings.max_tokens,
-            num_workers=settings.num_workers,
-            use_gpu=settings.use_gpu,
-            threads_per_worker=settings.threads_per_worker,
-        )
-        done = finished_parts(prediction)
-        if done:
-            print(f"going on: {len(done):,} of {len(given.parts):,} parts are done", flush=True)
-        records = do_parts(prediction, done)
-        index = _index(settings, records, given)
-        index |= {"task": task_name, "labels": list(labels), "gives": request.kind}
-        if not index["counts"]["texts"]:
-            raise no_texts(settings, index)
-        refuse_many_skipped(settings, records, given)
-        if not (output / PREDICTIONS).is_dir():  # a kill came between this and the index
-            (work / PREDICTIONS).replace(output / PREDICTIONS)
-        write_bytes(
-            output / INDEX_NAME, json.dumps(index, indent=1, sort_keys=True).encode() + b"\n"
-        )
-    seconds = time.monotonic() - start
-    print("\n".join(describe(index)))
-    tokens = index["counts"]["tokens"] - num_tokens(done.values())
-    print(f"{duration(seconds)}, {tokens / seconds:,.0f} tokens a second")
-    print(f"predictions: {output / PREDICTIONS}")
-    return output
+            **settings.of_job(),
+        ),
+        index_of=lambda records: _index(settings, records, given) | described,
+        describe=describe,
+    )
 
 
 def _open(settings: PredictSettings) -> "tuple[Path, Predictor]":
-    """The model's folder, and what is in it."""
     from bert_core.predictor import load_predictor
     from workflows.model_location import locate_model
     from workflows.runs.tracker import default_tracking_uri
@@ -136,7 +100,6 @@ def _index(
     records: Sequence[Mapping[str, Any]],
     given: TextInput,
 ) -> dict[str, Any]:
-    """What stands in index.json of the texts and of what was found in them."""
     found: Counter[str] = Counter()
     for record in records:
         found += Counter(record.get("found", {}))
@@ -166,7 +129,6 @@ def describe(index: Mapping[str, Any]) -> list[str]:
 
 
 def _found(index: Mapping[str, Any], counts: Counter[str]) -> str:
-    """What the model says of the texts, in one line."""
     num_texts, found = counts["texts"], Counter(index["found"])
     with_any = f"in {counts['found']:,} of {num_texts:,} texts"
     match index["gives"]:

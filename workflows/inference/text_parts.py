@@ -8,9 +8,10 @@ import functools
 import json
 import logging
 import os
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,12 +20,19 @@ from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
 from bert_core.machine import release_memory
 from bert_core.strict_json import read_json_object
-from bert_core.text.shards import write_bytes
+from bert_core.text.shards import INDEX_NAME, write_bytes
 from bert_core.text.sources import UnreadableFileError
 from bert_core.text.texts import TextPart
-from workflows.inference.text_input import OR_SKIP
-from workflows.output_folder import WorkKeptError
-from workflows.progress import ProgressLine
+from workflows.inference.text_input import (
+    OR_SKIP,
+    TextInput,
+    TextPartsSettings,
+    no_texts,
+    num_tokens,
+    refuse_many_skipped,
+)
+from workflows.output_folder import WorkKeptError, absolute_output, is_finished, work_folder
+from workflows.progress import ProgressLine, duration
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +51,10 @@ class TextJob(ABC):
 
     work: Path
     parts: list[TextPart]
+    model: Path
+    id_column: str | None
+    bfloat16: bool
+    max_tokens: int
     skip_bad: bool
     num_workers: int | None
     use_gpu: bool | None
@@ -55,6 +67,60 @@ class TextJob(ABC):
         Gives what its record has: `counts`, and whatever else is JSON. Counts by reason what it
         drops. Raises `UserError`: an `UnreadableFileError` is one that can be left out.
         """
+
+
+def move_parts(job: TextJob, output: Path, index: Mapping[str, Any]) -> list[Path]:
+    """Moves the folder of the parts to the output, all at once; returns its path there."""
+    del index
+    if not (output / job.folder).is_dir():  # a kill came between this and the index
+        (job.work / job.folder).replace(output / job.folder)
+    return [output / job.folder]
+
+
+def run_job(
+    settings: TextPartsSettings,
+    plan: dict[str, Any],
+    given: TextInput,
+    job_in: Callable[[Path], TextJob],
+    *,
+    index_of: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]],
+    describe: Callable[[dict[str, Any]], list[str]],
+    publish: Callable[[TextJob, Path, dict[str, Any]], list[Path]] = move_parts,
+) -> Path:
+    """Does the job of the settings, or finishes it, or finds it finished; returns the output.
+
+    `job_in` makes the job in a folder of work. `index_of` its records is written as index.json, of
+    which `describe` prints a summary; `publish` moves the files of the parts to the output.
+    """
+    start = time.monotonic()
+    output = absolute_output(settings.output)
+    if is_finished(output, plan, fresh=settings.fresh):
+        print(f"complete already: {output}")
+        print("\n".join(describe(read_json_object(output / INDEX_NAME))))
+        return output
+    from workflows.clusters.tasks import connect
+
+    with work_folder(output, plan) as work:
+        job = job_in(work)
+        (work / job.folder).mkdir(exist_ok=True)
+        connect()
+        done = finished_parts(job)
+        if done:
+            print(f"going on: {len(done):,} of {len(given.parts):,} parts are done", flush=True)
+        records = do_parts(job, done)
+        index = index_of(records)
+        if not index["counts"].get("texts"):
+            raise no_texts(settings, index)
+        refuse_many_skipped(settings, records, given)
+        published = publish(job, output, index)
+        text = json.dumps(index, indent=1, sort_keys=True) + "\n"
+        write_bytes(output / INDEX_NAME, text.encode())
+    seconds = time.monotonic() - start
+    print("\n".join(describe(index)))
+    tokens = index["counts"]["tokens"] - num_tokens(done.values())
+    print(f"{duration(seconds)}, {tokens / seconds:,.0f} tokens a second")
+    print(f"{job.folder}: {' and '.join(map(str, published))}")
+    return output
 
 
 def finished_parts(job: TextJob) -> dict[int, dict[str, Any]]:
@@ -98,7 +164,6 @@ def part_name(number: int) -> str:
 
 
 def _work_off(job: TextJob, missing: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbers and records of these parts, in the order in which they are done."""
     if not missing:
         return
     import ray

@@ -275,18 +275,15 @@ def _announce(
 
 
 def _tasks(columns: Iterable[str]) -> dict[str, None]:
-    """The tasks of columns, each once, in their order."""
     return dict.fromkeys(COLUMNS[name].task for name in columns)
 
 
 def _why_not(*, has_data: bool, has_model: bool) -> str:
-    """Why nothing is measured; empty where something is."""
     lacking = [] if has_data else ["no data"]
     return ", ".join(lacking if has_model else [*lacking, "no model"])
 
 
 def _task_named_in(path: Path) -> str | None:
-    """The task that a config.json names; None where it names none."""
     described = read_json_object(path, error=ModelFolderError).get(CONFIG_FIELD)
     return described.get("name") if isinstance(described, dict) else None
 
@@ -316,7 +313,12 @@ def glue_table(ours: Mapping[str, Mapping[str, Measured | str]]) -> GlueTable:
     all of the rows have.
     """
     rows = [
-        GlueRow(name, "dev", {key: in_points(found) for key, found in _figures(behind)}, behind)
+        GlueRow(
+            name,
+            "dev",
+            {key: in_points(m.figure) for key, m in behind.items() if isinstance(m, Measured)},
+            behind,
+        )
         for name, behind in ours.items()
     ]
     averaged = tuple(name for name in COLUMNS if all(name in row.figures for row in rows))
@@ -406,13 +408,6 @@ def figure_text(figure: Interval | float | None) -> str:
     if isinstance(figure, Interval) and not figure.is_degenerate:
         return f"{figure.value:.1f} ({figure.low:.1f} to {figure.high:.1f})"
     return f"{_value(figure):.1f}"
-
-
-def _figures(behind: Mapping[str, Measured | str]) -> list[tuple[str, Interval]]:
-    unknown = sorted(set(behind) - set(COLUMNS))
-    if unknown:
-        raise ValueError(f"not among the columns {', '.join(COLUMNS)}: {', '.join(unknown)}")
-    return [(name, each.figure) for name, each in behind.items() if isinstance(each, Measured)]
 
 
 def in_points(figure: Interval) -> Interval:

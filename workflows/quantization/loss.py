@@ -174,8 +174,8 @@ def _of_encoder(settings: QuantizeSettings, folder: Path, model: Bert) -> Quanti
             texts += [each.text] if isinstance(each.text, str) else []
     if not texts:
         raise UserError("no texts", settings.data, "give a file with a text a line")
-    said = read_sentence_pooling(folder, model.config.max_position_embeddings)
-    choice = FeatureChoice(pooling=said.pooling, max_length=said.max_length)
+    pooling = read_sentence_pooling(folder, model.config.max_position_embeddings)
+    choice = FeatureChoice(pooling=pooling.pooling, max_length=pooling.max_length)
     extractor = load_extractor(folder, choice, max_tokens=settings.max_tokens)
     in_int8 = replace(extractor, encoder=for_inference(model, "int8", extractor.device).encoder)
     parts, seconds = in_turns(
@@ -230,12 +230,12 @@ def loss_of_task(
     data: str,
     comparison: Comparison,
     criterion: str,
-    told: Sequence[Sequence[Outcome]],
+    answers: Sequence[Sequence[Outcome]],
     notes: Sequence[str],
 ) -> QuantizationLoss:
     """Tabulates the task's metrics, the criterion first, and counts changed answers.
 
-    `told` are the answers in float32 and in int8.
+    `answers` are those in float32 and in int8.
     """
     names = sorted(comparison.metrics, key=lambda name: name != criterion)
     rows = []
@@ -244,7 +244,7 @@ def loss_of_task(
         difference = _difference(found.difference)
         rows.append((name, f"{found.first:.4f}", f"{found.second:.4f}", difference))
     titles = ("", "float32", "int8", "difference (95 % interval)")
-    return QuantizationLoss(data, titles, rows, [_changes(*told), *notes])
+    return QuantizationLoss(data, titles, rows, [_changes(*answers), *notes])
 
 
 def loss_of_encoder(data: str, cosines: FloatArray, notes: Sequence[str]) -> QuantizationLoss:
@@ -275,7 +275,6 @@ def _changes(before: Sequence[Outcome], after: Sequence[Outcome]) -> str:
 
 
 def _answer(outcome: Outcome) -> Any:  # noqa: ANN401 - of any task
-    """The answer without scores."""
     found = outcome.found
     if isinstance(found, list) and found and isinstance(found[0], Mapping):
         return spans(found)

@@ -16,7 +16,6 @@ from workflows.demonstration.questions import (
     passages_of_libraries,
     question_of_a_line,
     read_questions,
-    two_sentences,
     with_a_mask,
     write_questions,
 )
@@ -45,13 +44,6 @@ def test_passages_are_read_easily_and_of_the_library_they_say():
     assert chosen["elsewhere"] == "Returns an array of this shape full of ones."
     assert chosen["other_library"] == "numpy"
     assert (chosen["before"], chosen["sentence"]) == ("Colours a map.", "No neighbours are alike.")
-
-
-def test_where_no_passage_has_two_sentences_the_halves_of_one_follow_each_other():
-    assert two_sentences([passage(LINE)]) == (
-        "Returns the number of nodes",
-        "of a tree of it.",
-    )
 
 
 def test_the_mask_stands_for_one_token_where_there_is_one():

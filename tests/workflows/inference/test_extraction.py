@@ -21,10 +21,6 @@ def settings(**changed):
     return ExtractSettings(model="m", input=["a.txt"], output="out", **changed)
 
 
-def test_the_defaults_are_the_last_layer_of_whole_texts():
-    assert settings().choice() == FeatureChoice()
-
-
 def test_layers_by_number_are_a_strategy_of_their_own():
     strategy = settings(layers=[0, -1]).chosen_strategy()
     assert strategy.layers_of(12) == (0, 12)
@@ -54,10 +50,6 @@ def test_every_strategy_can_be_asked_for():
         assert settings(strategy=name).chosen_strategy() is strategy
     with pytest.raises(UserError, match="did you mean embeddings"):
         settings(strategy="embedding")
-
-
-def test_every_setting_is_explained():
-    assert all(field.description for field in ExtractSettings.model_fields.values())
 
 
 @pytest.fixture

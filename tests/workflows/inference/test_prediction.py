@@ -58,10 +58,6 @@ def test_what_http_refuses_is_refused(option):
         parse_command_line(PredictSettings, [*GIVEN, *option])
 
 
-def test_every_setting_is_explained():
-    assert all(field.description for field in PredictSettings.model_fields.values())
-
-
 @pytest.fixture(scope="module")
 def models(small_models):
     """Predictors by name."""

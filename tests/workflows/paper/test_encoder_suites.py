@@ -15,7 +15,7 @@ from bert_core.features.inspection import AttentionMaps
 from workflows import evaluate
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings
 from workflows.paper.paper_table import DASH
-from workflows.paper.pictures import attention_drawing, map_drawing, project
+from workflows.paper.pictures import attention_drawing, map_drawing
 from workflows.paper.published import FINETUNING, TABLE_7_TITLES
 from workflows.paper.suite_settings import PicturesSettings, Table7Settings
 from workflows.paper.table7 import (
@@ -133,19 +133,6 @@ def test_drawings_have_the_same_bytes_again(tmp_path):
             save_picture(draw(), tmp_path / name)
         first, second = ((tmp_path / name).read_bytes() for name in ("a.png", "b.png"))
         assert first.startswith(b"\x89PNG") and first == second
-
-
-@pytest.mark.parametrize("projection", ["pca", "tsne"])
-def test_what_lies_together_stays_together(projection):
-    draw = np.random.default_rng(0)
-    centers = 20 * draw.normal(size=(2, 10))
-    vectors = np.repeat(centers, 20, axis=0) + draw.normal(size=(40, 10))
-    points = project(vectors.astype(np.float32), projection)
-    assert points.shape == (40, 2)
-    within = np.linalg.norm(points[:20] - points[:20].mean(0), axis=1).max()
-    between = np.linalg.norm(points[:20].mean(0) - points[20:].mean(0))
-    assert between > 2 * within
-    assert project(np.eye(3, 4, dtype=np.float32), projection).shape == (3, 2), "a few points"
 
 
 @pytest.mark.slow
