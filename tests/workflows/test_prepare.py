@@ -280,24 +280,6 @@ def test_documentation_is_prepared_without_a_file(tmp_path, capsys, ray_cluster)
     assert index.sources[1]["num_documents"] > 20
 
 
-KILLED_AT = [
-    pytest.param("tokenizer.json", marks=pytest.mark.slow),
-    "encoded/*.tokens.npy",
-    pytest.param("encoded/*.json", marks=pytest.mark.slow),
-    "joined/*",
-]
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory, ray_cluster):
-    """The options of a preparation long enough to be stopped, and what it gives undisturbed."""
-    folder = tmp_path_factory.mktemp("large")
-    paths = write_texts(folder / "texts", num_files=6, num_documents=250)
-    command = ["--text", *paths, "--vocabulary_size", "3000", "--shard_tokens", "50000"]
-    assert prepare.main([*command, "--output", str(folder / "whole")]) == 0
-    return command, contents(folder / "whole")
-
-
 def stopped(ray_cluster, command, output, moment, number):
     """Starts the command and sends a signal when a file is there; returns code, output, errors."""
     process = subprocess.Popen(
@@ -315,23 +297,11 @@ def stopped(ray_cluster, command, output, moment, number):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("moment", KILLED_AT)
-def test_killed_at_any_moment_the_same_command_finishes(
-    tmp_path, capsys, ray_cluster, large, moment
-):
-    command, whole = large
-    output = tmp_path / "killed"
-    assert stopped(ray_cluster, command, output, moment, signal.SIGKILL)[0] == -signal.SIGKILL
-    assert (output / ".preparing").is_dir() and not (output / "index.json").exists()
-    assert run(capsys, *command, "--output", output)[0] == 0
-    assert contents(output) == whole
-
-
-@pytest.mark.ray
-def test_sigterm_stops_it_in_one_line_and_the_same_command_finishes(
-    tmp_path, capsys, ray_cluster, large
-):
-    command, whole = large
+def test_stopped_and_killed_at_any_moment_the_same_command_finishes(tmp_path, capsys, ray_cluster):
+    """SIGTERM in the first step, SIGKILL in two later ones, then an undisturbed end."""
+    paths = write_texts(tmp_path / "texts", num_files=6, num_documents=250)
+    command = ["--text", *paths, "--vocabulary_size", "3000", "--shard_tokens", "50000"]
+    assert run(capsys, *command, "--output", tmp_path / "whole")[0] == 0
     output = tmp_path / "stopped"
     code, out, err = stopped(ray_cluster, command, output, "scanned/*.json", signal.SIGTERM)
     assert (code, out) == (130, "")
@@ -339,8 +309,12 @@ def test_sigterm_stops_it_in_one_line_and_the_same_command_finishes(
     assert first == f"joining Ray at {ray_cluster}…"
     assert last == "stopped; the same command goes on"
     assert "Traceback" not in err and all(line.startswith("reading") for line in progress), err
+    for moment in ("encoded/*.tokens.npy", "joined/*"):
+        code, _, _ = stopped(ray_cluster, command, output, moment, signal.SIGKILL)
+        assert code == -signal.SIGKILL
+    assert (output / ".preparing").is_dir() and not (output / "index.json").exists()
     assert run(capsys, *command, "--output", output)[0] == 0
-    assert contents(output) == whole
+    assert contents(output) == contents(tmp_path / "whole")
 
 
 def test_a_cluster_that_is_not_there_is_refused(tmp_path):

@@ -131,7 +131,7 @@ def test_mlflow_has_every_step_once_and_the_version(story):
     client = open_client(read_json(story.run.folder / SPECIFICATION_NAME)["tracking_uri"])
     (version,) = client.search_model_versions("name = 'bert'")
     run_id = read_json(story.run.folder / STATE_NAME)["run_id"]
-    assert (version.version, version.run_id) == ("1", run_id)
+    assert (int(version.version), version.run_id) == (1, run_id)
     assert client.get_run(run_id).info.status == "FINISHED"
 
 
