@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,18 +53,47 @@ def small_encoder(tmp_path_factory):
 
 @pytest.fixture
 def save(tmp_path, small_encoder):
-    """Saves modules after the small encoder, and changes files; gives the folder."""
+    """Saves modules after the small encoder; gives the folder."""
 
-    def write(*parts, max_seq_length=64, files=None):
-        encoder = models.Transformer(str(small_encoder), max_seq_length=max_seq_length)
-        SentenceTransformer(modules=[encoder, *parts], device="cpu").save(str(tmp_path))
-        for name, said in (files or {}).items():
-            path = tmp_path / name
-            old = json.loads(path.read_text()) if path.is_file() else {}
-            path.write_text(json.dumps(old | said if isinstance(said, dict) else said))
+    def write(*parts):
+        save_modules(tmp_path, small_encoder, *parts)
         return tmp_path
 
     return write
+
+
+def save_modules(folder, encoder, *parts):
+    encoder = models.Transformer(str(encoder), max_seq_length=64)
+    SentenceTransformer(modules=[encoder, *parts], device="cpu").save(str(folder))
+
+
+def change(folder, files):
+    """Dictionaries are added to what a file holds; other contents replace it."""
+    for name, content in files.items():
+        path = folder / name
+        old = json.loads(path.read_text()) if path.is_file() else {}
+        path.write_text(json.dumps(old | content if isinstance(content, dict) else content))
+
+
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory, small_encoder):
+    folder = tmp_path_factory.mktemp("saved")
+    for parts in ([models.Normalize()], [Dense(WIDTH, 20)]):
+        name = type(parts[0]).__name__
+        save_modules(folder / name, small_encoder, models.Pooling(WIDTH), *parts)
+    return folder
+
+
+@pytest.fixture
+def normalized(tmp_path, saved_once):
+    """The small encoder with its mean pooled and normalized."""
+    return shutil.copytree(saved_once / "Normalize", tmp_path / "model")
+
+
+@pytest.fixture
+def mapped(tmp_path, saved_once):
+    """The small encoder with its mean pooled and mapped by a Dense."""
+    return shutil.copytree(saved_once / "Dense", tmp_path / "model")
 
 
 def vectors_of(folder):
@@ -84,8 +114,7 @@ def test_a_published_folder_is_followed():
     check_equal(FOLDER)
 
 
-@pytest.mark.parametrize("mode", ["cls", "max", "mean"])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("mode", "normalize"), [("cls", True), ("max", False), ("mean", False)])
 def test_what_sentence_transformers_writes_today_is_read(save, mode, normalize):
     parts = [models.Pooling(WIDTH, pooling_mode=mode)] + [models.Normalize()] * normalize
     folder = save(*parts)
@@ -143,12 +172,15 @@ PROMPTS = {"prompts": {"query": "Query: ", "document": ""}, "default_prompt_name
         {"sentence_bert_config.json": {"model_kwargs": {"attn_implementation": "eager"}}},
     ],
 )
-def test_settings_are_obeyed(save, files):
-    check_equal(save(models.Pooling(WIDTH), models.Normalize(), files=files))
+def test_settings_are_obeyed(normalized, files):
+    change(normalized, files)
+    check_equal(normalized)
 
 
-@pytest.mark.parametrize("activation", ["Tanh", "Identity", "ReLU", "GELU", "Sigmoid"])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("activation", "bias"),
+    [("Tanh", True), ("Identity", False), ("ReLU", True), ("GELU", False), ("Sigmoid", True)],
+)
 def test_dense_maps_are_computed(save, activation, bias):
     torch.manual_seed(0)
     function = getattr(torch.nn, activation)()
@@ -178,9 +210,9 @@ def test_an_encoder_in_a_folder_of_its_own_is_refused_with_a_remedy_that_works(s
     np.testing.assert_allclose(vectors_of(Path(f"{folder}-rewritten")), theirs, atol=1e-5)
 
 
-def test_prompts_are_found_by_name(save):
-    folder = save(models.Pooling(WIDTH), files={"config_sentence_transformers.json": PROMPTS})
-    said = read_sentence_pooling(folder, 512)
+def test_prompts_are_found_by_name(normalized):
+    change(normalized, {"config_sentence_transformers.json": PROMPTS})
+    said = read_sentence_pooling(normalized, 512)
     assert (said.prompt(None), said.prompt("query"), said.prompt("document")) == (
         "Query: ",
         "Query: ",
@@ -239,14 +271,10 @@ DENSE = "2_Dense/model.safetensors"
         ({"modules.json": ["Pooling"]}, "Pooling"),
     ],
 )  # fmt: skip
-def test_what_would_be_done_otherwise_is_refused_by_name(save, files, said):
-    folder = save(models.Pooling(WIDTH), models.Normalize())
-    for name, content in files.items():
-        path = folder / name
-        old = json.loads(path.read_text()) if path.is_file() else {}
-        path.write_text(json.dumps(old | content if isinstance(content, dict) else content))
+def test_what_would_be_done_otherwise_is_refused_by_name(normalized, files, said):
+    change(normalized, files)
     with pytest.raises(UserError, match=said) as caught:
-        read_sentence_pooling(folder, 512)
+        read_sentence_pooling(normalized, 512)
     assert "\n" not in str(caught.value)
 
 
@@ -262,15 +290,13 @@ def test_what_would_be_done_otherwise_is_refused_by_name(save, files, said):
         ({"bias": False}, "another Dense"),
     ],
 )
-def test_dense_maps_that_are_not_supported_are_refused(save, config, said):
-    folder = save(models.Pooling(WIDTH), Dense(WIDTH, 20))
-    path = folder / "2_Dense" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+def test_dense_maps_that_are_not_supported_are_refused(mapped, config, said):
+    change(mapped, {"2_Dense/config.json": config})
     with pytest.raises(UserError, match=said):
-        read_sentence_pooling(folder, 512)
-    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+        read_sentence_pooling(mapped, 512)
+    (mapped / DENSE).rename(mapped / "2_Dense" / "pytorch_model.bin")
     with pytest.raises(UserError):
-        read_sentence_pooling(folder, 512)
+        read_sentence_pooling(mapped, 512)
 
 
 @pytest.mark.parametrize(
@@ -283,29 +309,25 @@ def test_dense_maps_that_are_not_supported_are_refused(save, config, said):
         (torch.full((20, WIDTH), 1e300, dtype=torch.float64), torch.ones(20), "no numbers"),
     ],
 )
-def test_dense_maps_that_cannot_be_computed_are_refused(save, weight, bias, said):
-    folder = save(models.Pooling(WIDTH), Dense(WIDTH, 20)) / "2_Dense"
-    path = folder / "config.json"
+def test_dense_maps_that_cannot_be_computed_are_refused(mapped, weight, bias, said):
     sizes = {"out_features": weight.shape[0], "in_features": weight.shape[1]}
-    path.write_text(json.dumps(json.loads(path.read_text()) | sizes))
-    save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
+    change(mapped, {"2_Dense/config.json": sizes})
+    save_file({"linear.weight": weight, "linear.bias": bias}, mapped / DENSE)
     with pytest.raises(UserError, match=said):
-        read_sentence_pooling(folder.parent, 512)
+        read_sentence_pooling(mapped, 512)
 
 
-def test_a_dense_map_that_is_no_file_is_not_waited_for(save):
-    path = save(models.Pooling(WIDTH), Dense(WIDTH, 20)) / DENSE
-    path.unlink()
-    os.mkfifo(path)
+def test_a_dense_map_that_is_no_file_is_not_waited_for(mapped):
+    (mapped / DENSE).unlink()
+    os.mkfifo(mapped / DENSE)
     with pytest.raises(UserError, match="no weights of Dense"):
-        read_sentence_pooling(path.parents[1], 512)
+        read_sentence_pooling(mapped, 512)
 
 
-def test_a_dense_map_in_half_precision_is_computed(save):
-    folder = save(models.Pooling(WIDTH), Dense(WIDTH, 20))
-    weights = {name: each.half() for name, each in load_file(folder / DENSE).items()}
-    save_file(weights, folder / DENSE)
-    vectors = read_sentence_pooling(folder, 512).finish(
+def test_a_dense_map_in_half_precision_is_computed(mapped):
+    weights = {name: tensor.half() for name, tensor in load_file(mapped / DENSE).items()}
+    save_file(weights, mapped / DENSE)
+    vectors = read_sentence_pooling(mapped, 512).finish(
         np.ones((1, WIDTH), np.float32), normalize=False
     )
     assert vectors.shape == (1, 20)
