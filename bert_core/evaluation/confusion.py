@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from bert_core.evaluation.outcomes import Entity, Outcome, outcomes, spans
 from bert_core.tasks.classification import Classification
-from bert_core.tasks.tag_schemes import split_tag
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Predictions, Task
 
@@ -48,9 +47,8 @@ def confusion_matrix(
     """
     results = outcomes(task, predictions, examples)
     if isinstance(task, Tagging):
-        types = sorted({split_tag(label)[1] for label in task.labels} - {""})
         pairs = [pair for result in results for pair in _types_by_span(result.gold, result.found)]
-        return count_pairs(pairs, [*types, NO_ENTITY])
+        return count_pairs(pairs, [*task.type_names, NO_ENTITY])
     if isinstance(task, Classification) and task.kind == "single":
         return count_pairs([(result.gold, result.found) for result in results], task.labels)
     return None

@@ -17,9 +17,8 @@ from bert_core.evaluation.outcomes import Outcome, outcomes, spans
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.metrics import FloatArray, answer_scores, metric_parts, never_answering
 from bert_core.tasks.multiple_choice import MultipleChoice
-from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.question_answering import QuestionAnswering, best_and_null, gold_texts
 from bert_core.tasks.squad import Question
-from bert_core.tasks.tag_schemes import split_tag
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Predictions, Task
@@ -65,11 +64,10 @@ class ClassCounts:
 def class_counts(task: Task, results: Sequence[Outcome]) -> ClassCounts | None:
     """Counts the labels or entity types of outcomes; None for other answers."""
     if isinstance(task, Tagging):
-        types = sorted({split_tag(label)[1] for label in task.labels} - {""})
         return ClassCounts.of(
             [spans(result.gold) for result in results],
             [spans(result.found) for result in results],
-            types,
+            task.type_names,
         )
     if isinstance(task, Classification) and task.kind != "regression":
         return ClassCounts.of(
@@ -352,17 +350,12 @@ def _fast_metrics(
 def _of_questions(
     task: QuestionAnswering, predictions: Predictions, examples: Sequence[Question]
 ) -> WeightedMetrics:
-    golds = [[answer.text for answer in example.answers or ()] for example in examples]
+    golds = gold_texts(examples)
     texts = [prediction["text"] for prediction in predictions]
     if not task.no_answer:
         exact, f1 = answer_scores(texts, golds, no_answer=False)
         return means({"exact_match": exact, "f1": f1})
-    best = [
-        next((answer["text"] for answer in prediction["n_best"] if answer["text"]), "")
-        for prediction in predictions
-    ]
-    null_scores = np.array([prediction["null_score"] for prediction in predictions])
-    return of_answers(texts, best, null_scores, golds)
+    return of_answers(texts, *best_and_null(predictions), golds)
 
 
 def _right_words(

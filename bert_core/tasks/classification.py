@@ -14,7 +14,7 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.tasks.delimited import MAX_SKIPPED
+from bert_core.tasks.delimited import MAX_SKIPPED, HasHeader, MaxSkipped
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.label_values import (
     as_known,
@@ -94,20 +94,11 @@ class Classification(Task):
         " training and metrics; by default - (no agreement) among labels of"
         " entailment",
     )
-    header: bool = Field(
-        default=True,
-        description="whether TSV and CSV start with column names; else columns are 0, 1 …",
-    )
+    header: HasHeader = True
     skip_ragged: bool = Field(
         default=False, description="leave out lines with too few or too many columns (QQP has some)"
     )
-    max_skipped: float = Field(
-        default=MAX_SKIPPED,
-        ge=0,
-        le=1,
-        description="largest share of lost lines in a TSV or CSV file: left out by"
-        " skip_ragged, or inside an unclosed quote",
-    )
+    max_skipped: MaxSkipped = MAX_SKIPPED
     overflow: Overflow = Field(
         default="right",
         description="how to read a text longer than max_length: truncate on the right or"

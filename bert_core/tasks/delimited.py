@@ -6,12 +6,29 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from bert_core.errors import TaskDataError
 from bert_core.text_encoding import open_text
 
 MAX_SKIPPED = 0.01
 """The share of a file's lines that may be lost before the file is refused."""
+
+HasHeader = Annotated[
+    bool,
+    Field(description="whether TSV and CSV start with column names; else columns are 0, 1 …"),
+]
+MaxSkipped = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=1,
+        description="largest share of lost lines in a TSV or CSV file: left out by"
+        " skip_ragged, or inside an unclosed quote",
+    ),
+]
 
 Lines = Iterator[tuple[int, list[str]]]
 """The number of each line, from 1, and its cells."""

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
-from bert_core.tasks.delimited import MAX_SKIPPED
+from bert_core.tasks.delimited import MAX_SKIPPED, HasHeader, MaxSkipped
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.label_values import label_of
 from bert_core.tasks.sequences import encode_sequences
@@ -127,20 +127,11 @@ class MultipleChoice(Task):
         description="number of the first choice, 0 or 1, where answers are numbers; by"
         " default inferred from the data, which is refused where both are possible",
     )
-    header: bool = Field(
-        default=True,
-        description="whether TSV and CSV start with column names; else columns are 0, 1 …",
-    )
+    header: HasHeader = True
     skip_ragged: bool = Field(
         default=False, description="leave out lines with too few or too many columns"
     )
-    max_skipped: float = Field(
-        default=MAX_SKIPPED,
-        ge=0,
-        le=1,
-        description="largest share of lost lines in a TSV or CSV file: left out by"
-        " skip_ragged, or inside an unclosed quote",
-    )
+    max_skipped: MaxSkipped = MAX_SKIPPED
 
     @property
     def criterion(self) -> str:

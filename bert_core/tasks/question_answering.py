@@ -247,18 +247,16 @@ class QuestionAnswering(Task):
 
     def metrics(self, predictions: Predictions, examples: Sequence[Question]) -> dict[str, float]:
         """Exact match and F1; with `no_answer` by kind of question, and at the best thresholds."""
-        golds = [[answer.text for answer in example.answers or ()] for example in examples]
-        texts = [prediction["text"] for prediction in predictions]
+        texts, golds = [prediction["text"] for prediction in predictions], gold_texts(examples)
         if not self.no_answer:
             return squad_metrics(texts, golds)
-        return squad_v2_metrics(texts, *_best_and_null(predictions), golds)
+        return squad_v2_metrics(texts, *best_and_null(predictions), golds)
 
     def tuned(self, predictions: Predictions, examples: Sequence[Question]) -> Self:
         """This task with the null threshold at which these predictions have the best F1."""
         if not self.no_answer:
             return self
-        golds = [[answer.text for answer in example.answers or ()] for example in examples]
-        threshold = tuned_threshold(*_best_and_null(predictions), golds)
+        threshold = tuned_threshold(*best_and_null(predictions), gold_texts(examples))
         return self.model_copy(update={"null_threshold": threshold})
 
     def _prediction(self, context: str, spans: list[Span], null: float) -> dict[str, Any]:
@@ -274,7 +272,12 @@ class QuestionAnswering(Task):
         return {**chosen, "null_score": null_score, "n_best": answers}
 
 
-def _best_and_null(predictions: Predictions) -> tuple[list[str], npt.NDArray[np.float64]]:
+def gold_texts(examples: Sequence[Question]) -> list[list[str]]:
+    """The right answers of each question; none where it has none, or they are not known."""
+    return [[answer.text for answer in example.answers or ()] for example in examples]
+
+
+def best_and_null(predictions: Predictions) -> tuple[list[str], npt.NDArray[np.float64]]:
     """The best answer of each prediction that has a text, and the null scores."""
     best = [
         next((answer["text"] for answer in prediction["n_best"] if answer["text"]), "")

@@ -263,11 +263,7 @@ def _json_record(line: str, where: str) -> Record:
     except (ValueError, RecursionError) as error:
         remedy = "fix the line: a file has one object a line, or all in one list"
         raise TaskDataError("not JSON", where, remedy) from error
-    if not isinstance(values, dict):
-        raise TaskDataError("not a JSON object", where, 'write {"column": value}')
-    if _LONE_SURROGATE.search(line):
-        _refuse_half_characters(values, where)
-    return Record(values, where)
+    return _record(values, where, may_have_halves=_LONE_SURROGATE.search(line) is not None)
 
 
 def _read_list(text: str, path: Path) -> Iterator[Record]:
@@ -277,23 +273,22 @@ def _read_list(text: str, path: Path) -> Iterator[Record]:
         raise TaskDataError("not JSON", f"{path}:{error.lineno}", "fix the line") from error
     except (ValueError, RecursionError) as error:
         raise TaskDataError("not JSON", str(path), "fix the file") from error
-    has_half = _LONE_SURROGATE.search(text) is not None
+    may_have_halves = _LONE_SURROGATE.search(text) is not None
     for number, values in enumerate(found):
-        where = f"{path}, record {number}"
-        if not isinstance(values, dict):
-            raise TaskDataError("not a JSON object", where, 'write {"column": value}')
-        if has_half:
-            _refuse_half_characters(values, where)
-        yield Record(values, where)
+        yield _record(values, f"{path}, record {number}", may_have_halves=may_have_halves)
 
 
-def _refuse_half_characters(values: object, where: str) -> None:
-    """Raises `TaskDataError` for half of a surrogate pair, which only JSON's escapes can write."""
-    try:
-        json.dumps(values, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise TaskDataError(f"lone surrogate, {half!r}", where, "fix the text") from error
+def _record(values: object, where: str, *, may_have_halves: bool) -> Record:
+    """Refuses half of a surrogate pair, which only JSON's escapes can write."""
+    if not isinstance(values, dict):
+        raise TaskDataError("not a JSON object", where, 'write {"column": value}')
+    if may_have_halves:
+        try:
+            json.dumps(values, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise TaskDataError(f"lone surrogate, {half!r}", where, "fix the text") from error
+    return Record(values, where)
 
 
 def _read_parquet(path: Path) -> Iterator[Record]:

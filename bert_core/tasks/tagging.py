@@ -306,8 +306,12 @@ class Tagging(Task):
         if self.is_plain:
             right = map(eq, chain.from_iterable(gold), chain.from_iterable(found))
             return {"accuracy": float(np.mean(list(right)))}
-        types = {split_tag(label)[1] for label in self.labels} - {""}
-        return entity_metrics(gold, found, sorted(types))
+        return entity_metrics(gold, found, self.type_names)
+
+    @property
+    def type_names(self) -> list[str]:
+        """The types of entities that the labels name, sorted."""
+        return sorted({split_tag(label)[1] for label in self.labels} - {""})
 
     def gold_tags(self, examples: Sequence[TaggedSentence]) -> list[Sequence[str]]:
         """The right tags of each example, written as predictions are: in the scheme of the data.
