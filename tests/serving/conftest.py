@@ -1,5 +1,6 @@
 """Servers of small models."""
 
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -85,6 +86,29 @@ def registry(empty_store, tmp_path_factory, small_models):
     return made
 
 
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory, empty_store):
+    """`mlflow server`, which passes artifacts on, and sends webhooks to this machine."""
+    from cryptography.fernet import Fernet
+
+    from benchmarks.mlflow_server import MlflowServer
+
+    folder = tmp_path_factory.mktemp("served")
+    shutil.copy(empty_store, folder / "server.db")
+    server = MlflowServer(folder)
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in {
+            "ALLOWED_SCHEMES": "http,https",
+            "ALLOW_PRIVATE_IPS": "true",
+            "CACHE_TTL": "0",  # else MLflow knows a new webhook after a minute
+            "SECRET_ENCRYPTION_KEY": Fernet.generate_key().decode(),
+        }.items():
+            environment.setenv(f"MLFLOW_WEBHOOK_{name}", value)
+        server.start()
+    yield server
+    server.kill()
+
+
 @pytest.fixture
 def copied_registry(registry, tmp_path):
     """A store of its own, to be changed or to be gone."""
@@ -119,14 +143,21 @@ def start_server():
         yield lambda *folders, **more: stack.enter_context(serving(*folders, **more))
 
 
+class ForkedWatches(list):
+    """Processes, and what is called within the next ones."""
+
+    before = None
+
+
 @pytest.fixture
 def quick_watches(monkeypatch):
-    """Has `serving.watch` forked, and gives the processes."""
-    started = []
+    """Has `serving.watch` forked, and gives the processes; `before` is called within each."""
+    started = ForkedWatches()
 
     def popen(arguments, stderr):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
-        started.append(ForkedProgram(["serving.watch", *arguments], text=True, **pipes))
+        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+        options |= {"text": True, "preexec_fn": started.before}
+        started.append(ForkedProgram(["serving.watch", *arguments], **options))
         return started[-1]
 
     monkeypatch.setattr("serving.rollout.watcher._popen", popen)

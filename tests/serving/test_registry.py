@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from mlflow.artifacts import list_artifacts
 
-from benchmarks.mlflow_server import MlflowServer
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.model_folder import load_model_folder
@@ -384,17 +383,6 @@ def test_the_default_store(tmp_path, monkeypatch):
     assert default_tracking_uri(tmp_path) == f"sqlite:///{tmp_path}/here.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     assert default_tracking_uri(tmp_path) == "http://mlflow:5000"
-
-
-@pytest.fixture(scope="module")
-def mlflow_server(tmp_path_factory, empty_store):
-    """`mlflow server`, which passes the artifacts on."""
-    folder = tmp_path_factory.mktemp("served")
-    shutil.copy(empty_store, folder / "server.db")
-    server = MlflowServer(folder)
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture

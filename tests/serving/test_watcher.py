@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from running import wait_until
@@ -144,8 +145,10 @@ def silent_store(monkeypatch):
 
 
 def test_a_fault_of_one_address_stays_that_of_one_address(
-    watch, children, copied_registry, small_models, silent_store
+    watch, quick_watches, children, copied_registry, small_models, silent_store
 ):
+    impatient = "import serving.watch; serving.watch._PATIENCE_SECONDS = 1.0"
+    quick_watches.before = partial(exec, impatient)
     process = watch(copied_registry.uri, MOOD, CHAMPION, poll_seconds=0.1)
     (child,) = children()
     mood, people = process.pointers[MOOD], process.pointers[CHAMPION]

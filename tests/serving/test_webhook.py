@@ -7,13 +7,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from cryptography.fernet import Fernet
 from mlflow.webhooks.delivery import _generate_hmac_signature
 from registered_versions import other_weights
 from running import started, wait_until
 from starlette.datastructures import Headers
 
-from benchmarks.mlflow_server import MlflowServer
 from bert_core.errors import UserError
 from serving.batching import OverloadedError
 from serving.engine import Engine
@@ -165,47 +163,30 @@ def test_without_a_secret_there_is_nothing(start_rollout, small_models):
     assert server.ask(WEBHOOK_PATH, MOVED)[0] == 404
 
 
-@pytest.mark.timeout(400)
 def test_a_server_follows_as_soon_as_mlflow_says_so(
-    registry, tmp_path, small_models, subprocess_environment, monkeypatch
+    registry, mlflow_server, tmp_path, small_models, subprocess_environment
 ):
-    for name, value in {
-        "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
-        "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
-        "MLFLOW_WEBHOOK_CACHE_TTL": "0",  # else MLflow knows a new webhook after a minute
-        "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": Fernet.generate_key().decode(),
-    }.items():
-        monkeypatch.setenv(name, value)
     secret = base64.b64encode(os.urandom(24)).decode()
     (tmp_path / "secret").write_text(f"{secret}\n")
-    mlflow = MlflowServer(tmp_path)
-    mlflow.start()
-    try:
-        run_id = open_client(mlflow.uri).create_run("0").info.run_id
-        registry = replace(registry, uri=mlflow.uri, run_id=run_id)
-        folder = small_models["sentiment"]
-        registry.register(folder, "mood", "champion")
-        registry.register(other_weights(folder, tmp_path / "better", 2.0), "mood")
-        given = ["--model", "models:/mood@champion", "--tracking_uri", mlflow.uri]
-        given += ["--poll_seconds", "600", "--webhook_secret_file", str(tmp_path / "secret")]
-        with started(given, subprocess_environment) as server:
-            registry.client.create_webhook(
-                "moved",
-                f"http://127.0.0.1:{server.port}{WEBHOOK_PATH}",
-                ["model_version_alias.created"],
-                secret=secret,
-            )
+    run_id = open_client(mlflow_server.uri).create_run("0").info.run_id
+    registry = replace(registry, uri=mlflow_server.uri, run_id=run_id)
+    folder = small_models["sentiment"]
+    registry.register(folder, "mood", "champion")
+    registry.register(other_weights(folder, tmp_path / "better", 2.0), "mood")
+    given = ["--model", "models:/mood@champion", "--tracking_uri", mlflow_server.uri]
+    given += ["--poll_seconds", "600", "--webhook_secret_file", str(tmp_path / "secret")]
+    with started(given, subprocess_environment) as server:
+        address = f"http://127.0.0.1:{server.port}{WEBHOOK_PATH}"
+        events = ["model_version_alias.created"]
+        registry.client.create_webhook("moved", address, events, secret=secret)
 
-            def version():
-                return server.ask("/v1/classify", {"inputs": "a cat"})[1]["version"]
+        def version():
+            return server.ask("/v1/classify", {"inputs": "a cat"})[1]["version"]
 
-            assert version() == "1"
-            registry.client.set_registered_model_alias("mood", "champion", "2")
-            moved_at = time.monotonic()
-            wait_until(lambda: version() == "2", 60)
-            seconds = time.monotonic() - moved_at
-        assert secret not in "".join(server.said)
-    finally:
-        mlflow.kill()
-    print(f"{seconds:.1f} s after the alias moved")
+        assert version() == "1"
+        registry.client.set_registered_model_alias("mood", "champion", "2")
+        moved_at = time.monotonic()
+        wait_until(lambda: version() == "2", 60)
+        seconds = time.monotonic() - moved_at
+    assert secret not in "".join(server.said)
     assert seconds < 10
