@@ -41,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
-    """Returns the command of the first word; raises `UserError` for an unknown one."""
     name = given[0] if given else "--help"
     if name in ("-h", "--help"):
         usage = f"usage: {Path(sys.argv[0]).name} {USAGE}"
@@ -52,7 +51,6 @@ def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
 
 
 def _lineage(arguments: Sequence[str]) -> bool:
-    """Prints the lineage of a version; returns True."""
     settings = parse_command_line(LineageSettings, arguments)
     # Not at the top: it loads torch, which --help does not need.
     from workflows.versions.lineage import chain_lines, trace
