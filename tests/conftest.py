@@ -138,6 +138,13 @@ def _end_as_a_failure(status):
     _EXIT(status)
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Names a test after short texts only: compressed bytes hold the time, two processes differ."""
+    if isinstance(val, bytes) or (isinstance(val, str) and len(val) > 100):
+        return argname
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Starts with the tests of Ray, ends with the long ones, and shares them out by file.

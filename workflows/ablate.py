@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def ablate(settings: AblateSettings) -> bool:
     """Trains what is missing of an ablation and writes its report; False when told to stop.
 
-    Raises `UserError` for what the user can mend.
+    Raises `UserError` for input that the user can fix.
     """
     from workflows.ablations.ablation import opened_ablation
 
@@ -94,7 +94,7 @@ def conclude(ablation: "Ablation", driver: "Driver", lines: list[str]) -> None:
 
     failures = ablation.failures()
     if not any(each.is_finished for each in ablation.variants):
-        remedy = "mend it; the same command tries them again"
+        remedy = "fix the cause and repeat the command"
         raise UserError("no pre-training has finished", failures[0], remedy)
     if failures:
         lines = [*lines, "again        the same command tries what has failed once more"]

@@ -53,7 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
-    """Returns the command of the first word; raises `UserError` for an unknown one."""
     name = given[0] if given else "--help"
     if name in ("-h", "--help"):
         return lambda _: _lineage(["--help"])  # the only command
@@ -63,7 +62,6 @@ def _command(given: Sequence[str]) -> Callable[[Sequence[str]], bool]:
 
 
 def _lineage(arguments: Sequence[str]) -> bool:
-    """Prints the lineage of a version; returns True."""
     settings = parse_command_line(LineageSettings, arguments)
     # Not at the top: it loads torch, which --help does not need.
     from workflows.versions.lineage import chain_lines, trace

@@ -148,7 +148,6 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
         return f"masked tokens ({rows.masked_share:.0%} of all; {shares})"
 
     def _num_parameters(self) -> int:
-        """Of the encoder, without heads."""
         import torch
 
         from bert_core.model.bert import Bert
@@ -164,14 +163,14 @@ def variant_row(planned: PlannedVariant) -> TableRow:
     objective = planned.job.settings.rows.objective
     figure = progress.metrics.get(f"heldout/{metric_name(objective, 'masked_token_loss')}")
     state = step_text(progress)
-    told = ""
+    result = ""
     if planned.is_finished:
         state = "trained"
         seconds = planned.job.folder.last_checkpoint().extra["used_seconds"]
-        told = f"pre-trained, {duration(seconds)}"
+        result = f"pre-trained, {duration(seconds)}"
     if figure is not None:
         loss = f"{figure:.3f}"
-        told += f", held-out loss {loss}" if told else ""
+        result += f", held-out loss {loss}" if result else ""
     return TableRow(
         name=planned.name,
         title=planned.variant.title,
@@ -179,7 +178,7 @@ def variant_row(planned: PlannedVariant) -> TableRow:
         status=planned.status,
         cost=planned.cost,
         cells={"variant": planned.variant.title, "state": state, "held-out loss": loss},
-        told=told,
+        result=result,
     )
 
 
@@ -271,7 +270,7 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     """The ablation of these settings, taken for this process alone.
 
     Text is prepared, and the tasks' data are read, before anything is trained. Raises `UserError`
-    for what the user can mend.
+    for input that the user can fix.
     """
     variants = chosen_variants(settings.study, settings, settings.variants)
     to_train = [variant_settings(settings, each) for each in variants]

@@ -241,11 +241,6 @@ def next_key(tags: Mapping[str, str]) -> str:
     return f"{HISTORY_TAG}{max(numbers, default=0) + 1:06d}-{secrets.token_hex(4)}"
 
 
-def tag_of(entry: Entry) -> str:
-    """Encodes an entry as JSON."""
-    return entry.model_dump_json()
-
-
 def version_before(
     entries: Sequence[Entry], champion: int | None, existing: Collection[int]
 ) -> int | None:
@@ -357,7 +352,7 @@ def move_champion(
     began = time.monotonic()
     tags = _state_before(registry, entry).tags
     key = next_key(tags)
-    registry.set_tag(key, tag_of(entry))
+    registry.set_tag(key, entry.model_dump_json())
     try:
         _require_within(times.announce, began, registry.name)
         if not is_locked:
@@ -375,10 +370,8 @@ def move_champion(
             registry.delete_tag(key)
         raise
     registry.set_champion(entry.after)
-    with suppress(
-        UserError
-    ):  # the alias has moved, whatever the entry says; the next move fixes it
-        registry.set_tag(key, tag_of(entry.model_copy(update={"state": "done"})))
+    with suppress(UserError):  # the alias has moved; the next move corrects the entry
+        registry.set_tag(key, entry.model_copy(update={"state": "done"}).model_dump_json())
 
 
 def _state_before(registry: ModelRegistry, entry: Entry) -> ModelState:
@@ -406,7 +399,7 @@ def _close_interrupted(registry: ModelRegistry, times: Times, *, is_locked: bool
         entries = read_entries(state.tags)
         waiting = {key for key in waiting & entries.keys() if entries[key].state == "moving"}
     for key in waiting:
-        registry.set_tag(key, tag_of(entries[key].settled(state.champion)))
+        registry.set_tag(key, entries[key].settled(state.champion).model_dump_json())
 
 
 def _require_within(seconds: float, began: float, name: str) -> None:

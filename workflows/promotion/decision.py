@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -27,7 +27,6 @@ from workflows.promotion.champion import (
     open_registry,
     promotion_lock,
     read_entries,
-    tag_of,
     user_and_host,
     utc_now,
     version_before,
@@ -179,19 +178,11 @@ def promote(settings: PromoteSettings) -> bool:
         against = "there is no champion yet" if champion is None else f"against champion {champion}"
         print(f"gate     version {version.number} of {settings.name}: {against}", flush=True)
         lines = _judged(settings, gate, registry, version, champion)
-        entry = Entry(
-            action="promote",
-            state="moving",
-            before=champion,
-            after=version.number,
-            who=user_and_host(),
-            when=utc_now(),
-            why=settings.reason,
-            gate=_keep(registry, version, gate, lines),
-        )
+        verdict = _keep(registry, version, gate, lines)
+        entry = _entry("promote", champion, version.number, settings.reason, verdict)
         if not all(line.passed for line in lines):
             entry = entry.model_copy(update={"state": "refused"})
-            registry.set_tag(next_key(registry.state().tags), tag_of(entry))
+            registry.set_tag(next_key(registry.state().tags), entry.model_dump_json())
             raise RefusedError(f"version {version.number} of {settings.name}, {entry.gate}")
         _move(registry, entry, is_locked=is_locked)
     return True
@@ -212,15 +203,7 @@ def roll_back(settings: RollbackSettings) -> bool:
             where = "there is no champion" if state.champion is None else f"of {state.champion}"
             what = f"no version of {settings.name} was champion before"
             raise UserError(what, where, "promote.py history shows what was; promote a version")
-        entry = Entry(
-            action="rollback",
-            state="moving",
-            before=state.champion,
-            after=before,
-            who=user_and_host(),
-            when=utc_now(),
-            why=settings.reason,
-        )
+        entry = _entry("rollback", state.champion, before, settings.reason)
         _move(registry, entry, is_locked=is_locked)
     return True
 
@@ -237,6 +220,22 @@ def show_history(settings: HistorySettings) -> bool:
     return True
 
 
+def _entry(
+    action: Literal["promote", "rollback"], before: int | None, after: int, why: str, gate: str = ""
+) -> Entry:
+    who, when = user_and_host(), utc_now()
+    return Entry(
+        action=action,
+        state="moving",
+        before=before,
+        after=after,
+        who=who,
+        when=when,
+        why=why,
+        gate=gate,
+    )
+
+
 def _move(registry: ModelRegistry, entry: Entry, *, is_locked: bool) -> None:
     move_champion(registry, entry, is_locked=is_locked)
     before = f"before it {named(entry.before)}"
@@ -250,7 +249,6 @@ def _judged(
     version: Version,
     champion: int | None,
 ) -> list[GateLine]:
-    """Fetches both versions, measures, and prints the table."""
     from workflows.promotion.gate_checks import Contender, Sampling, judge
 
     def contender(candidate: Version) -> Contender:

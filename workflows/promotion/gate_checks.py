@@ -154,7 +154,6 @@ def _metric_lines(
     examples: Sequence[Any],
     sampling: Sampling,
 ) -> list[GateLine]:
-    """Judges the metrics on the data, and their differences to the champion's."""
     task = contender.predictor.task
     # Report unknown metrics before minutes are spent on the rest.
     some = examples[:_PROBES]
@@ -187,7 +186,6 @@ def _metric_lines(
 
 
 def _require_like(contender: Contender, champion: Contender) -> None:
-    """Raises `UserError` for versions whose predictions cannot be compared."""
     mine, other = contender.predictor.task, champion.predictor.task
     if mine.labels != other.labels or type(mine) is not type(other):
         raise UserError(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Protocol
+from typing import Any
 
 from bert_core.evaluation.sweep import (
     Importance,
@@ -270,22 +270,8 @@ def costs(findings: SweepFindings) -> list[tuple[str, str]]:
     return rows
 
 
-class Used(Protocol):
-    """A run that used a device."""
-
-    @property
-    def device(self) -> str:
-        """`cpu` or `cuda`."""
-        ...
-
-    @property
-    def device_hours(self) -> float:
-        """Core-hours, or GPU-hours on `cuda`."""
-        ...
-
-
-def used(runs: Iterable[Used]) -> str:
-    """Device hours and energy of runs, in words."""
+def used(runs: Iterable[Any]) -> str:
+    """Device hours and energy, in words, of runs with `device` and `device_hours`."""
     hours: dict[str, float] = defaultdict(float)
     for run in runs:
         hours[run.device] += run.device_hours
@@ -329,8 +315,8 @@ def _cleaned(outcome: SweepOutcome) -> SweepOutcome:
         if each.score is not None and not math.isfinite(each.score):
             each = replace(each, score=None, failure=each.failure or "its score is no number")
         if each.failure is not None:
-            said = without_machine_paths(" ".join(each.failure.split()))
-            each = replace(each, failure=said, score=None)
+            failure = without_machine_paths(" ".join(each.failure.split()))
+            each = replace(each, failure=failure, score=None)
         trials.append(each)
     model, data = (without_machine_paths(each) for each in (outcome.model, outcome.data))
     return replace(outcome, trials=tuple(trials), model=model, data=data)

@@ -33,8 +33,8 @@ SETTLE_SECONDS = 30.0
 class TableRow:
     """A training run as the table shows it.
 
-    `cells` are its columns, `told` is the line of its end, `cost` is work in any unit. Of those
-    with a `score` the best is named below the table, as what was `measured`.
+    `cells` are its columns, `result` is the line printed at its end, `cost` is work in any unit.
+    The row with the best `score` is named below the table, as what was `measured`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class TableRow:
     status: TrialStatus
     cost: float
     cells: dict[str, str]
-    told: str = ""
+    result: str = ""
     score: float | None = None
     measured: str = ""
 
@@ -70,7 +70,7 @@ class SweepTable:
             )
         self._begin: tuple[float, float] | None = None
         self._logged = time.monotonic()
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -90,10 +90,10 @@ class SweepTable:
         """Updates the table from the states of the trials."""
         rows = [self._row(each) for each in self._trials]
         for row in rows:
-            if row.state in (TRAINED, BEHIND, FAILED) and self._told.get(row.name) != row.state:
+            if row.state in (TRAINED, BEHIND, FAILED) and self._printed.get(row.name) != row.state:
                 if row.status != TrialStatus():  # not what an earlier start has done
                     self._print(f"{row.title}  {_end_of(row)}")
-                self._told[row.name] = row.state
+                self._printed[row.name] = row.state
         if self._live is not None:
             self._live.update(Group(_table(rows), Text(self._summary(rows))))
         elif time.monotonic() - self._logged > LOG_SECONDS:
@@ -122,7 +122,6 @@ class SweepTable:
         return "  ".join(parts)
 
     def _eta(self, rows: Sequence[TableRow]) -> str:
-        """The time for the remaining work at the rate of this start."""
         done = sum(each.cost * _share(each) for each in rows)
         now = time.monotonic()
         if self._begin is None:
@@ -153,11 +152,10 @@ def trial_row(trial: PlannedTrial) -> TableRow:
         return row
     score, early = outcome.score or 0.0, ", ended early" if outcome.stopped_early else ""
     after = f"after epoch {outcome.best_epoch}{early}, {duration(outcome.seconds)}"
-    return replace(row, score=score, measured=measured, told=f"{measured} {score:.3f} {after}")
+    return replace(row, score=score, measured=measured, result=f"{measured} {score:.3f} {after}")
 
 
 def _table(rows: Sequence[TableRow]) -> Table:
-    """The running trials and the best finished ones."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in rows[0].cells if rows else ():
         table.add_column(name, no_wrap=True)
@@ -170,7 +168,7 @@ def _table(rows: Sequence[TableRow]) -> Table:
 
 
 def _end_of(row: TableRow) -> str:
-    return f"failed: {row.status.failure or ''}" if row.state == FAILED else row.told
+    return f"failed: {row.status.failure or ''}" if row.state == FAILED else row.result
 
 
 def _score(row: TableRow) -> float:

@@ -248,7 +248,7 @@ def _missing(trial: TrialOutcome) -> str:
 
 
 def summary_lines(findings: SweepFindings, folder: Path) -> list[str]:
-    """The result and where everything lies, for the terminal."""
+    """The result and the paths of its files, for the terminal."""
     lines = [f"trials       {counts(findings)}", f"best         {headline(findings)}"]
     if judged := verdict(findings):
         lines.append(f"             {judged}")

@@ -324,7 +324,7 @@ def conclude(sweep: Sweep, driver: Driver, results: JobResults | None, lines: li
     best = sweep.best()
     failed = [trial.failure or "" for trial in sweep.trials if trial.failure]
     if best is None or results is None:
-        remedy = "mend it; the same command tries them again"
+        remedy = "fix the cause and repeat the command"
         raise UserError("no trial has finished", min(failed, default="no trials"), remedy)
     problem, registered = driver.tracking.error, ""
     if not problem:

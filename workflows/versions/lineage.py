@@ -192,7 +192,6 @@ def _sha256(text: str | None) -> str:
 
 
 def _encoder(tags: dict[str, str]) -> Encoder | None:
-    """Reads the encoder of the tags; None if the run had none."""
     content, sha256 = tags.get(PARENT_CONTENT_TAG), tags.get(ENCODER_SHA256)
     if content is None and sha256 is None:
         return None
@@ -224,7 +223,6 @@ def _parent(client: "MlflowClient", encoder: Encoder) -> LineageEntry | None:
 
 
 def _end(entry: LineageEntry) -> str | None:
-    """Says why the lineage ends with this entry; None at the text itself."""
     encoder = entry.encoder
     if encoder is None:
         if entry.data.get("text"):
@@ -238,8 +236,8 @@ def _end(entry: LineageEntry) -> str | None:
             " its content: it came from elsewhere"
         )
     known = {"version": encoder.version, "run": encoder.run, "run id": encoder.run_id}
-    said = ", ".join(f"{name} {value}" for name, value in known.items() if value)
-    return f"the encoder is of {said}, which this MLflow does not have"
+    recorded = ", ".join(f"{name} {value}" for name, value in known.items() if value)
+    return f"the encoder is of {recorded}, which this MLflow does not have"
 
 
 def chain_lines(entries: Sequence[LineageEntry]) -> list[str]:
@@ -321,7 +319,6 @@ def other_than_default(settings: dict[str, Any]) -> list[str]:
 
 
 def _defaults(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the defaults of the command of the settings; {} for a task that no longer exists."""
     from workflows.finetuning.settings import settings_class
     from workflows.pretraining.settings import PretrainSettings
 

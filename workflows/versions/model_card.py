@@ -104,7 +104,6 @@ def _figures(figures: Mapping[str, float], baseline: Mapping[str, float], kind: 
 
 
 def _readable(figures: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by readable names."""
     return {readable_metric(name): value for name, value in figures.items()}
 
 

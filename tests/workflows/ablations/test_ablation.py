@@ -8,11 +8,10 @@ import pytest
 from ablation_runs import ablation_settings, write_inputs
 from made_up_ablations import made_up_sweep
 from pretraining_runs import Run, train_here
-from pretraining_runs import train_here as pretrain_here
 
 from bert_core.errors import UserError
 from bert_core.text.shards import open_shards
-from workflows.ablations.ablation import described_recipe, opened_ablation, variant_row
+from workflows.ablations.ablation import opened_ablation, variant_row
 from workflows.ablations.run import note_figures
 from workflows.ablations.settings import parse
 from workflows.messages import RunProgress
@@ -23,7 +22,6 @@ from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 from workflows.sweeps.live_table import SweepTable
 from workflows.sweeps.planned import TrialStatus
-from workflows.sweeps.run import append_figures
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +37,7 @@ def opened(storage, inputs, **changed):
 def test_a_variant_is_the_run_that_pretrain_makes(tmp_path, inputs):
     with opened(tmp_path, inputs) as ablation:
         names = {each.variant.name: each.name for each in ablation.variants}
+        assert ablation.outcome(at_once=2).reference.name == "mlm_nsp"
     assert list(names) == ["mlm_nsp", "mlm", "left_to_right"]
     shards = open_shards(inputs / "corpus", "train")
     for objective, name in names.items():
@@ -63,7 +62,7 @@ def test_what_is_left_is_what_has_no_model_folder(tmp_path, inputs):
         assert first.variant.name == "left_to_right", "it predicts all tokens: the longest"
         assert len(ablation.left()) == 3
         run = Run(tmp_path, first.name, inputs / "corpus", 8, {"rows.objective": "left_to_right"})
-        pretrain_here(run)
+        train_here(run)
         assert len(ablation.left()) == 3, "trained, but not written out"
         (first.job.folder.path / "artifacts").mkdir()
         first.finish()
@@ -120,27 +119,9 @@ def test_its_settings_name_no_path_and_make_the_same_ablation(tmp_path, inputs):
         assert json.loads(same.folder.recipe.read_text()) == recipe
 
 
-def test_the_time_of_all_starts_counts(tmp_path, inputs):
-    with opened(tmp_path, inputs) as ablation:
-        assert ablation.seconds() == 0
-        ablation.add_seconds(2.5)
-    with opened(tmp_path, inputs) as ablation:
-        ablation.add_seconds(1.0)
-        assert ablation.outcome(at_once=2).wall_seconds == 3.5
-        assert ablation.outcome(at_once=2).reference.name == "mlm_nsp"
-
-
-def test_the_recipe_is_said_in_sentences(tmp_path, inputs):
-    trained, learned = described_recipe(ablation_settings(tmp_path, inputs))
-    assert "8 steps of 8 rows of 32 tokens, seed 0." in trained and "tiny" in trained
-    assert "2 epochs in batches of 32, peak learning rate 0.001" in learned
-
-
 @pytest.fixture
-def ablation(tmp_path):
-    write_inputs(tmp_path)
-    settings = ablation_settings(tmp_path, tmp_path)
-    with opened_ablation(settings, open_storage(str(tmp_path))) as ablation:
+def ablation(tmp_path, inputs):
+    with opened(tmp_path, inputs) as ablation:
         yield ablation
 
 
@@ -171,22 +152,14 @@ def test_figures_are_noted_once(ablation):
     ]  # fmt: skip
 
 
-def test_names_of_shares_and_approaches_are_metrics_too(ablation):
-    append_figures(ablation, {"conll2003:features/80/10/10": 0.9})
-    (record,) = read_records(ablation.folder.path / "journal.jsonl")
-    assert record.metrics == {"conll2003:features/80/10/10": 0.9}
-
-
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, inputs):
     """The objectives' ablation: masked tokens alone and next tokens are trained to their end."""
     storage = tmp_path_factory.mktemp("storage")
-    write_inputs(storage)
-    settings = ablation_settings(storage, storage)
-    with opened_ablation(settings, open_storage(str(storage))) as ablation:
+    with opened(storage, inputs) as ablation:
         for planned in ablation.variants[1:]:
             options = {"rows.objective": planned.variant.name, "evaluation.every_steps": 3}
-            train_here(Run(storage, planned.name, storage / "corpus", 8, options))
+            train_here(Run(storage, planned.name, inputs / "corpus", 8, options))
             (planned.job.folder.path / "artifacts").mkdir()
             planned.finish()
         yield ablation
@@ -217,11 +190,6 @@ def test_what_is_planned_has_no_figures(trained):
     embeddings = (trained.shards.vocab_size + 32 + 2 + 2) * 128
     layer = 12 * 128**2 + (4 + 4 + 1) * 128 + 4 * 128
     assert outcome.num_parameters == embeddings + layer
-
-
-def test_longer_rows_more_layers_and_more_predictions_cost_more(trained):
-    masked, next_tokens = trained.variants[1].cost, trained.variants[2].cost
-    assert 0 < masked < next_tokens
 
 
 def test_a_row_of_the_table_says_how_far_it_is(trained):

@@ -24,7 +24,6 @@ from workflows.promotion.champion import (
     open_registry,
     promotion_lock,
     read_entries,
-    tag_of,
     user_and_host,
     utc_now,
     version_before,
@@ -60,14 +59,6 @@ def test_the_alias_is_moved_and_read(registry, uri):
     assert registry.state().champion == 1
 
 
-def test_tags_of_the_model_are_written_and_removed(registry):
-    registry.set_tag("bertline.some", "thing, ü")
-    assert registry.state().tags["bertline.some"] == "thing, ü"
-    registry.delete_tag("bertline.some")
-    registry.delete_tag("bertline.some")
-    assert "bertline.some" not in registry.state().tags
-
-
 def test_tags_of_a_version_are_replaced_by_their_prefix(registry, uri):
     registry.replace_version_tags(1, "gate.", {"gate.a": "1", "gate.b": "2"})
     open_client(uri).set_model_version_tag(NAME, "1", "other", "stays")
@@ -93,19 +84,12 @@ def test_a_version_says_what_was_recorded_of_it(tmp_path):
     assert version.data_sha256 == DATA_SHA256 and version.run_id is not None
 
 
-def test_what_is_not_there_is_said_in_one_line(uri, tmp_path):
+def test_an_unknown_model_or_server_is_an_error_of_one_line(uri):
     with (
         pytest.raises(UserError, match="unknown model, did you mean sentiment: sentimant"),
         open_registry("sentimant", uri),
     ):
         pass
-    missing = tmp_path / "mlflow.db"
-    with (
-        pytest.raises(UserError, match="no MLflow store at"),
-        open_registry(NAME, f"sqlite:///{missing}"),
-    ):
-        pass
-    assert not missing.exists()
     with pytest.raises(UserError) as caught, open_registry(NAME, "http://127.0.0.1:9"):
         pass
     assert "\n" not in str(caught.value)
@@ -126,14 +110,14 @@ def test_an_entry_is_written_and_read_in_order():
     for number, each in ((10, first), (11, second)):
         key = next_key(tags)
         assert re.fullmatch(rf"{HISTORY_TAG}{number:06d}-[0-9a-f]{{8}}", key)
-        tags[key] = tag_of(each)
+        tags[key] = each.model_dump_json()
     assert list(read_entries(tags).values()) == [first, second]
     assert next_key({}).startswith(f"{HISTORY_TAG}000001-") and next_key({}) != next_key({})
 
 
 def test_an_entry_fits_into_a_tag_of_any_mlflow():
     longest = entry(123456, 123457, why="w" * 1000, gate="g" * 2500, who="u" * 64 + "@" + "h" * 255)
-    assert len(tag_of(longest)) < 5000
+    assert len(longest.model_dump_json()) < 5000
 
 
 def test_the_alias_tells_what_became_of_a_promotion_that_was_killed():
@@ -168,16 +152,13 @@ def test_the_version_before(entries, champion, expected):
     assert version_before(entries, champion, {1, 2, 3, 4, 5}) == expected
 
 
-def test_who_and_when():
+def test_who_and_when(monkeypatch):
     assert user_and_host() == f"{getpass.getuser()}@{platform.node()}"
     assert len(utc_now()) == len("2026-11-23 09:31:05")
-
-
-def test_a_user_without_a_name(monkeypatch):
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.getuid", lambda: 54_321)
-    assert user_and_host() == f"unknown@{platform.node()}"
+    assert user_and_host() == f"unknown@{platform.node()}", "a user of a container"
 
 
 def test_the_table_says_what_happened():
@@ -196,6 +177,7 @@ def test_the_table_says_what_happened():
 
 
 QUICK = Times(announce=0.7, abandoned=1.0, poll=0.05)
+RACE = Times(announce=0.7, abandoned=30.0, poll=0.05)
 ELSEWHERE = "http://mlflow.example.org"
 
 
@@ -233,7 +215,7 @@ def test_a_move_is_announced_and_done(fresh_uri):
 def test_of_many_at_once_one_moves_the_alias_and_the_others_are_refused(fresh_uri):
     def attempt(before, after):
         try:
-            move_champion(at_server(fresh_uri), moving(before, after), is_locked=False, times=QUICK)
+            move_champion(at_server(fresh_uri), moving(before, after), is_locked=False, times=RACE)
         except UserError as error:
             assert re.search("under way|by another program|too slow", str(error)), error
             return None
@@ -258,7 +240,7 @@ def test_an_earlier_announcement_wins(fresh_uri, monkeypatch):
 
     def set_tag(key, value):
         """The other process has read the same history and writes just before this one."""
-        rival.set_tag(f"{HISTORY_TAG}000001-0", tag_of(moving(None, 2)))
+        rival.set_tag(f"{HISTORY_TAG}000001-0", moving(None, 2).model_dump_json())
         write(key, value)
 
     monkeypatch.setattr(registry, "set_tag", set_tag)
@@ -274,7 +256,7 @@ def test_a_later_announcement_does_not_stop_an_earlier_one(fresh_uri, monkeypatc
 
     def set_tag(key, value):
         write(key, value)
-        write(f"{HISTORY_TAG}000002-0", tag_of(moving(None, 2)))
+        write(f"{HISTORY_TAG}000002-0", moving(None, 2).model_dump_json())
         monkeypatch.setattr(registry, "set_tag", write)
 
     monkeypatch.setattr(registry, "set_tag", set_tag)
@@ -300,7 +282,7 @@ def test_an_announcement_that_others_have_closed_is_given_up(fresh_uri, monkeypa
 
     def set_tag(key, value):
         write(key, value)
-        write(key, tag_of(Entry.model_validate_json(value).settled(None)))
+        write(key, Entry.model_validate_json(value).settled(None).model_dump_json())
 
     monkeypatch.setattr(registry, "set_tag", set_tag)
     with pytest.raises(UserError, match="another promotion of sentiment is under way"):
@@ -312,7 +294,7 @@ def test_an_announcement_that_others_have_closed_is_given_up(fresh_uri, monkeypa
 def test_the_entry_of_a_killed_process_is_waited_for_and_closed(fresh_uri, capsys, after, closed):
     registry = at_server(fresh_uri)
     registry.set_champion(2)
-    registry.set_tag(next_key({}), tag_of(moving(1, after)))
+    registry.set_tag(next_key({}), moving(1, after).model_dump_json())
     began = time.monotonic()
     move_champion(registry, moving(2, 1), is_locked=False, times=QUICK)
     assert time.monotonic() - began >= QUICK.abandoned
@@ -323,8 +305,8 @@ def test_the_entry_of_a_killed_process_is_waited_for_and_closed(fresh_uri, capsy
 def test_an_entry_that_ends_meanwhile_is_not_waited_for_any_longer(fresh_uri):
     registry = at_server(fresh_uri)
     key = next_key({})
-    registry.set_tag(key, tag_of(moving(None, 2)))
-    finished = tag_of(entry(None, 2, state="interrupted"))
+    registry.set_tag(key, moving(None, 2).model_dump_json())
+    finished = entry(None, 2, state="interrupted").model_dump_json()
     threading.Timer(0.3, at_server(fresh_uri).set_tag, (key, finished)).start()
     began = time.monotonic()
     move_champion(registry, moving(None, 1), is_locked=False, times=Times(announce=0.3, poll=0.05))

@@ -22,7 +22,6 @@ from workflows.promotion.decision import (
     GATE_TAG,
     MOST_REASON,
     REPORT_TAG,
-    PromoteSettings,
     RollbackSettings,
 )
 from workflows.runs.mlflow_run import open_client
@@ -146,18 +145,6 @@ def test_bad_input_is_said_in_one_line_and_moves_nothing(run, uri, options, matc
     assert champion(uri) == 1 and not entries(uri)
 
 
-def test_an_unknown_key_of_the_gate_is_said_with_its_line(run, uri, tmp_path):
-    code, printed = run(version=1, gate=gate_file(tmp_path, "folder_md: 1"))
-    assert code == 2 and "unknown key folder_md, did you mean folder_mb" in printed
-    assert "gate.yaml:2 (data, split" in printed and champion(uri) is None
-
-
-def test_latency_needs_texts(run, tmp_path):
-    (tmp_path / "gate.yaml").write_text("p95_latency_ms: 10")
-    code, printed = run(version=1, gate=tmp_path / "gate.yaml")
-    assert code == 2 and "p95_latency_ms without texts to measure it on" in printed
-
-
 def test_data_of_the_command_line_takes_the_place_of_the_gates(run, uri, tmp_path):
     (tmp_path / "gate.yaml").write_text("data: none\nmetrics: {criterion: 0.9}")
     data = written_models()["data"]
@@ -233,13 +220,9 @@ def test_a_model_without_a_history(tmp_path, capsys):
 GIVEN = ["--name", "sentiment", "--version", "3"]
 
 
-def test_a_reason_is_one_line():
-    settings = parse_command_line(PromoteSettings, [*GIVEN, "--reason", "week\n 31 "])
-    assert (settings.name, settings.version, settings.reason) == ("sentiment", "3", "week 31")
-    assert settings.gate is settings.data is None
-
-
-def test_a_reason_has_to_fit_into_a_tag():
-    parse_command_line(RollbackSettings, [*GIVEN[:2], "--reason", "x" * MOST_REASON])
+def test_a_reason_is_one_line_that_fits_into_a_tag():
+    given = ["--name", "sentiment", "--reason"]
+    assert parse_command_line(RollbackSettings, [*given, "week\n 31 "]).reason == "week 31"
+    parse_command_line(RollbackSettings, [*given, "x" * MOST_REASON])
     with pytest.raises(UserError, match="at most 1000 characters: --reason"):
-        parse_command_line(PromoteSettings, [*GIVEN, "--reason", "x" * (MOST_REASON + 1)])
+        parse_command_line(RollbackSettings, [*given, "x" * (MOST_REASON + 1)])

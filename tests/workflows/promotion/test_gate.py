@@ -19,7 +19,6 @@ from workflows.promotion.gate import (
     drop,
     gain_interval,
     least,
-    less_is_better,
     no_champion,
     read_gate,
     record,
@@ -80,11 +79,6 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path, text, match):
     assert "\n" not in str(caught.value)
 
 
-def test_a_gate_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
-        read_gate(tmp_path / "none.yaml")
-
-
 def test_without_a_gate_recorded_metrics_must_not_drop_and_measured_ones_hardly():
     assert default_gate(None).largest_drop == {CRITERION: 0}
     assert default_gate("data") == Gate(data="data", largest_drop={CRITERION: DROP_ON_DATA})
@@ -96,11 +90,6 @@ def test_latency_needs_texts():
     for gate in (Gate(p95_latency_ms=5), Gate(memory_mb=5)):
         with pytest.raises(UserError, match="without texts to measure it on: gate.yaml"):
             require_data(gate, "gate.yaml")
-
-
-def test_of_errors_and_losses_less_is_better():
-    assert less_is_better("mean_squared_error") and less_is_better("masked_token_loss")
-    assert not less_is_better("accuracy") and not less_is_better("f1")
 
 
 @pytest.mark.parametrize(

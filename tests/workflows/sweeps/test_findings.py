@@ -13,7 +13,6 @@ from made_up_sweeps import (
     one_axis,
     paper_grid,
     random_search,
-    single_seed,
     with_odd_names,
     without_score,
 )
@@ -22,11 +21,8 @@ from bert_core.errors import UserError
 from workflows.finetune import parse
 from workflows.sweeps.findings import (
     comparisons,
-    costs,
     counts,
     headline,
-    points_text,
-    scores_text,
     sweep_findings,
     verdict,
 )
@@ -59,13 +55,6 @@ def test_the_points_of_a_grid_come_with_all_their_seeds():
     assert best is not None and findings.best is not None
     assert best.score == max(findings.best.scores.scores)
     assert findings.seeds == [0, 1]
-
-
-def test_the_best_is_level_with_itself_and_not_with_the_last():
-    findings = sweep_findings(paper_grid())
-    levels = [each.is_level for each in findings.points]
-    assert levels[0] is True and levels[-1] is False
-    assert all(each.is_level is None for each in sweep_findings(single_seed()).points)
 
 
 def test_points_are_the_same_whatever_the_order_of_their_axes():
@@ -140,11 +129,6 @@ def test_a_trial_that_was_stopped_early_has_at_least_its_score_beside_the_paper(
     assert table.rows[0].ours["accuracy"] == ()
 
 
-def test_scores_are_written_in_points():
-    assert points_text(0.90126) == "90.13"
-    assert scores_text([0.9, 0.92]) == "91.00 ± 1.41"
-
-
 def test_what_fell_apart_does_not_hide_the_noise_of_seeds():
     trials = [made_up_trial(point, seed) for point in GRID for seed in (0, 1)]
     alone = sweep_findings(made_up_outcome(trials[2:])).noise_share
@@ -195,13 +179,6 @@ def test_the_verdict_claims_no_more_than_the_seeds_show(scores, part, names):
     assert names is not None or "seeds to separate the first two" not in rows
 
 
-def test_the_nearest_settings_are_named():
-    rows = dict(comparisons(of_scores((0.896, 0.904), (0.50, 0.51), (0.901, 0.909))))
-    assert "epochs 2, 0.50 behind" in rows["runner-up"]
-    assert "epochs 2" in rows["cheapest level setting"]
-    assert verdict(sweep_findings(not_begun())) == "" == "".join(comparisons(of_scores((0.9,))))
-
-
 def test_the_best_setting_and_the_state_are_counted():
     assert headline(of_scores((0.8, 0.81), (0.9, 0.92))) == (
         "epochs 3: F1 91.00 ± 1.41 on dev, 2 seeds"
@@ -210,19 +187,3 @@ def test_the_best_setting_and_the_state_are_counted():
     assert counts(sweep_findings(paper_grid())) == expected
     stopped = replace(made_up_trial(GRID[0], 0), stopped_early=True)
     assert "1 finished, 1 stopped early" in counts(sweep_findings(made_up_outcome([stopped])))
-
-
-def test_what_is_used_is_told_with_its_assumption():
-    outcome = paper_grid()
-    rows = dict(costs(sweep_findings(outcome)))
-    hours = sum(each.device_hours for each in outcome.trials)
-    assert rows["all trials"].startswith(f"{hours:.2f} core-hours")
-    assert "assuming 10 W per core" in rows["all trials"]
-    assert rows["tokens"].startswith(f"{sum(each.num_tokens for each in outcome.trials):,}")
-    assert rows["wall time"].startswith("1 h 30 min, up to 2 trials at once")
-    trial = replace(made_up_trial(GRID[0], 0), device="cuda", device_hours=2.0)
-    lost = replace(without_score(trial, "dead"), seed=1, device="cuda", device_hours=1.5)
-    rows = dict(costs(sweep_findings(made_up_outcome([trial, lost]))))
-    assert rows["all trials"].startswith("3.50 GPU-hours")
-    assert rows["failed trials"].startswith("1.50 GPU-hours")
-    assert dict(costs(sweep_findings(not_begun())))["all trials"] == "nothing yet"

@@ -17,15 +17,11 @@ from workflows.sweeps.training import Board, TrialPlace, TrialWorker, _Order, jo
 from workflows.training.worker_main import WorkerJob
 
 
-def test_what_a_trial_asks_for():
-    assert TrialPlace(2, 0.0).resources == {"cpu": 2}
-    assert TrialPlace(1, 0.5).resources == {"cpu": 1, "gpu": 0.5}
-
-
-def test_a_trial_has_a_thread_and_a_gpu_where_gpus_are_used():
-    assert TrialPlace.of(ClusterSettings(), 0.5) == TrialPlace(1, 0.0)
-    assert TrialPlace.of(ClusterSettings(use_gpu=True), 0.5) == TrialPlace(1, 0.5)
-    assert TrialPlace.of(ClusterSettings(threads_per_worker=4), 1.0) == TrialPlace(4, 0.0)
+def test_the_resources_of_a_trial():
+    assert TrialPlace.of(ClusterSettings(), 0.5).resources == {"cpu": 1}
+    assert TrialPlace.of(ClusterSettings(threads_per_worker=4), 1.0).resources == {"cpu": 4}
+    use_gpu = ClusterSettings(use_gpu=True)
+    assert TrialPlace.of(use_gpu, 0.5).resources == {"cpu": 1, "gpu": 0.5}
 
 
 @pytest.mark.ray

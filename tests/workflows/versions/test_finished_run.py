@@ -21,7 +21,7 @@ from workflows.runs.storage import Storage, open_storage
 from workflows.runs.tracker import DatasetInput, Tracker, TrackingSummary, without_machine_paths
 from workflows.training.job import JobResults, tracked_run, tracking_uri
 from workflows.training.run_settings import RunSettings
-from workflows.versions.finished_run import Usage, lineage_of, open_command, register
+from workflows.versions.finished_run import Usage, lineage_of, register
 
 CARD = "# bert\n\nA model of the tests."
 
@@ -120,12 +120,6 @@ def test_use_is_said_with_the_assumption_behind_it():
     assert str(Usage("cpu", 2.0)) == "2.00 core-hours, about 0.02 kWh (assuming 10 W per core)"
     assert str(Usage("cuda", 10.0)).startswith("10.00 GPU-hours, about 7 kWh")
     assert str(Usage("tpu", 3.0)).startswith("3.00 TPU host-hours, about 3 kWh")
-
-
-def test_how_mlflow_is_opened():
-    assert open_command("http://mlflow:5000") == "http://mlflow:5000"
-    command = open_command("sqlite:////a b/mlflow.db")
-    assert command.endswith("mlflow ui --backend-store-uri 'sqlite:////a b/mlflow.db'")
 
 
 def test_of_pre_training(pretraining_job, tmp_path):

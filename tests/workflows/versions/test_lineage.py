@@ -12,9 +12,8 @@ from recorded_runs import copy_store, finish_finetuning, finish_pretraining, nam
 from bert_core.errors import UserError
 from workflows.finetune import parse
 from workflows.pretraining.settings import PretrainSettings
-from workflows.registry import LineageSettings, main
+from workflows.registry import main
 from workflows.runs.mlflow_run import open_client
-from workflows.settings import parse_command_line
 from workflows.versions.lineage import (
     Encoder,
     LineageEntry,
@@ -232,42 +231,31 @@ BARE = LineageEntry(
 )
 
 
-@pytest.fixture
-def text():
-    """The one paragraph of a station."""
-
-    def printed(**changes):
-        return "\n".join(chain_lines([replace(BARE, **changes)]))
-
-    return printed
+RUN = {"run": "cats-1a2b", "run_id": "1" * 32}
+BEGUN = RUN | {"experiment": "e", "begun": "2026 UTC"}
+SETTINGS = {"settings": {}, "settings_sha256": "b" * 64}
+ENCODER = Encoder("minilm", "c" * 64, None, None, "mini-1", None)
 
 
-def test_what_is_not_recorded_is_said_or_left_out(text):
-    labels = [line.split()[0] for line in text(end="neither is recorded").splitlines()]
+@pytest.mark.parametrize(
+    ("changes", "expected", "unexpected"),
+    [
+        ({"version": None, "run": "cats-1a2b"}, "run cats-1a2b, of which no version", None),
+        (RUN, f"cats-1a2b, {'1' * 32}, which MLflow does not have any more", None),
+        (BEGUN | {"status": "KILLED"}, "begun 2026 UTC, KILLED", None),
+        (BEGUN | {"status": "FINISHED"}, "begun 2026 UTC", "FINISHED"),
+        ({"git_commit": "a" * 40, "packages": {"torch": "2"}}, "commit aaaaaaaaaaaa,", None),
+        ({"git_commit": "a" * 40, "git_dirty": True}, "changes that are in no commit", None),
+        (SETTINGS | {"settings_are_as_recorded": True}, "sha256 bbbbbbbbbbbb", "changed since"),
+        (SETTINGS | {"settings_are_as_recorded": False}, "changed since", None),
+        ({"encoder": ENCODER}, "minilm, of the run mini-1, sha256 cccccccccccc", None),
+    ],
+)
+def test_the_paragraph_of_an_entry(changes, expected, unexpected):
+    text = "\n".join(chain_lines([replace(BARE, **changes)]))
+    assert expected in text and (unexpected is None or unexpected not in text)
+    labels = [line.split()[0] for line in chain_lines([replace(BARE, end="here")])]
     assert labels == ["models:/cats/2", "run", "code", "settings", "ends"]
-    assert "run cats-1a2b, of which no version" in text(version=None, run="cats-1a2b")
-
-
-def test_a_run_that_is_gone_or_did_not_finish(text):
-    gone = text(run="cats-1a2b", run_id="1" * 32)
-    assert f"cats-1a2b, {'1' * 32}, which MLflow does not have any more" in gone
-    there = {"run": "cats-1a2b", "run_id": "1" * 32, "experiment": "e", "begun": "2026 UTC"}
-    assert "begun 2026 UTC, KILLED" in text(**there, status="KILLED")
-    assert "FINISHED" not in text(**there, status="FINISHED")
-
-
-def test_changes_in_no_commit_and_settings_changed_since_are_said(text):
-    assert "commit aaaaaaaaaaaa," in text(git_commit="a" * 40, packages={"torch": "2"})
-    assert "and changes that are in no commit" in text(git_commit="a" * 40, git_dirty=True)
-    settings = {"settings": {}, "settings_sha256": "b" * 64}
-    assert "sha256 bbbbbbbbbbbb" in text(**settings, settings_are_as_recorded=True)
-    assert "changed since" in text(**settings, settings_are_as_recorded=False)
-    assert "changed since" not in text(**settings, settings_are_as_recorded=True)
-
-
-def test_an_encoder_without_a_version_is_told_by_name_and_run(text):
-    encoder = Encoder("minilm", "c" * 64, None, None, "mini-1", None)
-    assert "encoder     minilm, of the run mini-1, sha256 cccccccccccc" in text(encoder=encoder)
 
 
 def test_of_the_settings_those_are_shown_that_are_no_defaults():
@@ -276,20 +264,3 @@ def test_of_the_settings_those_are_shown_that_are_no_defaults():
     assert other_than_default(PretrainSettings().portable()) == []
     gone = changed.portable() | {"task": "a task that is no more"}
     assert "seed 4" in other_than_default(gone)
-
-
-def test_stations_stand_apart():
-    lines = chain_lines([BARE, replace(BARE, version="models:/bert/1")])
-    assert lines[lines.index("") + 1] == "models:/bert/1"
-
-
-def test_the_model_stands_alone_and_json_is_asked_for():
-    settings = parse_command_line(LineageSettings, ["cats@champion", "--json"])
-    assert (settings.model, settings.json_, settings.tracking_uri) == ("cats@champion", True, None)
-    assert not parse_command_line(LineageSettings, ["--storage", "a", "cats/1"]).json_
-
-
-@pytest.mark.parametrize("given", [[], ["cats/1", "dogs/1"], ["cats/1", "--jsn"]])
-def test_anything_else_is_refused(given):
-    with pytest.raises(UserError):
-        parse_command_line(LineageSettings, given)
