@@ -201,7 +201,7 @@ def test_an_interrupted_sweep_resumes_its_trials(two_trials):
         assert list(folder.glob("step*")), "it was saved"
     assert "2 trials: 2 finished" in sweep.finish()
     assert all(steps(sweep)[name] > step for name, step in before.items())
-    for folder in (sweep.folder, *sweep.storage.glob("runs/*")):
+    for folder in (sweep.folder, *sweep.storage.glob("runs/*/")):
         report = verify_exactly_once(folder)
         assert report.correct, report
 
