@@ -164,7 +164,7 @@ def test_a_loader_that_is_slow_is_seen(shards, monkeypatch):
 
     def slow(self, first, **options):
         for batches in steps(self, first, **options):
-            data.time.sleep(0.2)
+            data.time.sleep(0.6)  # a step takes less, on a loaded machine too
             yield batches
 
     monkeypatch.setattr(BatchSource, "steps", slow)
