@@ -207,7 +207,7 @@ class Engine:
             return decode_states(encoded, states)
 
     async def _encode(self, model: ServedModel, inputs: Inputs, encode: Callable[[], T]) -> T:
-        """What `encode` makes of the items, unless that is certain to be too much."""
+        """Returns `encode()`; raises `RequestError` first for items that are certainly too many."""
         texts = check_size(inputs, self.limits)
         checked = partial(encode_within, self.limits, model.tokenizer, texts, encode)
         with span("encode"):
@@ -225,10 +225,10 @@ class Engine:
             self.metrics.count_truncated(model.name, int(encoded.too_long.sum()))
         return encoded
 
-    async def cut(
+    async def tokenize(
         self, model: ServedModel, inputs: Inputs, add_special_tokens: bool
     ) -> list[Encoding]:
-        """The tokens of each text, which its client pays for."""
+        """Tokenizes each text; the request's key pays for the tokens."""
         encode = partial(
             model.tokenizer.encode_batch, inputs.items, add_special_tokens=add_special_tokens
         )
@@ -242,7 +242,7 @@ class Engine:
     async def decode(
         self, model: ServedModel, inputs: Inputs, skip_special_tokens: bool
     ) -> list[str]:
-        """The texts of lists of tokens' ids, which their client pays for."""
+        """Decodes lists of token ids to texts; the request's key pays for the tokens."""
         check_size(inputs, self.limits)
         num_tokens = sum(map(len, inputs.items))
         check_tokens(num_tokens, self.limits)

@@ -49,8 +49,8 @@ class Inputs:
         return replace(self, items=[change(item) for item in self.items])
 
 
-def texts_in(item: Any) -> tuple[str, ...]:  # noqa: ANN401 - any codec's example
-    """The texts of an item."""
+def strings_of_item(item: Any) -> tuple[str, ...]:  # noqa: ANN401 - any codec's example
+    """The strings of one of `Inputs.items`: a text, a `Text` or `Question`; none of token ids."""
     match item:
         case str():
             return (item,)
@@ -140,7 +140,7 @@ def check_size(inputs: Inputs, limits: Limits) -> list[str]:
         detail = f"{len(inputs.items)} items, and a request has {limits.max_items} at most"
         remedy = "divide them among several requests"
         raise RequestError(413, "Too many items", detail, field="inputs", remedy=remedy)
-    texts = [text for item in inputs.items for text in texts_in(item)]
+    texts = [text for item in inputs.items for text in strings_of_item(item)]
     check_texts(texts, limits)
     return texts
 
@@ -231,11 +231,10 @@ def cutting(overflow: OverflowOrError) -> Overflow:
     return "right" if overflow == "error" else overflow
 
 
-def texts_of(model: ServedModel, given: object, field: str, most: int) -> Inputs:
-    """Texts, or lists of ids that a client cut itself, as `Inputs`.
+def texts_or_ids(model: ServedModel, given: object, field: str, most: int) -> Inputs:
+    """Reads a request's field that is a text, the ids of a text's tokens, or a list of either.
 
-    `given`, a request's field, is a text, ids, or a list of either. Raises `RequestError` for
-    unknown ids, none at all, and more than `most`.
+    Raises `RequestError` for unknown ids, none at all, and more than `most`.
     """
     if isinstance(given, str) or (isinstance(given, list) and given and _is_id(given[0])):
         inputs = Inputs([given], lambda _: field)

@@ -46,7 +46,8 @@ def group_page(title: str, routes: list[tuple[str, str, Json]], schemas: Mapping
     """The routes of a group, then the types that they mention and the refusals."""
     parts = [
         f"# {title}\n\nGenerated from the OpenAPI document of the server. What all routes have in"
-        " common, keys and limits: [overview](../api.md)."
+        " common, keys and limits: [overview](../api.md). Answers of a real server:"
+        " [client examples](../clients.md)."
     ]
     for path, method, operation in routes:
         parts += route(path, method, operation, schemas)

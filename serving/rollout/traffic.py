@@ -128,7 +128,8 @@ class Traffic:
     def find(self, name: str | None, kind: type[KindOfTask]) -> tuple[ServedModel, KindOfTask]:
         """The model of this name, or the only one with such a task, and its task.
 
-        Raises `RequestError` where there is none, or more than one to choose from.
+        All of these finders raise `RequestError` where there is none, or more than one to choose
+        from. Take this one for a route of one kind of task.
         """
 
         def choose(table: _Table) -> ServedModel:
@@ -142,15 +143,25 @@ class Traffic:
         return model, model.task
 
     def find_encoder(self, name: str | None) -> ServedModel:
-        """The model of this name, or any where all have one encoder and one vocabulary."""
+        """The model of this name, or any where all have one encoder and one vocabulary.
+
+        Take it where the answer depends on these alone (features, tokens), not on the task.
+        """
         return self._given(lambda table: _encoder_of(table, name))
 
-    def find_any(self, name: str | None) -> ServedModel:
-        """The model of this name, or the only one."""
-        return self._given(lambda table: _chosen(table, name, table.active, "this"))
+    def find_any(self, name: str | None, purpose: str) -> ServedModel:
+        """The model of this name, or the only one.
+
+        Take it where every model can answer and the answer depends on the task (labels, maximum
+        length). `purpose` is a noun for messages: "models for `purpose`".
+        """
+        return self._given(lambda table: _chosen(table, name, table.active, purpose))
 
     def find_embedder(self, name: str | None) -> ServedModel:
-        """The model of this name, or the only one that was not fine-tuned to another task."""
+        """The model of this name, or the only one that was not fine-tuned to another task.
+
+        Take it for sentence vectors as the model's folder says (`/embed`, `/v1/embeddings`).
+        """
 
         def choose(table: _Table) -> ServedModel:
             plain = [model for model in table.active.values() if model.task is None]
@@ -160,7 +171,10 @@ class Traffic:
         return self._given(choose)
 
     def find_with_head(self, name: str | None, head: str) -> ServedModel:
-        """The model of this name, or the only one, that has a head of pre-training."""
+        """The model of this name, or the only one, that has a head of pre-training.
+
+        Take it where the answer comes from such a head (`masked_token`, `next_sentence`).
+        """
 
         def choose(table: _Table) -> ServedModel:
             able = {key: model for key, model in table.active.items() if head in model.model.heads}

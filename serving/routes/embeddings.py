@@ -23,7 +23,7 @@ from serving.routes.tasks import base64_of
 from serving.schemas.fields import InputText, ListOf, example
 from serving.schemas.texts import TokenId
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, with_prompt
-from serving.validation import Inputs, check_pairs, cutting, texts_of
+from serving.validation import Inputs, check_pairs, cutting, texts_or_ids
 
 Side = Literal["Left", "left", "Right", "right"]
 
@@ -166,7 +166,7 @@ class EmbeddingsInferenceRoutes(Routes):
         normalize = request.normalize is not False
         wanted = Wanted(normalize, request.dimensions, overflow, request.prompt_name)
         most = self._engine.limits.max_request_tokens
-        inputs = texts_of(encoder, request.inputs, "inputs", most)
+        inputs = texts_or_ids(encoder, request.inputs, "inputs", most)
         inputs = replace(inputs, if_too_long=OR_TRUNCATE)
         found = await sentence_vectors(self._engine, encoder, inputs, wanted)
         return await answered(self._engine, lambda: found.vectors, found.headers)
@@ -358,7 +358,9 @@ class OpenAIRoutes(Routes):
         """One vector of each input."""
         model = self._engine.traffic.find_embedder(request.model)
         most = self._engine.limits.max_request_tokens
-        inputs = replace(texts_of(model, request.input, "input", most), if_too_long="shorten it")
+        inputs = replace(
+            texts_or_ids(model, request.input, "input", most), if_too_long="shorten it"
+        )
         wanted = Wanted(dimensions=request.dimensions)
         found = await sentence_vectors(self._engine, model, inputs, wanted)
         num_tokens = sum(found.num_tokens)

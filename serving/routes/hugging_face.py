@@ -33,7 +33,7 @@ from serving.routes.embeddings import (
     similarities,
 )
 from serving.routes.json_routes import Routes, answered, refuse_unknown_parameters
-from serving.routes.tasks import base64_of, check_masks, text_of, usable_aggregation
+from serving.routes.tasks import base64_of, check_masks, text_or_pair, usable_aggregation
 from serving.schemas.fields import InputText, ListOf, TextPair, example
 from serving.schemas.tasks import Targets
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
@@ -251,7 +251,7 @@ class HuggingFaceRoutes(Routes):
     ) -> Response:
         """The labels of texts or pairs, best first: a list for each."""
         served, task = self._engine.traffic.find(model, Classification)
-        inputs = replace(Inputs.of(request.inputs).map(text_of), if_too_long="shorten it")
+        inputs = replace(Inputs.of(request.inputs).map(text_or_pair), if_too_long="shorten it")
         check_pairs(inputs, task, served.name)
         task = task.model_copy(update={"overflow": cutting("error")})
         asked = request.parameters or TextClassificationParameters()

@@ -74,7 +74,7 @@ class TaskRoutes(Routes):
     async def classify(self, request: ClassifyRequest) -> Response:
         """Classifies texts or pairs of texts: one label, several, or a number."""
         model, task = self._engine.traffic.find(request.model, Classification)
-        inputs = Inputs.of(request.inputs).map(text_of)
+        inputs = Inputs.of(request.inputs).map(text_or_pair)
         check_pairs(inputs, task, model.name)
         codec = task.model_copy(update={"overflow": cutting(request.overflow)})
         found = await self._engine.ask(model, codec, inputs, request.overflow)
@@ -161,7 +161,7 @@ class TaskRoutes(Routes):
             max_length=model.config.max_position_embeddings,
             overflow=cutting(request.overflow),
         )
-        inputs = Inputs.of(request.inputs).map(text_of)
+        inputs = Inputs.of(request.inputs).map(text_or_pair)
         found = await self._engine.ask(
             model, codec, inputs, request.overflow, model.next_sentence_work
         )
@@ -193,8 +193,8 @@ def usable_aggregation(model: ServedModel, wanted: Aggregation, field: str) -> A
     return wanted
 
 
-def text_of(given: str | TextPair) -> Text:
-    """A text or pair as the tasks have it."""
+def text_or_pair(given: str | TextPair) -> Text:
+    """Converts a text or pair of a request to the tasks' `Text`."""
     if isinstance(given, str):
         return Text(given, None, None)
     return Text(given.text, given.text_pair, None)

@@ -81,10 +81,10 @@ class TextRoutes(Routes):
         return await answered(self._engine, lambda: answer)
 
     async def tokenize(self, request: TokenizeRequest) -> Response:
-        """Cuts texts into the tokens that a model reads."""
+        """Tokenizes texts as a model does."""
         model = self._engine.traffic.find_encoder(request.model)
         inputs = Inputs.of(request.inputs)
-        encodings = await self._engine.cut(model, inputs, request.add_special_tokens)
+        encodings = await self._engine.tokenize(model, inputs, request.add_special_tokens)
 
         def build() -> TokenizeAnswer:
             results = [
@@ -95,7 +95,7 @@ class TextRoutes(Routes):
         return await answered(self._engine, build)
 
     async def decode(self, request: DecodeRequest) -> Response:
-        """Makes texts of tokens' ids."""
+        """Decodes token ids to texts."""
         model = self._engine.traffic.find_encoder(request.model)
         lists, name = [ids for ids in request.ids if isinstance(ids, list)], "ids[{0}][{1}]"
         if not lists:  # those of one text
@@ -113,7 +113,7 @@ class TextRoutes(Routes):
 
     async def explain(self, request: ExplainRequest) -> Response:
         """Shows the attention of each layer and head, and, of a classifier, each token's share."""
-        model = self._engine.traffic.find_any(request.model)
+        model = self._engine.traffic.find_any(request.model, "explanations")
         given = request.inputs
         first, second = (
             (given.text, given.text_pair) if isinstance(given, TextPair) else (given, None)

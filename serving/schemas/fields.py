@@ -1,7 +1,7 @@
 """What requests and answers of our own routes have in common.
 
-Characters are Unicode code points. Every answer says how many tokens its text has, and whether it
-lost some.
+Characters are Unicode code points. A result that a model computes is an `Answer`: it says how many
+tokens its text has, and whether it lost some.
 """
 
 from typing import Annotated, Any, TypeVar

