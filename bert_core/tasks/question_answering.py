@@ -283,9 +283,8 @@ def best_and_null(predictions: Predictions) -> tuple[list[str], npt.NDArray[np.f
         next((answer["text"] for answer in prediction["n_best"] if answer["text"]), "")
         for prediction in predictions
     ]
-    return best, np.array(
-        [prediction["null_score"] for prediction in predictions], dtype=np.float64
-    )
+    null_scores = [prediction["null_score"] for prediction in predictions]
+    return best, np.array(null_scores, dtype=np.float64)
 
 
 def _by_row(outputs: "Tensor", batch: TaskBatch) -> "Tensor":
