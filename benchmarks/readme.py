@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_core.config import SIZES
 from bert_core.errors import UserError
-from workflows.paper.paper_table import score_text
+from workflows.paper.paper_table import metric_title, score_text
 from workflows.paper.published import TABLE_7_DEV as PAPER_DEV
 from workflows.paper.published import TABLE_7_TITLES as TITLES
 
@@ -110,6 +110,7 @@ def _template(name: str, values: Results) -> "TemplateModule":
         "PAPER_DEV": PAPER_DEV,
         "TITLES": TITLES,
         "fastest": fastest,
+        "metric_title": metric_title,
         "notes": notes,
         "score_text": score_text,
         "timed": timed,

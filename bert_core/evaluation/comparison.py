@@ -18,7 +18,7 @@ from bert_core.evaluation.intervals import (
 )
 from bert_core.evaluation.metrics import measure
 from bert_core.evaluation.outcomes import BoolArray, correctness, outcomes
-from bert_core.tasks.metrics import FloatArray
+from bert_core.tasks.metrics import FloatArray, less_is_better
 from bert_core.tasks.task import Predictions, Task
 
 
@@ -69,7 +69,7 @@ class Comparison:
         if difference.contains(0):
             return f"{criterion}: {span}: these examples do not tell the two apart"
         better = "second" if difference.value > 0 else "first"
-        if criterion.endswith("_error"):
+        if less_is_better(criterion):
             better = "first" if better == "second" else "second"
         return f"{criterion}: {span}: the {better} is better on data like this"
 

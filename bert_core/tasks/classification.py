@@ -58,6 +58,13 @@ _HIDDEN, _BITS = {-1.0}, {"0", "1", "true", "false"}
 
 _LARGEST = 1e15
 
+METRICS = {
+    "single": ("accuracy", "f1_macro", "matthews"),
+    "multiple": ("f1_micro", "f1_macro", "exact_match"),
+    "regression": ("correlation", "pearson", "spearman"),
+}
+"""The metrics of each kind that can select the best epoch; the first is the default."""
+
 
 @dataclass(frozen=True)
 class Text:
@@ -106,7 +113,10 @@ class Classification(Task):
         " weighted by tokens",
     )
     metric: str | None = Field(
-        default=None, description="metric that selects the best epoch; more is better"
+        default=None,
+        description="metric that selects the best epoch, one of "
+        + "; ".join(f"{', '.join(names)} ({kind})" for kind, names in METRICS.items())
+        + "; of two labels also f1",
     )
 
     def ignored_options(self) -> dict[str, str]:
@@ -119,19 +129,13 @@ class Classification(Task):
     @property
     def criterion(self) -> str:
         """The configured metric, or the default of this kind."""
-        usual = {"single": "accuracy", "multiple": "f1_micro", "regression": "correlation"}
-        return self.metric or usual[self.kind]
+        return self.metric or METRICS[self.kind][0]
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The metrics of this kind that may decide: those of which more is better."""
-        names = {
-            "single": ("accuracy", "f1_macro", "matthews"),
-            "multiple": ("exact_match", "f1_micro", "f1_macro"),
-            "regression": ("pearson", "spearman", "correlation"),
-        }[self.kind]
+        """The metrics that can select the best epoch, all but those of which less is better."""
         has_f1 = self.kind == "single" and len(self.labels) == 2
-        return (*names, "f1") if has_f1 else names
+        return (*METRICS[self.kind], "f1") if has_f1 else METRICS[self.kind]
 
     @property
     def reads_pairs(self) -> bool | None:
@@ -274,7 +278,7 @@ class Classification(Task):
         ]
 
     def metrics(self, predictions: Predictions, examples: Sequence[Text]) -> dict[str, float]:
-        """Accuracy, F1 and Matthews; exact match and F1; or Pearson and Spearman."""
+        """Those of `METRICS`, `f1` of two labels, and the mean squared error of numbers."""
         if self.kind == "regression":
             gold = [_number(example) for example in examples]
             return correlation_metrics(gold, [prediction["value"] for prediction in predictions])

@@ -1,5 +1,6 @@
-"""Metrics of the tasks, in 0..1: classes, entities, answers (SQuAD), and correlations.
+"""Metrics of the tasks: labels, entities, answers (SQuAD), numbers.
 
+Shares and F1 are in 0..1, correlations (Matthews' too) in -1..1; an error has no upper limit.
 Entities are scored by seqeval as conlleval prints them; exact match and F1 of answers agree with
 SQuAD's official scripts.
 """
@@ -29,6 +30,14 @@ _MOST_OF_A_LABEL = 180
 _UNSAFE = re.compile(r"[^\w\-. :]|[^\0-\uffff]|_(?=[xX][0-9A-Za-z]+_)|^\s|\s$")
 _ANY = re.compile(r".", re.DOTALL)
 _ESCAPED = re.compile(r"_x([0-9A-F]{4,6})_")
+
+
+def less_is_better(metric: str) -> bool:
+    """Returns whether less of a metric is better, by its name: an error, a loss or perplexity.
+
+    Of every other metric more is better, and only those can select the best epoch.
+    """
+    return metric.endswith(("_error", "_loss", "perplexity"))
 
 
 def metric_parts(labels: Iterable[str]) -> dict[str, str]:

@@ -90,7 +90,7 @@ class Task(BaseModel, ABC):
     @property
     @abstractmethod
     def criterion(self) -> str:
-        """The metric that decides which epoch is best; more is better."""
+        """The metric that selects the best epoch; more of it is better (`less_is_better`)."""
 
     @property
     @abstractmethod
@@ -128,7 +128,10 @@ class Task(BaseModel, ABC):
 
     @abstractmethod
     def metrics(self, predictions: Predictions, examples: Sequence[Any]) -> dict[str, float]:
-        """The task's metrics over examples with labels, the paper's among them, in 0..1."""
+        """The task's metrics over examples with labels, the paper's among them, by name.
+
+        All of them are logged as `dev/NAME` and reported.
+        """
 
     def label_names(self, examples: Sequence[Any]) -> set[str] | None:
         """The labels that occur; None for a task whose answers are not labels."""

@@ -1,6 +1,5 @@
 """Finished runs as the commands leave them, tracked and all; trained here, without Ray."""
 
-import shutil
 from pathlib import Path
 
 from finetuning_runs import arguments, finetune_here
@@ -17,14 +16,6 @@ SOURCES = [
     | {"version": "numpy 2.4.6"},
     {"text": "/data/my/wiki/*.txt", "num_documents": 120, "num_bytes": 90_000, "sha256": "cd" * 32},
 ]
-
-
-def copy_store(template: Path, storage: Path) -> str:
-    """Gives the storage the MLflow store that it would make; returns its tracking URI."""
-    path = storage / "mlflow" / "mlflow.db"
-    path.parent.mkdir(parents=True)
-    shutil.copy(template, path)
-    return f"sqlite:///{path}"
 
 
 def name_sources(shards: Path) -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bert_core.errors import UserError, nearest
 from bert_core.strict_yaml import line_of, read_strict_yaml
+from bert_core.tasks.metrics import less_is_better
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
     from bert_core.evaluation.intervals import Interval  # loads torch, and --help reads this module
 
 CRITERION = "criterion"
-"""In a gate, the metric that decides the task, whatever its name."""
+"""In a gate, the metric that selects the task's best epoch, whatever its name."""
 DROP_ON_DATA = 0.02
 """Largest drop without a gate file, at the lower end of the interval on --data."""
-LESS_IS_BETTER = ("_error", "_loss", "perplexity")
-"""Suffixes of metrics for which less is better."""
 MEGABYTE = 1_000_000
 
 
@@ -131,11 +130,6 @@ def require_data(gate: Gate, where: str) -> None:
     wanted = [name for name in ("p95_latency_ms", "memory_mb") if getattr(gate, name) is not None]
     if wanted and gate.data is None:
         raise UserError(f"{wanted[0]} without texts to measure it on", where, "pass data")
-
-
-def less_is_better(metric: str) -> bool:
-    """Returns whether a metric is an error or a loss."""
-    return metric.endswith(LESS_IS_BETTER)
 
 
 def _user_error(error: ValidationError, path: Path, root: "Node") -> UserError:

@@ -27,6 +27,7 @@ from bert_core.tasks.label_values import (
     likeness_warnings,
     not_labels,
 )
+from bert_core.tasks.metrics import less_is_better
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
@@ -81,6 +82,14 @@ def test_labels_given_are_not_learned():
     assert Classification().with_labels(texts).labels == ("a", "b", "9", "10")
     assert Classification(labels=("z",)).with_labels(texts).labels == ("z",)
     assert Classification(kind="regression").with_labels(texts).labels == ()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_more_is_better_of_the_metric_that_selects_the_best_epoch(name):
+    task = TASKS[name]
+    assert not less_is_better(task.criterion)
+    if isinstance(task, Classification):
+        assert task.criterion in task.metric_names
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -13,7 +13,8 @@ from finetuning_runs import (
     write_task,
 )
 from pretraining_runs import Run, train_here, write_corpus
-from recorded_runs import copy_store, finish_finetuning, finish_pretraining
+from recorded_runs import finish_finetuning, finish_pretraining
+from registered_models import copy_store
 
 from bert_core.errors import UserError
 from workflows.finetune import parse

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from finetuning_runs import write_encoder, write_task
 from pretraining_runs import Run, write_corpus
-from recorded_runs import copy_store, finish_finetuning, finish_pretraining, name_sources
+from recorded_runs import finish_finetuning, finish_pretraining, name_sources
+from registered_models import copy_store
 
 from bert_core.errors import UserError
 from workflows.finetune import parse
