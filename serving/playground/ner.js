@@ -31,11 +31,11 @@ export const ner = {
   fields: () => [
     text("inputs", "Text"),
     choice("aggregation", "Aggregation", [
-      ["first", "a word has its first sub-word's label"],
-      ["average", "mean over the sub-words of a word"],
-      ["max", "most confident sub-word of a word"],
-      ["simple", "none, but adjacent sub-words are joined"],
-      ["none", "none: single sub-words"],
+      ["first", "first sub-word"],
+      ["average", "mean of sub-words"],
+      ["max", "surest sub-word"],
+      ["simple", "adjacent sub-words"],
+      ["none", "none"],
     ]),
     overflow(),
   ],
