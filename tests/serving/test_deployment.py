@@ -67,6 +67,7 @@ def test_the_files_beside_it_are_of_this_deployment():
     assert INGRESS_VARIABLES.items() <= variables.items()
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_it_answers_as_under_uvicorn(
     server, small_models, registry, subprocess_environment, tmp_path
@@ -149,6 +150,7 @@ def raw(port):
         connection.close()
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_versions_change_and_replicas_die_and_clients_are_answered(

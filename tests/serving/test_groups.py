@@ -125,6 +125,7 @@ def wait_until(is_so, seconds, serving):
         time.sleep(0.5)
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_groups_in_operation(example, variables, key, tmp_path):

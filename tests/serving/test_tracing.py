@@ -335,6 +335,7 @@ def test_a_server_that_is_told_to_stop_sends_what_is_left(
     assert json.loads(errors)["status"] == 200, "one line, of the request"
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_replica_sends_its_spans(collector, sentiment, subprocess_environment, tmp_path):
     arguments = {"model": str(sentiment["sentiment"]), "insecure": True}

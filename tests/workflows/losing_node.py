@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 from ray.cluster_utils import Cluster
@@ -15,11 +16,12 @@ from ray.cluster_utils import Cluster
 
 def trials_below(process):
     """The processes that train below a machine's raylet."""
-    return [
-        each
-        for each in process.children(recursive=True)
-        if "ImplicitFunc.train" in " ".join(each.cmdline())
-    ]
+    trials = []
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it may have ended since, or be a zombie
+            if "ImplicitFunc.train" in " ".join(child.cmdline()):
+                trials.append(child)
+    return trials
 
 
 def main(command):
@@ -34,8 +36,9 @@ def main(command):
         time.sleep(0.2)
     time.sleep(3)
     victims = [raylet, *raylet.children(recursive=True)]
-    for each in victims:
-        each.send_signal(signal.SIGKILL)
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.send_signal(signal.SIGKILL)
     cluster.remove_node(other, allow_graceful=False)
     print(f"lost {len(lost)} trials", flush=True)
     code = sweep.wait(400)
