@@ -13,6 +13,9 @@ OverflowOrError = Literal["error", "left", "right", "window"]
 Unit = Literal["token", "word", "text"]
 Pooling = Literal["cls", "first", "max", "mean"]
 Masking = Literal["token", "rest_of_word"]
+OutputFormat = Literal["parquet", "npy"]
+StoredDtype = Literal["float16", "float32"]
+"""Numbers of features on disk."""
 
 Aggregation = Literal["none", "simple", "first", "average", "max"]
 """How what is said of sub-words becomes entities; the names are those of Hugging Face.

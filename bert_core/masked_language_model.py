@@ -89,9 +89,7 @@ class FillMask:
         Notes: `spans` [P, 2], the characters of each [MASK]; `example` [P], its text.
         """
         whole = cut_texts(tokenizer, examples)
-        tokens = whole
-        if self.overflow != "window":
-            tokens = cut_tokens(whole, self.max_length - 2, self.overflow)
+        tokens = cut_tokens(whole, self.max_length - 2, self.overflow)
         rows = unit_rows(tokens, tokenizer, unit="token", pooling=None, max_length=self.max_length)
         is_mask = tokens.input_ids[rows.units] == special_token_ids(tokenizer).mask
         assert tokens.offsets is not None
@@ -191,9 +189,7 @@ class PseudoPerplexity:
         `spans` [W, 2], the characters of each token; `counts` [N], the tokens of each text.
         """
         whole = cut_texts(tokenizer, examples)
-        tokens = whole
-        if self.overflow != "window":
-            tokens = cut_tokens(whole, self.max_length - 2, self.overflow)
+        tokens = cut_tokens(whole, self.max_length - 2, self.overflow)
         units = unit_rows(tokens, tokenizer, unit="token", pooling=None, max_length=self.max_length)
         windows = units.rows
         row = np.repeat(np.arange(len(windows.lengths)), windows.place_counts)  # of each place

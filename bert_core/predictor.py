@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -37,13 +38,13 @@ from bert_core.tasks.encoded_rows import (
 from bert_core.tasks.foreign_models import find_task
 from bert_core.tasks.task import FloatArray, Task, compute_outputs
 from bert_core.text.rng import IntArray
+from bert_core.text.texts import text_chunks
+from bert_core.text_encoding import lone_surrogate
 from bert_core.training.loop import autocast
 from bert_core.training.ranks import rank, world_size
 
 T = TypeVar("T")
 
-_ITEMS_AT_ONCE = 1024
-_CHARACTERS_AT_ONCE = 1 << 20
 _CHARACTERS_OF_A_MASK = 1 << 12
 """A [MASK] takes as much memory as so many characters: its logits are over the vocabulary."""
 
@@ -389,7 +390,7 @@ def _num_characters(given: Any, where: str) -> int:  # noqa: ANN401 - an input o
     if not isinstance(given, str):
         parts = given.values() if isinstance(given, Mapping) else given
         return sum(_num_characters(part, where) for part in parts)
-    if not given.isascii() and any("\ud800" <= character <= "\udfff" for character in given):
+    if lone_surrogate(given) is not None:
         raise UserError("half a character (a lone surrogate)", where, "decode the text again")
     return len(given)
 
@@ -409,17 +410,11 @@ def _check_options(
 
 
 def _chunks(items: Sequence[T], sizes: Sequence[int]) -> Iterator[tuple[int, list[T]]]:
-    """Some items at a time, one at least, each time with the number of the first."""
-    some: list[T] = []
-    first = total = 0
-    for number, (item, size) in enumerate(zip(items, sizes, strict=True)):
-        if some and (len(some) == _ITEMS_AT_ONCE or total + size > _CHARACTERS_AT_ONCE):
-            yield first, some
-            first, some, total = number, [], 0
-        some.append(item)
-        total += size
-    if some:
-        yield first, some
+    """Some items at a time, each time with the number of the first."""
+    first = 0
+    for chunk in text_chunks(zip(items, sizes, strict=True), itemgetter(1)):
+        yield first, [item for item, _ in chunk]
+        first += len(chunk)
 
 
 def compute_all_outputs(

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from bert_core.errors import UserError
+from bert_core.text_encoding import lone_surrogate
 
 MAX_BYTES = 1 << 24
 """Of a file where nothing else is said: a configuration with 100,000 labels has a third of it."""
@@ -132,7 +133,7 @@ def is_plain_path(name: object) -> bool:
         and str(path) == name
         and name != "."
         and ".." not in path.parts
-        and not any("\ud800" <= char <= "\udfff" for char in name)
+        and lone_surrogate(name) is None
     )
 
 

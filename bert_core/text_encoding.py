@@ -20,6 +20,16 @@ _HEAD_BYTES = 1 << 12
 _NUL_SHARE = 0.1
 
 
+def lone_surrogate(text: str) -> int | None:
+    """The index of the first half of a surrogate pair, which no encoding can write, or None."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return error.start
+    return None
+
+
 def how_to_convert(path: str, encoding: str | None = None) -> str:
     """The command that makes UTF-8 of a file, whole as a shell takes it; two of no known encoding.
 

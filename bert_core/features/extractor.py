@@ -114,9 +114,7 @@ class Extractor:
     def encode(self, texts: Sequence[str], overflow: OverflowOrError) -> EncodedTexts:
         """The rows of texts, in windows where they are long, unless `overflow` cuts a side."""
         whole = cut_texts(self.tokenizer, texts, offsets=self.choice.unit != "text")
-        tokens = whole
-        if overflow == "left" or overflow == "right":  # noqa: PLR1714 - so that types follow
-            tokens = cut_tokens(whole, self.max_length - 2, overflow)
+        tokens = cut_tokens(whole, self.max_length - 2, overflow)
         num_tokens = whole.lengths + 2
         too_long = num_tokens > self.max_length
         return EncodedTexts(

@@ -9,26 +9,22 @@ features, are in a Parquet file next to it. Shapes: U units, F feature size, W t
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from bert_core.disk import flush_to_disk, raise_disk_full
 from bert_core.features.extractor import Extractor
-from bert_core.features.states import Precision
 from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_words, words_of
+from bert_core.interface import OutputFormat, StoredDtype
 from bert_core.tasks.task import FloatArray
-from bert_core.text.texts import NamedText
+from bert_core.text.texts import CHARACTERS_AT_ONCE, NamedText, text_chunks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OutputFormat = Literal["parquet", "npy"]
-
-_TEXTS_AT_ONCE = 1024
-_CHARACTERS_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 1 << 28
 _UNITS_AT_ONCE = 4096
 
@@ -39,7 +35,7 @@ def write_features(
     path: Path,
     *,
     output_format: OutputFormat = "parquet",
-    dtype: Precision = "float32",
+    dtype: StoredDtype = "float32",
 ) -> Counter[str]:
     """Writes the features of texts to `path`, a .parquet file, and an array to .npy next to it.
 
@@ -49,6 +45,12 @@ def write_features(
     from pyarrow.parquet import ParquetWriter
 
     counts: Counter[str] = Counter()
+    most_characters = _characters_at_once(extractor)
+    chunks = (
+        chunk  # of strings or of lists of words, never both
+        for _, alike in groupby(texts, lambda given: type(given.text))
+        for chunk in text_chunks(alike, _num_characters, most_characters)
+    )
     array = path.with_suffix(".npy")
     beside, array_beside = (each.with_name(f".{each.name}.written") for each in (path, array))
     with _removed_on_error(path, beside, array_beside):
@@ -57,7 +59,7 @@ def write_features(
             schema = _schema(extractor, None if is_array else dtype)
             _write_header(stream, 0, extractor.feature_size, dtype)
             with ParquetWriter(beside, schema) as writer:
-                for some in _chunks(texts, _characters_at_once(extractor)):
+                for some in chunks:
                     tokens = _cut(extractor, some)
                     rows = extractor.rows(tokens)
                     features = extractor.of_rows(rows).astype(dtype, copy=False)
@@ -93,7 +95,7 @@ def join_parts(paths: Sequence[Path], output: Path) -> None:
     beside, array_beside = (each.with_name(f".{each.name}.written") for each in (output, array))
     with _removed_on_error(output, beside, array_beside):
         with array_beside.open("w+b") as stream:
-            dtype: Precision = "float16" if arrays[0].dtype == np.float16 else "float32"
+            dtype: StoredDtype = "float16" if arrays[0].dtype == np.float16 else "float32"
             _write_header(stream, sum(map(len, arrays)), arrays[0].shape[1], dtype)
             for each in arrays:
                 for begin in range(0, len(each), _UNITS_AT_ONCE):
@@ -125,25 +127,13 @@ def _removed_on_error(output: Path, *paths: Path) -> Iterator[None]:
 def _characters_at_once(extractor: Extractor) -> int:
     """Fewer where every token has a large vector: a token is three characters or more."""
     if extractor.choice.unit == "text":
-        return _CHARACTERS_AT_ONCE
+        return CHARACTERS_AT_ONCE
     tokens = _BYTES_AT_ONCE // (4 * extractor.feature_size)
-    return min(_CHARACTERS_AT_ONCE, 3 * tokens)
+    return min(CHARACTERS_AT_ONCE, 3 * tokens)
 
 
-def _chunks(texts: Iterable[NamedText], most_characters: int) -> Iterator[list[NamedText]]:
-    """Some texts at a time, one at least; strings and lists of words never together."""
-    some: list[NamedText] = []
-    characters = 0
-    for each in texts:
-        size = len(each.text) if isinstance(each.text, str) else sum(map(len, each.text))
-        is_full = len(some) >= _TEXTS_AT_ONCE or characters + size > most_characters
-        if some and (is_full or type(some[0].text) is not type(each.text)):
-            yield some
-            some, characters = [], 0
-        some.append(each)
-        characters += size
-    if some:
-        yield some
+def _num_characters(given: NamedText) -> int:
+    return len(given.text) if isinstance(given.text, str) else sum(map(len, given.text))
 
 
 def _cut(extractor: Extractor, texts: Sequence[NamedText]) -> Tokens:
@@ -211,7 +201,7 @@ def _nested(features: FloatArray, rows: UnitRows, extractor: Extractor) -> "pa.A
     return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), vectors)
 
 
-def _schema(extractor: Extractor, dtype: Precision | None) -> "pa.Schema":
+def _schema(extractor: Extractor, dtype: StoredDtype | None) -> "pa.Schema":
     """The columns of the Parquet file; with no features where `dtype` is None."""
     import pyarrow as pa
 
@@ -235,7 +225,7 @@ def _table(columns: dict[str, Any], schema: "pa.Schema") -> "pa.Table":
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-def _write_header(stream: IO[bytes], num_units: int, size: int, dtype: Precision) -> None:
+def _write_header(stream: IO[bytes], num_units: int, size: int, dtype: StoredDtype) -> None:
     """Writes the header of an array [num_units, size] at the start; it is as long for any number.
 
     numpy leaves room in it for an array that grows, so what follows stays in place.

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
+from bert_core.interface import StoredDtype
 from bert_core.model.encoder import Encoder
 from bert_core.tasks.encoded_rows import (
     PREDICTION_TOKENS,
@@ -58,9 +58,6 @@ def states_at_places(
         encoder.train(was_training)
 
 
-Precision = Literal["float16", "float32"]
-
-
 def stored_states(
     encoder: Encoder,
     rows: EncodedRows,
@@ -70,7 +67,7 @@ def stored_states(
     device: torch.device,
     max_tokens: int = PREDICTION_TOKENS,
     autocast_dtype: torch.dtype | None = None,
-    dtype: Precision = "float16",
+    dtype: StoredDtype = "float16",
     progress: Callable[[float], None] | None = None,
 ) -> list[States]:
     """The states of `layers` at all places, each [P, H], mapped from `folder`.
@@ -108,7 +105,7 @@ def _compute(
     device: torch.device,
     max_tokens: int,
     autocast_dtype: torch.dtype | None,
-    dtype: Precision,
+    dtype: StoredDtype,
     progress: Callable[[float], None] | None,
 ) -> None:
     shape = (len(rows.places), encoder.config.hidden_size)
@@ -135,7 +132,7 @@ def _compute(
             array.flush()
 
 
-def _mapped(path: Path, dtype: Precision, shape: tuple[int, int]) -> np.memmap:
+def _mapped(path: Path, dtype: StoredDtype, shape: tuple[int, int]) -> np.memmap:
     """A new array on disk, whose room is taken at once: a full disk would end the process later."""
     array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     if hasattr(os, "posix_fallocate"):  # not on macOS

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from bert_core.interface import Pooling, Unit
+from bert_core.interface import OverflowOrError, Pooling, Unit
 from bert_core.tasks.encoded_rows import EncodedRows, concatenated
-from bert_core.tasks.sequences import Side, align, cut, max_context, slide, token_ids, word_pieces
+from bert_core.tasks.sequences import align, cut, max_context, slide, token_ids, word_pieces
 from bert_core.text.rng import IntArray, ragged_arange
 from bert_core.tokenizer import special_token_ids
 
@@ -92,12 +92,14 @@ def cut_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Tokens:
     )
 
 
-def cut_tokens(tokens: Tokens, room: int, side: Side) -> Tokens:
-    """Truncates texts to `room` tokens on a side.
+def cut_tokens(tokens: Tokens, room: int, overflow: OverflowOrError) -> Tokens:
+    """Truncates texts to `room` tokens on the side that `overflow` names, else returns them.
 
     Words of which nothing is left are no longer counted.
     """
-    kept = cut(tokens.lengths, np.full_like(tokens.lengths, room), side)
+    if overflow not in ("left", "right"):
+        return tokens
+    kept = cut(tokens.lengths, np.full_like(tokens.lengths, room), overflow)
     first_tokens = np.cumsum(tokens.lengths) - tokens.lengths + kept.starts
     left = ragged_arange(first_tokens, kept.lengths)
     owners = np.repeat(np.arange(len(tokens.lengths)), kept.lengths)

@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_core.errors import reason_of
 from bert_core.tasks.tables import Record, TaskDataError, parse_cell
-from bert_core.text_encoding import decode_text
+from bert_core.text_encoding import decode_text, lone_surrogate
 
 _LAYOUT = "SQuAD's layout is data, paragraphs, context, qas, answers"
 _COLUMNS = "SQuAD's columns are id, context, question, answers: {text: [...], answer_start: [...]}"
@@ -236,10 +236,8 @@ def _member(values: object, name: str, kind: type, where: str, layout: str = _LA
 
 def _text(values: object, name: str, where: str, layout: str = _LAYOUT) -> str:
     text = _member(values, name, str, where, layout)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise TaskDataError(f"lone surrogate in {name}", where, "fix the text") from error
+    if lone_surrogate(text) is not None:
+        raise TaskDataError(f"lone surrogate in {name}", where, "fix the text")
     return text
 
 

@@ -27,7 +27,7 @@ from bert_core.tasks.delimited import (
     read_tsv,
     usual_width,
 )
-from bert_core.text_encoding import open_text
+from bert_core.text_encoding import lone_surrogate, open_text
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema, Table
@@ -283,11 +283,10 @@ def _record(values: object, where: str, *, may_have_halves: bool) -> Record:
     if not isinstance(values, dict):
         raise TaskDataError("not a JSON object", where, 'write {"column": value}')
     if may_have_halves:
-        try:
-            json.dumps(values, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            half = error.object[error.start]
-            raise TaskDataError(f"lone surrogate, {half!r}", where, "fix the text") from error
+        text = json.dumps(values, ensure_ascii=False)
+        half = lone_surrogate(text)
+        if half is not None:
+            raise TaskDataError(f"lone surrogate, {text[half]!r}", where, "fix the text")
     return Record(values, where)
 
 

@@ -9,11 +9,11 @@ import lzma
 import posixpath
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_core.text.corpus import MAX_RECORD_BYTES
 from bert_core.text.sources import (
@@ -31,6 +31,32 @@ if TYPE_CHECKING:
 
 _MAX_LINE_BYTES = 64 << 20
 _ROWS_AT_ONCE = 256
+TEXTS_AT_ONCE = 1024
+CHARACTERS_AT_ONCE = 1 << 20
+
+T = TypeVar("T")
+
+
+def text_chunks(
+    items: Iterable[T], num_characters: Callable[[T], int], most_characters: int | None = None
+) -> Iterator[list[T]]:
+    """Yields items in lists of at least one, so that memory holds no more than one list.
+
+    A list has at most `TEXTS_AT_ONCE` items, and at most `most_characters` (`CHARACTERS_AT_ONCE`)
+    unless a single item has more.
+    """
+    most_characters = most_characters or CHARACTERS_AT_ONCE
+    chunk: list[T] = []
+    total = 0
+    for item in items:
+        size = num_characters(item)
+        if chunk and (len(chunk) >= TEXTS_AT_ONCE or total + size > most_characters):
+            yield chunk
+            chunk, total = [], 0
+        chunk.append(item)
+        total += size
+    if chunk:
+        yield chunk
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,16 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from bert_core.interface import OverflowOrError
+from bert_core.text_encoding import lone_surrogate
 
 T = TypeVar("T")
 
 
 def refuse_surrogates(text: str) -> str:
     """JSON can name one half of a character; nothing can be made of it."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"half a character (a lone surrogate) at {error.start}") from None
+    start = lone_surrogate(text)
+    if start is not None:
+        raise ValueError(f"half a character (a lone surrogate) at {start}")
     return text
 
 

@@ -6,10 +6,10 @@ from running import answers, assert_alike
 from small_tasks import WORDS
 
 import bert_core
-from bert_core import predictor as module
 from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.task import add_task_head
+from bert_core.text import texts as texts_module
 
 TEXTS = ["the cat sat on a mat", "a dog", "", "Dogs run , and a cat sat on mats ."]
 LONG = " ".join(WORDS) * 40
@@ -78,7 +78,7 @@ def test_a_text_has_the_same_answer_in_any_list(predictors, monkeypatch):
         lambda: [e.masks[-1].candidates[0].score for e in predictors["encoder"].fill_mask(masked)],
     ]
     together = [ask() for ask in asked]
-    monkeypatch.setattr(module, "_ITEMS_AT_ONCE", 2)
+    monkeypatch.setattr(texts_module, "TEXTS_AT_ONCE", 2)
     for ask, wanted in zip(asked, together, strict=True):
         np.testing.assert_allclose(ask(), wanted, atol=1e-5)
 

@@ -4,14 +4,14 @@ import functools
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError
 from bert_core.features.units import POOLINGS, default_pooling
-from bert_core.interface import Pooling, Unit
+from bert_core.interface import OutputFormat, Pooling, StoredDtype, Unit
 from bert_core.model.strategies import STRATEGIES, Strategy, find_strategy
 from bert_core.text.texts import TextPart, read_texts
 from workflows.inference.text_input import TextPartsSettings
@@ -19,10 +19,6 @@ from workflows.inference.text_parts import TextJob, worker_device
 
 if TYPE_CHECKING:
     from bert_core.features.extractor import Extractor, FeatureChoice
-
-# Their like in bert_core would load torch, which takes seconds: --help is answered before.
-OutputFormat = Literal["parquet", "npy"]
-Precision = Literal["float16", "float32"]
 
 DEFAULT_STRATEGY = "last"
 FEATURES = "features"
@@ -106,7 +102,7 @@ class ExtractSettings(TextPartsSettings):
         default="parquet",
         description="parquet, or npy: one array to memory-map, and a table of its rows",
     )
-    dtype: Precision | None = Field(
+    dtype: StoredDtype | None = Field(
         default=None, description="numbers on disk; by default float16 for several layers, else 32"
     )
 
@@ -144,7 +140,7 @@ class ExtractSettings(TextPartsSettings):
         strategy, dtype = self.chosen_strategy().name, self.numbers(num_hidden_layers)
         return {"strategy": strategy, "pooling": pooling, "dtype": dtype}
 
-    def numbers(self, num_hidden_layers: int) -> Precision:
+    def numbers(self, num_hidden_layers: int) -> StoredDtype:
         """The type of the numbers on disk."""
         if self.dtype is not None:
             return self.dtype
@@ -163,7 +159,7 @@ class Extraction(TextJob):
     choice: "FeatureChoice"
     text_column: str
     output_format: OutputFormat
-    dtype: Precision
+    dtype: StoredDtype
 
     def write(self, part: TextPart, stem: Path, dropped: Counter[str]) -> dict[str, Any]:
         """Writes the features of a part; `layer_weights` are those of a weighted sum, or None."""

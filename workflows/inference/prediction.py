@@ -22,7 +22,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
-from bert_core.text.texts import NamedTexts, TextPart, read_records
+from bert_core.text.texts import NamedTexts, TextPart, read_records, text_chunks
 from workflows.inference.predict_settings import PredictionFormat, PredictSettings
 from workflows.inference.text_parts import TextJob, worker_device
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 PREDICTIONS = "predictions"
 """The folder of the parts."""
 
-_TEXTS_AT_ONCE = 1024
-_CHARACTERS_AT_ONCE = 1 << 20
 
 Kind = Literal["label", "labels", "value", "entities", "answers"]
 """What a model gives, by the name of the field."""
@@ -165,7 +163,7 @@ class Prediction(TextJob):
         columns = self.request.columns
         records = read_records(part, dropped, columns, id_column=self.id_column)
         with prediction_file(path, self.output_format, self.request.kind) as write:
-            for some in _chunks(self._taken(records, dropped)):
+            for some in text_chunks(self._taken(records, dropped), _num_characters):
                 rows, encoded = self._predict(predictor, some)
                 write(rows)
                 tally.count(rows, encoded)
@@ -254,25 +252,8 @@ def _predictor(model: Path, task_name: str | None, max_tokens: int, bfloat16: bo
     )
 
 
-def _chunks(records: Iterable[NamedTexts]) -> Iterator[list[NamedTexts]]:
-    """Some records at a time, one at least, so that memory holds no more than those."""
-    some: list[NamedTexts] = []
-    characters = 0
-    for each in records:
-        size = sum(_sizes(each))
-        if some and (len(some) >= _TEXTS_AT_ONCE or characters + size > _CHARACTERS_AT_ONCE):
-            yield some
-            some, characters = [], 0
-        some.append(each)
-        characters += size
-    if some:
-        yield some
-
-
-def _sizes(record: NamedTexts) -> Iterator[int]:
-    """The characters of each text of a record."""
-    for each in record.texts:
-        yield len(each) if isinstance(each, str) else sum(map(len, each))
+def _num_characters(record: NamedTexts) -> int:
+    return sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in record.texts)
 
 
 @contextmanager

@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
-from bert_core.features.output import _characters_at_once, _chunks, write_features
+from bert_core.features.output import _characters_at_once, _num_characters, write_features
 from bert_core.features.units import cut_texts, cut_tokens, cut_words, unit_rows, words_of
 from bert_core.model.strategies import STRATEGIES, Strategy
-from bert_core.text.texts import NamedText
+from bert_core.text.texts import NamedText, text_chunks
 from bert_core.tokenizer import SPECIAL_TOKENS, wordpiece_tokenizer
 
 WORDS = [*SPECIAL_TOKENS, "un", "##aff", "##able", "cat", "a", ",", "é"]
@@ -255,5 +255,5 @@ def test_memory_is_bounded_by_what_tokens_take(embeddings_of, extractor_of):
     wide = extractor_of(strategy=layers, unit="token")
     assert _characters_at_once(wide) == 3 * (2**28 // (4 * 7 * 384))
     long = [NamedText(str(number), "x" * 100) for number in range(10)]
-    assert [len(each) for each in _chunks(long, 350)] == [3, 3, 3, 1]
-    assert [len(each) for each in _chunks(long, 10)] == [1] * 10
+    assert [len(each) for each in text_chunks(long, _num_characters, 350)] == [3, 3, 3, 1]
+    assert [len(each) for each in text_chunks(long, _num_characters, 10)] == [1] * 10

@@ -19,6 +19,7 @@ from bert_core.tasks.classification import Text
 from bert_core.tasks.foreign_models import ForeignClassification
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.squad import Question
+from bert_core.text import texts as texts_module
 from bert_core.text.sources import find_parts
 from bert_core.text.texts import NamedTexts, divide
 from serving.schemas.tasks import ClassifyRequest, NerRequest, QaRequest
@@ -159,7 +160,7 @@ def job_of(tmp_path, small_models):
 def test_a_part_is_a_file_and_then_its_record(tmp_path, job_of, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("a cat\n\n" + "the mat\n" * 7)
-    monkeypatch.setattr(prediction, "_TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr(texts_module, "TEXTS_AT_ONCE", 3)
     job = job_of("sentiment", path)
     record = write_part(job, 0)
     assert json.loads((tmp_path / "part-00000.json").read_text()) == record
@@ -197,7 +198,7 @@ def test_a_text_that_is_too_long_leaves_nothing(tmp_path, job_of):
 def test_numbers_are_tallied_over_chunks(tmp_path, job_of, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("a cat\nthe mat\nmat\ncat sat on\n")
-    monkeypatch.setattr(prediction, "_TEXTS_AT_ONCE", 1)
+    monkeypatch.setattr(texts_module, "TEXTS_AT_ONCE", 1)
     record = write_part(job_of("grade", path), 0)
     lines = (tmp_path / PREDICTIONS / "part-00000.jsonl").read_text().splitlines()
     values = [json.loads(line)["value"] for line in lines]
@@ -207,10 +208,10 @@ def test_numbers_are_tallied_over_chunks(tmp_path, job_of, monkeypatch):
 
 def test_long_texts_are_few_at_a_time(monkeypatch):
     records = [NamedTexts(str(i), ("a" * 30, ["b"] * 10)) for i in range(5)]
-    monkeypatch.setattr(prediction, "_CHARACTERS_AT_ONCE", 80)
-    assert [len(each) for each in prediction._chunks(records)] == [2, 2, 1]
-    monkeypatch.setattr(prediction, "_CHARACTERS_AT_ONCE", 10)
-    assert [len(each) for each in prediction._chunks(records)] == [1] * 5
+    for most, sizes in ((80, [2, 2, 1]), (10, [1] * 5)):
+        monkeypatch.setattr(texts_module, "CHARACTERS_AT_ONCE", most)
+        chunks = texts_module.text_chunks(records, prediction._num_characters)
+        assert [len(chunk) for chunk in chunks] == sizes
 
 
 READ = {"id": "a", "n_tokens": 3, "truncated": False}
