@@ -117,7 +117,7 @@ def save_model_folder(
         config, model, tokenizer = load_model_folder("runs/pretrain/model")
         save_model_folder("encoder", model, tokenizer, card="# My encoder")
     """
-    folder = Path(folder).absolute()
+    folder = Path(folder).expanduser().absolute()
     with folder_to_publish(folder) as written:
         _write_json(written / CONFIG, _to_config_json(model) | dict(extra_config or {}))
         save_file(_weights(model), written / WEIGHTS, metadata={"format": "pt"})
@@ -190,7 +190,7 @@ def load_model_folder(
         config, model, tokenizer = load_model_folder("MODEL_FOLDER")
         print(config.hidden_size, list(model.heads), tokenizer.encode("A cat sleeps.").tokens)
     """
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     with _unreadable_named(folder):
         recover(folder.absolute(), _written(folder.absolute()), _is_whole)
     for _ in range(_MOST_READINGS):

@@ -339,7 +339,7 @@ def load_predictor(
 
         predictor = bert_core.load("runs/sentiment/model", device="cpu", dtype="bfloat16")
     """
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     name = str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
         raise UserError(f"dtype {name} is not supported", "dtype", f"pass {' or '.join(_DTYPES)}")

@@ -174,7 +174,9 @@ def named_models(given: Sequence[str]) -> dict[str, Path | Address]:
         name, has_name, model = text.partition("=")
         if not has_name or "/" in name or text.startswith(ADDRESS_PREFIX):  # "=" is in the path
             name, model = "", text
-        source = Address.of(model) if model.startswith(ADDRESS_PREFIX) else Path(model)
+        is_address = model.startswith(ADDRESS_PREFIX)
+        # A shell expands no ~ after "NAME=".
+        source = Address.of(model) if is_address else Path(model).expanduser()
         name = name or (source.name if isinstance(source, Address) else source.resolve().name)
         if name in found:
             raise UserError(

@@ -107,6 +107,14 @@ def test_folders_and_addresses_have_names():
             named_models([wrong])
 
 
+def test_a_folder_may_lie_in_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/srv/somebody")
+    assert named_models(["a=~/m", "~/n"]) == {
+        "a": Path("/srv/somebody/m"),
+        "n": Path("/srv/somebody/n"),
+    }
+
+
 def test_an_address_becomes_what_its_pointer_says(registry, small_models, tmp_path):
     assert fetched(small_models["entities"], {}) == small_models["entities"]
     bring_up_to_date(CHAMPION, registry.uri, tmp_path)

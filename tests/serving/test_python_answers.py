@@ -146,6 +146,14 @@ def test_what_cannot_be_opened_is_said_in_one_line(small_models, tmp_path, optio
         bert_core.load(tmp_path / "nothing")
 
 
+def test_a_folder_may_lie_in_the_home_folder(small_models, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    _, model, tokenizer = bert_core.load_model_folder(small_models["encoder"])
+    bert_core.save_model_folder("~/encoder", model, tokenizer)
+    assert (tmp_path / "encoder" / "config.json").is_file()
+    assert bert_core.load("~/encoder").folder == tmp_path / "encoder"
+
+
 def test_cut_texts_are_reported(predictors):
     with pytest.warns(UserWarning, match="1 of 2 texts are cut to 384 tokens"):
         predictors["encoder"].embed(["a", LONG], overflow="right")
