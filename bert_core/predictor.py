@@ -130,7 +130,7 @@ class Predictor:
             raise UserError(f"{name} has no effect on {self.task_name}", name, "leave it out")
         _check_options(overflow, top_k, aggregation)
         if aggregation not in (None, "first") and FEATURE_TAGGER in self.model.heads:
-            what = f"{self._name} was taught the first sub-words of words alone"
+            what = f"{self._name} was trained on the first sub-word of each word"
             raise UserError(what, f"aggregation {aggregation}", "leave it out")
         examples, sizes = [], []
         for number, given in enumerate(_listed(inputs, "inputs")):

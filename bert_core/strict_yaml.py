@@ -81,7 +81,7 @@ def _not_yaml(error: Any, where: str) -> UserError:  # noqa: ANN401 - YAMLError,
     mark = getattr(error, "problem_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
     place = where if mark is None else f"{where}:{mark.line + 1}"
-    return UserError(f"not YAML, {' '.join(reason.split())[:200]}", place, "mend the line")
+    return UserError(f"not YAML, {' '.join(reason.split())[:200]}", place, "fix the line")
 
 
 def _too_much(where: str) -> UserError:

@@ -264,7 +264,7 @@ def read_jsonl(
         except (ValueError, RecursionError) as error:
             if strict:
                 where = f"{part.path}, byte {offset}"
-                raise CorpusError("invalid JSON", where, "mend or remove the line") from error
+                raise CorpusError("invalid JSON", where, "fix or remove the line") from error
             dropped["invalid_json_lines"] += 1
             continue
         text = None

@@ -188,7 +188,7 @@ class TaskRoutes(Routes):
 def usable_aggregation(model: ServedModel, wanted: Aggregation, field: str) -> Aggregation:
     """The aggregation, if the model can be asked for it; raises `RequestError` if not."""
     if wanted != "first" and model.reads_words_in_a_row:
-        detail = f"{model.name} was taught the first sub-words of words alone"
+        detail = f"{model.name} was trained on the first sub-word of each word"
         raise RequestError(422, "Wrong aggregation", detail, field=field, remedy="take first")
     return wanted
 

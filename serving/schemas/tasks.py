@@ -93,7 +93,7 @@ class QaRequest(Request):
     null_threshold: float | None = Field(
         default=None,
         description="a null score above this means no answer; by default the model's, of one that"
-        " was taught that there may be none",
+        " was trained with unanswerable questions",
     )
 
 

@@ -173,7 +173,7 @@ def test_ended_between_the_last_two_steps(run, tmp_path, ray_cluster, monkeypatc
     assert not (tmp_path / "out" / "index.json").exists()
     code, printed, error = run(tmp_path / "a.txt", strategy="last")  # which is the default
     assert code == 0, error
-    assert re.search(r"going on: (\d+) of \1 parts are done", printed)
+    assert re.search(r"resuming: (\d+) of \1 parts are done", printed)
     assert f"{len(lines)} texts of" in printed
     assert len(read_table(tmp_path / "out")["id"]) == len(lines)
 

@@ -197,7 +197,7 @@ def test_killed_wherever_it_is_it_learns_the_same_bits(make_run, num_workers):
             worker.kill()
         driver.until(lambda gone=writer: find_writer(run) not in (None, gone), 300, pause=0.3)
     assert driver.wait(600) == 0, driver.output()
-    assert "going on from step" in driver.output()
+    assert "resuming from step" in driver.output()
     assert left(run) == left(reference)
     report = verify_exactly_once(run.folder)
     assert report.correct and report.num_metrics > 4 * STEPS, report
@@ -217,7 +217,7 @@ def test_two_workers_become_one(make_run, tmp_path):
     one = make_run("two", tmp_path / "one", cluster__num_workers=1, **dropout)
     shutil.copytree(two.folder, one.folder)
     for run in (two, one):
-        assert f"going on from step {first}" in run.finish()
+        assert f"resuming from step {first}" in run.finish()
     losses = [
         {step: each["train/loss"] for step, each in run.records() if "train/loss" in each}
         for run in (one, two)
@@ -252,11 +252,11 @@ def test_jobs_share_workers_and_a_death_in_the_second_changes_no_bit(make_run, t
     driver.process.send_signal(signal.SIGTERM)
     assert driver.wait() == 130, driver.output()
     output = driver.output()
-    assert "2 of 3 shared-1  going on from step" in output and "stopped after step" in output
-    assert "1 of 3 shared-0  going on" not in output, "it was passed over"
+    assert "2 of 3 shared-1  resuming from step" in output and "stopped after step" in output
+    assert "1 of 3 shared-0  resuming" not in output, "it was passed over"
     assert manifest.stat().st_mtime_ns == written
     output = group.finish()
-    assert "3 of 3 shared-2  going on from step" in output
+    assert "3 of 3 shared-2  resuming from step" in output
     assert "step 1/" not in output, "only the last was left"
     for job, single in zip(jobs, alone, strict=True):
         single.finish()

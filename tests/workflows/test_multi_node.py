@@ -180,7 +180,7 @@ def losses(records):
 
 def beginnings(driver):
     """The steps from which workers have gone on, in turn."""
-    return [int(step) for step in re.findall(r"going on from step (\d+)", driver.output())]
+    return [int(step) for step in re.findall(r"resuming from step (\d+)", driver.output())]
 
 
 def expect_the_same(records, reference, same_until, change):

@@ -374,7 +374,7 @@ def test_ended_at_any_moment_no_row_is_lost_or_there_twice(
             assert error.splitlines()[-1] == "stopped; the same command goes on"
         assert not (tmp_path / "ended" / "index.json").exists()
     done = subprocess.run(given, env=environment, check=True, capture_output=True, text=True)
-    assert re.search(r"going on: \d+ of \d+ parts are done", done.stdout)
+    assert re.search(r"resuming: \d+ of \d+ parts are done", done.stdout)
     names = [
         {each.name: each.read_bytes() for each in (tmp_path / name / "predictions").iterdir()}
         for name in ("ended", "whole")

@@ -117,10 +117,10 @@ def test_killed_and_stopped_it_learns_the_same_bits(story, corpus, tmp_path):
 @pytest.mark.ray
 def test_it_resumes_from_the_newest_whole_checkpoint(story):
     before = int(story.unfinished.split(".")[0].removeprefix("step-")) - EVERY
-    assert f"going on from step {before}" in story.stopped
+    assert f"resuming from step {before}" in story.stopped
     assert story.stop_seconds < 10, "from SIGTERM to the checkpoint"
     assert f"stopped after step {story.stopped_at}; the same command" in story.stopped
-    assert f"going on from step {story.stopped_at}" in story.job
+    assert f"resuming from step {story.stopped_at}" in story.job
 
 
 @pytest.mark.ray

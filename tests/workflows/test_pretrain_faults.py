@@ -165,7 +165,7 @@ def test_two_workers_become_one(make_run, tmp_path):
     room = {"cluster__num_workers": "[1,2]", "cluster__cpus_per_worker": 2}
     elastic = copied(two, tmp_path / "elastic", **room)
     for run in (two, one, elastic):
-        assert f"going on from step {first}" in run.finish()
+        assert f"resuming from step {first}" in run.finish()
     assert elastic.records() == one.records()
     ours, theirs = (
         {step: each["train/loss"] for step, each in run.records() if "train/loss" in each}
@@ -203,7 +203,7 @@ def test_a_worker_lost_too_often_ends_the_run_in_one_line(make_run, stopped):
     (line,) = (line for line in driver.output().splitlines() if line.startswith("error: "))
     assert "workers were lost more than 0 times" in line and "--cluster.max_failures" in line
     assert "Traceback" not in driver.output()
-    assert "going on from step 40" in run.finish()
+    assert "resuming from step 40" in run.finish()
     assert run.records() == stopped[1].records()
 
 
@@ -238,7 +238,7 @@ def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(
     assert path is not None and path.name == before and not damaged
     assert not list(unfinished_checkpoints(run))
     filler.unlink()
-    assert f"going on from step {int(before.removeprefix('step-'))}" in run.finish()
+    assert f"resuming from step {int(before.removeprefix('step-'))}" in run.finish()
     assert run.records() == stopped[1].records()
 
 
@@ -252,7 +252,7 @@ def test_damaged_checkpoints_are_named_and_the_one_before_is_used(stopped, tmp_p
     output = run.finish()
     assert f"{truncated} is damaged and passed over: optimizer.safetensors has" in output
     assert f"{flipped} is damaged and passed over: model.safetensors does not match" in output
-    assert f"going on from step {int(good.removeprefix('step-'))}" in output
+    assert f"resuming from step {int(good.removeprefix('step-'))}" in output
     assert run.records() == stopped[1].records()
 
 

@@ -104,7 +104,7 @@ def test_through_xla_and_back_the_losses_are_those_of_torch(by_torch, story):
     assert max(near) < 5e-5, near
     assert max(differences.values()) < 1e-4, "the same rows and masks to the end"
     assert checkpoint.step >= 170
-    assert f"going on from step {checkpoint.step}" in progress[-1].messages
+    assert f"resuming from step {checkpoint.step}" in progress[-1].messages
     heldout = [
         {name: value for name, value in each.items() if name.startswith("heldout/")}
         for run in (run, reference)
@@ -120,7 +120,7 @@ def test_through_xla_and_back_the_losses_are_those_of_torch(by_torch, story):
 @pytest.mark.timeout(1200)
 def test_two_hosts_trained_and_wrote_what_made_it(story):
     driver, checkpoint, _, _ = story
-    assert "going on from step 12" in driver.output()
+    assert "resuming from step 12" in driver.output()
     assert f"stopped after step {checkpoint.step}; the same command" in driver.output()
     assert (checkpoint.world_size, checkpoint.extra["device"]) == (2, "cpu")
     assert checkpoint.extra["settings"]["cluster"]["tpu"] == "v4"

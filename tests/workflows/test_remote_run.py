@@ -333,11 +333,11 @@ def test_a_worker_goes_on_on_another_machine_with_the_same_bits(train, tmp_path,
     train("first", stop_after=14)
     _, outcome, progress = train("second", stop_after=5)
     assert outcome == Outcome(19, stopped=True)
-    assert "going on from step 14" in progress[-1].messages
+    assert "resuming from step 14" in progress[-1].messages
     (tmp_path / "second").rename(tmp_path / "lost")
     shutil.rmtree(tmp_path / "there/runs/run/checkpoints/step-00000019")
     run, _, progress = train("first")
-    assert "going on from step 18" in progress[-1].messages
+    assert "resuming from step 18" in progress[-1].messages
     assert run.records() == whole.records()
     there = Run(tmp_path / "there", "run", corpus, steps=25)
     assert committed_checkpoints(there) == ["step-00000024", "step-00000025"]
@@ -397,7 +397,7 @@ def test_a_run_whose_machine_is_lost_goes_on_on_another(tmp_path, corpus, uri):
     newest = max(name for name in there.names("runs/run") if name.endswith("manifest.json"))
     second = on("second")
     printed = second.finish()
-    assert f"going on from step {int(newest.split('step-')[1][:8])}" in printed
+    assert f"resuming from step {int(newest.split('step-')[1][:8])}" in printed
     assert f"address  {uri}" in printed and str(second.storage) in printed
     assert second.records() == reference.records()
     report = verify_exactly_once(second.folder)

@@ -97,7 +97,7 @@ def request_of(settings: PredictSettings, predictor: Predictor) -> PredictionReq
             raise UserError(what, f"--{name}", "leave it out")
     is_lstm = FEATURE_TAGGER in predictor.model.heads
     if is_lstm and settings.aggregation != "first":
-        what = f"{settings.model} was taught the first sub-words of words alone"
+        what = f"{settings.model} was trained on the first sub-word of each word"
         raise UserError(what, f"--aggregation {settings.aggregation}", "leave it out")
     return PredictionRequest(
         kind=kind,

@@ -106,7 +106,7 @@ def run_job(
         connect()
         done = finished_parts(job)
         if done:
-            print(f"going on: {len(done):,} of {len(given.parts):,} parts are done", flush=True)
+            print(f"resuming: {len(done):,} of {len(given.parts):,} parts are done", flush=True)
         records = do_parts(job, done)
         index = index_of(records)
         if not index["counts"].get("texts"):

@@ -179,7 +179,7 @@ class TrainingRun:
             info = load_checkpoint(path, state)
             copy, used = info.files.get(JOURNAL_NAME), info.extra["used_seconds"]
             self.parts.evaluation.notes = info.extra["notes"]
-            self.messages.append(f"going on from step {state.step}")
+            self.messages.append(f"resuming from step {state.step}")
             if info.num_threads != torch.get_num_threads():
                 self.messages.append(
                     f"{torch.get_num_threads()} threads where there were {info.num_threads}: "

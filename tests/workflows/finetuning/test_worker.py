@@ -109,5 +109,5 @@ def test_a_run_that_goes_on_under_other_threads_says_so(storage, monkeypatch):
     _, outcome, progress = finetune_here(storage, 2, name="threads")
     assert outcome == Outcome(7, stopped=True)
     said = " ".join(progress[-1].messages)
-    assert "going on from step 5" in said and "7 threads where there were 1" in said
+    assert "resuming from step 5" in said and "7 threads where there were 1" in said
     assert progress[-1].total_steps == 36

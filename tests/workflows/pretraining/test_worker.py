@@ -83,7 +83,7 @@ def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(
         assert progress[-1].checkpoint == f"step-{step:08d}"
     run, outcome, progress = train("parts", rows__objective=objective)
     assert outcome == whole[objective][1] == Outcome(25, stopped=False)
-    assert "going on from step 18" in progress[-1].messages
+    assert "resuming from step 18" in progress[-1].messages
     assert run.records() == whole[objective][0].records()
     assert [step for step, each in run.records() if perplexity in each] == [10, 20, 25]
 
@@ -142,7 +142,7 @@ def test_what_came_after_the_checkpoint_is_done_again(train, whole):
     _, _, progress = train("run")
     assert run.records() == whole["mlm_nsp"][0].records()
     damaged, going_on = progress[-1].messages
-    assert going_on == "going on from step 24" and "/step-00000025 is damaged" in damaged
+    assert going_on == "resuming from step 24" and "/step-00000025 is damaged" in damaged
 
 
 def test_a_checkpoint_says_what_made_it_and_keeps_the_journal(whole):

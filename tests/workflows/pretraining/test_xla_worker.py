@@ -63,7 +63,7 @@ def test_from_torch_through_xla_and_back(tmp_path, corpus, in_xla):
     info = read_checkpoint(path)
     assert info.step == outcome.step
     assert info.extra["device"] == "cpu" and info.extra["processor"] == "cpu"
-    assert "going on from step 4" in messages
+    assert "resuming from step 4" in messages
     train_here(moved)
 
     ours, theirs = losses(moved), losses(whole)

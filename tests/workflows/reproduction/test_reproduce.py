@@ -194,7 +194,7 @@ def test_by_real_workers_and_after_a_stop(storage, reproduce, unsent, ray_cluste
     finetune_here(storage, stop_after=9, name="stopped")
     monkeypatch.setenv("RAY_ADDRESS", ray_cluster)
     printed = reproduce("cats", "--name", "stopped")
-    assert "going on from step 9" in printed and "the same to the bit: 162 figures" in printed
+    assert "resuming from step 9" in printed and "the same to the bit: 162 figures" in printed
     (code,) = read_code(storage / "runs" / "stopped" / "artifacts" / CODE)
     assert code == CodeState.now(), "noted by the driver, as the run was begun here"
 

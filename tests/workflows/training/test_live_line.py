@@ -40,12 +40,12 @@ def test_a_line_says_all_there_is_to_know():
 def test_a_terminal_has_one_line_and_messages_above_it():
     stream = Terminal()
     show = LiveLine(stream=stream)
-    show(replace(PROGRESS, messages=("going on from step 1,199",)))
-    show(replace(PROGRESS, messages=("going on from step 1,199",)))  # nothing new
-    show(replace(PROGRESS, step=1201, messages=("going on from step 1,199",)))
+    show(replace(PROGRESS, messages=("resuming from step 1,199",)))
+    show(replace(PROGRESS, messages=("resuming from step 1,199",)))  # nothing new
+    show(replace(PROGRESS, step=1201, messages=("resuming from step 1,199",)))
     show.close()
     first, second, *rest = stream.getvalue().split("\n")
-    assert first == "\r\x1b[Kgoing on from step 1,199"
+    assert first == "\r\x1b[Kresuming from step 1,199"
     assert second.count("\r\x1b[K") == 2 and "step 1,201/5,000" in second
     assert rest == [""]
 
@@ -54,10 +54,10 @@ def test_a_title_stands_before_what_is_said_of_one_run_among_others():
     stream = io.StringIO()
     show = LiveLine("2 of 6 docs_library untrained", stream)
     show(RunProgress(waiting="starting 1 worker"))
-    show(replace(PROGRESS, messages=("going on from step 1,199",)))
+    show(replace(PROGRESS, messages=("resuming from step 1,199",)))
     assert stream.getvalue().splitlines() == [
         "2 of 6 docs_library untrained  starting 1 worker",
-        "2 of 6 docs_library untrained  going on from step 1,199",
+        "2 of 6 docs_library untrained  resuming from step 1,199",
         f"2 of 6 docs_library untrained  {describe(PROGRESS)}",
     ]
 
@@ -75,14 +75,14 @@ def test_a_log_gets_a_line_now_and_then_and_the_last():
 def test_the_messages_of_a_new_worker_are_shown_too():
     stream = io.StringIO()
     show = LiveLine(stream=stream)
-    show(RunProgress(messages=("going on from step 40",)))
-    show(RunProgress(messages=("step-60 is damaged", "going on from step 40")))
-    show(RunProgress(messages=("step-60 is damaged", "going on from step 40")))
+    show(RunProgress(messages=("resuming from step 40",)))
+    show(RunProgress(messages=("step-60 is damaged", "resuming from step 40")))
+    show(RunProgress(messages=("step-60 is damaged", "resuming from step 40")))
     show(RunProgress())
     assert stream.getvalue().splitlines() == [
-        "going on from step 40",
+        "resuming from step 40",
         "step-60 is damaged",
-        "going on from step 40",
+        "resuming from step 40",
     ]
 
 
