@@ -41,9 +41,8 @@ from benchmarks.measurement import (
     weight_bytes,
 )
 from benchmarks.results import ResultsSoFar
-from bert_core.config import SIZES
+from bert_core.config import SIZES, training_flops
 from bert_core.errors import UserError
-from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.predictor import compute_all_outputs
 from bert_core.tasks.catalog import TASKS

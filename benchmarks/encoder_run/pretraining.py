@@ -16,8 +16,8 @@ from torch import Tensor
 
 from benchmarks.encoder_run.recipe import Clock, Recipe, duration
 from benchmarks.measurement import synchronize
+from bert_core.config import training_flops
 from bert_core.errors import UserError
-from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.pretraining import compute_loss

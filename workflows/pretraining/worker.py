@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bert_core.config import ModelConfig
-from bert_core.flops import training_flops
+from bert_core.config import ModelConfig, training_flops
 from bert_core.model.bert import Bert
 from bert_core.pretraining import compute_loss
 from bert_core.text.batches import BatchSource, StepBatches
