@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert_core.config import IGNORE_INDEX
-from bert_core.model.bert import Bert
-from bert_core.model.heads import MaskedTokenHead
+from bert_core.model.bert import Bert, MaskedTokenHead
 from bert_core.text.collation import PretrainingBatch
 
 SUM_NAMES = (

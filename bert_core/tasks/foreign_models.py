@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from bert_core.model.bert import Bert
-from bert_core.model.heads import Classifier, Span
+from bert_core.model.bert import Bert, Classifier, Span
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.strict_json import read_json_object
 from bert_core.tasks.catalog import TASKS, task_of
