@@ -10,12 +10,11 @@ from bert_core.config import IGNORE_INDEX, SIZES, ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Packed
 from bert_core.pretraining import SUM_NAMES, compute_loss
+from bert_core.settings import BatchSettings, OptimizerSettings, RowSettings
 from bert_core.text.batches import BatchSource
-from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.text.shards import Shard, TokenShards
 from bert_core.training.loop import TrainingState, train
 from bert_core.training.optimization import create_optimizer, linear_schedule
-from bert_core.training.settings import OptimizerSettings
 
 
 def test_the_first_loss_is_that_of_a_guess(some_rows):

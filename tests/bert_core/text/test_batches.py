@@ -12,8 +12,8 @@ from synthetic_shards import CLS, MASK, PAD, SEP, synthetic_shards, vocabulary
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.model.layout import Packed, Padded
+from bert_core.settings import BINS_VERSION, BatchSettings, RowSettings
 from bert_core.text.batches import BatchSource, RowOrder
-from bert_core.text.settings import BINS_VERSION, BatchSettings, RowSettings
 from bert_core.text.shards import Shard, TokenShards
 
 LENGTH = 64
