@@ -13,9 +13,14 @@ import numpy as np
 
 from bert_core.errors import one_line
 from bert_core.evaluation.behaviour import CheckResult, shown_text
-from bert_core.evaluation.calibration import Calibration, calibration
 from bert_core.evaluation.comparison import Comparison
-from bert_core.evaluation.confusion import ConfusionMatrix, confusion_matrix, worst_mistakes
+from bert_core.evaluation.error_analysis import (
+    Calibration,
+    ConfusionMatrix,
+    calibration,
+    confusion_matrix,
+    worst_mistakes,
+)
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals
 from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
 from bert_core.evaluation.slices import (
