@@ -27,11 +27,10 @@ from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Packed
-from bert_core.pretraining import compute_loss
+from bert_core.pretraining import compute_loss, evaluate_pretraining
 from bert_core.settings import OptimizerSettings
 from bert_core.text.collation import PretrainingBatch
 from bert_core.training.checkpoint import load_checkpoint, save_checkpoint
-from bert_core.training.evaluation import evaluate_pretraining
 from bert_core.training.loop import TrainingState, compiled
 from bert_core.training.optimization import create_optimizer
 from bert_core.training.ranks import number_of_rank_zero
