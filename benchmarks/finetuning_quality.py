@@ -27,7 +27,7 @@ from benchmarks.finetuning_arms import (
 )
 from benchmarks.measurement import surroundings
 from benchmarks.results import run_program, started_results, write_results
-from bert_core.evaluation.comparison import compare, mean_difference
+from bert_core.evaluation.intervals import compare, mean_difference
 from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs

@@ -14,8 +14,7 @@ import numpy as np
 from bert_core.errors import one_line
 from bert_core.evaluation import error_analysis
 from bert_core.evaluation.behaviour import CheckResult, shown_text
-from bert_core.evaluation.comparison import Comparison
-from bert_core.evaluation.intervals import Interval, bootstrap_intervals
+from bert_core.evaluation.intervals import Comparison, Interval, bootstrap_intervals
 from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
 from bert_core.evaluation.slices import (
     SMALL,

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bert_core.errors import UserError
-from bert_core.evaluation.comparison import Comparison, compare
-from bert_core.evaluation.intervals import Interval
+from bert_core.evaluation.intervals import Comparison, Interval, compare
 from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
 from bert_core.example import EXAMPLE, read_example
 from bert_core.example_answers import answered_by

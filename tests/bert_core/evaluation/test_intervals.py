@@ -5,20 +5,18 @@ import pytest
 from scipy.stats import binom, chi2, norm, ttest_rel
 
 from bert_core.errors import UserError
-from bert_core.evaluation.comparison import (
-    compare,
-    mcnemar,
-    mean_difference,
-    metric_difference,
-    sign_test,
-)
 from bert_core.evaluation.intervals import (
     Interval,
     bootstrap_intervals,
+    compare,
     interval,
     leave_out,
+    mcnemar,
+    mean_difference,
+    metric_difference,
     resampled,
     resamples,
+    sign_test,
     without_each,
 )
 from bert_core.evaluation.metrics import ClassCounts, means, of_labels

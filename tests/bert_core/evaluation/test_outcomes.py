@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_core.errors import UserError
-from bert_core.evaluation.comparison import compare
+from bert_core.evaluation.intervals import compare
 from bert_core.evaluation.outcomes import (
     correctness,
     documents,
