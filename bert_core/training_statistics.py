@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from bert_core.errors import UserError
-from bert_core.strict_json import read_bounded
+from bert_core.strict_files import read_bounded
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.text.rng import IntArray
 

@@ -257,7 +257,8 @@ def compare(
 ) -> Comparison:
     """Compares the predictions of two models for the same examples.
 
-    `groups` as in `bootstrap_intervals`. Both are measured on the same samples, so what makes an example hard for both cancels out.
+    `groups` as in `bootstrap_intervals`. Both are measured on the same samples, so what makes an
+    example hard for both cancels out.
     """
     measured = [measure(task, predictions, examples) for predictions in (first, second)]
     drawn = [

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from bert_core.model.bert import Bert, Classifier, Span
 from bert_core.model_folder import CONFIG, ModelFolderError
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from bert_core.tasks.catalog import TASKS, GlueTask, task_of
 from bert_core.tasks.classification import Classification, ScoreFunction, Text
 from bert_core.tasks.encoded_rows import EncodedRows

@@ -19,7 +19,7 @@ from bert_core.errors import UserError
 from bert_core.model.strategies import STRATEGIES, find_strategy, single_layer
 from bert_core.predictor import load_predictor
 from bert_core.settings import FinetuningOptimizerSettings
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging

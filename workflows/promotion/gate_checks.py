@@ -14,7 +14,7 @@ from bert_core.evaluation.intervals import Interval, compare
 from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.predictor import Predictor, load_predictor
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import tally_text
