@@ -27,7 +27,7 @@ from serving.routes.operations import OperationRoutes
 from serving.routes.pages import PageRoutes
 from serving.routes.tasks import TaskRoutes
 from serving.routes.texts import TextRoutes
-from serving.schemas.fields import Problem
+from serving.schemas import Problem
 
 if TYPE_CHECKING:
     from serving.telemetry.otlp import Tracing

@@ -16,7 +16,7 @@ from serving.rollout.aliases import Address, Role, Slot, VariantSource
 from serving.rollout.controller import Controller
 from serving.rollout.traffic import source_of
 from serving.rollout.watcher import Coordination
-from serving.schemas.fields import example
+from serving.schemas import example
 
 _TRAFFIC = "/admin/traffic"
 _VARIANT = _TRAFFIC + "/{name:path}/{role}"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from bert_core.errors import UserError
 from serving.errors import PROBLEMS, RequestError
 from serving.rollout.admin import Rollout
-from serving.schemas.fields import example
+from serving.schemas import example
 
 WEBHOOK_PATH = "/webhooks/mlflow"
 MAX_WEBHOOK_BYTES = 64 << 10

@@ -20,8 +20,7 @@ from serving.errors import RequestError, foreign_refusals
 from serving.models import ServedModel
 from serving.routes.json_routes import Routes, answered, refuse_unknown_parameters
 from serving.routes.tasks import base64_of
-from serving.schemas.fields import InputText, ListOf, example
-from serving.schemas.texts import TokenId
+from serving.schemas import InputText, ListOf, TokenId, example
 from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, with_prompt
 from serving.validation import Inputs, check_pairs, cutting, texts_or_ids
 

@@ -24,8 +24,7 @@ from serving.errors import RequestError
 from serving.limits import Limits
 from serving.models import ServedModel
 from serving.routes.json_routes import Routes, answered, own_router
-from serving.schemas.fields import ModelAnswer, TextPair
-from serving.schemas.tasks import (
+from serving.schemas import (
     ClassifyAnswer,
     ClassifyRequest,
     Features,
@@ -34,6 +33,7 @@ from serving.schemas.tasks import (
     FillMaskAnswer,
     FillMaskRequest,
     Judged,
+    ModelAnswer,
     NerAnswer,
     NerRequest,
     NextSentence,
@@ -44,6 +44,7 @@ from serving.schemas.tasks import (
     QaAnswer,
     QaRequest,
     QuestionInContext,
+    TextPair,
     UnitVector,
 )
 from serving.text_features import TextFeatures

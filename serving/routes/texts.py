@@ -20,8 +20,7 @@ from serving.errors import TOO_LONG, RequestError
 from serving.limits import BYTES_OF_A_TOKEN
 from serving.models import ServedModel
 from serving.routes.json_routes import Routes, answered, answered_apart, own_router
-from serving.schemas.fields import TextPair
-from serving.schemas.texts import (
+from serving.schemas import (
     DecodeAnswer,
     DecodeRequest,
     ExplainAnswer,
@@ -29,6 +28,7 @@ from serving.schemas.texts import (
     Similarity,
     SimilarityAnswer,
     SimilarityRequest,
+    TextPair,
     Token,
     TokenizeAnswer,
     TokenizeRequest,

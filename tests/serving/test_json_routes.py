@@ -11,8 +11,7 @@ from bert_core.interface import Candidate, Filled, FilledMask
 from serving.engine import Engine
 from serving.request_context import RequestContext, current_request
 from serving.routes.json_routes import answered, answered_apart
-from serving.schemas.fields import Problem
-from serving.schemas.tasks import Features, FeaturesAnswer, FillMaskAnswer, UnitVector
+from serving.schemas import Features, FeaturesAnswer, FillMaskAnswer, Problem, UnitVector
 
 
 @pytest.mark.parametrize(
