@@ -19,8 +19,13 @@ from serving.keys import Keys, RateLimitError
 from serving.middleware.access import Authenticated, KnownHosts, open_to_origins
 from serving.middleware.body_limits import BodyLimits
 from serving.middleware.instrumentation import Admission, Instrumented, SlashAtPrefix
-from serving.rollout.admin import AdminRoutes, Rollout
-from serving.rollout.webhook import MAX_WEBHOOK_BYTES, WEBHOOK_PATH, WebhookRoutes
+from serving.rollout.admin import (
+    MAX_WEBHOOK_BYTES,
+    WEBHOOK_PATH,
+    AdminRoutes,
+    Rollout,
+    WebhookRoutes,
+)
 from serving.routes.embeddings import EmbeddingsInferenceRoutes, OpenAIRoutes
 from serving.routes.hugging_face import HuggingFaceRoutes
 from serving.routes.operations import OperationRoutes

@@ -29,10 +29,10 @@ from serving.app import create_app
 from serving.keys import TokenBucket, read_keys
 from serving.limits import Limits
 from serving.models import Products
+from serving.rollout.admin import read_secret
 from serving.rollout.aliases import Slot, VariantSource, named_models, parse_variants
 from serving.rollout.replicas import NodeWatcher, Replica
 from serving.rollout.watcher import WatchSettings
-from serving.rollout.webhook import read_secret
 from serving.startup import RunningEngine, loader_for
 from serving.telemetry.tracing import OtlpEndpoint, TraceShare, start_tracing
 

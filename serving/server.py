@@ -17,9 +17,9 @@ from serving.engine import Engine
 from serving.keys import read_keys
 from serving.middleware.connections import Connection, Connections, open_files_for
 from serving.models import ServedModel
+from serving.rollout.admin import read_secret
 from serving.rollout.aliases import Address
 from serving.rollout.watcher import WatchSettings
-from serving.rollout.webhook import read_secret
 from serving.settings import ServerSettings
 from serving.startup import RunningEngine, loader_for
 from serving.telemetry.tracing import start_tracing

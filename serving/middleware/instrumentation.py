@@ -18,7 +18,7 @@ from serving.batching import OverloadedError
 from serving.engine import Engine
 from serving.errors import refusal, respond
 from serving.request_context import RequestContext, current_request, own_path
-from serving.rollout.webhook import WEBHOOK_PATH
+from serving.rollout.admin import WEBHOOK_PATH
 from serving.telemetry.metrics import Metrics
 from serving.telemetry.tracing import current_trace
 
