@@ -22,8 +22,7 @@ from serving.limits import Limits
 from serving.models import ModelLoader, ServedModel
 from serving.request_context import current_request
 from serving.rollout.aliases import Role, Slot
-from serving.rollout.shadow import Agreement, Shadows
-from serving.rollout.traffic import SlotState, Traffic, Variant
+from serving.rollout.traffic import Agreement, Shadows, SlotState, Traffic, Variant
 from serving.telemetry.drift import Drift
 from serving.telemetry.metrics import Metrics
 from serving.telemetry.tracing import computing, span
