@@ -19,7 +19,7 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_tagging import TextTagging
-from serving.engine import Engine, Prediction
+from serving.engine import Engine, Prediction, TextFeatures
 from serving.errors import RequestError
 from serving.limits import Limits
 from serving.models import ServedModel
@@ -47,7 +47,6 @@ from serving.schemas import (
     TextPair,
     UnitVector,
 )
-from serving.text_features import TextFeatures
 from serving.validation import Inputs, check_pairs, cutting
 
 _IS_NEXT, _NOT_NEXT = "is_next", "not_next"  # in the order of the head's outputs
