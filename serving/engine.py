@@ -27,12 +27,11 @@ from bert_core.tokenizer import SpecialTokenIds, special_token_ids
 from serving.batching import Work
 from serving.limits import Limits
 from serving.models import ModelLoader, ServedModel
-from serving.request_context import current_request
+from serving.request_context import computing, current_request, span
 from serving.rollout.aliases import Role, Slot
 from serving.rollout.traffic import Agreement, Shadows, SlotState, Traffic, Variant
 from serving.telemetry.drift import Drift
 from serving.telemetry.metrics import Metrics
-from serving.telemetry.tracing import computing, span
 from serving.validation import (
     Inputs,
     check_numbers,

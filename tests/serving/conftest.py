@@ -13,9 +13,9 @@ import torch
 from forked_programs import ForkedProgram
 from running import serving, start, write_models
 
+from serving.app import RunningEngine, loader_for
 from serving.limits import Limits
 from serving.rollout.watcher import WatchSettings
-from serving.startup import RunningEngine, loader_for
 
 
 @dataclass

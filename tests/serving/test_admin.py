@@ -18,6 +18,7 @@ from running import repeating, started, wait_until
 from starlette.datastructures import Headers
 
 from bert_core.errors import UserError
+from serving.app import RunningEngine, loader_for
 from serving.batching import OverloadedError
 from serving.engine import Engine
 from serving.errors import RequestError
@@ -27,7 +28,6 @@ from serving.rollout import admin
 from serving.rollout.admin import WEBHOOK_PATH, Deliveries, VariantRequest, read_secret
 from serving.rollout.aliases import Address, VariantSource
 from serving.rollout.watcher import Coordination, WatchSettings
-from serving.startup import RunningEngine, loader_for
 from workflows.runs.mlflow_run import open_client
 
 CANARY = ("canary", "mood")

@@ -19,12 +19,12 @@ from running import ask_at, started
 
 from bert_core.errors import UserError
 from serving.__main__ import main
+from serving.app import RunningEngine, loader_for
 from serving.limits import Limits
 from serving.rollout.aliases import Address, VariantSource
 from serving.rollout.watcher import WatchSettings
 from serving.server import uvicorn_config
 from serving.settings import parse_arguments
-from serving.startup import RunningEngine, loader_for
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
