@@ -1,4 +1,4 @@
-"""Hosts, origins and proxies, as settings name them and requests show them."""
+"""Hosts, origins, proxies and collectors, as settings name them and requests show them."""
 
 import ipaddress
 import re
@@ -75,3 +75,21 @@ def _is_proxy(given: str) -> str:
 
 Proxy = Annotated[str, AfterValidator(_is_proxy)]
 """An address or a network, as `ipaddress` has it."""
+
+
+TRACES_PATH = "/v1/traces"
+
+
+def _is_base(given: str) -> str:
+    parts = urlsplit(given)
+    if "@" in parts.netloc:
+        raise ValueError("a password has no place in it: OTEL_EXPORTER_OTLP_HEADERS takes one")
+    is_address = parts.scheme in ("http", "https") and parts.hostname
+    is_whole = parts.path.rstrip("/").endswith(TRACES_PATH)
+    if not is_address or parts.query or parts.fragment or is_whole:
+        raise ValueError(f"{given!r} is no base: write http://HOST:4318, without {TRACES_PATH}")
+    return given
+
+
+OtlpEndpoint = Annotated[str, AfterValidator(_is_base)]
+"""Address of a collector of OpenTelemetry; traces are sent to `TRACES_PATH` below it."""

@@ -1,36 +1,69 @@
-"""The HTTP application: routes over an engine, under uvicorn or as Ray Serve's ingress."""
+"""The HTTP application: routes over an engine that follows MLflow's registry.
+
+It runs under uvicorn or as Ray Serve's ingress.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from bert_core.errors import UserError
+from bert_core.machine import freeze_garbage_collector, release_memory
+from serving.addresses import TRACES_PATH
 from serving.batching import DeadlineError, OverloadedError
 from serving.engine import Engine
 from serving.errors import RequestError, handle
 from serving.keys import Keys, RateLimitError
+from serving.limits import Limits
 from serving.middleware.access import Authenticated, KnownHosts, open_to_origins
 from serving.middleware.body_limits import BodyLimits
 from serving.middleware.instrumentation import Admission, Instrumented, SlashAtPrefix
-from serving.rollout.admin import AdminRoutes, Rollout
-from serving.rollout.webhook import MAX_WEBHOOK_BYTES, WEBHOOK_PATH, WebhookRoutes
+from serving.models import ModelLoader, Products, ServedModel, close_models, open_model
+from serving.rollout.admin import (
+    MAX_WEBHOOK_BYTES,
+    WEBHOOK_PATH,
+    AdminRoutes,
+    Rollout,
+    WebhookRoutes,
+    read_secret,
+)
+from serving.rollout.aliases import (
+    Address,
+    Slot,
+    Variants,
+    VariantSource,
+    fetched,
+    last_good_path,
+    read_pointer,
+    title_of,
+)
+from serving.rollout.controller import Controller
+from serving.rollout.traffic import Variant
+from serving.rollout.watcher import Coordination, Watcher, WatchProcess, WatchSettings
 from serving.routes.embeddings import EmbeddingsInferenceRoutes, OpenAIRoutes
 from serving.routes.hugging_face import HuggingFaceRoutes
 from serving.routes.operations import OperationRoutes
 from serving.routes.pages import PageRoutes
 from serving.routes.tasks import TaskRoutes
 from serving.routes.texts import TextRoutes
-from serving.schemas.fields import Problem
+from serving.schemas import Problem
+from serving.settings import ApplicationSettings
 
 if TYPE_CHECKING:
     from serving.telemetry.otlp import Tracing
+
+_LOG = logging.getLogger(__name__)
 
 _HANDLED = (
     RequestError,
@@ -41,6 +74,51 @@ _HANDLED = (
     RequestValidationError,
     HTTPException,
 )
+
+
+def start_application(
+    settings: ApplicationSettings,
+    device: torch.device,
+    num_threads: int,
+    keys: Keys | None,
+    *,
+    coordination: Coordination | None = None,
+    watcher_of: Callable[[WatchSettings], Watcher] = WatchProcess,
+    instance: str | None = None,
+) -> tuple[FastAPI, "RunningEngine"]:
+    """Starts the engine of a server, and makes its application; the caller closes the engine.
+
+    `instance` names this server in traces. Raises `UserError` as `RunningEngine.start`, and for a
+    webhook secret or tracing that is not there.
+    """
+    secret_file = settings.webhook_secret_file
+    secret = None if secret_file is None else read_secret(secret_file)
+    tracing = start_tracing(settings.otlp_endpoint, settings.trace_share, instance)
+    watching = WatchSettings(
+        tracking_uri=settings.tracking_uri,
+        cache=settings.cache,
+        poll_seconds=settings.poll_seconds,
+        cache_gib=settings.cache_gib,
+    )
+    running = RunningEngine.start(
+        settings.models,
+        loader_for(device, settings.limits, num_threads, settings.precision),
+        settings.limits,
+        watching,
+        settings.variants,
+        coordination,
+        watcher_of,
+    )
+    with ExitStack() as if_it_fails:
+        if_it_fails.callback(running.close)
+        app = create_app(
+            *(running.engine, keys, settings.cors_origins, tracing, running.rollout, secret),
+            allowed_hosts=settings.allowed_hosts,
+        )
+        app.openapi()  # takes a second, which no request should wait for
+        if_it_fails.pop_all()
+    freeze_garbage_collector()
+    return app, running
 
 
 def create_app(
@@ -131,3 +209,141 @@ def _document(app: FastAPI) -> dict[str, Any]:
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
     return document
+
+
+def start_tracing(
+    endpoint: str | None, share: float, instance: str | None = None
+) -> "Tracing | None":
+    """Starts sending spans to a collector; without one OpenTelemetry is not imported.
+
+    `instance` names this server, by default by its host and process. Raises `UserError` where
+    OpenTelemetry is not installed.
+    """
+    if endpoint is None:
+        return None
+    try:
+        from serving.telemetry.otlp import Tracing
+    except ModuleNotFoundError as error:
+        what = f"tracing without its packages ({error.name})"
+        remedy = "in the checkout: pip install -e '.[tracing]'"
+        raise UserError(what, f"otlp_endpoint {endpoint}", remedy) from error
+    return Tracing(endpoint.rstrip("/") + TRACES_PATH, share, instance)
+
+
+@dataclass
+class RunningEngine:
+    """An engine, its rollout, and what runs with it."""
+
+    engine: Engine
+    rollout: Rollout
+    _running: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    def start(
+        cls,
+        models: Mapping[str, Path | Address],
+        loader: ModelLoader,
+        limits: Limits,
+        watching: WatchSettings,
+        variants: Variants | None = None,
+        coordination: Coordination | None = None,
+        watcher_of: Callable[[WatchSettings], Watcher] = WatchProcess,
+    ) -> Self:
+        """Fetches models from MLflow, opens all of them and has each compute once.
+
+        Raises `UserError` for a model that is damaged or does not answer as it should. A version
+        of the registry is then replaced by the last good one of this cache, if there is one; a
+        canary or shadow of the registry may be missing at the start, whatever is wrong with it.
+        """
+        variants = variants or {}
+        addresses = {source for source in models.values() if isinstance(source, Address)}
+        opened: dict[str, ServedModel] = {}
+        with ExitStack() as started, ExitStack() as not_yet_owned:
+            not_yet_owned.callback(lambda: close_models(list(opened.values()), finish=False))
+            watcher = watcher_of(replace(watching, addresses=tuple(sorted(addresses, key=str))))
+            started.callback(watcher.close)
+            if addresses:
+                watcher.start()
+            for name, source in models.items():
+                present = list(opened.values())
+                opened[name] = _open_or_last_good(loader, name, source, present, watcher)
+            engine = Engine(opened, limits, loader)
+            started.callback(engine.close)
+            for slot, variant in variants.items():
+                _set_variant(engine, slot, variant, watcher)
+            release_memory()  # the weights as they were read
+            is_kept_up = watching.poll_seconds > 0
+            controller = Controller(engine, watcher, models, variants, is_kept_up=is_kept_up)
+            controller.start()
+            started.callback(controller.close)
+            coordination = coordination or Coordination()
+            coordination.start(controller)
+            started.callback(coordination.close)
+            not_yet_owned.pop_all()
+            return cls(engine, Rollout(engine, controller, coordination), started.pop_all())
+
+    def close(self) -> None:
+        """Stops the rollout, the watcher and the engine."""
+        self._running.close()
+
+
+def loader_for(
+    device: torch.device, limits: Limits, num_threads: int, precision: Products
+) -> ModelLoader:
+    """The loader of a server's models.
+
+    On the CPU `num_threads` threads compute one micro-batch each, so torch's own threads are set
+    to one.
+    """
+    on_cpu = device.type == "cpu"
+    if on_cpu:
+        torch.set_num_threads(1)
+    return ModelLoader(
+        device=device,
+        max_tokens=limits.max_batch_tokens,
+        max_waiting_tokens=limits.max_waiting_tokens,
+        num_threads=num_threads if on_cpu else 1,
+        autocast_dtype=torch.bfloat16 if precision == "bfloat16" else None,
+    )
+
+
+def _set_variant(engine: Engine, slot: Slot, wanted: VariantSource, watcher: Watcher) -> None:
+    """Opens a canary or shadow; one of the registry may follow later (`Controller`)."""
+    (role, name), source = slot, wanted.source
+    assert role is not None
+    model = None
+    try:
+        if isinstance(source, Address):
+            watcher.add(source)
+        present = engine.traffic.present
+        model = _open_or_last_good(engine.loader, name, source, present, watcher)
+        engine.set_variant(name, role, Variant(model, wanted.share))
+    except UserError as error:
+        if model is not None:
+            engine.retire(model, 0.0)
+        if isinstance(source, Path):
+            raise
+        _LOG.warning("warning: %s starts without %s: %s", title_of(slot), source, error)
+
+
+def _open_or_last_good(
+    loader: ModelLoader,
+    name: str,
+    source: Path | Address,
+    present: Collection[ServedModel],
+    watcher: Watcher,
+) -> ServedModel:
+    found = fetched(source, watcher.pointers)
+    try:
+        return open_model(loader, name, found, present)
+    except UserError as error:
+        if isinstance(found, Path) or isinstance(source, Path):
+            raise
+        before = read_pointer(last_good_path(watcher.pointers[source]))
+        if before is None or before == found:
+            raise
+        _LOG.warning(
+            "warning: version %s of %s is refused, the last good version %s is served: %s",
+            *(found.version, name, before.version, error),
+        )
+        return open_model(loader, name, before, present)

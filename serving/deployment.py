@@ -17,24 +17,16 @@ import ray
 import torch
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import field_validator
 from ray import serve
 from ray.serve import Application
 from ray.util.metrics import Gauge
 
 from bert_core.errors import UserError
-from bert_core.machine import freeze_garbage_collector
-from serving.addresses import Host, Origin
-from serving.app import create_app
+from serving.app import start_application
 from serving.keys import TokenBucket, read_keys
-from serving.limits import Limits
-from serving.models import Products
-from serving.rollout.aliases import Slot, VariantSource, named_models, parse_variants
 from serving.rollout.replicas import NodeWatcher, Replica
-from serving.rollout.watcher import WatchSettings
-from serving.rollout.webhook import read_secret
-from serving.startup import RunningEngine, loader_for
-from serving.telemetry.tracing import OtlpEndpoint, TraceShare, start_tracing
+from serving.settings import ApplicationSettings
 
 _LOG = logging.getLogger("ray.serve")
 
@@ -45,41 +37,12 @@ They have to be set on every node before Serve starts; infra/ray-serve.env has t
 """
 
 
-class DeploymentArguments(BaseModel):
+class DeploymentArguments(ApplicationSettings):
     """The arguments of `build`: `key=value` after `serve run`, or `args` of the deployed file.
 
-    Those without a description are as of `python -m serving`; of lists a command line has several.
+    They mean what they mean to `python -m serving`; of lists a command line has several. All nodes
+    see the model folders, and reach MLflow; each has its own cache.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: tuple[str, ...] = Field(
-        min_length=1,
-        description="model folder seen by all nodes, models:/NAME@ALIAS or models:/NAME/3 of"
-        " MLflow's registry, or KEY=MODEL; several",
-    )
-    canary: tuple[str, ...] = ()
-    shadow: tuple[str, ...] = ()
-    tracking_uri: str | None = Field(
-        default=None,
-        description="MLflow that models:/ addresses are of, reached by all nodes; by default each"
-        " node's MLFLOW_TRACKING_URI, or its store under ~/.bertline",
-    )
-    cache: Path | None = Field(
-        default=None,
-        description="folder of fetched models on each node; by default ~/.bertline/models",
-    )
-    cache_gib: float = Field(default=20.0, ge=0, allow_inf_nan=False)
-    poll_seconds: float = Field(default=2.0, ge=0)
-    cors_origins: tuple[Origin, ...] = ()
-    allowed_hosts: tuple[Host, ...] = ()
-    otlp_endpoint: OtlpEndpoint | None = None
-    trace_share: TraceShare = 1.0
-    api_key_file: Path | None = None
-    webhook_secret_file: Path | None = None
-    insecure: bool = False
-    precision: Products = "float32"
-    limits: Limits = Limits()
 
     @field_validator("model", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
@@ -92,11 +55,6 @@ class DeploymentArguments(BaseModel):
     def _one_or_several_with_shares(cls, given: Any) -> Any:  # noqa: ANN401 - as above
         """The same of `NAME=MODEL,SHARE`, which has a comma of its own."""
         return re.findall(r"[^,]+,?[^,]*", given) if isinstance(given, str) else given
-
-    @property
-    def variants(self) -> dict[Slot, VariantSource]:
-        """The canaries and shadows; raises `UserError` for what is none."""
-        return parse_variants(named_models(self.model), self.canary, self.shadow)
 
 
 EXPORT_SECONDS = 5.0
@@ -168,38 +126,18 @@ class Server:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         context = serve.get_replica_context()
         replica = context.replica_id.unique_id
-        tracing = start_tracing(arguments.otlp_endpoint, arguments.trace_share, replica)
         keys = None if arguments.api_key_file is None else read_keys(arguments.api_key_file)
-        secret = arguments.webhook_secret_file
-        webhook_secret = None if secret is None else read_secret(secret)
         # Here and not in `build`: the folder has to be in the cache of this replica's node.
-        self._running = RunningEngine.start(
-            named_models(arguments.model),
-            loader_for(device, arguments.limits, threads, arguments.precision),
-            arguments.limits,
-            WatchSettings(
-                *((), arguments.tracking_uri, arguments.cache, arguments.poll_seconds),
-                arguments.cache_gib,
-            ),
-            arguments.variants,
-            _coordination(arguments, {} if keys is None else keys.buckets),
-            NodeWatcher,
+        self._app, self._running = start_application(
+            *(arguments, device, threads, keys),
+            coordination=_coordination(arguments, {} if keys is None else keys.buckets),
+            watcher_of=NodeWatcher,
+            instance=replica,
         )
         self._export = RayExport(
             self._running.engine.metrics.registry,
             {"application": context.app_name, "replica": replica},
         )
-        self._app = create_app(
-            self._running.engine,
-            keys,
-            arguments.cors_origins,
-            tracing,
-            self._running.rollout,
-            webhook_secret,
-            arguments.allowed_hosts,
-        )
-        self._app.openapi()  # takes a second, which no request should wait for
-        freeze_garbage_collector()
         wanted = INGRESS_VARIABLES.items()
         missing = [f"{name}={value}" for name, value in wanted if os.environ.get(name) != value]
         if missing:
@@ -246,7 +184,7 @@ def build(arguments: DeploymentArguments) -> Application:
         what = "Ray Serve listens beyond this machine, and no keys are asked for"
         raise UserError(what, "api_key_file", "give it, or say insecure=true in a closed network")
     variants = [variant.source for variant in arguments.variants.values()]
-    for source in (*named_models(arguments.model).values(), *variants, arguments.cache):
+    for source in (*arguments.models.values(), *variants, arguments.cache):
         if isinstance(source, Path) and not source.is_absolute():
             raise UserError(
                 "replicas have a working directory of their own", str(source), "give whole paths"

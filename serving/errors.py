@@ -17,7 +17,7 @@ from serving.batching import DeadlineError, OverloadedError
 from serving.keys import RateLimitError
 from serving.request_context import own_path
 from serving.rollout.aliases import UnreachableError
-from serving.schemas.fields import Problem
+from serving.schemas import Problem
 
 MEDIA_TYPE = "application/problem+json"
 

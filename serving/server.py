@@ -11,58 +11,40 @@ import uvicorn
 from fastapi import FastAPI
 
 from bert_core.errors import UserError
-from bert_core.machine import freeze_garbage_collector, use_one_malloc_arena
-from serving.app import create_app
+from bert_core.machine import use_one_malloc_arena
+from serving.app import start_application
 from serving.engine import Engine
 from serving.keys import read_keys
 from serving.middleware.connections import Connection, Connections, open_files_for
 from serving.models import ServedModel
 from serving.rollout.aliases import Address
-from serving.rollout.watcher import WatchSettings
-from serving.rollout.webhook import read_secret
 from serving.settings import ServerSettings
-from serving.startup import RunningEngine, loader_for
-from serving.telemetry.tracing import start_tracing
 
 
 def serve(settings: ServerSettings) -> None:
     """Loads the models, prints the server's address, and answers requests."""
     use_one_malloc_arena()
     keys = None if settings.api_key_file is None else read_keys(settings.api_key_file)
-    secret_file = settings.webhook_secret_file
-    secret = None if secret_file is None else read_secret(secret_file)
-    models = settings.models
     logging.basicConfig(
         stream=sys.stderr,
         format="%(message)s",
         level=logging.INFO if settings.log_requests else logging.WARNING,
     )
-    tracing = start_tracing(settings.otlp_endpoint, settings.trace_share)
     with _bind(settings.host, settings.port) as listening:
-        addresses = [str(source) for source in models.values() if isinstance(source, Address)]
+        sources = settings.models.values()
+        addresses = [str(source) for source in sources if isinstance(source, Address)]
         if addresses:
             print(f"asking MLflow for {', '.join(addresses)}", flush=True)
         threads = settings.threads or torch.get_num_threads()
-        loader = loader_for(_device(settings), settings.limits, threads, settings.precision)
-        watching = WatchSettings(
-            (), settings.tracking_uri, settings.cache, settings.poll_seconds, settings.cache_gib
-        )
-        running = RunningEngine.start(models, loader, settings.limits, watching, settings.variants)
-        engine = running.engine
+        app, running = start_application(settings, _device(settings), threads, keys)
         try:
-            app = create_app(
-                *(engine, keys, settings.cors_origins, tracing, running.rollout, secret),
-                allowed_hosts=settings.allowed_hosts,
-            )
-            app.openapi()  # takes a second, which no request should wait for
             config = uvicorn_config(app, settings)
             listening.listen(config.backlog)  # from here on clients are answered, if not at once
             host, port = listening.getsockname()[:2]
             address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-            _print_models(engine)
+            _print_models(running.engine)
             pages = f"try it at {address}/, the API's page is {address}/docs"
             print(f"ready at {address}, {pages}", flush=True)
-            freeze_garbage_collector()
             with suppress(KeyboardInterrupt):  # raised after the last requests have ended
                 uvicorn.Server(config).run(sockets=[listening])
         finally:

@@ -1,11 +1,11 @@
-"""The settings of `python -m serving`, from its command line."""
+"""The settings of a server: those of `python -m serving`, which Ray Serve's deployment shares."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliApp,
@@ -23,50 +23,15 @@ from bert_core.command_help import (
     show_help,
 )
 from bert_core.errors import UserError, nearest
-from serving.addresses import Host, Origin, Proxy, is_loopback
+from serving.addresses import Host, Origin, OtlpEndpoint, Proxy, is_loopback
 from serving.limits import Limits
 from serving.rollout.aliases import Address, Slot, VariantSource, named_models, parse_variants
-from serving.telemetry.tracing import OtlpEndpoint, TraceShare
 
 
-class ServerSettings(BaseSettings):
-    """Serves model folders over HTTP, on one machine."""
+class ApplicationSettings(BaseModel):
+    """What is served and who may ask, on one machine and under Ray Serve."""
 
-    model_config = {
-        "extra": "forbid",
-        "frozen": True,
-        "cli_implicit_flags": True,
-        "cli_hide_none_type": True,
-        "cli_avoid_json": True,
-        "nested_model_default_partial_update": True,
-    }
-
-    guide: ClassVar[Guide] = Guide(
-        examples=(
-            Example("a model folder", "--model model"),
-            Example(
-                "the champion of a registered model; the server follows it",
-                "--model models:/mrpc@champion",
-            ),
-            Example(
-                "two models beyond this machine, with keys",
-                "--model models:/mrpc@champion --model vectors=models:/bert/1 --host 0.0.0.0"
-                " --api_key_file keys.json",
-            ),
-        ),
-        common=(
-            "model",
-            "host",
-            "port",
-            "tracking_uri",
-            "api_key_file",
-            "device",
-            "precision",
-            "threads",
-            "canary",
-            "limits.max_batch_tokens",
-        ),
-    )
+    model_config = {"extra": "forbid", "frozen": True}
 
     model: list[str] = Field(
         min_length=1,
@@ -103,6 +68,95 @@ class ServerSettings(BaseSettings):
         ge=0,
         description="interval of asking MLflow which version an alias is; 0: at the start only",
     )
+    allowed_hosts: list[Host] = Field(
+        default=[],
+        description="allowed Host names besides localhost and the server's address; by default any"
+        " if keys are needed; repeatable",
+    )
+    api_key_file: Path | None = Field(
+        default=None,
+        description="file of API keys (python -m serving.new_key); requests then need one",
+    )
+    webhook_secret_file: Path | None = Field(
+        default=None,
+        description="file with the secret of MLflow's webhook to /webhooks/mlflow",
+    )
+    cors_origins: list[Origin] = Field(
+        default=[],
+        description="origin of browser pages that may send requests, https://a.example; repeatable",
+    )
+    otlp_endpoint: OtlpEndpoint | None = Field(
+        default=None,
+        description="OpenTelemetry collector to send spans to, http://HOST:4318; by default no"
+        " tracing",
+    )
+    trace_share: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="share of requests to trace, 0 to 1, unless the client decides (traceparent)",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="listen beyond this machine without keys; see --allowed_hosts",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="type of matrix products; int8 models stay int8",
+    )
+    limits: Limits = Limits()
+
+    @property
+    def models(self) -> dict[str, Path | Address]:
+        """The models by the names they are asked for.
+
+        Raises `UserError` for two of one name, and for what is no address of MLflow's registry.
+        """
+        return named_models(self.model)
+
+    @property
+    def variants(self) -> dict[Slot, VariantSource]:
+        """The canaries and shadows; raises `UserError` for what is none."""
+        return parse_variants(self.models, self.canary, self.shadow)
+
+
+class ServerSettings(ApplicationSettings, BaseSettings):
+    """Serves model folders over HTTP, on one machine."""
+
+    model_config = {
+        "cli_implicit_flags": True,
+        "cli_hide_none_type": True,
+        "cli_avoid_json": True,
+        "nested_model_default_partial_update": True,
+    }
+
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example("a model folder", "--model model"),
+            Example(
+                "the champion of a registered model; the server follows it",
+                "--model models:/mrpc@champion",
+            ),
+            Example(
+                "two models beyond this machine, with keys",
+                "--model models:/mrpc@champion --model vectors=models:/bert/1 --host 0.0.0.0"
+                " --api_key_file keys.json",
+            ),
+        ),
+        common=(
+            "model",
+            "host",
+            "port",
+            "tracking_uri",
+            "api_key_file",
+            "device",
+            "precision",
+            "threads",
+            "canary",
+            "limits.max_batch_tokens",
+        ),
+    )
+
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(
         default=8000, ge=0, le=65535, description="port to listen on; 0: any free one"
@@ -124,50 +178,16 @@ class ServerSettings(BaseSettings):
         allow_inf_nan=False,
         description="time for the head of a request to arrive",
     )
-    allowed_hosts: list[Host] = Field(
-        default=[],
-        description="allowed Host names besides localhost and the server's address; by default any"
-        " if keys are needed; repeatable",
-    )
     forwarded_allow_ips: list[Proxy] = Field(
         default=[],
         description="address or network of a trusted proxy (X-Forwarded-For, X-Forwarded-Proto);"
         " repeatable",
     )
-    api_key_file: Path | None = Field(
-        default=None,
-        description="file of API keys (python -m serving.new_key); requests then need one",
-    )
-    webhook_secret_file: Path | None = Field(
-        default=None,
-        description="file with the secret of MLflow's webhook to /webhooks/mlflow",
-    )
     log_requests: bool = Field(
         default=True, description="log a line of JSON for each request, without its text"
     )
-    cors_origins: list[Origin] = Field(
-        default=[],
-        description="origin of browser pages that may send requests, https://a.example; repeatable",
-    )
-    otlp_endpoint: OtlpEndpoint | None = Field(
-        default=None,
-        description="OpenTelemetry collector to send spans to, http://HOST:4318; by default no"
-        " tracing",
-    )
-    trace_share: TraceShare = Field(
-        default=1.0,
-        description="share of requests to trace, 0 to 1, unless the client decides (traceparent)",
-    )
-    insecure: bool = Field(
-        default=False,
-        description="listen beyond this machine without keys; see --allowed_hosts",
-    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="device; auto: a GPU if there is one"
-    )
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32",
-        description="type of matrix products; int8 models stay int8",
     )
     threads: int | None = Field(
         default=None,
@@ -177,7 +197,6 @@ class ServerSettings(BaseSettings):
     shutdown_seconds: int = Field(
         default=20, ge=1, description="time for running requests to finish at shutdown"
     )
-    limits: Limits = Limits()
 
     @classmethod
     def settings_customise_sources(
@@ -191,19 +210,6 @@ class ServerSettings(BaseSettings):
         """The command line alone: nothing of the environment overrides it in silence."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
-
-    @property
-    def models(self) -> dict[str, Path | Address]:
-        """The models by the names they are asked for.
-
-        Raises `UserError` for two of one name, and for what is no address of MLflow's registry.
-        """
-        return named_models(self.model)
-
-    @property
-    def variants(self) -> dict[Slot, VariantSource]:
-        """The canaries and shadows; raises `UserError` for what is none."""
-        return parse_variants(self.models, self.canary, self.shadow)
 
     def check(self) -> None:
         """Raises `UserError` for a server that everybody could use unasked."""

@@ -48,6 +48,14 @@ def shared_data():
 
 
 @pytest.fixture(scope="session")
+def store_template():
+    """A store to copy, never opened here: to close a copy's source would drop SQLite's locks."""
+    from registered_models import empty_store
+
+    return empty_store()
+
+
+@pytest.fixture(scope="session")
 def ray_cluster():
     """The address of a Ray cluster of 2 CPUs, one for all tests; this process is connected to it.
 

@@ -23,8 +23,7 @@ from serving.client.routes import (
     Tagged,
     Tokens,
 )
-from serving.schemas.fields import TextPair
-from serving.schemas.tasks import QuestionInContext
+from serving.schemas import QuestionInContext, TextPair
 
 __all__ = [
     "AnswerError",

@@ -66,7 +66,7 @@ from serving.client.routes import (
     Tokens,
 )
 from serving.limits import Limits
-from serving.schemas.fields import TextPair
+from serving.schemas import TextPair
 
 _KEY = re.compile(r"[!-~]+")
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from serving.client.routes import Info
 from serving.limits import Limits
-from serving.schemas.fields import Problem
+from serving.schemas import Problem
 
 _AGAIN = {429, 502, 503, 504}
 _OWN_HEADER = "X-Request-Id"

@@ -22,7 +22,7 @@ from serving.client.exchange import (
 )
 from serving.client.routes import R, Route
 from serving.limits import Limits
-from serving.schemas.fields import Problem
+from serving.schemas import Problem
 
 _TOO_LARGE = 413
 _LARGE_BYTES = 256 << 10

@@ -18,13 +18,11 @@ from bert_core.interface import Classified as ClassifiedText
 from bert_core.interface import Filled as FilledText
 from bert_core.interface import Tagged as TaggedText
 from serving.limits import Limits
-from serving.schemas.fields import ModelAnswer, TextPair
-from serving.schemas.tasks import Judged as JudgedText
-from serving.schemas.tasks import NextSentence as JudgedPair
-from serving.schemas.tasks import QuestionInContext
-from serving.schemas.texts import ExplainAnswer
-from serving.schemas.texts import Similarity as ComparedText
-from serving.schemas.texts import Tokens as TextTokens
+from serving.schemas import ExplainAnswer, ModelAnswer, QuestionInContext, TextPair
+from serving.schemas import Judged as JudgedText
+from serving.schemas import NextSentence as JudgedPair
+from serving.schemas import Similarity as ComparedText
+from serving.schemas import Tokens as TextTokens
 
 
 def _array_of(encoded: str) -> npt.NDArray[np.float32]:

@@ -16,7 +16,7 @@ from serving.errors import RequestError, respond
 from serving.keys import Keys
 from serving.keys import Scope as KeyScope
 from serving.request_context import current_request, own_path
-from serving.rollout.webhook import WEBHOOK_PATH
+from serving.rollout.admin import WEBHOOK_PATH
 
 _OPEN = (
     *("/health", "/ready", "", "/", "/docs", "/openapi.json"),

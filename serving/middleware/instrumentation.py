@@ -18,9 +18,8 @@ from serving.batching import OverloadedError
 from serving.engine import Engine
 from serving.errors import refusal, respond
 from serving.request_context import RequestContext, current_request, own_path
-from serving.rollout.webhook import WEBHOOK_PATH
+from serving.rollout.admin import WEBHOOK_PATH
 from serving.telemetry.metrics import Metrics
-from serving.telemetry.tracing import current_trace
 
 if TYPE_CHECKING:
     from serving.telemetry.otlp import Tracing
@@ -53,10 +52,9 @@ class Instrumented:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request = RequestContext(request_id_of(scope))
-        token = current_request.set(request)
         trace = self._tracing.begin(scope) if self._tracing is not None else None
-        trace_token = current_trace.set(trace)
+        request = RequestContext(request_id_of(scope), trace=trace)
+        token = current_request.set(request)
         begin = time.perf_counter()
         status = 0
         kind = None
@@ -82,7 +80,6 @@ class Instrumented:
                 raise
             await respond(scope, receive, watch, error)
         finally:
-            current_trace.reset(trace_token)
             if trace is not None:
                 trace.end(request, scope, status, kind)
             status = status or _GONE

@@ -1,29 +1,112 @@
 """Routes of other servers of embeddings: Text Embeddings Inference (TEI), and OpenAI's.
 
-TEI has /embed, /embed_all, /predict and /similarity; OpenAI /v1/embeddings and /v1/models.
+TEI has /embed, /embed_all, /predict and /similarity; OpenAI /v1/embeddings and /v1/models. They
+answer with one vector of each text, made as its model folder says. Shapes: N texts, D dimensions.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
 from bert_core.interface import OverflowOrError
 from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.task import FloatArray
 from serving.engine import Engine
 from serving.errors import RequestError, foreign_refusals
 from serving.models import ServedModel
-from serving.routes.json_routes import Routes, answered, refuse_unknown_parameters
+from serving.routes.json_routes import Routes, answered, read_headers, refuse_unknown_parameters
 from serving.routes.tasks import base64_of
-from serving.schemas.fields import InputText, ListOf, example
-from serving.schemas.texts import TokenId
-from serving.sentence_vectors import Wanted, read_headers, sentence_vectors, with_prompt
+from serving.schemas import InputText, ListOf, TokenId, example
 from serving.validation import Inputs, check_pairs, cutting, texts_or_ids
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How texts are to be read, and their vectors to be written.
+
+    - `normalize`, whether vectors get the length 1; None leaves it to the folder
+    - `dimensions`, the first so many numbers of each, for models that were trained for it
+    - `prompt_name`, which of the folder's prompts stands before each text; None is its default
+    """
+
+    normalize: bool | None = None
+    dimensions: int | None = None
+    overflow: OverflowOrError = "error"
+    prompt_name: str | None = None
+
+
+@dataclass(frozen=True)
+class SentenceVectors:
+    """Vectors float32 [N, D], the tokens of each text, and which of them lost some.
+
+    Where an answer has no place for them, `headers` say what every answer of ours does.
+    """
+
+    vectors: FloatArray
+    num_tokens: list[int]
+    truncated: list[bool]
+    headers: dict[str, str]
+
+
+async def sentence_vectors(
+    engine: Engine, model: ServedModel, inputs: Inputs, wanted: Wanted
+) -> SentenceVectors:
+    """The vector of each text.
+
+    Raises `RequestError` for more dimensions than there are and a prompt that the folder lacks, and
+    what `Engine.features` does.
+    """
+    pooling = model.sentence_pooling
+    size = pooling.dimensions(model.config.hidden_size)
+    if wanted.dimensions is not None and wanted.dimensions > size:
+        detail = f"{wanted.dimensions}, and the vectors of {model.name} have {size}"
+        remedy = "ask for fewer, or leave it out"
+        raise RequestError(422, "Too many dimensions", detail, field="dimensions", remedy=remedy)
+    normalize = pooling.normalize if wanted.normalize is None else wanted.normalize
+    is_changed = wanted.dimensions is not None or bool(pooling.dense)
+    choice = FeatureChoice(
+        pooling=pooling.pooling,
+        normalize=normalize and not is_changed,
+        max_length=pooling.max_length,
+    )
+    inputs = with_prompt(model, inputs, wanted.prompt_name)
+    found = await engine.features(model, choice, inputs, wanted.overflow)
+    empty = np.empty((0, model.config.hidden_size), np.float32)
+    vectors = np.concatenate([empty, *(text.vectors for text in found)])
+    if is_changed:
+        vectors = pooling.finish(vectors, normalize=normalize, dimensions=wanted.dimensions)
+    num_tokens, truncated = [text.num_tokens for text in found], [text.truncated for text in found]
+    return SentenceVectors(vectors, num_tokens, truncated, read_headers(found))
+
+
+def with_prompt(model: ServedModel, inputs: Inputs, name: str | None) -> Inputs:
+    """Texts with the folder's prompt of this name before each, or its default one.
+
+    Raises `RequestError` for a name that the folder does not have.
+    """
+    try:
+        prompt = model.sentence_pooling.prompt(name)
+    except UserError as error:
+        if name is None:
+            raise
+        raise RequestError(
+            422,
+            "Unknown prompt",
+            f"{model.name} has no prompt {name}",
+            field="prompt_name",
+            remedy=error.remedy,
+        ) from error
+    if not prompt:
+        return inputs
+    return inputs.map(lambda item: prompt + item if isinstance(item, str) else item)
+
 
 Side = Literal["Left", "left", "Right", "right"]
 

@@ -28,15 +28,15 @@ from serving.routes.embeddings import (
     Compared,
     PromptName,
     Side,
+    Wanted,
     best_labels,
     overflow_of,
+    sentence_vectors,
     similarities,
 )
-from serving.routes.json_routes import Routes, answered, refuse_unknown_parameters
+from serving.routes.json_routes import Routes, answered, read_headers, refuse_unknown_parameters
 from serving.routes.tasks import base64_of, check_masks, text_or_pair, usable_aggregation
-from serving.schemas.fields import InputText, ListOf, TextPair, example
-from serving.schemas.tasks import Targets
-from serving.sentence_vectors import Wanted, read_headers, sentence_vectors
+from serving.schemas import InputText, ListOf, Targets, TextPair, example
 from serving.validation import Inputs, check_pairs, cutting
 
 

@@ -5,7 +5,7 @@ seconds, and one call for all of them lets no other thread run.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from bert_core.errors import nearest
-from serving.engine import Engine
+from serving.engine import Engine, Prediction, TextFeatures
 from serving.errors import PROBLEMS, RequestError
 
 Handlers = Mapping[str, tuple[Callable[..., Any], type[BaseModel]]]
@@ -85,6 +85,12 @@ async def answered_apart(
     """The same, always off the event loop, for answers that take long to build."""
     body = await engine.run_apart(lambda: _in_pieces(build()))
     return _LongResponse(memoryview(body), media_type=_MEDIA_TYPE, headers=headers)
+
+
+def read_headers(texts: Sequence[Prediction | TextFeatures]) -> dict[str, str]:
+    """Headers that say how many tokens texts have, and whether any of them lost some."""
+    num_tokens, is_cut = sum(text.num_tokens for text in texts), any(t.truncated for t in texts)
+    return {"X-N-Tokens": str(num_tokens), "X-Truncated": str(is_cut).lower()}
 
 
 class _LongResponse(Response):

@@ -19,13 +19,12 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
 from bert_core.tasks.text_tagging import TextTagging
-from serving.engine import Engine, Prediction
+from serving.engine import Engine, Prediction, TextFeatures
 from serving.errors import RequestError
 from serving.limits import Limits
 from serving.models import ServedModel
 from serving.routes.json_routes import Routes, answered, own_router
-from serving.schemas.fields import ModelAnswer, TextPair
-from serving.schemas.tasks import (
+from serving.schemas import (
     ClassifyAnswer,
     ClassifyRequest,
     Features,
@@ -34,6 +33,7 @@ from serving.schemas.tasks import (
     FillMaskAnswer,
     FillMaskRequest,
     Judged,
+    ModelAnswer,
     NerAnswer,
     NerRequest,
     NextSentence,
@@ -44,9 +44,9 @@ from serving.schemas.tasks import (
     QaAnswer,
     QaRequest,
     QuestionInContext,
+    TextPair,
     UnitVector,
 )
-from serving.text_features import TextFeatures
 from serving.validation import Inputs, check_pairs, cutting
 
 _IS_NEXT, _NOT_NEXT = "is_next", "not_next"  # in the order of the head's outputs

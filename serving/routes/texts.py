@@ -19,9 +19,9 @@ from bert_core.tasks.classification import Classification, Text
 from serving.errors import TOO_LONG, RequestError
 from serving.limits import BYTES_OF_A_TOKEN
 from serving.models import ServedModel
+from serving.request_context import span
 from serving.routes.json_routes import Routes, answered, answered_apart, own_router
-from serving.schemas.fields import TextPair
-from serving.schemas.texts import (
+from serving.schemas import (
     DecodeAnswer,
     DecodeRequest,
     ExplainAnswer,
@@ -29,12 +29,12 @@ from serving.schemas.texts import (
     Similarity,
     SimilarityAnswer,
     SimilarityRequest,
+    TextPair,
     Token,
     TokenizeAnswer,
     TokenizeRequest,
     Tokens,
 )
-from serving.telemetry.tracing import span
 from serving.validation import Inputs, check_ids, check_pairs, has_more_tokens, num_bytes
 
 

@@ -1,9 +1,9 @@
 """Traces of requests, sent to a collector as OTLP over HTTP from a thread of its own.
 
 OpenTelemetry's SDK queues and sends the spans. They are made here, finished: that takes a tenth of
-the time of the SDK's tracer, whose spans can be changed until they end. `serving.telemetry.tracing`
-imports this module only where tracing is wanted. A span never has a text, a key, a header or the
-message of an exception.
+the time of the SDK's tracer, whose spans can be changed until they end. `serving.app` imports this
+module only where tracing is wanted. A span never has a text, a key, a header or the message of an
+exception.
 """
 
 import logging

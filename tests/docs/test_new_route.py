@@ -8,7 +8,7 @@ from small_tasks import write_encoder
 
 import serving.client.routes
 import serving.routes.texts
-import serving.schemas.texts
+import serving.schemas
 from serving import app
 from serving.client import AsyncClient
 from serving.engine import Engine
@@ -16,7 +16,7 @@ from serving.models import close_models, load_models
 from serving.routes.json_routes import own_router
 
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MODULES = (serving.schemas.texts, serving.routes.texts, serving.client.routes)
+MODULES = (serving.schemas, serving.routes.texts, serving.client.routes)
 """Where the page puts each of its snippets."""
 
 

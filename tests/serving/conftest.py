@@ -13,9 +13,9 @@ import torch
 from forked_programs import ForkedProgram
 from running import serving, start, write_models
 
+from serving.app import RunningEngine, loader_for
 from serving.limits import Limits
 from serving.rollout.watcher import WatchSettings
-from serving.startup import RunningEngine, loader_for
 
 
 @dataclass
@@ -64,21 +64,13 @@ class Registry:
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory):
-    """The file of a store of MLflow, to be copied: to create its tables takes seconds."""
-    from workflows.runs.mlflow_run import create_store
-
-    database = tmp_path_factory.mktemp("store") / "mlflow.db"
-    create_store(f"sqlite:///{database}")
-    return database
-
-
-@pytest.fixture(scope="session")
-def registry(empty_store, tmp_path_factory, small_models):
+def registry(store_template, tmp_path_factory, small_models):
     """MLflow with the entities as `people@champion` and the sentiment as `mood@champion`."""
+    from registered_models import copy_store
+
     from workflows.runs.mlflow_run import create_store, open_client
 
-    uri = f"sqlite:///{_copied(empty_store, tmp_path_factory.mktemp('registry'))}"
+    uri = copy_store(store_template, tmp_path_factory.mktemp("registry"))
     create_store(uri)  # its artifacts are beside it from now on
     made = Registry(uri, open_client(uri).create_run("0").info.run_id)
     made.register(small_models["entities"], "people", "champion")
@@ -87,14 +79,14 @@ def registry(empty_store, tmp_path_factory, small_models):
 
 
 @pytest.fixture(scope="session")
-def mlflow_server(tmp_path_factory, empty_store):
+def mlflow_server(tmp_path_factory, store_template):
     """`mlflow server`, which passes artifacts on, and sends webhooks to this machine."""
     from cryptography.fernet import Fernet
 
     from benchmarks.mlflow_server import MlflowServer
 
     folder = tmp_path_factory.mktemp("served")
-    shutil.copy(empty_store, folder / "server.db")
+    shutil.copy(store_template, folder / "server.db")
     server = MlflowServer(folder)
     with pytest.MonkeyPatch.context() as environment:
         for name, value in {
@@ -112,15 +104,9 @@ def mlflow_server(tmp_path_factory, empty_store):
 @pytest.fixture
 def copied_registry(registry, tmp_path):
     """A store of its own, to be changed or to be gone."""
-    (tmp_path / "store").mkdir()
-    return replace(registry, uri=f"sqlite:///{_copied(registry.database, tmp_path / 'store')}")
+    from registered_models import copy_store
 
-
-def _copied(database, folder):
-    """The file of the copy, with what is in the journal."""
-    with closing(sqlite3.connect(database)) as source:
-        source.execute("VACUUM INTO ?", (str(folder / "mlflow.db"),))
-    return folder / "mlflow.db"
+    return replace(registry, uri=copy_store(registry.database, tmp_path / "store"))
 
 
 @pytest.fixture(scope="session")

@@ -37,10 +37,10 @@ def test_everybody_is_let_in_only_if_that_is_said(small_models):
 
 
 def test_several_models_are_divided_by_commas():
-    assert DeploymentArguments(model="a=/b,/c").model == ("a=/b", "/c")
-    assert DeploymentArguments(model=["a=/b", "/c"]).model == ("a=/b", "/c")
+    assert DeploymentArguments(model="a=/b,/c").model == ["a=/b", "/c"]
+    assert DeploymentArguments(model=["a=/b", "/c"]).model == ["a=/b", "/c"]
     given = DeploymentArguments(model="a=/b,/c", canary="a=/d,0.1,c=/e,1", shadow=["a=/f,.5"])
-    assert given.canary == ("a=/d,0.1", "c=/e,1") and given.shadow == ("a=/f,.5",)
+    assert given.canary == ["a=/d,0.1", "c=/e,1"] and given.shadow == ["a=/f,.5"]
     assert given.variants["canary", "c"] == VariantSource(Path("/e"), 1.0)
     with pytest.raises(UserError, match="write NAME=MODEL,SHARE"):
         _ = DeploymentArguments(model="a=/b", canary="a=/d").variants

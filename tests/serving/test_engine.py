@@ -12,11 +12,10 @@ from bert_core.features.extractor import FeatureChoice, load_extractor
 from bert_core.model_folder import load_model_folder
 from bert_core.tasks.classification import Classification, Text
 from serving.batching import DeadlineError, OverloadedError
-from serving.engine import Engine
+from serving.engine import Engine, decode_features
 from serving.errors import RequestError
 from serving.limits import Limits
 from serving.models import ModelLoader, close_models, load_models
-from serving.text_features import decode_features
 from serving.validation import Inputs, check_texts, has_more_tokens, is_cut_into_more, num_bytes
 
 

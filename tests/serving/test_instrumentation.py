@@ -11,6 +11,7 @@ import torch
 from running import start
 from starlette._utils import get_route_path
 
+from serving.app import loader_for
 from serving.batching import OverloadedError
 from serving.client import Client
 from serving.engine import Engine
@@ -19,7 +20,6 @@ from serving.limits import Limits
 from serving.middleware.instrumentation import LOG
 from serving.models import close_models, load_models
 from serving.request_context import own_path
-from serving.startup import loader_for
 
 SECRET = "the secret cat"
 

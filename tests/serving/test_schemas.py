@@ -17,17 +17,20 @@ from serving.routes.hugging_face import (
     QuestionAnsweringRequest,
     TokenClassificationRequest,
 )
-from serving.schemas.fields import InputText
-from serving.schemas.tasks import (
+from serving.schemas import (
     ClassifyRequest,
+    DecodeRequest,
+    ExplainRequest,
     FeaturesRequest,
     FillMaskRequest,
+    InputText,
     NerRequest,
     NextSentenceRequest,
     PseudoPerplexityRequest,
     QaRequest,
+    SimilarityRequest,
+    TokenizeRequest,
 )
-from serving.schemas.texts import DecodeRequest, ExplainRequest, SimilarityRequest, TokenizeRequest
 
 MODELS = ("encoder", "sentiment", "entities", "answers")
 

@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -18,13 +19,12 @@ from registered_versions import broken_weights, other_weights
 from running import ask_at, started
 
 from bert_core.errors import UserError
-from serving.__main__ import main
+from serving.app import RunningEngine, loader_for
 from serving.limits import Limits
 from serving.rollout.aliases import Address, VariantSource
 from serving.rollout.watcher import WatchSettings
 from serving.server import uvicorn_config
 from serving.settings import parse_arguments
-from serving.startup import RunningEngine, loader_for
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -78,7 +78,8 @@ def test_what_cannot_be_served_is_one_line(small_models, server, tmp_path, capsy
     taken = ["--model", str(small_models["entities"]), "--port", str(server.port)]
     for given, said in ((["--model", str(tmp_path)], ""), (taken, "cannot listen")):
         monkeypatch.setattr(sys, "argv", ["serving", *given])
-        assert main() == 2
+        with pytest.raises(SystemExit, match="2"):
+            runpy.run_module("serving", run_name="__main__")
         captured = capsys.readouterr()
         assert captured.err.startswith(f"error: {said}") and captured.err.count("\n") == 1
         assert not captured.out

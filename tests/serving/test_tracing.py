@@ -18,13 +18,14 @@ from ray_serving import serving_on_ray
 from running import ask_at, serving, wait_until
 
 from bert_core.errors import UserError
+from serving.app import start_tracing
 from serving.batching import Batch, OverloadedError
 from serving.deployment import DeploymentArguments
 from serving.keys import KeyRecord, Keys, hash_of
 from serving.limits import Limits
+from serving.request_context import RequestContext, computing, current_request, span
 from serving.settings import parse_arguments
 from serving.telemetry import otlp
-from serving.telemetry.tracing import computing, current_trace, span, start_tracing
 
 
 class Recorded:
@@ -47,9 +48,9 @@ class Recorded:
 def trace():
     """That of the request that is being worked on."""
     recorded = Recorded()
-    token = current_trace.set(recorded)
+    token = current_request.set(RequestContext("1", trace=recorded))
     yield recorded
-    current_trace.reset(token)
+    current_request.reset(token)
 
 
 def test_it_is_off_by_default():

@@ -14,10 +14,8 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.classification import Classification
 from serving.models import ModelLoader, close_models, warm_up
 from serving.request_context import RequestContext, current_request
-from serving.rollout import shadow
 from serving.rollout.aliases import VariantSource
-from serving.rollout.shadow import Agreement, decided
-from serving.rollout.traffic import Traffic, Variant
+from serving.rollout.traffic import Agreement, Traffic, Variant, decided
 
 
 @pytest.fixture
@@ -179,7 +177,7 @@ def test_each_version_counts_how_it_has_done_as_a_shadow(
         (64, turned, Agreement(differ=6), f'{items}"differ"}} 6.0'),
         (0, turned, Agreement(missed=3), 'shadow_missed_requests_total{model="mood"} 3.0'),
     ):
-        monkeypatch.setattr(shadow, "_MOST_WAITING", most)
+        monkeypatch.setattr("serving.rollout.traffic._MAX_WAITING_COMPARISONS", most)
         server = start_rollout({"mood": folder}, {("shadow", "mood"): VariantSource(other, 1.0)})
         for _ in range(3):
             assert server.ask("/v1/classify", {"inputs": ["a good cat", "a dog"]})[0] == 200

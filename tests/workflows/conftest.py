@@ -28,14 +28,6 @@ def uri(request, tmp_path, monkeypatch):
     return bucket_address(request.getfixturevalue("server"), tmp_path.name.replace("_", "-"))
 
 
-@pytest.fixture(scope="session")
-def store_template():
-    """A store to copy, never opened here: to close a copy's source would drop SQLite's locks."""
-    from registered_models import empty_store
-
-    return empty_store()
-
-
 @pytest.fixture(scope="module")
 def store_uri(tmp_path_factory, store_template):
     """A SQLite store of MLflow, which has to be whole in the end."""

@@ -30,7 +30,7 @@ from serving.client.exchange import (
     retry_after,
 )
 from serving.limits import Limits
-from serving.schemas.fields import Problem
+from serving.schemas import Problem
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from bert_core.tasks.squad import Question
 from bert_core.text import texts as texts_module
 from bert_core.text.sources import find_parts
 from bert_core.text.texts import NamedTexts, divide
-from serving.schemas.tasks import ClassifyRequest, NerRequest, QaRequest
+from serving.schemas import ClassifyRequest, NerRequest, QaRequest
 from workflows.inference import prediction
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction import (

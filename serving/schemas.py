@@ -1,6 +1,10 @@
-"""Requests and answers of our own routes for tasks, features and pre-training heads."""
+"""Requests and answers of our own routes.
 
-from typing import Annotated, Any, Literal
+Characters are Unicode code points. A result that a model computes is an `Answer`: it has the
+number of tokens of its text, and whether the text was truncated.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 
@@ -11,19 +15,85 @@ from bert_core.interface import (
     Classified,
     Filled,
     Masking,
+    OverflowOrError,
     Pooling,
     Tagged,
     Unit,
 )
-from serving.schemas.fields import (
-    InputText,
-    ListOf,
-    ModelAnswer,
-    Request,
-    TextPair,
-    example,
-    refuse_surrogates,
-)
+from bert_core.text_encoding import lone_surrogate
+
+T = TypeVar("T")
+
+
+def refuse_surrogates(text: str) -> str:
+    """JSON can name one half of a character; nothing can be made of it."""
+    start = lone_surrogate(text)
+    if start is not None:
+        raise ValueError(f"half a character (a lone surrogate) at {start}")
+    return text
+
+
+ListOf = Annotated[list[T], Field(fail_fast=True)]
+"""A list that is refused for its first wrong entry: each error takes as long as many entries."""
+
+InputText = Annotated[str, AfterValidator(refuse_surrogates)]
+"""A text of whole characters."""
+
+
+def example(**body: Any) -> ConfigDict:  # noqa: ANN401 - any field's value
+    """What a request looks like, for the OpenAPI document and the page made of it."""
+    return ConfigDict(json_schema_extra={"examples": [body]})
+
+
+class ModelRequest(BaseModel):
+    """Which model is asked."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    model: str | None = Field(
+        default=None, description="a loaded model's name; may be left out where one can do it"
+    )
+
+
+class Request(ModelRequest):
+    """Which model is asked, and what happens to a text that is too long for it."""
+
+    overflow: OverflowOrError = Field(
+        default="error",
+        description="what becomes of a text longer than the model takes: refused, cut on the left"
+        " or right, or read in overlapping windows",
+    )
+
+
+class TextPair(BaseModel):
+    """Two texts that are read together."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: InputText
+    text_pair: InputText
+
+
+class ModelAnswer(BaseModel):
+    """What a model has answered, and which version of it.
+
+    `version` is that of MLflow's registry; of a model that was given as a folder the beginning of
+    its sha256, and null where the folder has no list of checksums.
+    """
+
+    model: str
+    version: str | None = None
+
+
+class Problem(BaseModel):
+    """What went wrong, as RFC 9457 has it; `field` is where, `remedy` what to do."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    field: str | None = None
+    remedy: str | None = None
 
 
 class ClassifyRequest(Request):
@@ -228,3 +298,125 @@ class PseudoPerplexityAnswer(ModelAnswer):
     """One result for each text, in their order."""
 
     results: list[Judged]
+
+
+class SimilarityRequest(Request):
+    """A text, and those that it is compared with."""
+
+    model_config = example(
+        source="A cat sleeps.", inputs=["A kitten naps.", "The bank raised its rates."]
+    )
+
+    source: InputText
+    inputs: ListOf[InputText]
+    strategy: str = Field(default="last", description="which layers, and how they are combined")
+    pooling: Pooling | None = Field(default=None, description="by default the mean of all tokens")
+
+
+class Similarity(Answer):
+    """The cosine of the angle between the text's vector and the source's."""
+
+    score: float
+
+
+class SimilarityAnswer(ModelAnswer):
+    """One result for each text, in their order."""
+
+    source: Answer
+    results: list[Similarity]
+
+
+class TokenizeRequest(ModelRequest):
+    """Texts whose tokens are wanted."""
+
+    model_config = example(inputs="unaffable")
+
+    inputs: InputText | ListOf[InputText]
+    add_special_tokens: bool = Field(default=True, description="[CLS] before, [SEP] behind")
+
+
+class Token(BaseModel):
+    """A token; a special one stands at no characters of the text."""
+
+    id: int
+    token: str
+    special: bool
+    start: int | None = None
+    end: int | None = None
+
+
+class Tokens(BaseModel):
+    """The tokens of a text."""
+
+    n_tokens: int
+    tokens: list[Token]
+
+
+class TokenizeAnswer(ModelAnswer):
+    """One result for each text, in their order."""
+
+    results: list[Tokens]
+
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class DecodeRequest(ModelRequest):
+    """Ids of tokens that are to be a text again."""
+
+    model_config = example(ids=[101, 102])
+
+    ids: ListOf[TokenId] | ListOf[ListOf[TokenId]]
+    skip_special_tokens: bool = Field(default=True, description="leave out [CLS] and its like")
+
+
+class DecodeAnswer(ModelAnswer):
+    """One text for each list of ids, in their order."""
+
+    results: list[str]
+
+
+def _refuse_repeated(layers: list[int]) -> list[int]:
+    if len(set(layers)) < len(layers):
+        raise ValueError("a layer is asked for more than once")
+    return layers
+
+
+Layers = Annotated[
+    ListOf[Annotated[int, Field(ge=1)]],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_refuse_repeated),
+]
+
+
+class ExplainRequest(ModelRequest):
+    """A text or pair whose reading is to be looked into."""
+
+    model_config = example(inputs="A joy from start to end.")
+
+    inputs: InputText | TextPair
+    label: str | None = Field(
+        default=None,
+        description="of a model of classification, the label whose output is explained; by default"
+        " the one that it gives",
+    )
+    layers: Layers | None = Field(
+        default=None, description="whose attention is wanted, each once, from 1 on; by default all"
+    )
+
+
+class ExplainAnswer(ModelAnswer):
+    """What each head of each layer looked at, and which tokens an answer hangs on.
+
+    - `attention`, for each layer, head and token, how much it looks at each token
+    - `attributions`, of a model of classification, for each token the gradient of the label's
+      output times the token's input
+    """
+
+    n_tokens: int
+    truncated: bool
+    tokens: list[Token]
+    layers: list[int]
+    attention: list[list[list[list[float]]]]
+    label: str | None = None
+    attributions: list[float] | None = None
