@@ -28,6 +28,7 @@ def send_run(folder, status="FINISHED"):
     while sender.send_batch():
         pass
     sender.finish(status)
+    sender.close()
     return sender
 
 

@@ -12,8 +12,12 @@ from workflows.finetuning.results import write_results
 from workflows.runs.folder import WRITER_LOCK_NAME, write_atomically
 from workflows.runs.journal import Journal, last_step
 from workflows.runs.sweep_tracker import SweepTracker
-from workflows.runs.system_metrics import note_throughput
-from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, TrackingSummary
+from workflows.runs.tracker import (
+    ARTIFACTS_NAME,
+    JOURNAL_NAME,
+    TrackingSummary,
+    note_throughput,
+)
 from workflows.sweeps.live_table import SweepTable, TableRow, trial_row
 from workflows.sweeps.planned import (
     BEHIND,

@@ -15,6 +15,7 @@ from uuid import uuid4
 import yaml
 
 from bert_core.errors import UserError
+from workflows.progress import LiveLine
 from workflows.runs.folder import RunFolder, write_atomically
 from workflows.runs.remote import RemoteRun
 from workflows.runs.storage import Storage
@@ -25,6 +26,7 @@ from workflows.runs.tracker import (
     Tracker,
     code_tags,
     default_tracking_uri,
+    note_throughput,
 )
 from workflows.training.run_settings import RunSettings
 
@@ -172,8 +174,6 @@ def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], st
 
 def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
     """Shows a job's training until its end; says where it was stopped, if it was."""
-    from workflows.runs.system_metrics import note_throughput
-    from workflows.training.live_line import LiveLine
     from workflows.training.metrics import TrainingMetrics
 
     with TrainingMetrics(job.folder.name, job.kind) as metrics:
