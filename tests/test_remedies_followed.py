@@ -32,7 +32,7 @@ from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import lower_micro_batch, packing_note
 from workflows.reproduce import ReproduceSettings, refuse_other_inputs
 from workflows.reproduction.comparison import NOT_RECORDED, Finding
-from workflows.runs.opening import open_run
+from workflows.runs.folder import open_run
 from workflows.settings import parse_command_line
 from workflows.sweeps.search_space import drawn_points, grid
 from workflows.sweeps.sweep import read_axes, refuse_contradictions

@@ -14,8 +14,7 @@ from workflows.command import run_command
 from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import announce, prepared_text, refuse_unfit_shards
-from workflows.runs.folder import RunFolder
-from workflows.runs.opening import open_run
+from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.remote import RemoteRun
 from workflows.runs.storage import Storage, open_storage
 from workflows.settings import parse_command_line, settings_hash
@@ -61,7 +60,8 @@ def opened_pretraining(
     recipe = settings.recipe() | {"data": shards.data_hash}
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
-    with open_run(storage.folder, name, recipe, fresh=settings.fresh, remote=remote) as folder:
+    adopt = None if remote is None else remote.adopt
+    with open_run(storage.folder, name, recipe, fresh=settings.fresh, adopt=adopt) as folder:
         yield PretrainingJob(settings, storage, folder, shards, remote)
 
 

@@ -178,8 +178,8 @@ def attempt_at(recorded: "RecordedRun", settings: ReproduceSettings, storage: St
     """Compares all inputs of the run, and prepares its start."""
     from workflows.finetuning.settings import TaskRunSettings
     from workflows.pretraining.settings import PretrainSettings
-    from workflows.reproduction.code_files import CodeState
     from workflows.reproduction.comparison import code_finding, hardware_findings, package_findings
+    from workflows.reproduction.run_origin import CodeState
 
     again = settings_again(recorded, settings)
     if isinstance(again, TaskRunSettings):

@@ -21,7 +21,7 @@ from bert_core.machine import processor_name
 from bert_core.text.shards import open_shards
 from workflows.finetune import opened_job, parse
 from workflows.pretraining.settings import PretrainSettings
-from workflows.runs.opening import open_run
+from workflows.runs.folder import open_run
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from workflows.ablations.outcome import VARIANT, AblationOutcome, VariantOutcome
+from workflows.ablations.ablation import VARIANT, AblationOutcome, VariantOutcome
 from workflows.ablations.settings import parse
 from workflows.ablations.studies import (
     chosen_variants,

@@ -23,7 +23,7 @@ from bert_core.evaluation.sweep import (
     seed_noise,
     without_fallen,
 )
-from workflows.paper.paper_table import PaperTable, beside_published, metric_title, score_text
+from workflows.paper.published import PaperTable, beside_published, metric_title, score_text
 from workflows.progress import duration
 from workflows.reporting.figures import value_text
 from workflows.runs.tracker import without_machine_paths

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from workflows.finetuning.settings import settings_class
-from workflows.paper.paper_table import DASH, PaperTable, json_paper_table, report_table
+from workflows.paper.published import DASH, PaperTable, json_paper_table, report_table
 from workflows.progress import duration
 from workflows.reporting.figures import value_text
 from workflows.reporting.render import (

@@ -21,9 +21,8 @@ from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import DATA_FIELDS, TaskRunSettings
 from workflows.model_location import model_name
-from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.folder import RunFolder, open_run, write_atomically
 from workflows.runs.journal import read_records
-from workflows.runs.opening import open_run
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash

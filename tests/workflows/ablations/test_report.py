@@ -20,7 +20,7 @@ from made_up_ablations import (
 )
 from read_pages import Page as ReadPage
 
-from workflows.ablations.outcome import by_variant
+from workflows.ablations.ablation import by_variant
 from workflows.ablations.report import (
     FIGURES,
     ablation_findings,

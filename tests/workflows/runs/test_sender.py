@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -65,14 +66,19 @@ def patience(monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 
 
+@pytest.fixture
+def journal(tmp_path):
+    with closing(Journal(tmp_path / JOURNAL_NAME)) as journal:
+        yield journal
+
+
 def track(uri, folder, **changes):
     return Tracker(
         folder, described(uri, folder, **changes), interval_seconds=0.2, system_interval_seconds=0.5
     )
 
 
-def test_a_run_is_described_and_every_step_stands_there_once(tmp_path, store_uri):
-    journal = Journal(tmp_path / JOURNAL_NAME)
+def test_a_run_is_described_and_every_step_stands_there_once(tmp_path, journal, store_uri):
     (tmp_path / ARTIFACTS_NAME).mkdir()
     (tmp_path / ARTIFACTS_NAME / "settings.yaml").write_text("steps: 30\n")
     tracker = track(store_uri, tmp_path)
@@ -103,22 +109,23 @@ def test_a_run_is_described_and_every_step_stands_there_once(tmp_path, store_uri
 
 
 def assert_no_machine_path(store_uri, run_id, folder):
-    database = sqlite3.connect(store_uri.removeprefix("sqlite:///"))
     queries = {
         "params": "SELECT key, value FROM params WHERE run_uuid = ?",
         "tags": "SELECT key, value FROM tags WHERE run_uuid = ?",
         "inputs": "SELECT d.name, d.dataset_source FROM datasets d JOIN inputs i ON "
         "i.source_id = d.dataset_uuid WHERE i.destination_id = ?",
     }
-    found = {name: database.execute(text, (run_id,)).fetchall() for name, text in queries.items()}
+    with closing(sqlite3.connect(store_uri.removeprefix("sqlite:///"))) as database:
+        found = {
+            name: database.execute(text, (run_id,)).fetchall() for name, text in queries.items()
+        }
     assert all(found.values())
     for forbidden in (str(folder), str(Path.home()) + "/", str(PROJECT)):
         assert forbidden not in json.dumps(found), found
     assert ("text", "…/a.txt") in found["params"]
 
 
-def test_a_resumed_run_sends_only_what_is_missing(tmp_path, store_uri):
-    journal = Journal(tmp_path / JOURNAL_NAME)
+def test_a_resumed_run_sends_only_what_is_missing(tmp_path, journal, store_uri):
     write_specification(tmp_path, described(store_uri, tmp_path))
     write_steps(journal, range(1, 26))
     first = send_run(tmp_path, "KILLED")
@@ -134,9 +141,9 @@ def test_a_resumed_run_sends_only_what_is_missing(tmp_path, store_uri):
     assert run.data.tags["resumed.optimizer.peak_learning_rate"] == "0.0002"
 
 
-def test_an_empty_twin_of_a_run_is_removed(tmp_path, store_uri):
+def test_an_empty_twin_of_a_run_is_removed(tmp_path, journal, store_uri):
     write_specification(tmp_path, described(store_uri, tmp_path))
-    write_steps(Journal(tmp_path / JOURNAL_NAME), range(1, 4))
+    write_steps(journal, range(1, 4))
     sender = RunSender(tmp_path)
     while sender.send_batch():
         pass
@@ -212,9 +219,8 @@ def test_a_sender_whose_parent_dies_while_it_finishes_does_not_try_for_ever(tmp_
     wait_until(lambda: has_ended(sender_id))
 
 
-def test_with_a_troubled_server_nothing_is_lost_or_sent_twice(tmp_path, proxy):
+def test_with_a_troubled_server_nothing_is_lost_or_sent_twice(tmp_path, journal, proxy):
     """`delay 4` outlasts the sender's 3 s: the server commits what the client gave up."""
-    journal = Journal(tmp_path / JOURNAL_NAME)
     tracker = track(proxy.uri, tmp_path)
     step = 0
     for mode in ("full", "swallow", "delay 4"):
@@ -240,8 +246,9 @@ def test_with_a_troubled_server_nothing_is_lost_or_sent_twice(tmp_path, proxy):
     assert report.correct and report.num_metrics == 120 * 2 + 12, report
 
 
-def test_without_a_server_the_end_is_on_time_and_says_how_to_send(tmp_path, store_uri, capsys):
-    journal = Journal(tmp_path / JOURNAL_NAME)
+def test_without_a_server_the_end_is_on_time_and_says_how_to_send(
+    tmp_path, journal, store_uri, capsys
+):
     tracker = track(f"http://127.0.0.1:{free_port()}", tmp_path)
     write_steps(journal, range(1, 21))
     wait_until(lambda: read_json(tmp_path / STATE_NAME).get("error"))
@@ -276,7 +283,8 @@ def test_processes_may_race_for_a_fresh_store(tmp_path):
     command = [sys.executable, "-m", "workflows.runs.sender", "create", uri]
     racers = [subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.DEVNULL) for _ in range(2)]
     assert [racer.wait(120) for racer in racers] == [0, 0]
-    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert open_client(uri).create_experiment("first", "file:///nowhere")
     assert [each.name for each in tmp_path.iterdir()] == [path.parent.name]
 

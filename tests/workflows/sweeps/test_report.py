@@ -19,7 +19,7 @@ from made_up_sweeps import (
 from read_pages import Page as ReadPage
 
 from workflows.finetune import parse
-from workflows.paper.paper_table import PaperRow, PaperTable
+from workflows.paper.published import PaperRow, PaperTable
 from workflows.sweeps.figures import AxisScale, curve_figure
 from workflows.sweeps.findings import sweep_findings
 from workflows.sweeps.report import (
