@@ -26,8 +26,7 @@ from workflows.finetuning.settings import (
     task_and_approach,
 )
 from workflows.runs.folder import open_run
-from workflows.runs.remote import RemoteRun
-from workflows.runs.storage import Storage, open_storage
+from workflows.runs.storage import RemoteRun, Storage, open_storage
 from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import parse_command_line, settings_hash
 from workflows.training.job import train_and_register

@@ -227,8 +227,7 @@ def pretraining_attempt(
     recorded: "RecordedRun", again: "PretrainSettings", storage: Storage
 ) -> Attempt:
     """Prepares pre-training; prepares the text unless its shards exist."""
-    from workflows.pretrain import pretrain
-    from workflows.pretraining.setup import prepared_text
+    from workflows.pretrain import prepared_text, pretrain
     from workflows.reproduction.comparison import data_finding
     from workflows.reproduction.run_origin import describe_shards
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from finetuning_runs import arguments, finetune_here
 from pretraining_runs import Run, train_here
-from sending import sending_here
+from tracked_runs import sending_here
 
 from bert_core.text.shards import read_index, write_index
 from workflows import finetune, pretrain

@@ -22,9 +22,8 @@ from bert_core.training.checkpoint_folder import NEEDED, checkpoint_name
 from workflows.messages import Outcome
 from workflows.runs.folder import RunFolder, open_run, write_atomically
 from workflows.runs.journal import Journal, JournalReader
-from workflows.runs.remote import RemoteRun
 from workflows.runs.sender import verify_exactly_once
-from workflows.runs.storage import RemoteFolder, working_copy
+from workflows.runs.storage import RemoteFolder, RemoteRun, working_copy
 
 RECIPE = {"seed": 0}
 JOURNAL = "journal.jsonl"
@@ -265,7 +264,7 @@ from datetime import timedelta
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from workflows.runs.remote import RemoteRun, agree_on_checkpoint
+from workflows.runs.storage import RemoteRun, agree_on_checkpoint
 from workflows.runs.folder import RunFolder
 rank, meeting, folder, uri = int(sys.argv[1]), *sys.argv[2:]
 dist.init_process_group(

@@ -31,11 +31,9 @@ from workflows.ablations.studies import (
     variant_settings,
 )
 from workflows.finetuning.data import read_task_data
-from workflows.pretrain import opened_pretraining
+from workflows.pretrain import opened_pretraining, prepared_text
 from workflows.pretraining.job import PretrainingJob
-from workflows.pretraining.metrics import metric_name
-from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.setup import prepared_text
+from workflows.pretraining.settings import PretrainSettings, metric_name
 from workflows.progress import duration
 from workflows.reproduction.run_origin import OUTCOME, data_name, write_outcome
 from workflows.runs.folder import RunFolder, open_run, write_atomically
@@ -190,7 +188,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
         return self._with_figures(planned) if self.is_finished else planned
 
     def _with_figures(self, planned: VariantOutcome) -> VariantOutcome:
-        from workflows.versions.finished_run import Usage
+        from workflows.training.job import Usage
 
         loss = f"heldout/{metric_name(self.job.settings.rows.objective, 'masked_token_loss')}"
         figures: dict[str, float] = {}

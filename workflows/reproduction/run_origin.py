@@ -167,7 +167,7 @@ ROOT = Path(__file__).parents[2]
 """The folder that the packages lie in."""
 PACKAGES = ("bert_core", "workflows")
 WORKERS = (
-    *("workflows.training.worker_main", "workflows.clusters.workers"),
+    *("workflows.training.run", "workflows.clusters.workers"),
     *("workflows.pretraining.worker", "workflows.finetuning.worker"),
 )
 """The modules that training begins in: what they import, directly or not, is what it reads."""

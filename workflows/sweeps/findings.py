@@ -28,7 +28,7 @@ from workflows.progress import duration
 from workflows.reporting.figures import value_text
 from workflows.runs.tracker import without_machine_paths
 from workflows.sweeps.outcome import Point, SweepOutcome, TrialOutcome
-from workflows.versions.finished_run import Usage
+from workflows.training.job import Usage
 
 BEST = "best.yaml"
 _MUCH_CHEAPER = 0.8  # of the best point's time

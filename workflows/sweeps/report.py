@@ -53,7 +53,7 @@ from workflows.sweeps.findings import (
     verdict,
 )
 from workflows.sweeps.outcome import SweepOutcome, TrialOutcome
-from workflows.sweeps.search_space import with_point
+from workflows.sweeps.settings import with_point
 
 DATA = "report.json"
 FIGURES = ("parallel.svg", "axes.svg", "importance.svg", "curves.svg")

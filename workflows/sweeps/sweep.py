@@ -28,8 +28,15 @@ from workflows.runs.tracker import JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
 from workflows.sweeps.outcome import EpochFigures, Point, SweepOutcome, TrialOutcome
 from workflows.sweeps.planned import PlannedRun, PlannedRuns, TrialToTrain, unfinished
-from workflows.sweeps.search_space import Axis, drawn_points, grid, read_axis
-from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings, trial_settings
+from workflows.sweeps.settings import (
+    SWEEP_FIELDS,
+    Axis,
+    TuneSettings,
+    drawn_points,
+    grid,
+    read_axis,
+    trial_settings,
+)
 
 RESULT = "trial.json"
 STEP_LOSS, DEV_LOSS, DEV_EPOCH = "train/loss", "dev/loss", "dev/epoch"
@@ -70,7 +77,7 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
 
     def finish(self, *, stopped_early: bool = False) -> None:
         """Writes the outcome, from the last checkpoint or, if ended early, from the journal."""
-        from workflows.versions.finished_run import Usage
+        from workflows.training.job import Usage
 
         curve = self.curve()
         if stopped_early:

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from made_up_ablations import (
+from ablation_runs import (
     OUTCOMES,
     half_way,
     made_up_ablation,

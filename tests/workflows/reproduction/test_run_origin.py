@@ -103,8 +103,8 @@ def test_the_encoder_is_told_by_content_and_by_the_run_that_made_it(tmp_path):
 SOURCES = {
     "workflows/__init__.py": "",
     "workflows/training/__init__.py": "",
-    "workflows/training/worker_main.py": "from workflows.training.run import TrainingRun",
-    "workflows/training/run.py": "def f():\n    from bert_core.training import loop, absent",
+    "workflows/training/run.py": "from workflows.training.backend import TorchBackend",
+    "workflows/training/backend.py": "def f():\n    from bert_core.training import loop, absent",
     "workflows/demo.py": "import workflows.training.run",
     "bert_core/__init__.py": "",
     "bert_core/training/__init__.py": "",

@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from made_up_sweeps import (
+from read_pages import Page as ReadPage
+from sweep_runs import (
     GRID,
     OUTCOMES,
     RATE,
@@ -16,7 +17,6 @@ from made_up_sweeps import (
     paper_grid,
     without_score,
 )
-from read_pages import Page as ReadPage
 
 from workflows.finetune import parse
 from workflows.paper.published import PaperRow, PaperTable
