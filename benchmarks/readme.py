@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from bert_core.config import SIZES
 from bert_core.errors import UserError
-from workflows.paper.paper_table import metric_title, score_text
 from workflows.paper.published import TABLE_7_DEV as PAPER_DEV
 from workflows.paper.published import TABLE_7_TITLES as TITLES
+from workflows.paper.published import metric_title, score_text
 
 if TYPE_CHECKING:
     from jinja2.environment import TemplateModule

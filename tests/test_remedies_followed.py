@@ -28,13 +28,13 @@ from workflows.finetuning.data import answered_examples
 from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
 from workflows.inference.prediction import request_of
-from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.setup import lower_micro_batch, packing_note
+from workflows.pretrain import packing_note
+from workflows.pretraining.settings import PretrainSettings, lower_micro_batch
 from workflows.reproduce import ReproduceSettings, refuse_other_inputs
 from workflows.reproduction.comparison import NOT_RECORDED, Finding
-from workflows.runs.opening import open_run
+from workflows.runs.folder import open_run
 from workflows.settings import parse_command_line
-from workflows.sweeps.search_space import drawn_points, grid
+from workflows.sweeps.settings import drawn_points, grid
 from workflows.sweeps.sweep import read_axes, refuse_contradictions
 from workflows.tune import parse as parse_sweep
 

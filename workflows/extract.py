@@ -12,14 +12,16 @@ from typing import Any
 from workflows.command import run_command
 from workflows.finetuning.data import open_encoder
 from workflows.inference.extraction import Extraction, ExtractSettings, part_path
-from workflows.inference.text_input import (
+from workflows.inference.text_parts import (
     OF_ONE_START,
     TextInput,
+    TextJob,
     find_input,
     gathered,
     left_out,
+    move_parts,
+    run_job,
 )
-from workflows.inference.text_parts import TextJob, move_parts, run_job
 from workflows.output_folder import files_hash
 from workflows.settings import parse_command_line
 

@@ -25,9 +25,8 @@ from workflows.finetuning.settings import (
     settings_class,
     task_and_approach,
 )
-from workflows.runs.opening import open_run
-from workflows.runs.remote import RemoteRun
-from workflows.runs.storage import Storage, open_storage
+from workflows.runs.folder import open_run
+from workflows.runs.storage import RemoteRun, Storage, open_storage
 from workflows.runs.tracker import default_tracking_uri
 from workflows.settings import parse_command_line, settings_hash
 from workflows.training.job import train_and_register
@@ -87,7 +86,8 @@ def opened_job(
     parts = [settings.task, kind, settings_hash(recipe)]
     name = settings.name or "-".join(filter(None, parts))
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
-    with open_run(storage.folder, name, recipe, fresh=settings.fresh, remote=remote) as folder:
+    adopt = None if remote is None else remote.adopt
+    with open_run(storage.folder, name, recipe, fresh=settings.fresh, adopt=adopt) as folder:
         yield FinetuningJob(settings, storage, folder, encoder, data, remote)
 
 

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workflows.command import run_command
 from workflows.inference.predict_settings import PredictSettings
-from workflows.inference.text_input import (
-    OF_ONE_START,
-    TextInput,
-    find_input,
-    gathered,
-    left_out,
-)
+from workflows.inference.text_parts import OF_ONE_START, TextInput, find_input, gathered, left_out
 from workflows.output_folder import files_hash
 from workflows.settings import parse_command_line
 

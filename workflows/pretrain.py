@@ -9,15 +9,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bert_core.text.shards import TokenShards, open_shards
+import numpy as np
+
+from bert_core.errors import UserError
+from bert_core.settings import RowSettings
+from bert_core.text.pairs import RowPlanner
+from bert_core.text.shards import TOKENIZER_NAME, TokenShards, open_shards
+from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.command import run_command
 from workflows.pretraining.job import PretrainingJob
-from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.setup import announce, prepared_text, refuse_unfit_shards
-from workflows.runs.folder import RunFolder
-from workflows.runs.opening import open_run
-from workflows.runs.remote import RemoteRun
-from workflows.runs.storage import Storage, open_storage
+from workflows.pretraining.settings import (
+    PretrainSettings,
+    described_rows,
+    is_as_in_the_paper,
+    lower_micro_batch,
+)
+from workflows.runs.folder import RunFolder, open_run
+from workflows.runs.storage import RemoteRun, Storage, open_storage
 from workflows.settings import parse_command_line, settings_hash
 from workflows.training.job import train_and_register
 
@@ -61,8 +69,117 @@ def opened_pretraining(
     recipe = settings.recipe() | {"data": shards.data_hash}
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
-    with open_run(storage.folder, name, recipe, fresh=settings.fresh, remote=remote) as folder:
+    adopt = None if remote is None else remote.adopt
+    with open_run(storage.folder, name, recipe, fresh=settings.fresh, adopt=adopt) as folder:
         yield PretrainingJob(settings, storage, folder, shards, remote)
+
+
+def prepared_text(settings: PretrainSettings, storage: Path) -> Path:
+    """Prepares `settings.text` under the storage folder and returns the shards' folder.
+
+    The folder is named after the text's files too: text that changed is prepared anew.
+    """
+    from workflows.prepare import PrepareSettings, plan_hash, prepare
+
+    wanted = PrepareSettings(
+        text=settings.text,
+        output=storage / "shards",
+        vocabulary_size=settings.vocabulary_size,
+        heldout_share=settings.heldout_share,
+    )
+    return prepare(wanted.model_copy(update={"output": wanted.output / plan_hash(wanted)}))
+
+
+def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
+    """Raises `UserError` where the tokenizer is not that of the shards, or documents are too few.
+
+    A run would find out after its start-up, or at its first evaluation.
+    """
+    if tokenizer_hash(load_tokenizer(shards.folder)) != shards.tokenizer_hash:
+        raise UserError(
+            "the tokenizer is not the one that the shards were made with",
+            str(shards.folder / TOKENIZER_NAME),
+            "put the right one back, or prepare the text again with workflows/prepare.py --fresh",
+        )
+    heldout = open_shards(shards.folder, "heldout")
+    needed = 2 if rows.input_format == "segment_pair" else 1
+    for split in (shards, heldout):
+        if split.num_documents < needed:
+            raise UserError(
+                f"{split.num_documents} documents in the {split.split} split, {needed} are needed",
+                str(shards.folder),
+                _remedy_for_few_documents(shards.num_documents, heldout.num_documents),
+            )
+
+
+def _remedy_for_few_documents(training: int, heldout: int) -> str:
+    """What makes the corpus large enough, or the rows such that it is."""
+    without_pairs = "set --rows.input_format full_sentences and --rows.objective mlm"
+    if training + heldout < 2:
+        return "give more documents: a file, a blank line or a line `= Title =` begins another"
+    if not heldout:
+        return "prepare the text again with a --heldout_share above 0 and --fresh"
+    if training + heldout < 4:
+        return f"give four documents or more, or {without_pairs}"
+    return f"prepare the text again with workflows/prepare.py --fresh, or {without_pairs}"
+
+
+_FEW_NEXT, _ROWS_COUNTED = 0.2, 10_000
+"""Below this share of IsNext among the labels, next-sentence prediction has little to learn."""
+
+
+def label_note(settings: PretrainSettings, shards: TokenShards) -> list[str]:
+    """A line where documents are too short for balanced next-sentence labels; else none."""
+    rows = settings.rows
+    if rows.objective != "mlm_nsp" or rows.input_format != "segment_pair":
+        return []
+    length = settings.phases[0].sequence_length
+    planner = RowPlanner(shards, rows, length, key=(settings.seed, "labels"))
+    starts = planner.row_starts(0, 0)[:_ROWS_COUNTED]
+    first = np.zeros(len(starts), dtype=np.int64)
+    share = float((planner.rows(first, first, starts).next_sentence == 0).mean())
+    if share >= _FEW_NEXT:
+        return []
+    sentences = sum(shard.num_sentences for shard in shards.shards) / shards.num_documents
+    return [
+        f"warning  only {share:.0%} of the next-sentence labels are IsNext: documents have "
+        f"{sentences:.1f} sentences on average; prepare the text again with blank lines only "
+        "between documents, or set --rows.objective mlm"
+    ]
+
+
+def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards) -> None:
+    """Prints what is about to be trained, on what, and where it will lie."""
+    phases = ", ".join(f"{phase.steps:,} at {phase.sequence_length}" for phase in settings.phases)
+    layout = "packed" if settings.batch.packed else "padded"
+    lines = [
+        f"run      {folder.name}",
+        f"folder   {folder.path}",
+        f"data     {shards.num_tokens:,} tokens in {shards.num_documents:,} documents, "
+        f"{shards.data_hash[:12]}",
+        f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
+        *(
+            []
+            if is_as_in_the_paper(settings.rows)
+            else [f"rows     {described_rows(settings.rows)}"]
+        ),
+        f"steps    {phases}, {settings.batch.global_batch_size:,} rows each, {layout}",
+        *packing_note(settings),
+        *label_note(settings, shards),
+    ]
+    print("\n".join(lines), flush=True)
+
+
+def packing_note(settings: PretrainSettings) -> list[str]:
+    """A line where packed rows make fewer bins a step than there may be workers; else none."""
+    batch, workers = settings.batch, settings.cluster.most_workers
+    bins = batch.global_batch_size // batch.rows_of_a_bin
+    if not batch.packed or workers <= bins:
+        return []
+    return [
+        f"packed   at most {bins} bins a step: more workers than that have nothing to do; "
+        + lower_micro_batch(settings)
+    ]
 
 
 if __name__ == "__main__":

@@ -178,8 +178,8 @@ def attempt_at(recorded: "RecordedRun", settings: ReproduceSettings, storage: St
     """Compares all inputs of the run, and prepares its start."""
     from workflows.finetuning.settings import TaskRunSettings
     from workflows.pretraining.settings import PretrainSettings
-    from workflows.reproduction.code_files import CodeState
     from workflows.reproduction.comparison import code_finding, hardware_findings, package_findings
+    from workflows.reproduction.run_origin import CodeState
 
     again = settings_again(recorded, settings)
     if isinstance(again, TaskRunSettings):
@@ -227,8 +227,7 @@ def pretraining_attempt(
     recorded: "RecordedRun", again: "PretrainSettings", storage: Storage
 ) -> Attempt:
     """Prepares pre-training; prepares the text unless its shards exist."""
-    from workflows.pretrain import pretrain
-    from workflows.pretraining.setup import prepared_text
+    from workflows.pretrain import prepared_text, pretrain
     from workflows.reproduction.comparison import data_finding
     from workflows.reproduction.run_origin import describe_shards
 

@@ -34,7 +34,7 @@ from bert_core.text.shards import open_shards
 from workflows import finetune, registry, tune
 from workflows.finetune import opened_job, parse
 from workflows.pretraining.settings import PretrainSettings
-from workflows.runs.opening import open_run
+from workflows.runs.folder import open_run
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 from workflows.versions.model_pyfunc import _load_pyfunc

@@ -31,7 +31,7 @@ from workflows.messages import Outcome, RunProgress
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.worker import pretraining_parts
 from workflows.runs.journal import read_records
-from workflows.runs.remote import RemoteRun
+from workflows.runs.storage import RemoteRun
 from workflows.settings import parse_command_line
 from workflows.training.run import TrainingRun
 

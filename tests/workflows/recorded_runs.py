@@ -4,12 +4,11 @@ from pathlib import Path
 
 from finetuning_runs import arguments, finetune_here
 from pretraining_runs import Run, train_here
-from sending import sending_here
+from tracked_runs import sending_here
 
 from bert_core.text.shards import read_index, write_index
 from workflows import finetune, pretrain
-from workflows.reproduction.code_files import note_code
-from workflows.reproduction.run_origin import CODE
+from workflows.reproduction.run_origin import CODE, note_code
 
 SOURCES = [
     {"text": "docs://numpy", "num_documents": 200, "num_bytes": 150_000, "sha256": "ab" * 32}

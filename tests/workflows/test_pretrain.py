@@ -28,8 +28,8 @@ from bert_core.text.shards import open_shards
 from bert_core.tokenizer import save_tokenizer, train_wordpiece
 from workflows.pretrain import main
 from workflows.pretraining.settings import PretrainSettings
+from workflows.runs.folder import open_run
 from workflows.runs.mlflow_run import open_client
-from workflows.runs.opening import open_run
 from workflows.runs.sender import verify_exactly_once
 from workflows.runs.tracker import SPECIFICATION_NAME, STATE_NAME, read_json
 from workflows.settings import parse_command_line

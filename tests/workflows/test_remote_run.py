@@ -20,12 +20,10 @@ from bert_core.errors import UserError
 from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint_folder import NEEDED, checkpoint_name
 from workflows.messages import Outcome
-from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.folder import RunFolder, open_run, write_atomically
 from workflows.runs.journal import Journal, JournalReader
-from workflows.runs.opening import open_run
-from workflows.runs.remote import RemoteRun
 from workflows.runs.sender import verify_exactly_once
-from workflows.runs.storage import RemoteFolder, working_copy
+from workflows.runs.storage import RemoteFolder, RemoteRun, working_copy
 
 RECIPE = {"seed": 0}
 JOURNAL = "journal.jsonl"
@@ -46,7 +44,7 @@ class Machine:
 
     def start(self, *, fresh=False, recipe=RECIPE, key="one"):
         """What the driver does before the workers begin."""
-        with open_run(self.storage, "run", recipe, fresh=fresh, remote=self.remote) as folder:
+        with open_run(self.storage, "run", recipe, fresh=fresh, adopt=self.remote.adopt) as folder:
             if not folder.run_key.exists():
                 write_atomically(folder.run_key, key)
             write_atomically(folder.settings, "seed: 0\n")
@@ -266,7 +264,7 @@ from datetime import timedelta
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from workflows.runs.remote import RemoteRun, agree_on_checkpoint
+from workflows.runs.storage import RemoteRun, agree_on_checkpoint
 from workflows.runs.folder import RunFolder
 rank, meeting, folder, uri = int(sys.argv[1]), *sys.argv[2:]
 dist.init_process_group(

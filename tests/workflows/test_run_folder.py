@@ -5,8 +5,7 @@ import time
 import pytest
 
 from bert_core.errors import UserError
-from workflows.runs.folder import RunFolder, sole_writer, write_atomically
-from workflows.runs.opening import open_run
+from workflows.runs.folder import RunFolder, open_run, sole_writer, write_atomically
 from workflows.runs.tracker import SPECIFICATION_NAME, write_json
 
 RECIPE = {"seed": 0, "optimizer": {"name": "adamw", "warmup_steps": 10}}
@@ -15,7 +14,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from workflows.runs.folder import RunFolder, sole_writer
-from workflows.runs.opening import open_run
+from workflows.runs.folder import open_run
 storage = Path(sys.argv[1])
 with open_run(storage, "run", {}, fresh=False) if sys.argv[2] == "run" else sole_writer(
     RunFolder(storage / "runs" / "run")

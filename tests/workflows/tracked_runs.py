@@ -1,9 +1,13 @@
-"""Runs as MLflow is told of them, and journals that grow, for the tests of tracking."""
+"""Tracked runs for tests: their journals, and senders in this process."""
 
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from workflows.runs.mlflow_run import RunSender
+from workflows.runs.sender import send
 from workflows.runs.tracker import STATE_NAME, DatasetInput, TrackedRun, read_json
 
 SHA256 = "0123456789abcdef" * 4
@@ -28,6 +32,7 @@ def send_run(folder, status="FINISHED"):
     while sender.send_batch():
         pass
     sender.finish(status)
+    sender.close()
     return sender
 
 
@@ -60,3 +65,33 @@ def has_ended(process_id):
         return is_over and len(list((place / "task").iterdir())) == 1
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+class SenderHere:
+    """Stands for the sender's process of a `Tracker`: sends everything when it is told to end."""
+
+    pid = None
+
+    def __init__(self, run_folder, *_):
+        self._folder, self._status, self._code, self.stdin = run_folder, "", None, self
+
+    def write(self, order):
+        self._status = order.decode().split()[1]
+
+    def close(self):
+        """The order is complete."""
+
+    def poll(self):
+        return self._code
+
+    def wait(self, seconds=None):
+        self._code = 0 if send(self._folder, self._status, seconds or 60) else 1
+        return self._code
+
+
+@contextmanager
+def sending_here():
+    """No process is started to send runs to MLflow: importing MLflow takes it seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workflows.runs.tracker.start_sender", SenderHere)
+        yield

@@ -1,11 +1,12 @@
-"""An ablation in its driver: settings and a study go in; its pre-trainings come out.
+"""An ablation in its driver: a study goes in; its pre-trainings and their outcome come out.
 
-Each is planned or finished; then each encoder is fine-tuned on every task, in sweeps.
+Each pre-training is planned or finished; then each encoder is fine-tuned on every task, in sweeps.
+Reports are made of the outcome, which is plain data.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 
@@ -14,7 +15,6 @@ import yaml
 from bert_core.config import ModelConfig, training_flops
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
-from workflows.ablations.outcome import VARIANT, AblationOutcome, VariantOutcome, by_variant
 from workflows.ablations.settings import (
     AblateSettings,
     LearnedTask,
@@ -30,16 +30,13 @@ from workflows.ablations.studies import (
     variant_settings,
 )
 from workflows.finetuning.data import read_task_data
-from workflows.pretrain import opened_pretraining
+from workflows.pretrain import opened_pretraining, prepared_text
 from workflows.pretraining.job import PretrainingJob
-from workflows.pretraining.metrics import metric_name
-from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.setup import prepared_text
+from workflows.pretraining.settings import PretrainSettings, metric_name
 from workflows.progress import duration
 from workflows.reproduction.run_origin import OUTCOME, data_name, write_outcome
-from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.folder import RunFolder, open_run, write_atomically
 from workflows.runs.journal import read_records
-from workflows.runs.opening import open_run
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
@@ -47,6 +44,80 @@ from workflows.sweeps.live_table import TableRow, step_text
 from workflows.sweeps.outcome import SweepOutcome
 from workflows.sweeps.planned import TRAINED, PlannedRun, PlannedRuns, unfinished
 from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings
+
+VARIANT = "variant"
+"""The only axis of a task's sweep in an ablation."""
+
+
+@dataclass(frozen=True)
+class VariantOutcome:
+    """The outcome of one pre-training.
+
+    `name` and `title` are the variant's, `run` is its run's, `shape` says layers, width and heads.
+    `figures` are those of held-out documents at the last step (`heldout/perplexity`), `curve` its
+    losses there by step, in nats; both are empty where it has not finished. Losses of variants with
+    one `question` compare: they predict the same tokens from the same text. `seconds` and
+    `device_hours` count every start; `failure` says why it did not finish.
+    """
+
+    name: str
+    title: str
+    run: str
+    shape: str
+    question: str
+    paper_row: str = ""
+    is_reference: bool = False
+    num_parameters: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    curve: tuple[tuple[int, float], ...] = ()
+    num_tokens: int = 0
+    seconds: float = 0.0
+    device: str = "cpu"
+    device_hours: float = 0.0
+    failure: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has been trained to its end."""
+        return bool(self.figures)
+
+
+@dataclass(frozen=True)
+class AblationOutcome:
+    """An ablation, finished or as far as it has come.
+
+    `tasks` are the sweeps over its encoders by what a task is called, in the order given, those
+    that have begun; their only axis is VARIANT. `wanted_tasks` are all. `recipe` says in sentences
+    how all encoders were trained and how they learn. `wall_seconds` is the time of all starts, in
+    which `at_once` runs trained side by side.
+    """
+
+    name: str
+    study: str
+    text: str
+    variants: tuple[VariantOutcome, ...]
+    tasks: Mapping[str, SweepOutcome]
+    wanted_tasks: tuple[str, ...]
+    seeds: int
+    recipe: tuple[str, ...] = ()
+    wall_seconds: float = 0.0
+    at_once: int = 1
+
+    @property
+    def reference(self) -> VariantOutcome:
+        """What the others are compared with."""
+        return next(each for each in self.variants if each.is_reference)
+
+
+def by_variant(outcome: SweepOutcome, variants: Mapping[str, str]) -> SweepOutcome:
+    """A sweep over runs (`model`) as one over the variants that they are, in the variants' order.
+
+    `variants` are the names of variants by those of their runs.
+    """
+    order = list(variants)
+    trials = sorted(outcome.trials, key=lambda each: order.index(each.point["model"]))
+    renamed = (replace(each, point={VARIANT: variants[each.point["model"]]}) for each in trials)
+    return replace(outcome, axes=(VARIANT,), trials=tuple(renamed))
 
 
 @dataclass
@@ -116,7 +187,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
         return self._with_figures(planned) if self.is_finished else planned
 
     def _with_figures(self, planned: VariantOutcome) -> VariantOutcome:
-        from workflows.versions.finished_run import Usage
+        from workflows.training.job import Usage
 
         loss = f"heldout/{metric_name(self.job.settings.rows.objective, 'masked_token_loss')}"
         figures: dict[str, float] = {}

@@ -14,10 +14,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bert_core.evaluation.sweep import Difference, differences
-from workflows.ablations.outcome import VARIANT, AblationOutcome, VariantOutcome
+from workflows.ablations.ablation import VARIANT, AblationOutcome, VariantOutcome
 from workflows.ablations.studies import find_study
-from workflows.paper.paper_table import (
+from workflows.paper.published import (
     DASH,
+    PaperAblation,
+    PaperColumn,
     PaperRow,
     PaperTable,
     json_paper_table,
@@ -25,7 +27,6 @@ from workflows.paper.paper_table import (
     report_table,
     score_text,
 )
-from workflows.paper.published import PaperAblation, PaperColumn
 from workflows.progress import duration
 from workflows.reporting.figures import INK, MARK, PANEL, SHADES, Chart, Figure, shortened
 from workflows.reporting.render import (

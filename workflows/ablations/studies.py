@@ -11,7 +11,7 @@ from workflows.paper.published import NO_TABLE, TABLE_5, TABLE_6, TABLE_8, Paper
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import validated
 from workflows.sweeps.outcome import Point
-from workflows.sweeps.search_space import with_point
+from workflows.sweeps.settings import with_point
 
 Shape = tuple[int, int, int]
 """Layers, width and attention heads: L, H and A in the paper."""

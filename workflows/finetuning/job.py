@@ -13,12 +13,11 @@ from workflows.finetuning.data import EncoderFolder, TaskData, located
 from workflows.finetuning.settings import TaskRunSettings
 from workflows.reproduction.run_origin import describe_task_data, encoder_tags
 from workflows.runs.folder import RunFolder
-from workflows.runs.remote import RemoteRun
-from workflows.runs.storage import Storage
+from workflows.runs.storage import RemoteRun, Storage
 from workflows.runs.tracker import DatasetInput
 
 if TYPE_CHECKING:
-    from workflows.training.worker_main import WorkerJob
+    from workflows.training.run import WorkerJob
 
 
 @dataclass
@@ -47,7 +46,7 @@ class FinetuningJob:
     def worker_job(self) -> "WorkerJob":
         """See `workflows.finetuning.worker.open_finetuning`."""
         from workflows.finetuning.worker import open_finetuning
-        from workflows.training.worker_main import WorkerJob
+        from workflows.training.run import WorkerJob
 
         settings = self.settings.model_dump(mode="json") | self._sources()
         encoder = self.encoder.path.absolute()

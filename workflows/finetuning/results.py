@@ -27,9 +27,8 @@ from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, Tas
 from workflows.finetuning.worker import BEST_PREDICTIONS, BEST_WEIGHTS
 from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
-from workflows.training.job import JobResults
+from workflows.training.job import JobResults, Usage, lineage_of
 from workflows.training.loss_plot import FINETUNING, plot_losses
-from workflows.versions.finished_run import Usage, lineage_of
 from workflows.versions.model_card import finetuned_model_card
 
 PIPELINES = {

@@ -14,8 +14,7 @@ from bert_core.features.units import POOLINGS, default_pooling
 from bert_core.interface import OutputFormat, Pooling, StoredDtype, Unit
 from bert_core.model.strategies import STRATEGIES, Strategy, find_strategy
 from bert_core.text.texts import TextPart, read_texts
-from workflows.inference.text_input import TextPartsSettings
-from workflows.inference.text_parts import TextJob, worker_device
+from workflows.inference.text_parts import TextJob, TextPartsSettings, worker_device
 
 if TYPE_CHECKING:
     from bert_core.features.extractor import Extractor, FeatureChoice

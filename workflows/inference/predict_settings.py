@@ -7,7 +7,7 @@ from pydantic import Field
 
 from bert_core.command_help import Example, Guide
 from bert_core.interface import Aggregation, OverflowOrError
-from workflows.inference.text_input import TextPartsSettings
+from workflows.inference.text_parts import TextPartsSettings
 
 PredictionFormat = Literal["jsonl", "parquet"]
 

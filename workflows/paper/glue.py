@@ -24,8 +24,7 @@ from bert_core.tasks.tables import TaskDataError
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.finetuning.data import answered_examples
 from workflows.model_location import model_name
-from workflows.paper.paper_table import DASH
-from workflows.paper.published import COLUMNS, GLUE_TEST, PAPER_AVERAGES, Column
+from workflows.paper.published import COLUMNS, DASH, GLUE_TEST, PAPER_AVERAGES, Column
 from workflows.reporting.render import Cell, Page, Row, Section, Table, terminal_table, write_page
 from workflows.runs.folder import is_name_aside, write_atomically
 

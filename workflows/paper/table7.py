@@ -36,8 +36,14 @@ from workflows.finetuning.settings import (
 )
 from workflows.finetuning.worker import BEST_WEIGHTS
 from workflows.model_location import model_name
-from workflows.paper.paper_table import DASH, score_text
-from workflows.paper.published import FINETUNING, TABLE_7_DEV, TABLE_7_TEST, TABLE_7_TITLES
+from workflows.paper.published import (
+    DASH,
+    FINETUNING,
+    TABLE_7_DEV,
+    TABLE_7_TEST,
+    TABLE_7_TITLES,
+    score_text,
+)
 from workflows.paper.suite_settings import Table7Settings
 from workflows.reporting.figures import (
     BLUE,

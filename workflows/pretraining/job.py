@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bert_core.text.shards import TokenShards
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
-from workflows.runs.remote import RemoteRun
-from workflows.runs.storage import Storage
+from workflows.runs.storage import RemoteRun, Storage
 from workflows.runs.tracker import DatasetInput
 
 if TYPE_CHECKING:
-    from workflows.training.worker_main import WorkerJob
+    from workflows.training.run import WorkerJob
 
 
 @dataclass
@@ -55,7 +54,7 @@ class PretrainingJob:
     def worker_job(self) -> "WorkerJob":
         """See `workflows.pretraining.worker.open_pretraining`."""
         from workflows.pretraining.worker import open_pretraining
-        from workflows.training.worker_main import WorkerJob
+        from workflows.training.run import WorkerJob
 
         settings, shards = self.settings.model_dump(mode="json"), self.shards.folder.absolute()
         opened = partial(open_pretraining, settings, shards)

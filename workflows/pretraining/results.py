@@ -16,19 +16,18 @@ from bert_core.tokenizer import load_tokenizer, special_token_ids
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
 from workflows.pretraining.job import PretrainingJob
-from workflows.pretraining.metrics import (
+from workflows.pretraining.settings import (
+    PretrainSettings,
     described_rows,
     is_as_in_the_paper,
     metric_name,
     predicted,
 )
-from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import write_atomically
 from workflows.runs.journal import read_records
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
-from workflows.training.job import JobResults
+from workflows.training.job import JobResults, Usage, lineage_of
 from workflows.training.loss_plot import NEXT_TOKENS, PRETRAINING, plot_losses
-from workflows.versions.finished_run import Usage, lineage_of
 from workflows.versions.model_card import model_card
 
 

@@ -1,4 +1,7 @@
-"""The settings of a pre-training run, each with its unit; the defaults are the paper's base."""
+"""The settings of a pre-training run, each with its unit; the defaults are the paper's base.
+
+Also what metrics are called under an objective, and rows and masks in words.
+"""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -10,6 +13,7 @@ from bert_core.config import SIZES, ModelConfig
 from bert_core.settings import (
     BINS_VERSION,
     BatchSettings,
+    Objective,
     PretrainingOptimizerSettings,
     RowSettings,
 )
@@ -277,3 +281,52 @@ class PretrainSettings(RunSettings):
             "rows": {"input_format": "full_sentences" if alone else "segment_pair"},
             "model": {"hidden_size": None, "num_attention_heads": None, "intermediate_size": None},
         }
+
+
+_NEXT_TOKENS = {
+    "masked_token_loss": "next_token_loss",
+    "masked_token_accuracy": "next_token_accuracy",
+    "perplexity": "next_token_perplexity",
+}
+"""Names of their own: losses of masked and of next tokens, of other questions, must not meet."""
+
+
+def metric_name(objective: Objective, name: str) -> str:
+    """What a figure of masked tokens is called under an objective: left to right, of next ones."""
+    return _NEXT_TOKENS.get(name, name) if objective == "left_to_right" else name
+
+
+def predicted(objective: Objective) -> str:
+    """What is predicted, in words: `masked-token` or `next-token`."""
+    return "next-token" if objective == "left_to_right" else "masked-token"
+
+
+def described_rows(rows: RowSettings) -> str:
+    """The objective, and what of rows and masks is other than the paper's, in a line."""
+    default, parts = RowSettings(), [str(rows.objective)]
+    if rows.input_format != default.input_format:
+        parts.append(rows.input_format)
+    if rows.masked_share != default.masked_share:
+        parts.append(f"{rows.masked_share:.4g} of the tokens predicted")
+    shares = rows.mask_token_share, rows.random_token_share, rows.same_token_share
+    if shares[:2] != (default.mask_token_share, default.random_token_share):
+        names = ("[MASK]", "random", "the same")
+        pairs = zip(shares, names, strict=True)
+        parts.append("of these " + " / ".join(f"{share:.4g} {name}" for share, name in pairs))
+    if rows.whole_word:
+        parts.append("whole words")
+    return ", ".join(parts)
+
+
+def is_as_in_the_paper(rows: RowSettings) -> bool:
+    """Whether `described_rows` says nothing but the paper's objective."""
+    return described_rows(rows) == RowSettings().objective
+
+
+def lower_micro_batch(settings: PretrainSettings) -> str:
+    """How to compute less at once: in another run, since it changes the order of the sums."""
+    batch = settings.batch
+    size = batch.rows_of_a_bin if batch.packed else batch.micro_batch_size
+    if size == 1:
+        return "start a run under another --name with shorter --phases or a smaller --model.size"
+    return f"start a run under another --name with --batch.micro_batch_size below {size}"

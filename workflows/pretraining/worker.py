@@ -12,6 +12,7 @@ import torch
 from bert_core.config import ModelConfig, training_flops
 from bert_core.model.bert import Bert
 from bert_core.pretraining import PretrainingEvaluation, compute_loss, evaluate_pretraining
+from bert_core.settings import Objective
 from bert_core.text.batches import BatchSource, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
@@ -20,9 +21,7 @@ from bert_core.tokenizer import load_tokenizer
 from bert_core.training.loop import StepResult, TrainingState, compiled
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.clusters.workers import Worker
-from workflows.pretraining.metrics import metric_name, step_metrics
-from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.setup import lower_micro_batch
+from workflows.pretraining.settings import PretrainSettings, lower_micro_batch, metric_name
 from workflows.training.run import Backend, RunParts, backend_of
 
 _COUNTED_ROWS = 2048
@@ -77,6 +76,23 @@ def learning_rate(settings: PretrainSettings, step: int) -> float:
     return optimizer.peak_learning_rate * linear_schedule(
         step, total_steps=settings.total_steps, warmup_steps=optimizer.warmup_steps
     )
+
+
+def step_metrics(result: StepResult, objective: Objective) -> dict[str, float]:
+    """The metrics of one step by name: means over the global batch."""
+    sums = result.sums.tolist()
+    predictions, rows = max(sums[2], 1), max(sums[5], 1)
+    metrics = {
+        "train/loss": float(result.loss),
+        f"train/{metric_name(objective, 'masked_token_loss')}": sums[0] / predictions,
+        f"train/{metric_name(objective, 'masked_token_accuracy')}": sums[1] / predictions,
+        "train/learning_rate": result.learning_rate,
+        "train/gradient_norm": float(result.gradient_norm),
+    }
+    if sums[5]:
+        metrics["train/next_sentence_loss"] = sums[3] / rows
+        metrics["train/next_sentence_accuracy"] = sums[4] / rows
+    return metrics
 
 
 def step_flops(config: ModelConfig, result: StepResult) -> float:

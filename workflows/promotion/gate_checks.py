@@ -21,6 +21,7 @@ from bert_core.tasks.encoded_rows import tally_text
 from workflows.evaluation.settings import with_options
 from workflows.finetuning.data import answered_examples
 from workflows.messages import RunProgress
+from workflows.progress import LiveLine
 from workflows.promotion.champion import Version
 from workflows.promotion.gate import (
     CRITERION,
@@ -34,7 +35,6 @@ from workflows.promotion.gate import (
     no_champion,
 )
 from workflows.promotion.gate_measurements import measure_footprint
-from workflows.training.live_line import LiveLine
 
 ENCODER_CRITERION = "masked_token_loss"
 _PROBES = 16

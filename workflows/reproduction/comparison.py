@@ -9,8 +9,8 @@ import torch
 
 from bert_core.machine import processor_name
 from workflows.clusters.settings import ClusterSettings
-from workflows.reproduction.code_files import ROOT, CodeState, training_files
 from workflows.reproduction.recorded_run import RecordedRun, Values
+from workflows.reproduction.run_origin import ROOT, CodeState, training_files
 from workflows.runs.tracker import code_tags
 from workflows.settings import differences
 

@@ -23,14 +23,16 @@ from serving.registry import (
     store_exists,
     without_password,
 )
-from workflows.reproduction.code_files import CodeState, parse_code, read_code
 from workflows.reproduction.run_origin import (
     CODE,
     DATA,
     OUTCOME,
     SETTINGS,
     SETTINGS_TAG,
+    CodeState,
     outcome_of,
+    parse_code,
+    read_code,
 )
 from workflows.runs.folder import RunFolder
 from workflows.runs.journal import read_records

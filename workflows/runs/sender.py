@@ -1,5 +1,7 @@
 """The sender's process: brings a run's journal to MLflow while the run goes on, or afterwards.
 
+While it goes on, the process also samples the use of the machine, which it sends too.
+
 `python -m workflows.runs.sender follow|send|verify FOLDER`, of a run or of a sweep and its
 trials, and `create TRACKING_URI`.
 """
@@ -8,11 +10,14 @@ import argparse
 import fcntl
 import os
 import select
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +31,18 @@ from workflows.runs.sweep_tracker import (
     summarize_sweep,
     sweep_status,
 )
-from workflows.runs.system_metrics import SystemSampler
-from workflows.runs.tracker import JOURNAL_NAME, LOCK_NAME, SYSTEM_JOURNAL_NAME, sender_environment
+from workflows.runs.tracker import (
+    JOURNAL_NAME,
+    LOCK_NAME,
+    SYSTEM_JOURNAL_NAME,
+    THROUGHPUT_NAME,
+    read_json,
+    sender_environment,
+)
 
+MEGABYTE = 1e6
+GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw"
+STALE_SECONDS = 60.0  # a speed that is older is not the run's present one
 ORPHAN_SECONDS = 20.0  # how long a sender goes on after the training process died
 
 
@@ -84,6 +98,83 @@ class Orders:
         self.status, self._hung_up = "KILLED", True
 
 
+class SystemSampler:
+    """Samples the machine while a run goes on, by the names of MLflow's own system metrics.
+
+    Processor, memory, disk and, where `nvidia-smi` is, the visible GPUs. `process_id` is that of
+    the training process, `folder` lies on its disk.
+    """
+
+    def __init__(self, process_id: int, folder: Path) -> None:
+        import psutil
+
+        self._psutil = psutil
+        self._process_id = process_id
+        self._folder = folder
+        self._nvidia_smi = shutil.which("nvidia-smi")
+        psutil.cpu_percent(None)  # the first call has nothing to compare with
+
+    def sample(self) -> dict[str, float]:
+        """The present values; what cannot be read is left out."""
+        memory = self._psutil.virtual_memory()
+        disk = self._psutil.disk_usage(str(self._folder))
+        values = {
+            "system/cpu_utilization_percentage": self._psutil.cpu_percent(None),
+            "system/system_memory_usage_megabytes": memory.used / MEGABYTE,
+            "system/system_memory_usage_percentage": memory.percent,
+            "system/disk_usage_megabytes": disk.used / MEGABYTE,
+            "system/disk_usage_percentage": disk.percent,
+            "system/disk_available_megabytes": disk.free / MEGABYTE,
+        }
+        return values | self._process_memory() | self._gpus() | _throughput(self._folder)
+
+    def _process_memory(self) -> dict[str, float]:
+        try:
+            resident = self._psutil.Process(self._process_id).memory_info().rss
+        except self._psutil.Error:
+            return {}
+        return {"system/training_process_memory_megabytes": resident / MEGABYTE}
+
+    def _gpus(self) -> dict[str, float]:
+        if self._nvidia_smi is None:
+            return {}
+        command = [self._nvidia_smi, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits"]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible:
+            command.append(f"--id={visible}")
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return {}
+        values: dict[str, float] = {}
+        for line in result.stdout.splitlines():
+            values |= parse_gpu_line(line)
+        return values
+
+
+def parse_gpu_line(line: str) -> dict[str, float]:
+    """Turns a line of `nvidia-smi` (GPU_FIELDS, MiB and watts) into metrics; {} if it has none."""
+    cells = [cell.strip() for cell in line.split(",")]
+    try:
+        index, (utilization, used, total, power) = int(cells[0]), map(float, cells[1:])
+    except ValueError:  # "[N/A]" on parts of a GPU, or a message instead of figures
+        return {}
+    prefix = f"system/gpu_{index}"
+    return {
+        f"{prefix}_utilization_percentage": utilization,
+        f"{prefix}_memory_usage_megabytes": used * 2**20 / MEGABYTE,
+        f"{prefix}_memory_usage_percentage": 100 * used / total,
+        f"{prefix}_power_usage_watts": power,
+    }
+
+
+def _throughput(folder: Path) -> dict[str, float]:
+    path = folder / THROUGHPUT_NAME
+    if not path.exists() or time.time() - path.stat().st_mtime > STALE_SECONDS:
+        return {}
+    return read_json(path)
+
+
 def open_sender(folder: Path) -> RunSender | SweepSender:
     """What sends the run of a folder, and with a sweep's own run those of its trials."""
     return SweepSender(folder) if is_sweep(folder) else RunSender(folder)
@@ -96,21 +187,23 @@ def follow(run_folder: Path, interval_seconds: float, system_interval_seconds: f
     os.nice(10)  # steps come first, but not so far that a busy machine starves this process
     with (run_folder / LOCK_NAME).open("w") as lock:
         _wait_for_lock(lock.fileno(), orders)
-        sender = open_sender(run_folder)
-        sampler = SystemSampler(os.getppid(), run_folder)
-        system_journal = Journal(run_folder / SYSTEM_JOURNAL_NAME)
-        pause, next_send, next_sample = interval_seconds, 0.0, 0.0
-        while not orders.expired:
-            now = time.monotonic()
-            if now >= next_sample and orders.status is None:
-                _sample(sampler, system_journal)
-                next_sample = now + system_interval_seconds
-            if now >= next_send or orders.status is not None:
-                pause = _send(sender, orders, interval_seconds, pause)
-                if pause == 0:
-                    return
-                next_send = time.monotonic() + pause
-            orders.wait(max(0.05, min(next_send, next_sample) - time.monotonic()))
+        with (
+            closing(open_sender(run_folder)) as sender,
+            closing(Journal(run_folder / SYSTEM_JOURNAL_NAME)) as system_journal,
+        ):
+            sampler = SystemSampler(os.getppid(), run_folder)
+            pause, next_send, next_sample = interval_seconds, 0.0, 0.0
+            while not orders.expired:
+                now = time.monotonic()
+                if now >= next_sample and orders.status is None:
+                    _sample(sampler, system_journal)
+                    next_sample = now + system_interval_seconds
+                if now >= next_send or orders.status is not None:
+                    pause = _send(sender, orders, interval_seconds, pause)
+                    if pause == 0:
+                        return
+                    next_send = time.monotonic() + pause
+                orders.wait(max(0.05, min(next_send, next_sample) - time.monotonic()))
 
 
 def send(run_folder: Path, status: str | None, timeout_seconds: float) -> bool:
@@ -122,21 +215,21 @@ def send(run_folder: Path, status: str | None, timeout_seconds: float) -> bool:
     deadline = time.monotonic() + timeout_seconds
     with (run_folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        sender = open_sender(run_folder)
         status = status or (sweep_status(run_folder) if is_sweep(run_folder) else "FINISHED")
-        pause = 1.0
-        while True:
-            try:
-                while sender.send_batch():
-                    pass
-                sender.finish(status)
-                return True
-            except Exception as error:  # whatever a server, a network or a disk comes up with
-                sender.note(error)
-            if time.monotonic() + pause > deadline:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+        with closing(open_sender(run_folder)) as sender:
+            pause = 1.0
+            while True:
+                try:
+                    while sender.send_batch():
+                        pass
+                    sender.finish(status)
+                    return True
+                except Exception as error:  # whatever a server, a network or a disk comes up with
+                    sender.note(error)
+                if time.monotonic() + pause > deadline:
+                    return False
+                time.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
 
 def _send(

@@ -249,6 +249,12 @@ class SweepSender:
         """Keeps the message of a failed call for the summary."""
         self._own.note(error)
 
+    def close(self) -> None:
+        """Closes the journals of the sweep and its trials, and releases the trials' locks."""
+        self._own.close()
+        for folder in list(self._open):
+            self._close(folder)
+
     def _advance(self, folder: Path, trial: TrackedTrial) -> bool:
         """Does the next thing for a trial; whether there was any."""
         trouble = self._troubles.get(folder)

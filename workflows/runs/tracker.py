@@ -30,6 +30,7 @@ ARTIFACTS_NAME = "artifacts"
 SPECIFICATION_NAME = "tracking.json"
 STATE_NAME = "tracking_state.json"
 LOG_NAME = "tracking.log"
+THROUGHPUT_NAME = "throughput.json"
 LOCK_NAME = "tracking.lock"  # held by the one process that sends
 # Two parts or more, and not the rest of a URI, a fraction such as 0.9/0.999 or a relative path.
 ABSOLUTE_PATH = re.compile(
@@ -242,6 +243,15 @@ def without_machine_paths(text: str) -> str:
     URIs stay as they are, relative paths too.
     """
     return ABSOLUTE_PATH.sub(lambda match: f"…/{match[1]}", text)
+
+
+def note_throughput(folder: Path, figures: Mapping[str, float]) -> None:
+    """Writes a run's present speed, which the sender samples; nothing where there is none."""
+    names = ("tokens_per_second", "padding_share", "mfu", "memory_bytes")
+    speed = {f"system/training_{name}": figures[name] for name in names if name in figures}
+    if speed:
+        with suppress(OSError):  # a full disk is the checkpoint's to report
+            write_json(folder / THROUGHPUT_NAME, speed)
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:

@@ -23,12 +23,12 @@ from bert_core.evaluation.sweep import (
     seed_noise,
     without_fallen,
 )
-from workflows.paper.paper_table import PaperTable, beside_published, metric_title, score_text
+from workflows.paper.published import PaperTable, beside_published, metric_title, score_text
 from workflows.progress import duration
 from workflows.reporting.figures import value_text
 from workflows.runs.tracker import without_machine_paths
 from workflows.sweeps.outcome import Point, SweepOutcome, TrialOutcome
-from workflows.versions.finished_run import Usage
+from workflows.training.job import Usage
 
 BEST = "best.yaml"
 _MUCH_CHEAPER = 0.8  # of the best point's time

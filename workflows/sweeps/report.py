@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from workflows.finetuning.settings import settings_class
-from workflows.paper.paper_table import DASH, PaperTable, json_paper_table, report_table
+from workflows.paper.published import DASH, PaperTable, json_paper_table, report_table
 from workflows.progress import duration
 from workflows.reporting.figures import value_text
 from workflows.reporting.render import (
@@ -53,7 +53,7 @@ from workflows.sweeps.findings import (
     verdict,
 )
 from workflows.sweeps.outcome import SweepOutcome, TrialOutcome
-from workflows.sweeps.search_space import with_point
+from workflows.sweeps.settings import with_point
 
 DATA = "report.json"
 FIGURES = ("parallel.svg", "axes.svg", "importance.svg", "curves.svg")

@@ -12,8 +12,12 @@ from workflows.finetuning.results import write_results
 from workflows.runs.folder import WRITER_LOCK_NAME, write_atomically
 from workflows.runs.journal import Journal, last_step
 from workflows.runs.sweep_tracker import SweepTracker
-from workflows.runs.system_metrics import note_throughput
-from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, TrackingSummary
+from workflows.runs.tracker import (
+    ARTIFACTS_NAME,
+    JOURNAL_NAME,
+    TrackingSummary,
+    note_throughput,
+)
 from workflows.sweeps.live_table import SweepTable, TableRow, trial_row
 from workflows.sweeps.planned import (
     BEHIND,
@@ -27,11 +31,18 @@ from workflows.sweeps.planned import (
     TrialToTrain,
 )
 from workflows.sweeps.report import summary_lines, write_sweep_report
-from workflows.sweeps.search_space import Proposals
+from workflows.sweeps.settings import Proposals
 from workflows.sweeps.sweep import PlannedTrial, Sweep, keep_points
 from workflows.sweeps.training import TrialPlace, early_stopping, join_cluster_for, train_trials
-from workflows.training.job import JobResults, begin, refuse_a_full_disk, tracked_run, tracking_uri
-from workflows.versions.finished_run import lineage_tags, open_command
+from workflows.training.job import (
+    JobResults,
+    begin,
+    lineage_tags,
+    open_command,
+    refuse_a_full_disk,
+    tracked_run,
+    tracking_uri,
+)
 from workflows.versions.registration import register_model_folder
 
 if TYPE_CHECKING:

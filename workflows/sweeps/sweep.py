@@ -21,16 +21,22 @@ from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import DATA_FIELDS, TaskRunSettings
 from workflows.model_location import model_name
-from workflows.runs.folder import RunFolder, write_atomically
+from workflows.runs.folder import RunFolder, open_run, write_atomically
 from workflows.runs.journal import read_records
-from workflows.runs.opening import open_run
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
 from workflows.sweeps.outcome import EpochFigures, Point, SweepOutcome, TrialOutcome
 from workflows.sweeps.planned import PlannedRun, PlannedRuns, TrialToTrain, unfinished
-from workflows.sweeps.search_space import Axis, drawn_points, grid, read_axis
-from workflows.sweeps.settings import SWEEP_FIELDS, TuneSettings, trial_settings
+from workflows.sweeps.settings import (
+    SWEEP_FIELDS,
+    Axis,
+    TuneSettings,
+    drawn_points,
+    grid,
+    read_axis,
+    trial_settings,
+)
 
 RESULT = "trial.json"
 STEP_LOSS, DEV_LOSS, DEV_EPOCH = "train/loss", "dev/loss", "dev/epoch"
@@ -71,7 +77,7 @@ class PlannedTrial(PlannedRun[FinetuningJob]):
 
     def finish(self, *, stopped_early: bool = False) -> None:
         """Writes the outcome, from the last checkpoint or, if ended early, from the journal."""
-        from workflows.versions.finished_run import Usage
+        from workflows.training.job import Usage
 
         curve = self.curve()
         if stopped_early:

@@ -35,7 +35,7 @@ from workflows.sweeps.planned import (
     TrialStatus,
     TrialToTrain,
 )
-from workflows.training.worker_main import WorkerJob, train_job
+from workflows.training.run import WorkerJob, train_job
 
 if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler

@@ -4,8 +4,11 @@ Pre-training and fine-tuning differ in their `TrainingJob`. Several jobs share o
 whose start costs more than a small training.
 """
 
+import math
+import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,22 +18,30 @@ from uuid import uuid4
 import yaml
 
 from bert_core.errors import UserError
+from bert_core.lineage import Lineage
+from serving.registry import lineage_of_tags
+from workflows.progress import LiveLine
 from workflows.runs.folder import RunFolder, write_atomically
-from workflows.runs.remote import RemoteRun
-from workflows.runs.storage import Storage
+from workflows.runs.storage import RemoteRun, Storage
 from workflows.runs.tracker import (
     ARTIFACTS_NAME,
+    SPECIFICATION_NAME,
+    STATE_NAME,
     DatasetInput,
     TrackedRun,
     Tracker,
+    TrackingSummary,
     code_tags,
     default_tracking_uri,
+    note_throughput,
+    read_json,
 )
 from workflows.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
+    from bert_core.training.checkpoint import CheckpointInfo
     from workflows.clusters.workers import WorkersAtJobs
-    from workflows.training.worker_main import WorkerJob
+    from workflows.training.run import WorkerJob
 
 # Imports within functions load torch, Ray and MLflow, which takes seconds: what is wrong with
 # settings, storage or data is answered before.
@@ -162,7 +173,7 @@ def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], st
         yield lambda job: ""  # noqa: ARG005 - it is trained
         return
     from workflows.clusters.workers import workers_at
-    from workflows.training.worker_main import worker_main
+    from workflows.training.run import worker_main
 
     config = {"jobs": [job.worker_job() for job in jobs]}
     cluster, folder = jobs[0].settings.cluster, jobs[0].folder.ray
@@ -172,8 +183,6 @@ def training(jobs: Sequence[TrainingJob]) -> Iterator[Callable[[TrainingJob], st
 
 def follow(job: TrainingJob, workers: "WorkersAtJobs", number: int) -> str:
     """Shows a job's training until its end; says where it was stopped, if it was."""
-    from workflows.runs.system_metrics import note_throughput
-    from workflows.training.live_line import LiveLine
     from workflows.training.metrics import TrainingMetrics
 
     with TrainingMetrics(job.folder.name, job.kind) as metrics:
@@ -200,7 +209,6 @@ def complete(
 ) -> bool:
     """Brings one run from its training to its registration; False when it was stopped."""
     from workflows.reproduction.run_origin import write_outcome
-    from workflows.versions.finished_run import register
 
     tracker = Tracker(job.folder.path, run)
     status, patience_seconds = "FAILED", 5.0
@@ -221,16 +229,7 @@ def complete(
     if results is None:
         print(f"{stopped}; the same command goes on from there")
         return False
-    register(
-        job.folder,
-        tracking,
-        name=job.settings.tracking.register_as,
-        tracking_uri=tracking_uri(job),
-        card=results.card,
-        metrics=results.figures,
-        summary=[*results.lines, *([f"address      {job.remote.address}"] if job.remote else [])],
-        title=job.title,
-    )
+    register(job, tracking, results)
     if job.remote is not None:
         job.remote.push_results(job.folder)
     return True
@@ -303,3 +302,114 @@ def flattened(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[prefix + name] = str(value)
     return flat
+
+
+WATTS = {"cpu": 10, "cuda": 700, "tpu": 1000}
+"""Assumptions of the energy estimate: a server core with memory, an H100 under load, a TPU host
+with four v4 chips under load.
+"""
+MEASURED = ("heldout/", "dev/")
+"""Prefixes of figures that are measured on data that was not trained on."""
+_COUNTED = {"cpu": "core", "cuda": "GPU", "tpu": "TPU host"}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The device hours of a run: of CPU cores, GPUs, or TPU hosts."""
+
+    device: str
+    device_hours: float
+
+    @classmethod
+    def of(cls, checkpoint: "CheckpointInfo") -> "Usage":
+        """Returns the usage up to a checkpoint, earlier starts included."""
+        device = checkpoint.extra["device"]
+        cores = checkpoint.num_threads if device == "cpu" else 1
+        return cls(device, checkpoint.extra["used_seconds"] * cores / 3600)
+
+    def __str__(self) -> str:
+        """Hours and estimated energy, with the assumption."""
+        kind, watts = _COUNTED[self.device], WATTS[self.device]
+        kilowatt_hours = self.device_hours * watts / 1000
+        return (
+            f"{self.device_hours:.2f} {kind}-hours, about {kilowatt_hours:.3g} kWh "
+            f"(assuming {watts} W per {kind})"
+        )
+
+
+def register(job: TrainingJob, tracking: TrackingSummary, results: JobResults) -> None:
+    """Registers the model folder as a version, if that is set; prints and stores the summary.
+
+    Of a job with a title, as runs of a group have one, only the folder is printed. If MLflow does
+    not answer, the summary says so and is not stored: the same command tries again.
+    """
+    folder, name, uri = job.folder, job.settings.tracking.register_as, tracking_uri(job)
+    version, problem = None, tracking.error
+    if name and tracking.run_id and not problem:
+        from workflows.versions.registration import register_model_folder
+
+        try:
+            version = register_model_folder(
+                folder.model,
+                name=name,
+                run_id=tracking.run_id,
+                tracking_uri=uri,
+                card=results.card,
+                tags=lineage_tags(folder) | {"run": folder.name},
+                metrics=results.figures,
+            )
+        except UserError as error:
+            problem = str(error)
+    lines = list(results.lines)
+    if job.remote is not None:
+        lines.append(f"address      {job.remote.address}")
+    if version is not None:
+        lines.append(f"registered   models:/{name}/{version}")
+    if problem or tracking.unsent_records:
+        lines.append(f"MLflow       {tracking.unsent_records:,} records not sent: {problem}")
+        again = "sends them and registers the model" if name else "sends them"
+        lines.append(f"             the same command {again}")
+    else:
+        lines.append(f"MLflow       {open_command(uri)}")
+    text = "\n".join(lines)
+    if not problem and not tracking.unsent_records:
+        write_atomically(folder.summary, text + "\n")
+        if job.title:
+            text = f"{job.title}  finished: {folder.path}"
+    print(text, flush=True)
+
+
+def lineage_of(
+    folder: RunFolder, described: Mapping[str, str], figures: Mapping[str, float]
+) -> Lineage:
+    """Returns the lineage that the run's model folder is written with.
+
+    `described` are the run's own tags. Of the figures those are kept that are measured on data that
+    was not trained on. `run_id` is None if MLflow has not answered yet.
+    """
+    measured = {
+        name: value
+        for name, value in figures.items()
+        if name.startswith(MEASURED) and math.isfinite(value)
+    }
+    return lineage_of_tags({**described, **lineage_tags(folder)}).model_copy(
+        update={
+            "run": folder.name,
+            "run_id": read_json(folder.path / STATE_NAME).get("run_id"),
+            "metrics": measured,
+        }
+    )
+
+
+def open_command(tracking_uri: str) -> str:
+    """Returns the command, or the address, that shows the run in MLflow."""
+    if tracking_uri.startswith("http"):
+        return tracking_uri
+    beside_python = Path(sys.executable).with_name("mlflow")
+    program = str(beside_python) if beside_python.exists() else "mlflow"
+    return shlex.join([program, "ui", "--backend-store-uri", tracking_uri])
+
+
+def lineage_tags(folder: RunFolder) -> dict[str, str]:
+    """Returns the tags of the run, which its versions carry too."""
+    return read_json(folder.path / SPECIFICATION_NAME).get("tags", {})

@@ -1,13 +1,17 @@
-"""A training run in a worker: the caller's `for` around the training loop.
+"""What a training worker does: one run after the other, each a `for` around the training loop.
 
-Pre-training and fine-tuning differ in the `RunParts` that they pass; resuming, the journal,
-checkpoints and progress are the same. Everything is read from the run folder and the data.
+A batch's way through a run: `train_job` opens the run, `TrainingRun` loops over
+`bert_core.training.loop.train`, which calls the run's loss, which calls the model. Pre-training and
+fine-tuning differ in the `RunParts` that they pass; resuming, the journal, checkpoints and progress
+are the same. Everything is read from the run folder and the data.
 """
 
+import gc
 import shutil
+import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,17 +30,84 @@ from bert_core.training.checkpoint import (
 from bert_core.training.checkpoint_folder import checkpoint_name, checkpoint_step
 from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.ranks import number_of_rank_zero
-from workflows.clusters.workers import Worker
+from workflows.clusters.workers import Worker, current_worker
 from workflows.messages import Outcome, RunProgress, Speed
-from workflows.runs.folder import RunFolder, sole_writer
+from workflows.runs.folder import RunFolder, is_of_last_step, sole_writer
 from workflows.runs.journal import Journal
-from workflows.runs.remote import RemoteRun, agree_on_checkpoint
+from workflows.runs.storage import RemoteRun, agree_on_checkpoint, working_copy
 from workflows.runs.tracker import JOURNAL_NAME
 from workflows.training.backend import RemainingSteps, TorchBackend, autocast_dtype
 from workflows.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from workflows.training.xla_backend import XlaBackend
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """A run as its driver hands it to workers."""
+
+    open_parts: Callable[[Worker, Path], "RunParts"]
+    """Reads the data and builds the fresh state of the run in a folder. Raises `UserError`."""
+    run_folder: Path
+    """On the driver's machine; workers of a remote run have a copy of their own."""
+    storage: str
+
+
+def worker_main(config: dict[str, Any]) -> list[Outcome]:
+    """Trains the `jobs` of `config`; Ray Train calls this in every worker."""
+    with current_worker(config) as worker:
+        return train_jobs(config["jobs"], worker)
+
+
+def train_jobs(jobs: Sequence[WorkerJob], worker: Worker) -> list[Outcome]:
+    """Trains jobs one after the other, each as if alone, until one is asked to stop.
+
+    Returns the outcome of each job that was begun.
+    """
+    outcomes: list[Outcome] = []
+    for number, job in enumerate(jobs):
+        if number_of_rank_zero(int(worker.stop_requested()), worker.device):
+            break
+        worker.begin_job(number)
+        outcomes.append(train_job(job, worker))
+        worker.end_job(outcomes[-1])
+        if outcomes[-1].stopped:
+            break
+        gc.collect()  # model, optimizer and rows are freed before the next job allocates its own
+    return outcomes
+
+
+def train_job(job: WorkerJob, worker: Worker) -> Outcome:
+    """Trains what is left of a run, from its newest whole checkpoint.
+
+    The data of a run that is trained already are not read.
+    """
+    folder, remote = run_location(job.storage, job.run_folder)
+    if remote is None and not folder.is_dir():  # a node that came after the driver's check
+        raise UserError(
+            "a node that has joined cannot reach the storage",
+            f"{folder} at {socket.gethostname()}",
+            "give --storage in a folder that all nodes share, or an address",
+        )
+    path, _ = agreed_checkpoint(worker, RunFolder(folder), remote)
+    if path is not None and is_of_last_step(path):
+        step = checkpoint_step(path)
+        if worker.rank == 0:
+            worker.publish(RunProgress(step=step, total_steps=step))
+        return Outcome(step, stopped=False)
+    return TrainingRun(job.open_parts(worker, folder), worker, folder, remote).train()
+
+
+def run_location(storage: str, run_folder: Path) -> tuple[Path, RemoteRun | None]:
+    """Where a worker of this machine works: the run folder, or a copy of what is at the address."""
+    if "://" not in storage:
+        return run_folder, None
+    remote = RemoteRun(storage, run_folder.name)
+    folder = working_copy(storage) / "runs" / run_folder.name
+    remote.adopt(RunFolder(folder))
+    return folder, remote
+
 
 Backend: TypeAlias = "TorchBackend | XlaBackend"
 """Computes steps and evaluations of one worker; both have the same methods."""

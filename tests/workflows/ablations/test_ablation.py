@@ -5,8 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from ablation_runs import ablation_settings, write_inputs
-from made_up_ablations import made_up_sweep
+from ablation_runs import ablation_settings, made_up_sweep, write_inputs
 from pretraining_runs import Run, train_here
 
 from bert_core.errors import UserError

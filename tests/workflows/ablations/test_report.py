@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from made_up_ablations import (
+from ablation_runs import (
     OUTCOMES,
     half_way,
     made_up_ablation,
@@ -20,7 +20,7 @@ from made_up_ablations import (
 )
 from read_pages import Page as ReadPage
 
-from workflows.ablations.outcome import by_variant
+from workflows.ablations.ablation import by_variant
 from workflows.ablations.report import (
     FIGURES,
     ablation_findings,

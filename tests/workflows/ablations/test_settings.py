@@ -1,3 +1,5 @@
+"""The settings of an ablation, and the studies with their variants."""
+
 import pytest
 
 from bert_core.errors import UserError
@@ -8,6 +10,16 @@ from workflows.ablations.settings import (
     rate_for,
     tune_settings,
 )
+from workflows.ablations.studies import (
+    STUDIES,
+    chosen_variants,
+    find_study,
+    shapes_around,
+    variant_settings,
+)
+from workflows.paper.published import TABLE_5, TABLE_6, TABLE_8
+from workflows.pretraining.settings import PretrainSettings
+from workflows.settings import field_names, parse_command_line
 from workflows.sweeps.settings import trial_settings
 
 
@@ -96,3 +108,91 @@ def test_narrow_encoders_learn_at_higher_rates():
     assert finetuning_rate(parsed("--finetuning.peak_learning_rate", "2e-5")) == 2e-5
     sweep = sweep_of(parsed("--task", "mrpc=d", "--model.size", "base"))
     assert sweep.optimizer.peak_learning_rate == 5e-5
+
+
+def settings_of(*arguments):
+    return parse_command_line(PretrainSettings, list(arguments))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_varies_its_own_fields_and_nothing_else(name):
+    settings = settings_of("--preset", "mini")
+    before = settings.model_dump(exclude={"name"})
+    seen = []
+    for variant in chosen_variants(name, settings, ()):
+        varied = variant_settings(settings, variant)
+        after = varied.model_dump(exclude={"name"})
+        for field in variant.changes:
+            section, _, own = field.partition(".")
+            assert field in find_study(name).fields
+            del after[section][own]
+        for section in ("rows", "model"):
+            assert after[section].items() <= before[section].items()
+            del after[section]
+        assert after == {key: each for key, each in before.items() if key in after}
+        seen.append(varied.recipe())
+    assert all(seen.count(each) == 1 for each in seen), "no two are the same"
+    assert set(find_study(name).fields) <= set(field_names(PretrainSettings))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_reference_is_what_pretrain_does_by_itself(name):
+    settings = settings_of()
+    (reference,) = [v for v in chosen_variants(name, settings, ()) if v.is_reference]
+    assert variant_settings(settings, reference).recipe() == settings.recipe()
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("objective", TABLE_5), ("masking", TABLE_8), ("size", TABLE_6)]
+)
+def test_every_variant_stands_beside_a_row_of_the_paper(name, table):
+    variants = chosen_variants(name, settings_of("--preset", "base"), ())
+    rows = [each.paper_row for each in variants]
+    assert rows == [each for each in table.rows if "BiLSTM" not in each]
+
+
+def test_the_shares_are_mask_same_random():
+    variants = chosen_variants("masking", settings_of(), ("80/20/0", "0/20/80"))
+    shares = [variant_settings(settings_of(), each).rows for each in variants]
+    assert [(each.mask_token_share, each.random_token_share) for each in shares] == [
+        (0.8, 0.1), (0.8, 0.0), (0.0, 0.8)
+    ]  # fmt: skip
+    assert [round(each.same_token_share, 2) for each in shares] == [0.1, 0.2, 0.2]
+
+
+def test_the_papers_sizes_are_the_papers():
+    for own in ((12, 768, 12), (24, 1024, 16)):
+        assert ["/".join(map(str, each)) for each in shapes_around(own)] == list(TABLE_6.rows)
+
+
+def test_other_sizes_are_as_many_times_their_own():
+    assert shapes_around((4, 256, 4)) == {
+        (1, 256, 4): "3/768/12",
+        (2, 256, 1): "6/768/3",
+        (2, 256, 4): "6/768/12",
+        (4, 256, 4): "12/768/12",
+        (4, 320, 5): "12/1024/16",
+        (8, 320, 5): "24/1024/16",
+    }
+    tiny = shapes_around((2, 128, 2))
+    assert tiny[(1, 128, 2)] == "6/768/12" and len(tiny) == 5, "3/768/12 would be the same"
+    for own in ((2, 128, 2), (8, 512, 8), (3, 192, 3), (5, 640, 10)):
+        assert own in shapes_around(own)
+        assert all(width % heads == 0 for _, width, heads in shapes_around(own))
+
+
+def test_some_variants_come_with_the_reference_in_the_studys_order():
+    names = [each.name for each in chosen_variants("masking", settings_of(), ("0/0/100",))]
+    assert names == ["80/10/10", "0/0/100"]
+    assert len(chosen_variants("masking", settings_of(), ())) == 6
+
+
+def test_what_is_no_variant_or_does_not_fit_is_refused():
+    with pytest.raises(UserError, match="did you mean left_to_right: --variants left-to-right"):
+        chosen_variants("objective", settings_of(), ("left-to-right",))
+    with pytest.raises(UserError, match="did you mean masking_rate"):
+        find_study("masking_rates")
+    settings = settings_of("--rows.masked_share", "0.3")
+    (*_, last) = chosen_variants("objective", settings, ())
+    with pytest.raises(UserError, match="left to right: left_to_right masks nothing"):
+        variant_settings(settings, last)

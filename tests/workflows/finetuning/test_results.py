@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from finetuning_runs import finetune_here, write_encoder, write_task
+import yaml
+from finetuning_runs import WORDS, finetune_here, write_encoder, write_task
+from hostile_labels import HOSTILE_LABELS
 from safetensors.torch import load_file
 from transformers import BertModel
 
@@ -16,8 +18,9 @@ from bert_core.example_answers import answer_of
 from bert_core.hugging_face import from_hugging_face
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
+from bert_core.tasks.label_values import label_of
 from bert_core.training_statistics import read_training_statistics
-from workflows.finetune import announce
+from workflows.finetune import announce, parse
 from workflows.finetuning.data import open_encoder, read_task_data
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.results import (
@@ -28,7 +31,7 @@ from workflows.finetuning.results import (
 from workflows.finetuning.worker import BEST_WEIGHTS
 from workflows.runs.storage import open_storage
 from workflows.runs.tracker import without_machine_paths
-from workflows.training.job import tracked_run
+from workflows.training.job import begin, tracked_run
 
 
 def test_the_best_epoch_becomes_a_model_folder_that_knows_its_task(
@@ -153,3 +156,55 @@ def test_what_is_about_to_happen_is_said(finetuning_job, capsys):
     assert "90 training examples, 40 dev examples" in printed
     assert "labels down, up" in printed and "3 epochs of 12, 8 examples each" in printed
     assert printed.count("0 examples truncated") == 2, "train and dev"
+
+
+MISSING = {"nan", "None", "null", "-"}
+"""What a reader of classes may take for no answer, or for annotators who did not agree."""
+CLASSES = tuple(each for each in HOSTILE_LABELS if each not in MISSING)
+
+
+def write_classes(folder, kind):
+    folder.mkdir()
+    rows = [
+        {"text": " ".join(WORDS[number % 7 :]), "label": [label] if kind == "multiple" else label}
+        for number, label in enumerate(CLASSES * 2)
+    ]
+    for split in ("train", "dev"):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+
+
+@pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
+@pytest.mark.parametrize("kind", ["single", "multiple"])
+def test_classes_of_any_characters_are_learned_and_reported(tmp_path, kind, capsys):
+    write_classes(tmp_path / "data", kind)
+    write_encoder(tmp_path / "encoder")
+    run, _, _ = finetune_here(tmp_path, options__kind=kind, epochs=1)
+    encoder = open_encoder(run.parts.settings.model, tmp_path, "sqlite://")
+    data = read_task_data(run.parts.settings, encoder.tokenizer)
+    read = {stripped for each in CLASSES if (stripped := label_of(each))}
+    assert set(data.task.labels) == read
+    job = FinetuningJob(run.parts.settings, open_storage(str(tmp_path)), run.folder, encoder, data)
+    announce(job)
+    announced = capsys.readouterr().out
+    assert all(each.isprintable() for each in announced.splitlines())
+    begin(job)
+    results = write_results(job)
+    assert all(each.isprintable() for each in results.lines)
+    assert "<script>" not in results.card and "\n# C" not in results.card
+    predictor = load_predictor(run.folder.model)
+    assert predictor.task.labels == data.task.labels
+    assert read_example(run.folder.model) is not None
+    report = run.folder.path / "artifacts" / "dev" / "report.json"
+    classes = json.loads(report.read_text(encoding="utf-8"))["classes"]
+    assert {each["name"] for each in classes} == read
+
+
+def test_labels_of_any_characters_stand_in_a_settings_file(tmp_path):
+    given = {"task": "classification", "data": "d", "model": "m"}
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(given | {"options": {"labels": list(HOSTILE_LABELS)}}))
+    settings = parse(["--preset", str(path)])
+    assert settings.options.labels == HOSTILE_LABELS
+    again = tmp_path / "again.yaml"
+    again.write_text(yaml.safe_dump(settings.portable() | {"data": "d", "model": "m"}))
+    assert parse(["--preset", str(again)]).options.labels == HOSTILE_LABELS

@@ -10,7 +10,7 @@ from bert_core.text.sources import CorpusError
 from bert_core.text.texts import read_records
 from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
-from workflows.inference.text_input import (
+from workflows.inference.text_parts import (
     OF_ONE_START,
     TextInput,
     TextPartsSettings,
@@ -20,8 +20,8 @@ from workflows.inference.text_input import (
     no_texts,
     num_tokens,
     refuse_many_skipped,
+    worker_device,
 )
-from workflows.inference.text_parts import worker_device
 from workflows.output_folder import WorkKeptError
 
 

@@ -14,9 +14,8 @@ from bert_core.errors import UserError
 from bert_core.features.inspection import AttentionMaps
 from workflows import evaluate
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings
-from workflows.paper.paper_table import DASH
 from workflows.paper.pictures import attention_drawing, map_drawing
-from workflows.paper.published import FINETUNING, TABLE_7_TITLES
+from workflows.paper.published import DASH, FINETUNING, TABLE_7_TITLES
 from workflows.paper.suite_settings import PicturesSettings, Table7Settings
 from workflows.paper.table7 import (
     SeedScores,

@@ -21,8 +21,7 @@ from workflows.paper.glue import (
     read_dev_sets,
     report_table,
 )
-from workflows.paper.paper_table import DASH
-from workflows.paper.published import COLUMNS
+from workflows.paper.published import COLUMNS, DASH
 from workflows.reporting.render import terminal_table
 
 

@@ -6,16 +6,9 @@ from made_up_predictions import MAKERS
 
 from bert_core.model.strategies import STRATEGIES
 from bert_core.tasks.catalog import GLUE, TASKS
-from workflows.paper.paper_table import (
-    DASH,
-    PaperRow,
-    PaperTable,
-    beside_published,
-    json_paper_table,
-    report_table,
-)
 from workflows.paper.published import (
     COLUMNS,
+    DASH,
     FINETUNING,
     GLUE_TEST,
     PAPER_AVERAGES,
@@ -24,7 +17,12 @@ from workflows.paper.published import (
     TABLE_7_DEV,
     TABLE_7_TITLES,
     TABLE_8,
+    PaperRow,
+    PaperTable,
+    beside_published,
+    json_paper_table,
     published,
+    report_table,
 )
 
 

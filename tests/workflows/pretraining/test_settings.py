@@ -3,8 +3,14 @@ from pydantic import ValidationError
 
 from bert_core.config import SIZES
 from bert_core.errors import UserError
-from bert_core.settings import BINS_VERSION
-from workflows.pretraining.settings import ModelSettings, Phase, PretrainSettings
+from bert_core.settings import BINS_VERSION, RowSettings
+from workflows.pretraining.settings import (
+    ModelSettings,
+    Phase,
+    PretrainSettings,
+    described_rows,
+    is_as_in_the_paper,
+)
 from workflows.settings import LAYERS, differences, parse_command_line, settings_hash
 
 HEADS = {"num_attention_heads": 12}
@@ -190,3 +196,23 @@ def test_on_tpu_rows_are_padded():
         PretrainSettings(**on_tpu, batch={"packed": True})
     with pytest.raises(ValidationError, match="2 workers cannot share 1 rows"):
         PretrainSettings(**on_tpu, batch={"global_batch_size": 1})
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ({}, "mlm_nsp"),
+        ({"objective": "left_to_right"}, "left_to_right"),
+        ({"objective": "mlm", "input_format": "full_sentences"}, "mlm, full_sentences"),
+        ({"masked_share": 0.3}, "mlm_nsp, 0.3 of the tokens predicted"),
+        (
+            {"mask_token_share": 0.8, "random_token_share": 0},
+            "mlm_nsp, of these 0.8 [MASK] / 0 random / 0.2 the same",
+        ),
+        ({"whole_word": True}, "mlm_nsp, whole words"),
+    ],
+)
+def test_what_differs_from_the_paper_is_described(rows, text):
+    settings = RowSettings(**rows)
+    assert described_rows(settings) == text
+    assert is_as_in_the_paper(settings) == (not rows)

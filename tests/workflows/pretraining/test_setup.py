@@ -15,8 +15,8 @@ from bert_core.tokenizer import (
     tokenizer_hash,
     train_wordpiece,
 )
+from workflows.pretrain import announce, label_note, packing_note, refuse_unfit_shards
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.setup import announce, label_note, packing_note, refuse_unfit_shards
 from workflows.runs.folder import RunFolder
 from workflows.settings import parse_command_line
 

@@ -15,7 +15,12 @@ from bert_core.training.loop import NonFiniteLossError, StepResult
 from workflows.clusters.workers import Worker
 from workflows.messages import Outcome
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.worker import PretrainingRows, _loss, pretraining_parts
+from workflows.pretraining.worker import (
+    PretrainingRows,
+    _loss,
+    pretraining_parts,
+    step_metrics,
+)
 from workflows.settings import parse_command_line
 from workflows.training.run import backend_of
 
@@ -195,3 +200,30 @@ def test_warm_up_and_decay_run_over_both_phases(whole):
     peak = 2e-3
     assert rates[:5] == pytest.approx([peak * step / 5 for step in range(1, 6)])
     assert rates[5:] == pytest.approx([peak * (25 - step) / 20 for step in range(5, 25)])
+
+
+def step_result(*sums):
+    each = torch.tensor(sums, dtype=torch.float64)
+    loss, norm, count = torch.tensor(4.75), torch.tensor(0.5), torch.tensor(90)
+    return StepResult(3, loss, each, norm, 1e-3, count, count, 900, stopped=False)
+
+
+def test_metrics_are_means_over_the_global_batch():
+    metrics = step_metrics(step_result(40.0, 5.0, 10.0, 6.0, 3.0, 8.0), "mlm_nsp")
+    assert metrics == {
+        "train/loss": 4.75,
+        "train/masked_token_loss": 4.0,
+        "train/masked_token_accuracy": 0.5,
+        "train/learning_rate": 1e-3,
+        "train/gradient_norm": 0.5,
+        "train/next_sentence_loss": 0.75,
+        "train/next_sentence_accuracy": 3 / 8,
+    }
+    alone = step_metrics(step_result(40.0, 5.0, 10.0, 0.0, 0.0, 0.0), "mlm")
+    assert "train/next_sentence_loss" not in alone and "train/masked_token_loss" in alone
+
+
+def test_left_to_right_they_have_names_of_their_own():
+    metrics = step_metrics(step_result(40.0, 5.0, 10.0, 0.0, 0.0, 0.0), "left_to_right")
+    assert (metrics["train/next_token_loss"], metrics["train/next_token_accuracy"]) == (4.0, 0.5)
+    assert not [name for name in metrics if "masked" in name]

@@ -8,7 +8,6 @@ import torch
 
 from bert_core.machine import processor_name
 from workflows.clusters.settings import ClusterSettings
-from workflows.reproduction.code_files import ROOT, CodeState
 from workflows.reproduction.comparison import (
     Comparison,
     code_finding,
@@ -20,6 +19,7 @@ from workflows.reproduction.comparison import (
     verdict_line,
 )
 from workflows.reproduction.recorded_run import RecordedRun
+from workflows.reproduction.run_origin import ROOT, CodeState
 from workflows.runs.tracker import code_tags
 
 DATA = {"sha256": "a" * 64, "source": "here", "splits": {"train": {"examples": 90}}}

@@ -8,7 +8,6 @@ import yaml
 from mlflow.entities import Metric
 
 from bert_core.errors import UserError
-from workflows.reproduction.code_files import CodeState
 from workflows.reproduction.recorded_run import (
     fetch_run,
     find_run,
@@ -19,6 +18,7 @@ from workflows.reproduction.recorded_run import (
     read_recorded_run,
     utc,
 )
+from workflows.reproduction.run_origin import CodeState
 from workflows.runs.folder import RunFolder
 from workflows.runs.mlflow_run import artifact_location, open_client
 from workflows.runs.tracker import SPECIFICATION_NAME, write_json

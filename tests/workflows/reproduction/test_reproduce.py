@@ -20,9 +20,8 @@ from bert_core.errors import UserError
 from workflows.finetune import parse
 from workflows.pretraining.settings import PretrainSettings
 from workflows.reproduce import ReproduceSettings, main, settings_again
-from workflows.reproduction.code_files import CodeState, read_code
 from workflows.reproduction.recorded_run import RecordedRun
-from workflows.reproduction.run_origin import CODE
+from workflows.reproduction.run_origin import CODE, CodeState, read_code
 from workflows.runs.mlflow_run import open_client
 from workflows.runs.tracker import STATE_NAME, Tracker, read_json, summarize_tracking
 from workflows.settings import parse_command_line

@@ -16,19 +16,17 @@ from bert_core.text.shards import read_index
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetune import parse
 from workflows.finetuning.data import open_encoder, read_task_data
-from workflows.reproduction.code_files import (
-    CodeState,
-    note_code,
-    parse_code,
-    read_code,
-    training_files,
-)
 from workflows.reproduction.run_origin import (
+    CodeState,
     data_name,
     describe_shards,
     describe_task_data,
     encoder_tags,
+    note_code,
     origin_tags,
+    parse_code,
+    read_code,
+    training_files,
     write_origin,
     write_outcome,
 )
@@ -105,8 +103,8 @@ def test_the_encoder_is_told_by_content_and_by_the_run_that_made_it(tmp_path):
 SOURCES = {
     "workflows/__init__.py": "",
     "workflows/training/__init__.py": "",
-    "workflows/training/worker_main.py": "from workflows.training.run import TrainingRun",
-    "workflows/training/run.py": "def f():\n    from bert_core.training import loop, absent",
+    "workflows/training/run.py": "from workflows.training.backend import TorchBackend",
+    "workflows/training/backend.py": "def f():\n    from bert_core.training import loop, absent",
     "workflows/demo.py": "import workflows.training.run",
     "bert_core/__init__.py": "",
     "bert_core/training/__init__.py": "",
@@ -174,9 +172,9 @@ def test_every_state_that_a_run_is_started_under_is_kept_once(tmp_path):
     note_code(path)
     (first,) = read_code(path)
     assert first.files == CodeState.now().files
-    assert "workflows/reproduction/code_files.py" in first.files
+    assert "workflows/reproduction/run_origin.py" in first.files
     content = json.loads(path.read_text())
-    content[0]["files"]["workflows/reproduction/code_files.py"] = "0" * 64
+    content[0]["files"]["workflows/reproduction/run_origin.py"] = "0" * 64
     path.write_text(json.dumps(content))  # as if another state had begun the run
     note_code(path)
     assert read_code(path)[1] == first and len(read_code(path)) == 2

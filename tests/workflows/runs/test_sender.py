@@ -1,10 +1,12 @@
 import json
+import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,9 @@ from tracked_runs import (
 from benchmarks.mlflow_server import MlflowServer, TroubledProxy, free_port
 from bert_core.errors import UserError
 from serving.registry import sqlite_uri
-from workflows.runs.journal import Journal
+from workflows.runs.journal import METRIC_NAME, Journal
 from workflows.runs.mlflow_run import RUN_KEY_TAG, RunSender, open_client
-from workflows.runs.sender import main, verify_exactly_once
+from workflows.runs.sender import SystemSampler, main, parse_gpu_line, verify_exactly_once
 from workflows.runs.tracker import (
     ARTIFACTS_NAME,
     JOURNAL_NAME,
@@ -31,6 +33,7 @@ from workflows.runs.tracker import (
     SPECIFICATION_NAME,
     STATE_NAME,
     Tracker,
+    note_throughput,
     read_json,
     summarize_tracking,
     without_machine_paths,
@@ -63,14 +66,19 @@ def patience(monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 
 
+@pytest.fixture
+def journal(tmp_path):
+    with closing(Journal(tmp_path / JOURNAL_NAME)) as journal:
+        yield journal
+
+
 def track(uri, folder, **changes):
     return Tracker(
         folder, described(uri, folder, **changes), interval_seconds=0.2, system_interval_seconds=0.5
     )
 
 
-def test_a_run_is_described_and_every_step_stands_there_once(tmp_path, store_uri):
-    journal = Journal(tmp_path / JOURNAL_NAME)
+def test_a_run_is_described_and_every_step_stands_there_once(tmp_path, journal, store_uri):
     (tmp_path / ARTIFACTS_NAME).mkdir()
     (tmp_path / ARTIFACTS_NAME / "settings.yaml").write_text("steps: 30\n")
     tracker = track(store_uri, tmp_path)
@@ -101,22 +109,23 @@ def test_a_run_is_described_and_every_step_stands_there_once(tmp_path, store_uri
 
 
 def assert_no_machine_path(store_uri, run_id, folder):
-    database = sqlite3.connect(store_uri.removeprefix("sqlite:///"))
     queries = {
         "params": "SELECT key, value FROM params WHERE run_uuid = ?",
         "tags": "SELECT key, value FROM tags WHERE run_uuid = ?",
         "inputs": "SELECT d.name, d.dataset_source FROM datasets d JOIN inputs i ON "
         "i.source_id = d.dataset_uuid WHERE i.destination_id = ?",
     }
-    found = {name: database.execute(text, (run_id,)).fetchall() for name, text in queries.items()}
+    with closing(sqlite3.connect(store_uri.removeprefix("sqlite:///"))) as database:
+        found = {
+            name: database.execute(text, (run_id,)).fetchall() for name, text in queries.items()
+        }
     assert all(found.values())
     for forbidden in (str(folder), str(Path.home()) + "/", str(PROJECT)):
         assert forbidden not in json.dumps(found), found
     assert ("text", "…/a.txt") in found["params"]
 
 
-def test_a_resumed_run_sends_only_what_is_missing(tmp_path, store_uri):
-    journal = Journal(tmp_path / JOURNAL_NAME)
+def test_a_resumed_run_sends_only_what_is_missing(tmp_path, journal, store_uri):
     write_specification(tmp_path, described(store_uri, tmp_path))
     write_steps(journal, range(1, 26))
     first = send_run(tmp_path, "KILLED")
@@ -132,9 +141,9 @@ def test_a_resumed_run_sends_only_what_is_missing(tmp_path, store_uri):
     assert run.data.tags["resumed.optimizer.peak_learning_rate"] == "0.0002"
 
 
-def test_an_empty_twin_of_a_run_is_removed(tmp_path, store_uri):
+def test_an_empty_twin_of_a_run_is_removed(tmp_path, journal, store_uri):
     write_specification(tmp_path, described(store_uri, tmp_path))
-    write_steps(Journal(tmp_path / JOURNAL_NAME), range(1, 4))
+    write_steps(journal, range(1, 4))
     sender = RunSender(tmp_path)
     while sender.send_batch():
         pass
@@ -143,6 +152,7 @@ def test_an_empty_twin_of_a_run_is_removed(tmp_path, store_uri):
     key = f"key of {tmp_path.name}"
     client.create_run(experiment_id, tags={RUN_KEY_TAG: key})  # a creation answered too late
     sender.finish("FINISHED")
+    sender.close()
     runs = client.search_runs([experiment_id], f"tags.`{RUN_KEY_TAG}` = '{key}'")
     assert [run.info.run_id for run in runs] == [sender.run_id]
 
@@ -209,9 +219,8 @@ def test_a_sender_whose_parent_dies_while_it_finishes_does_not_try_for_ever(tmp_
     wait_until(lambda: has_ended(sender_id))
 
 
-def test_with_a_troubled_server_nothing_is_lost_or_sent_twice(tmp_path, proxy):
+def test_with_a_troubled_server_nothing_is_lost_or_sent_twice(tmp_path, journal, proxy):
     """`delay 4` outlasts the sender's 3 s: the server commits what the client gave up."""
-    journal = Journal(tmp_path / JOURNAL_NAME)
     tracker = track(proxy.uri, tmp_path)
     step = 0
     for mode in ("full", "swallow", "delay 4"):
@@ -237,8 +246,9 @@ def test_with_a_troubled_server_nothing_is_lost_or_sent_twice(tmp_path, proxy):
     assert report.correct and report.num_metrics == 120 * 2 + 12, report
 
 
-def test_without_a_server_the_end_is_on_time_and_says_how_to_send(tmp_path, store_uri, capsys):
-    journal = Journal(tmp_path / JOURNAL_NAME)
+def test_without_a_server_the_end_is_on_time_and_says_how_to_send(
+    tmp_path, journal, store_uri, capsys
+):
     tracker = track(f"http://127.0.0.1:{free_port()}", tmp_path)
     write_steps(journal, range(1, 21))
     wait_until(lambda: read_json(tmp_path / STATE_NAME).get("error"))
@@ -273,7 +283,8 @@ def test_processes_may_race_for_a_fresh_store(tmp_path):
     command = [sys.executable, "-m", "workflows.runs.sender", "create", uri]
     racers = [subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.DEVNULL) for _ in range(2)]
     assert [racer.wait(120) for racer in racers] == [0, 0]
-    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert open_client(uri).create_experiment("first", "file:///nowhere")
     assert [each.name for each in tmp_path.iterdir()] == [path.parent.name]
 
@@ -292,6 +303,42 @@ def test_a_damaged_description_of_a_run_is_named(tmp_path, changes):
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(Exception, match=r"no tracked run.*name the folder"):
         RunSender(tmp_path)
+
+
+def test_a_sample_of_this_machine_has_names_mlflow_takes(tmp_path):
+    sample = SystemSampler(os.getpid(), tmp_path).sample()
+    assert all(METRIC_NAME.fullmatch(name) for name in sample)
+    assert 0 < sample["system/system_memory_usage_percentage"] <= 100
+    assert sample["system/training_process_memory_megabytes"] > 1
+    assert sample["system/disk_available_megabytes"] > 0
+
+
+def test_a_process_that_has_gone_leaves_its_memory_out(tmp_path):
+    sample = SystemSampler(2**22 + 1, tmp_path).sample()
+    assert "system/training_process_memory_megabytes" not in sample
+
+
+def test_a_line_of_nvidia_smi_becomes_metrics():
+    values = parse_gpu_line("1, 87, 10240, 20480, 301.5")
+    assert values["system/gpu_1_utilization_percentage"] == 87
+    assert values["system/gpu_1_memory_usage_percentage"] == 50
+    assert values["system/gpu_1_memory_usage_megabytes"] == 10240 * 2**20 / 1e6
+    assert values["system/gpu_1_power_usage_watts"] == 301.5
+    assert parse_gpu_line("0, [N/A], 1, 2, 3") == {}
+    assert parse_gpu_line("No devices were found") == {}
+
+
+def test_the_speed_of_a_run_is_sampled_while_it_is_fresh(tmp_path):
+    figures = {"step": 3, "tokens_per_second": 1234.5, "padding_share": 0.0, "mfu": 0.4}
+    note_throughput(tmp_path, {"messages": []})
+    assert "system/training_tokens_per_second" not in SystemSampler(os.getpid(), tmp_path).sample()
+    note_throughput(tmp_path, figures)
+    sample = SystemSampler(os.getpid(), tmp_path).sample()
+    assert sample["system/training_tokens_per_second"] == 1234.5
+    assert sample["system/training_mfu"] == 0.4
+    old = time.time() - 3600
+    os.utime(tmp_path / "throughput.json", (old, old))
+    assert "system/training_tokens_per_second" not in SystemSampler(os.getpid(), tmp_path).sample()
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from made_up_sweeps import (
+from sweep_runs import (
     GRID,
     RATE,
     everything_failed,

@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from made_up_sweeps import (
+from read_pages import Page as ReadPage
+from sweep_runs import (
     GRID,
     OUTCOMES,
     RATE,
@@ -16,10 +17,9 @@ from made_up_sweeps import (
     paper_grid,
     without_score,
 )
-from read_pages import Page as ReadPage
 
 from workflows.finetune import parse
-from workflows.paper.paper_table import PaperRow, PaperTable
+from workflows.paper.published import PaperRow, PaperTable
 from workflows.sweeps.figures import AxisScale, curve_figure
 from workflows.sweeps.findings import sweep_findings
 from workflows.sweeps.report import (

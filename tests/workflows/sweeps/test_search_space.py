@@ -5,17 +5,18 @@ import yaml
 
 from bert_core.errors import UserError
 from workflows.finetuning.settings import settings_class
-from workflows.sweeps.search_space import (
+from workflows.sweeps.settings import (
     PAPER_GRID,
+    SWEEP_FIELDS,
     Choice,
     Proposals,
     Range,
     drawn_points,
     grid,
     read_axis,
+    trial_settings,
     with_point,
 )
-from workflows.sweeps.settings import SWEEP_FIELDS, trial_settings
 from workflows.tune import parse
 
 MRPC = settings_class("mrpc")

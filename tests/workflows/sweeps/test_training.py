@@ -14,7 +14,7 @@ from workflows.runs.folder import RunFolder
 from workflows.sweeps import training
 from workflows.sweeps.planned import TrialStatus
 from workflows.sweeps.training import Board, TrialPlace, TrialWorker, _Order, join_cluster_for
-from workflows.training.worker_main import WorkerJob
+from workflows.training.run import WorkerJob
 
 
 def test_the_resources_of_a_trial():

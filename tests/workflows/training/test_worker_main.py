@@ -12,7 +12,7 @@ from workflows.finetune import opened_job, parse
 from workflows.messages import Outcome, RunProgress
 from workflows.runs.journal import read_records
 from workflows.runs.storage import open_storage
-from workflows.training.worker_main import run_location, train_jobs
+from workflows.training.run import run_location, train_jobs
 
 
 def test_a_worker_works_in_the_run_folder_or_in_a_copy_of_the_address(tmp_path, monkeypatch):
