@@ -80,7 +80,7 @@ def main() -> None:
 
 def write_texts(folder: Path, count: int, path: Path) -> None:
     """Writes `count` real sentences, one per line, repeating them as needed."""
-    sentences = [each.first.strip() for each in GLUE["sst2"].examples(folder, "train")]
+    sentences = [example.first.strip() for example in GLUE["sst2"].examples(folder, "train")]
     with path.open("w", encoding="utf-8") as file:
         file.writelines(f"{each}\n" for each in islice(cycle(filter(None, sentences)), count))
 
@@ -170,7 +170,7 @@ def print_results(results: dict[str, Any]) -> None:
 
 
 def _row(values: Sequence[float], unit: float) -> str:
-    return "  ".join(f"{each / unit:9,.0f}" for each in values)
+    return "  ".join(f"{value / unit:9,.0f}" for value in values)
 
 
 if __name__ == "__main__":

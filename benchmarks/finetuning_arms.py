@@ -254,7 +254,7 @@ def their_features(task: Task, rows: EncodedRows) -> list[dict[str, Any]]:
 
 def _their_labels(task: Task, length: int, places: Any, labels: Any) -> dict[str, Any]:  # noqa: ANN401
     if isinstance(task, QuestionAnswering):
-        start, end = (NOWHERE if each == IGNORE_INDEX else int(each) for each in labels[0])
+        start, end = (NOWHERE if label == IGNORE_INDEX else int(label) for label in labels[0])
         return {"start_positions": start, "end_positions": end}
     if isinstance(task, Tagging):
         tags = np.full(length, IGNORE_INDEX)
@@ -365,7 +365,7 @@ class PlainLoop:
         """Yields the features of each step, grouped by length per epoch, as the Trainer does."""
         from transformers.trainer_pt_utils import get_length_grouped_indices
 
-        lengths = [len(each["input_ids"]) for each in self._features]
+        lengths = [len(feature["input_ids"]) for feature in self._features]
         size, random = self._recipe.batch_size, torch.Generator().manual_seed(self._recipe.seed)
         while True:
             order = get_length_grouped_indices(lengths, size, generator=random)

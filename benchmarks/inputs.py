@@ -38,7 +38,7 @@ def fresh_encoder(model: Path, size: str, folder: Path) -> Path:
 def sentences_of(path: Path) -> list[str]:
     """Read the sentences of SST-2's training data, or the lines of a text file."""
     if path.is_dir():
-        return [each.first for each in GLUE["sst2"].examples(path, "train")]
+        return [example.first for example in GLUE["sst2"].examples(path, "train")]
     return lines_of(path)
 
 
@@ -50,4 +50,4 @@ def paragraphs_of(path: Path) -> list[str]:
 def lines_of(path: Path) -> list[str]:
     """Read the lines of a text file, compressed or not."""
     parts = divide(list(find_parts([str(path)], "text", Counter())))
-    return [str(each.text) for part in parts for each in read_texts(part, Counter())]
+    return [str(text.text) for part in parts for text in read_texts(part, Counter())]

@@ -254,4 +254,4 @@ class MemoryWatch:
 def weight_bytes(model: nn.Module) -> int:
     """Bytes of a model's parameters and buffers."""
     weights = chain(model.parameters(), model.buffers())
-    return sum(each.numel() * each.element_size() for each in weights)
+    return sum(weight.numel() * weight.element_size() for weight in weights)

@@ -242,7 +242,7 @@ def print_cell(cell: Mapping[str, Any]) -> None:
 def print_results(results: Mapping[str, Any]) -> None:
     """Prints start-up time, memory and CPU time of the servers."""
     for name, seconds in results["ready_seconds"].items():
-        first, last = (each / 1e6 for each in results["resident_bytes"][name])
+        first, last = (result / 1e6 for result in results["resident_bytes"][name])
         print(f"{name:22} ready in {seconds:5.1f} s, {first:6.0f} MB, after all {last:6.0f} MB")
     for cell, found in results["ratios"].items():
         said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in found.items())

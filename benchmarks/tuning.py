@@ -62,7 +62,7 @@ def run_sweep(arguments: Sequence[str], storage: Path, address: str) -> Figures:
     report = json.loads(next(storage.glob("sweeps/*/artifacts/report.json")).read_text())
     at_once = int(report["at_once"])
     trials = [TrialOutcome.read(path) for path in sorted(storage.glob("runs/*/trial.json"))]
-    trained = [each.seconds for each in trials]
+    trained = [trial.seconds for trial in trials]
     least = sum(trained) / at_once
     sweep_seconds = float(report["wall_seconds"])
     return Figures(

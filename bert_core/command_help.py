@@ -124,7 +124,7 @@ class CommandHelp:
     @property
     def options(self) -> tuple[Option, ...]:
         """All options, the common ones first."""
-        return (*self.common, *(each for part in self.sections for each in part.options))
+        return (*self.common, *(option for part in self.sections for option in part.options))
 
     @property
     def usage(self) -> str:
@@ -167,7 +167,9 @@ def format_help(page: CommandHelp, columns: int = _WIDEST) -> str:
         *(fill(text, width, **_WHOLE_WORDS) for text in (page.summary, *page.details)),
     ]
     if page.examples:
-        lines = (line for each in page.examples for line in _example(page.program, each, width))
+        lines = (
+            line for example in page.examples for line in _example(page.program, example, width)
+        )
         blocks.append("\n".join(["Examples", *lines]))
     title = "Common settings" if page.sections else "Settings"
     for section in (Section(title, "", page.common), *page.sections):

@@ -90,5 +90,5 @@ def test_an_extra_that_a_remedy_names_exists():
 
 def test_what_is_looked_for_is_found():
     source = 'if x:\n    raise UserError("a", b, f"use --wrong.option {c} or .[none]")\n'
-    ((line, text),) = [each for each in remedies(source) if "--" in each[1]]
+    ((line, text),) = [remedy for remedy in remedies(source) if "--" in remedy[1]]
     assert line == 2 and OPTION.findall(text) == ["wrong.option"]

@@ -185,7 +185,7 @@ def test_an_option_that_drops_a_label_is_pasted_as_it_is(tmp_path, tokenizer, la
     for changed in (with_options(task, options), task.model_copy(update=dict(trained))):
         assert changed.drop_labels == (label,)
     examples = with_options(task, options).examples(tmp_path, "dev")
-    assert [each.answer for each in examples] == ["good", None]
+    assert [example.answer for example in examples] == ["good", None]
 
 
 @pytest.mark.parametrize("label", ["None", "null", "N/A", "-1", "-"])
@@ -208,7 +208,7 @@ def test_a_key_is_made_by_the_command_that_a_refused_file_is_told(tmp_path, caps
         path.rename(folder / "old")
     command = shlex.split(refused.value.remedy.split("python -m serving.new_key ")[1])
     assert new_key(command) == 0 and capsys.readouterr().out
-    assert [each.name for each in read_keys(path).records] == ["NAME"]
+    assert [record.name for record in read_keys(path).records] == ["NAME"]
 
 
 def test_keys_of_one_name_are_renamed_and_one_that_is_no_file_is_replaced(tmp_path):

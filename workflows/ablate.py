@@ -76,7 +76,7 @@ def announce(ablation: "Ablation") -> None:
     for each in ablation.variants:
         state = "is pre-trained" if each.is_finished else "is to be pre-trained"
         lines.append(f"variant  {each.variant.title:<16} {each.name} {state}")
-    lines.append(f"tasks    {', '.join(each.key for each in ablation.tasks)}")
+    lines.append(f"tasks    {', '.join(task.key for task in ablation.tasks)}")
     num_trials = len(ablation.variants) * num_tasks * settings.seeds
     lines.append(
         f"runs     {len(ablation.left())} of {len(ablation.variants)} pre-trainings left, then "
@@ -93,7 +93,7 @@ def conclude(ablation: "Ablation", driver: "Driver", lines: list[str]) -> None:
     from workflows.sweeps.run import print_summary, unsent
 
     failures = ablation.failures()
-    if not any(each.is_finished for each in ablation.variants):
+    if not any(variant.is_finished for variant in ablation.variants):
         remedy = "fix the cause and repeat the command"
         raise UserError("no pre-training has finished", failures[0], remedy)
     if failures:

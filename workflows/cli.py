@@ -178,7 +178,7 @@ def options_of(verb: str) -> dict[str, list[str]]:
             for name in filter(None, (option.name, option.other_name)):
                 if name.startswith("--"):
                     options.setdefault(name, list(option.choices))
-    for option, value in (each[:2] for each in others if len(each) > 1):
+    for option, value in (other[:2] for other in others if len(other) > 1):
         options[option] = [*dict.fromkeys([*options[option], value])]
     for name, folder in LAYERS.items():
         if f"--{name}" in options and not (name == "preset" and verb in FINETUNING):

@@ -80,7 +80,7 @@ def _index(
     size: int,
     dtype: str,
 ) -> dict[str, Any]:
-    weights = [each["layer_weights"] for each in records if "error" not in each]
+    weights = [record["layer_weights"] for record in records if "error" not in record]
     return {
         "feature_size": size,
         "dtype": dtype,

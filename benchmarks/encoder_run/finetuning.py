@@ -66,7 +66,7 @@ class GlueData:
     @property
     def gold(self) -> str:
         """The right answers of dev, the number of a label for each."""
-        return letters([str(each.answer) for each in self.dev_examples], self.task)
+        return letters([str(example.answer) for example in self.dev_examples], self.task)
 
 
 class Finetuning:
@@ -187,7 +187,7 @@ class Finetuning:
             autocast_dtype=self.dtype,
         )
         predictions = data.task.decode(outputs, data.dev, data.dev_examples)
-        found = letters([each["label"] for each in predictions], data.task)
+        found = letters([prediction["label"] for prediction in predictions], data.task)
         return two_label_figures(data.gold, found), found
 
 
@@ -220,7 +220,7 @@ def compared(stage: Mapping[str, Any]) -> dict[str, float] | None:
 
     def mean(found: Mapping[int, str], weights: FloatArray) -> FloatArray:
         figures = [_weighted_figures(stage["gold"], found[seed], weights) for seed in seeds]
-        return np.mean([each[stage["criterion"]] for each in figures], axis=0)
+        return np.mean([figure[stage["criterion"]] for figure in figures], axis=0)
 
     def both(weights: FloatArray) -> dict[str, FloatArray]:
         left, right = mean(trained, weights), mean(untrained, weights)

@@ -65,7 +65,7 @@ class Pretraining:
         self.state = TrainingState(self.model, self._optimizer())
         self.compute_loss = training_loss(device)
         self.record: Record = {
-            "parameters": sum(each.numel() for each in self.model.parameters()),
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "train_tokens": train_shards.num_tokens,
             "data_sha256": train_shards.data_hash,
             "vocabulary": vocabulary.size,
@@ -207,9 +207,9 @@ class Pretraining:
 
     def _read(self, results: Sequence[StepResult], begin: float) -> None:
         """Copies the results of some steps to the host and adds a point to the curve."""
-        sums = torch.stack([each.sums for each in results]).sum(0).tolist()
+        sums = torch.stack([result.sums for result in results]).sum(0).tolist()
         counts = torch.stack(
-            [torch.stack([each.num_real_tokens, each.num_slots]) for each in results]
+            [torch.stack([result.num_real_tokens, result.num_slots]) for result in results]
         )
         tokens, slots = (int(each) for each in counts.sum(0).tolist())
         record = self.record
@@ -220,7 +220,7 @@ class Pretraining:
         record["flops"] += training_flops(
             self.model.config,
             num_tokens=tokens,
-            sum_of_squared_lengths=sum(each.sum_of_squared_lengths for each in results),
+            sum_of_squared_lengths=sum(result.sum_of_squared_lengths for result in results),
             num_predictions=int(sums[2]),
             num_rows=int(sums[5]),
             num_read=int(sums[2] + sums[5]),

@@ -141,7 +141,7 @@ def _told(record: Mapping[str, Any]) -> str:
     cells = [] if record["results"] is None else [headline(record["results"])]
     if record["status"] != "finished" and record["log_tail"]:
         cells.append(f"`{record['log_tail'][-1].replace('|', '/').replace('`', '')}`")
-    return "; ".join(each for each in cells if each)
+    return "; ".join(cell for cell in cells if cell)
 
 
 def status_of(code: int | None, results: Mapping[str, Any] | None, *, is_limit: bool) -> Status:

@@ -144,7 +144,7 @@ def read_words(
     `labels` are those of each word of the lists.
     """
     assert extractor.choice.unit == "word"
-    strings = [each for each in texts if isinstance(each, str)]
+    strings = [text for text in texts if isinstance(text, str)]
     if len(strings) == len(texts):
         tokens = cut_texts(extractor.tokenizer, strings)
         words, _ = words_of(tokens, strings)

@@ -138,10 +138,10 @@ def _num_characters(given: NamedText) -> int:
 
 def _cut(extractor: Extractor, texts: Sequence[NamedText]) -> Tokens:
     if isinstance(texts[0].text, str):
-        strings = [each.text for each in texts if isinstance(each.text, str)]
+        strings = [text.text for text in texts if isinstance(text.text, str)]
         needed = extractor.choice.unit != "text"
         return cut_texts(extractor.tokenizer, strings, offsets=needed)
-    lists = [each.text for each in texts if not isinstance(each.text, str)]
+    lists = [text.text for text in texts if not isinstance(text.text, str)]
     return cut_words(extractor.tokenizer, lists)
 
 
@@ -163,7 +163,7 @@ def _columns(
     import pyarrow as pa
 
     unit = extractor.choice.unit
-    columns: dict[str, Any] = {"id": [each.id for each in texts], "num_units": rows.unit_counts}
+    columns: dict[str, Any] = {"id": [text.id for text in texts], "num_units": rows.unit_counts}
     if unit == "text":
         return columns
     ends = np.cumsum(rows.unit_counts)
@@ -176,9 +176,9 @@ def _columns(
             names[number] = name
         shown = pa.array(names).take(pa.array(tokens.input_ids))
     elif spans is None:
-        shown = pa.array(list(chain.from_iterable(each.text for each in texts)), pa.string())
+        shown = pa.array(list(chain.from_iterable(text.text for text in texts)), pa.string())
     else:
-        words, spans = words_of(tokens, [each.text for each in texts if isinstance(each.text, str)])
+        words, spans = words_of(tokens, [text.text for text in texts if isinstance(text.text, str)])
         shown = pa.array(words, pa.string())
     columns[f"{unit}s"] = pa.ListArray.from_arrays(bounds, shown)
     for name, side in (("begins", 0), ("ends", 1)):

@@ -121,7 +121,7 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
     settings = read_json_object(folder / _SETTINGS, is_optional=True)
     prompts = settings.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(
-        isinstance(each, str) and len(each) <= _LONGEST_PROMPT for each in prompts.values()
+        isinstance(prompt, str) and len(prompt) <= _LONGEST_PROMPT for prompt in prompts.values()
     ):
         what = f"prompts that are no texts of up to {_LONGEST_PROMPT:,} characters"
         raise UserError(what, str(folder / _SETTINGS), "fix the file")

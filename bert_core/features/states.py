@@ -53,7 +53,7 @@ def states_at_places(
             moved = batch.to(device, non_blocking=True)
             with torch.inference_mode(), autocast(device, autocast_dtype):
                 states = hidden_states(encoder, moved, layers)
-            yield items, batch, [each.float() for each in states]
+            yield items, batch, [state.float() for state in states]
     finally:
         encoder.train(was_training)
 

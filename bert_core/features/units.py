@@ -81,7 +81,7 @@ def cut_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Tokens:
     """The tokens of texts that come as lists of words; a word may have no token."""
     pieces = word_pieces(tokenizer, chain.from_iterable(texts))
     words = np.arange(len(pieces.sizes))
-    word_counts = concatenated([[len(each) for each in texts]])
+    word_counts = concatenated([[len(text) for text in texts]])
     tokens_before = np.concatenate([[0], np.cumsum(pieces.sizes)])
     ends = np.cumsum(word_counts)
     return Tokens(

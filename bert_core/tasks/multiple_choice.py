@@ -349,12 +349,12 @@ def answers_of(
     Raises `TaskDataError`, with its place, for a key that says nothing of the choices, and where
     keys may mean different choices.
     """
-    if any(each.labels for each in keys):
+    if any(key.labels for key in keys):
         others = cache(others)
         numbered = [*keys, *(others() if any(key.number is not None for key in keys) else ())]
         if any(key.number is not None and key.labels and key.labelled is None for key in numbered):
             keys = [replace(key, labels=()) for key in keys]
-    given = [each for each in keys if each.text is not None and each.labelled is None]
+    given = [key for key in keys if key.text is not None and key.labelled is None]
     by_name = _by_name(names)
     letters = _letters(given, by_name)
     numbers = [each for each in given if each.number is not None]
@@ -373,8 +373,8 @@ def answers_of(
         _refuse_another_answer(given, found[0], read)
     answers = iter(found[0])
     return [
-        each.labelled if each.text is None or each.labelled is not None else next(answers)
-        for each in keys
+        key.labelled if key.text is None or key.labelled is not None else next(answers)
+        for key in keys
     ]
 
 
@@ -419,7 +419,7 @@ def _numbers(
     all_numbers = [*numbers, *(each for each in others() if each.number is not None)]
     for counted in map(_counted_from, (0, 1)):
         agrees = names_are_numbers or all(by_name(each) == counted(each) for each in named)
-        if agrees and all(counted(each) is not None for each in all_numbers):
+        if agrees and all(counted(number) is not None for number in all_numbers):
             ways.append(counted)
     return ways
 

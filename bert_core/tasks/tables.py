@@ -219,7 +219,7 @@ def _with_columns(lines: Lines, skipped: SkippedLines, width: int | None) -> Ite
             empty = []
         skipped.lines += 1
         if len(cells) != len(names):
-            is_open = not is_csv and any(each.count('"') % 2 for each in cells)
+            is_open = not is_csv and any(cell.count('"') % 2 for cell in cells)
             skipped.ragged(number, len(cells), len(names), is_open=is_open)
             continue
         if not is_csv:

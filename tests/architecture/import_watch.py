@@ -59,9 +59,9 @@ def state():
         "environment": dict(os.environ),
         "working directory": str(Path.cwd()),
         "logging": {
-            each.name: (each.level, len(each.handlers), each.propagate, each.disabled)
-            for each in loggers
-            if each.level or each.handlers or each.disabled or not each.propagate
+            logger.name: (logger.level, len(logger.handlers), logger.propagate, logger.disabled)
+            for logger in loggers
+            if logger.level or logger.handlers or logger.disabled or not logger.propagate
         },
         "warning filters": [str(entry) for entry in warnings.filters],
         "sys.path": list(sys.path),

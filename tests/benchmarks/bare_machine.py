@@ -44,7 +44,7 @@ def hidden_names():
     return {
         name
         for name, distributions in packages_distributions().items()
-        if not {normalised(each) for each in distributions} & allowed
+        if not {normalised(distribution) for distribution in distributions} & allowed
     } - {"bert_core", "benchmarks"}
 
 

@@ -14,7 +14,7 @@ from bert_core.training.xla.training import arrays_of
 
 def kept_bytes(model, batch):
     """Bytes of all that torch keeps for the backward pass, parameters left out, each once."""
-    own = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found = {}
 
     def keep(tensor):
@@ -60,6 +60,6 @@ def kept_bytes_through_xla(model, batch):
         return jax.vjp(lambda own: loss(own, given, counts, key), weights, has_aux=True)[1]
 
     kept = jax.tree.leaves(jax.eval_shape(backward, weights))
-    own = {(each.shape, each.dtype) for each in weights.values()}
+    own = {(weight.shape, weight.dtype) for weight in weights.values()}
     found = [each for each in kept if (each.shape, each.dtype) not in own]
     return sum(each.size * each.dtype.itemsize for each in found)

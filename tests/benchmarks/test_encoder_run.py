@@ -210,7 +210,9 @@ def test_the_encoder_has_the_size_of_its_name(preset, millions):
     config = RECIPES[preset].architecture(vocabulary())
     assert config.attention_probs_dropout_prob == 0  # the packed attention of CUDA has none
     if preset != "base":  # half a gigabyte
-        parameters = sum(each.numel() for each in Bert.for_pretraining(config).parameters())
+        parameters = sum(
+            parameter.numel() for parameter in Bert.for_pretraining(config).parameters()
+        )
         assert parameters / 1e6 == pytest.approx(millions, abs=1)
     else:
         assert (config.num_hidden_layers, config.hidden_size) == (12, 768)

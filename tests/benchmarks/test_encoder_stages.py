@@ -179,7 +179,7 @@ def with_the_loss_of(measure):
 
     def measured(self, data, model):
         figures, predictions = measure(self, data, model)
-        total = sum(each.detach().double().abs().sum() for each in model.parameters())
+        total = sum(parameter.detach().double().abs().sum() for parameter in model.parameters())
         return figures | {"weights": float(total)}, predictions
 
     return measured

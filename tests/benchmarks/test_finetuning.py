@@ -192,7 +192,7 @@ def test_batches_are_alike_in_length_and_an_epoch_has_every_row_once(begin):
 
     def collate(features):
         sizes.append(len(features))
-        seen.extend(tuple(each["input_ids"]) for each in features)
+        seen.extend(tuple(feature["input_ids"]) for feature in features)
         return original(features)
 
     original, loop.data_collator = loop.data_collator, collate

@@ -297,12 +297,12 @@ def test_the_list_says_what_is_left_and_what_is_missing(tmp_path, capsys):
     assert gpu.main(["--out", str(tmp_path), "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(
-        each.startswith("pretraining-base-128-full ") and "finished" in each for each in lines
+        line.startswith("pretraining-base-128-full ") and "finished" in line for line in lines
     )
     assert any(
-        each.startswith("pretraining-large-512-full ") and "not started" in each for each in lines
+        line.startswith("pretraining-large-512-full ") and "not started" in line for line in lines
     )
-    assert any(each.startswith("encoder ") and "needs --shards" in each for each in lines)
+    assert any(line.startswith("encoder ") and "needs --shards" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,10 @@ def test_what_is_asked_for_is_added_and_what_is_not_there_left_out(monkeypatch):
     found = contestants(on_cuda, max_autotune=True, paper_recipe=True)
     assert [each.name for each in found] == CUDA_ARMS
     assert [each.compiled for each in found] == [False, True, False] + 5 * [True]
-    assert [each.name for each in contestants(on_cuda)] == CUDA_ARMS[:4]
+    assert [contestant.name for contestant in contestants(on_cuda)] == CUDA_ARMS[:4]
     monkeypatch.setattr(pretraining_arms, "find_spec", lambda _: None)
-    assert [each.name for each in contestants(on_cuda)] == CUDA_ARMS[:2]
-    assert [each.name for each in contestants(task)] == ["ours"]
+    assert [contestant.name for contestant in contestants(on_cuda)] == CUDA_ARMS[:2]
+    assert [contestant.name for contestant in contestants(task)] == ["ours"]
 
 
 def test_the_papers_recipe_has_dropout_where_the_others_have_none():
@@ -151,7 +151,7 @@ def rows_of(batch):
         if label != IGNORE_INDEX:
             assert batch.position_ids[here].tolist() == list(range(length))
             ids = (batch.input_ids, batch.token_type_ids, words)
-            found.append((*(tuple(each[here].tolist()) for each in ids), int(label)))
+            found.append((*(tuple(token_id[here].tolist()) for token_id in ids), int(label)))
     return found
 
 
@@ -181,7 +181,7 @@ def test_every_form_has_the_same_rows_and_the_same_words_to_predict(natural):
         assert sorted(row for each in inputs for row in their_rows(each)) == expected
         assert len({each["input_ids"].shape for each in inputs}) == 1
         assert [each["attention_mask"] is None for each in inputs] == [not natural] * parts
-        assert [each.layout.is_full for each in padded_batches(rows, parts)] == [
+        assert [batch.layout.is_full for batch in padded_batches(rows, parts)] == [
             not natural
         ] * parts
 

@@ -46,7 +46,9 @@ def test_links_and_pictures_are_there(repository):
     links = {link.partition("#")[0] for link in LINK.findall(page.read_text())} - {""}
     assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    anchors = {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in headings}
+    anchors = {
+        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings
+    }
     for text in (page.read_text(), (repository / "README.md").read_text()):
         used = re.findall(r"\((?:docs/benchmarks\.md)?#([\w-]+)\)", text)
         assert used and set(used) <= anchors

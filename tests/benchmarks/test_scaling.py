@@ -120,7 +120,7 @@ def sized(request):
 def test_gradients_are_those_of_the_model_in_the_buckets_of_torch(sized):
     config, model = sized
     sizes = [size for group in gradient_tensors(config) for size in group]
-    assert sorted(sizes) == sorted(each.numel() for each in model.parameters())
+    assert sorted(sizes) == sorted(parameter.numel() for parameter in model.parameters())
     assert num_parameters(config) == sum(sizes)
     tensors = [torch.empty(size, device="meta") for size in sizes]
     limits = [scaling.FIRST_BUCKET_BYTES, scaling.BUCKET_BYTES]

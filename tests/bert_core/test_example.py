@@ -152,7 +152,7 @@ def chosen(folders):
 
 
 def test_of_short_texts_the_surest_is_taken(folders, chosen):
-    texts = [Text(each, None, None) for each in TEXTS]
+    texts = [Text(text, None, None) for text in TEXTS]
     found, _ = load_predictor(folders["sentiment"]).predict_examples(texts)
     best = max(range(len(texts)), key=lambda number: max(found[number]["scores"].values()))
     assert chosen("sentiment", texts).inputs == TEXTS[best]
@@ -163,12 +163,12 @@ def test_of_short_texts_the_surest_is_taken(folders, chosen):
 
 
 def test_something_is_found_in_it_where_there_is(folders, chosen):
-    sentences = [TaggedSentence(each.split()) for each in TEXTS]
+    sentences = [TaggedSentence(text.split()) for text in TEXTS]
     found = chosen("entities", sentences)
     predictions, _ = load_predictor(folders["entities"]).predict_examples(sentences)
-    assert any(each["entities"] for each in predictions)
+    assert any(prediction["entities"] for prediction in predictions)
     assert found.kind == "ner" and found.answer["entities"]
-    questions = [Question("", "the cat", each, None) for each in TEXTS]
+    questions = [Question("", "the cat", text, None) for text in TEXTS]
     found = chosen("answers", questions)
     assert found.inputs["context"] in TEXTS and found.answer["answers"]
 
@@ -235,7 +235,7 @@ def test_an_encoder_is_asked_for_a_word_of_a_heldout_sentence(heldout):
         tokenizer.decode(text.tokens[a:b].tolist())
         for a, b in zip(text.sentences[:-1], text.sentences[1:], strict=True)
     ]
-    assert any(each.startswith(before) and each.endswith(after) for each in sentences)
+    assert any(sentence.startswith(before) and sentence.endswith(after) for sentence in sentences)
 
 
 def test_what_has_no_such_head_is_asked_for_features(heldout):

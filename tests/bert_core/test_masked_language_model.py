@@ -106,7 +106,7 @@ def test_a_sequence_has_the_word_and_a_sub_word_goes_on(opened):
     codec = FillMask(tokenizer, 32)
     text = f"a {MASK}, slowly"
     words = [codec._candidate(tokenizer.token_to_id(w), 0.0, text, 2, 8) for w in ("cat", "##t")]
-    assert [each["sequence"] for each in words] == ["a cat, slowly", "at, slowly"]
+    assert [word["sequence"] for word in words] == ["a cat, slowly", "at, slowly"]
 
 
 def test_targets_are_ranked_by_their_share_of_all(opened, fill):
@@ -130,11 +130,11 @@ def test_a_target_that_is_no_token_is_named(opened):
 def test_long_texts_have_windows_or_lose_masks(fill):
     text = f"{MASK} " + LONG * 20 + f"{MASK} " + LONG * 20 + MASK
     (masks,), rows = fill([text])
-    assert [each["start"] for each in masks] == [0, text.index(MASK, 1), len(text) - len(MASK)]
+    assert [mask["start"] for mask in masks] == [0, text.index(MASK, 1), len(text) - len(MASK)]
     assert len(rows.lengths) > 3 and not rows.truncated[0]
     for side, start in (("right", 0), ("left", len(text) - len(MASK))):
         (masks,), rows = fill([text], overflow=side)
-        assert [each["start"] for each in masks] == [start]
+        assert [mask["start"] for mask in masks] == [start]
         assert rows.truncated.tolist() == [True] and rows.num_tokens[0] > 200
 
 

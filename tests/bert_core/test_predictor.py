@@ -167,7 +167,7 @@ def test_states_of_a_row_are_the_same_to_the_bit_in_any_company(minilm, precisio
     try:
         for count, longest in ((16, 60), (30, 12), (2, 250)):
             lengths = choose.integers(3, longest, count)
-            rows = [torch.from_numpy(choose.integers(1000, 30_000, each)) for each in lengths]
+            rows = [torch.from_numpy(choose.integers(1000, 30_000, length)) for length in lengths]
             together = states(encoder, rows).split(lengths.tolist())
             for row, found in zip(rows, together, strict=True):
                 torch.testing.assert_close(found, states(encoder, [row]), rtol=0, atol=tolerance)

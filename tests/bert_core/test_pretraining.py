@@ -58,7 +58,7 @@ def test_neither_packing_nor_unused_places_change_loss_or_gradient(
         model.zero_grad()
         loss, sums = rows.loss(model, packed=packed, unused_places=unused_places)
         loss.backward()
-        results.append([loss.detach(), sums, *(each.grad for each in model.parameters())])
+        results.append([loss.detach(), sums, *(parameter.grad for parameter in model.parameters())])
     for other in results[1:]:
         for left, right in zip(results[0], other, strict=True):
             torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)

@@ -258,11 +258,14 @@ FILES = TABLES | {"train.conll": WORDS, "train.json": SQUAD}
 def read(path):
     if path.suffix == ".conll":
         return [
-            (tuple(each.words), tuple(each.tags)) for each in TASKS["ner"].examples(path, "train")
+            (tuple(example.words), tuple(example.tags))
+            for example in TASKS["ner"].examples(path, "train")
         ]
     if path.suffix == ".json":
-        return [(each.context, each.answers) for each in TASKS["squad"].examples(path, "train")]
-    return [(each.first, each.answer) for each in Classification().examples(path, "train")]
+        return [
+            (example.context, example.answers) for example in TASKS["squad"].examples(path, "train")
+        ]
+    return [(example.first, example.answer) for example in Classification().examples(path, "train")]
 
 
 @pytest.mark.parametrize("name", FILES)

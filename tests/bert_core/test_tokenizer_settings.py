@@ -25,7 +25,7 @@ WORDS = ["the", "The", "THE", "straße", "strasse", "istanbul", "naïve", "naive
 VOCABULARY = [
     *SPECIAL_TOKENS,
     *dict.fromkeys(
-        [*PIECES, *(f"##{each}" for each in PIECES), *WORDS, "##aße", "##stan", "<ent>"]
+        [*PIECES, *(f"##{piece}" for piece in PIECES), *WORDS, "##aße", "##stan", "<ent>"]
     ),
 ]
 

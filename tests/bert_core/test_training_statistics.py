@@ -144,7 +144,7 @@ def test_words_by_the_type_of_their_entity(statistics):
 
 def test_questions_without_an_answer_where_there_may_be_some(statistics):
     answers = [(Answer("cat", 4),), (), (), None]
-    questions = [Question("", "on a mat", "the cat", each) for each in answers]
+    questions = [Question("", "on a mat", "the cat", answer) for answer in answers]
     shares = statistics(QuestionAnswering(no_answer=True), questions).label_shares
     assert shares == {"answer": 1 / 3, "no_answer": 2 / 3}
     assert statistics(QuestionAnswering(), questions[:1]).label_shares is None

@@ -126,7 +126,7 @@ def write_models() -> None:
         data.write_text("text\tlabel\n" + "\n".join(lines) + "\n")
         options = ["--model", MODELS / "sentiment", "--data", data, "--num_resamples", "100"]
         options += ["--output", MODELS / "sentiment-int8", "--storage", temporary]
-        assert quantize.main([str(each) for each in options]) == 0
+        assert quantize.main([str(option) for option in options]) == 0
 
 
 def keep_run(run: Run) -> list[tuple[int, dict[str, float]]]:

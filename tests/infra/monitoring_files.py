@@ -30,9 +30,9 @@ def panels(path):
 def queries(path):
     """What the panels of a dashboard ask, as Prometheus is asked: (title, expression)."""
     return [
-        (each["title"], filled(target["expr"]))
-        for each in panels(path)
-        for target in each["targets"]
+        (panel["title"], filled(target["expr"]))
+        for panel in panels(path)
+        for target in panel["targets"]
     ]
 
 

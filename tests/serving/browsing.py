@@ -125,10 +125,10 @@ class Visitor:
     def check(self):
         """No other server was asked, and neither script nor policy complained."""
         strangers = {
-            each
-            for each in self.requests
-            if each != "about:blank"
-            and f"{urlsplit(each).scheme}://{urlsplit(each).netloc}" != self.origin
+            request
+            for request in self.requests
+            if request != "about:blank"
+            and f"{urlsplit(request).scheme}://{urlsplit(request).netloc}" != self.origin
         }
         self.page.close()
         assert not strangers

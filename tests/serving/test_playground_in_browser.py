@@ -237,14 +237,14 @@ def test_attention_is_seen_by_layer_head_and_token(visit, server):
 
     assert visitor.answer.get_by_label("Layer").locator("option").all_inner_texts() == ["1"]
     visitor.answer.get_by_label("Head").select_option("2")
-    assert values() == [f"{each:.2f}" for each in heads[1][1]]
+    assert values() == [f"{head:.2f}" for head in heads[1][1]]
     page.get_by_role("radio").nth(1).focus()
     page.keyboard.press("ArrowRight")
-    assert values() == [f"{each:.2f}" for each in heads[1][2]]
+    assert values() == [f"{head:.2f}" for head in heads[1][2]]
     page.get_by_role("radio").last.hover()
-    assert values() == [f"{each:.2f}" for each in heads[1][-1]]
+    assert values() == [f"{head:.2f}" for head in heads[1][-1]]
     visitor.answer.get_by_label("Head").hover()
-    assert values() == [f"{each:.2f}" for each in heads[1][2]]
+    assert values() == [f"{head:.2f}" for head in heads[1][2]]
     canvas = visitor.answer.locator("canvas")
     size = canvas.bounding_box()["width"]
     cell = (size - 76) / len(content["tokens"])

@@ -143,8 +143,8 @@ def test_the_newest_version_is_the_highest_number_whatever_aliases_say(
 
 def lose_artifacts(registry, where):
     """Whoever asks MLflow for an artifact of these people from now on is told there is none."""
-    for each in registry.client.search_model_versions("name = 'people'"):
-        registry.move_artifacts((where / "gone").as_uri(), "people", each.version)
+    for version in registry.client.search_model_versions("name = 'people'"):
+        registry.move_artifacts((where / "gone").as_uri(), "people", version.version)
 
 
 def test_artifacts_that_are_gone_leave_nothing_behind(copied_registry, tmp_path):

@@ -160,8 +160,8 @@ def opposite(folder, to):
     _, model, tokenizer = load_model_folder(folder)
     task = {"bertline_task": json.loads((folder / "config.json").read_text())["bertline_task"]}
     with torch.no_grad():
-        for each in model.heads["classifier"].parameters():
-            each.neg_()
+        for parameter in model.heads["classifier"].parameters():
+            parameter.neg_()
     save_model_folder(to, model, tokenizer, card="", extra_config=task)
     return to
 

@@ -22,7 +22,7 @@ def start_watch(tmp_path, subprocess_environment):
 
     def begin(registry, *models, options=()):
         command = ["serving.watch", "--tracking_uri", registry.uri]
-        command += [*(f"--model={each}" for each in models), "--cache", str(tmp_path / "models")]
+        command += [*(f"--model={model}" for model in models), "--cache", str(tmp_path / "models")]
         return ForkedProgram(
             [*command, *options],
             stdin=subprocess.PIPE,

@@ -219,8 +219,8 @@ def not_begun():
     """Before the first step."""
     variants = made_up_variants("objective")
     blank = tuple(
-        replace(each, figures={}, curve=(), num_tokens=0, seconds=0.0, device_hours=0.0)
-        for each in variants
+        replace(variant, figures={}, curve=(), num_tokens=0, seconds=0.0, device_hours=0.0)
+        for variant in variants
     )
     return objective(variants=blank, tasks={}, wall_seconds=0.0)
 
@@ -236,7 +236,7 @@ def half_way():
     trials = [
         replace(answers.trials[0], score=None, figures={}, failure="<b>out</b> of memory | lower"),
         answers.trials[1],
-        *(replace(each, score=None, figures={}) for each in answers.trials[2:6]),
+        *(replace(trial, score=None, figures={}) for trial in answers.trials[2:6]),
     ]
     answers = replace(answers, trials=tuple(trials))
     tasks = {"docs_library": library, "docs_answers": answers}

@@ -148,7 +148,7 @@ class Demo(Run):
     def newest(self, prefix: str) -> Run:
         """The fine-tuning run whose name begins so, or one that never was."""
         folders = self.storage.glob(f"runs/{prefix}-*/")
-        name = next((each.name for each in folders), prefix)
+        name = next((folder.name for folder in folders), prefix)
         return Run(self.storage, name, self.shards, 0)
 
 

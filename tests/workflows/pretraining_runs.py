@@ -136,7 +136,9 @@ class Run:
 
     def records(self) -> list[tuple[int, dict[str, float]]]:
         """Steps and metrics of the journal, without times."""
-        return [(each.step, each.metrics) for each in read_records(self.folder / "journal.jsonl")]
+        return [
+            (record.step, record.metrics) for record in read_records(self.folder / "journal.jsonl")
+        ]
 
     def step(self) -> int:
         """The newest step in the journal, 0 before the first."""

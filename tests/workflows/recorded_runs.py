@@ -20,7 +20,7 @@ SOURCES = [
 def name_sources(shards: Path) -> None:
     """Writes into the index of shards of which text they are."""
     index = read_index(shards)
-    settings = {"text": [each["text"] for each in SOURCES], "language": "en"}
+    settings = {"text": [source["text"] for source in SOURCES], "language": "en"}
     write_index(shards, index.model_copy(update={"sources": SOURCES, "settings": settings}))
 
 

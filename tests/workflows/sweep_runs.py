@@ -184,13 +184,13 @@ def random_search(number=30):
 def everything_failed():
     """No trial has a score."""
     trials = [made_up_trial(point, 0) for point in GRID[:4]]
-    return made_up_outcome([without_score(each, "no <b>memory</b> | left") for each in trials])
+    return made_up_outcome([without_score(trial, "no <b>memory</b> | left") for trial in trials])
 
 
 def not_begun():
     """No trial has had its turn."""
     trials = [made_up_trial(point, seed) for point in GRID for seed in (0, 1)]
-    return made_up_outcome([without_score(each) for each in trials], wall_seconds=0.0)
+    return made_up_outcome([without_score(trial) for trial in trials], wall_seconds=0.0)
 
 
 def with_odd_names():

@@ -42,8 +42,8 @@ def of_mlflow(storage):
 
     client = MlflowClient(f"sqlite:///{storage / 'mlflow' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("ablations")
-    runs = {each.info.run_name: each for each in client.search_runs([experiment.experiment_id])}
-    return client, runs, [each.name for each in client.search_registered_models()]
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    return client, runs, [model.name for model in client.search_registered_models()]
 
 
 def finished(storage):
@@ -88,13 +88,13 @@ def test_a_killed_ablation_does_only_what_is_missing(inputs, tmp_path, ray_clust
     client, runs, models = of_mlflow(storage)
     assert models == [], "an ablation registers nothing"
     parent = runs.pop("ablation")
-    assert len(runs) == 6 and {each.info.status for each in runs.values()} == {"FINISHED"}
-    parents = {each.data.tags["mlflow.parentRunId"] for each in runs.values()}
+    assert len(runs) == 6 and {run.info.status for run in runs.values()} == {"FINISHED"}
+    parents = {run.data.tags["mlflow.parentRunId"] for run in runs.values()}
     assert parents == {parent.info.run_id} and parent.info.status == "FINISHED"
     assert parent.data.metrics["classification/mlm_nsp"] == pytest.approx(
         sum(scores["mlm_nsp"]) / 200
     )
-    artifacts = {each.path for each in client.list_artifacts(parent.info.run_id)}
+    artifacts = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
     assert {"report.html", "report.md", "report.json", "scores.svg"} <= artifacts
 
     again = ablation.finish(seconds=60)

@@ -85,10 +85,10 @@ def pretrained(finished_pretraining, tmp_path):
     settings, _, shards = finished_pretraining
     worker = Worker(0, 1, torch.device("cpu"), Channel())
     model = pretraining_parts(settings, shards.folder, worker, tmp_path).state.model
-    began_with = {name: each.clone() for name, each in model.state_dict().items()}
+    began_with = {name: parameter.clone() for name, parameter in model.state_dict().items()}
     with torch.no_grad():
-        for each in model.parameters():
-            each.add_(torch.randn_like(each), alpha=0.1)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
     save_model_folder(tmp_path / "pretrained", model, load_tokenizer(shards.folder), card="")
     return tmp_path / "pretrained", began_with
 

@@ -107,7 +107,7 @@ def test_texts_become_features_once(run, tmp_path, encoder, ray_cluster):
     """Lines, records and rows, in many parts; then found finished, and another job refused."""
     lines = write_lines(tmp_path / "a.txt")
     records = [{"id": i, "text": f"rume ba {'to ' * i}"} for i in range(20)]
-    (tmp_path / "b.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     rows = [f"noka {'shito ' * (2 * i)}" for i in range(30)]
     pq.write_table(
         pa.table({"text": rows, "id": [f"r{i}" for i in range(30)]}), tmp_path / "c.parquet"
@@ -116,7 +116,7 @@ def test_texts_become_features_once(run, tmp_path, encoder, ray_cluster):
     code, printed, error = run(*inputs, part_bytes=200, id_column="id")
     assert code == 0, error
     table = read_table(tmp_path / "out")
-    texts = [*lines, *(each["text"] for each in records), *rows]
+    texts = [*lines, *(record["text"] for record in records), *rows]
     assert table["id"][:2] == ["a.txt:0", f"a.txt:{len(lines[0]) + 1}"]
     assert table["id"][50:] == [*map(str, range(20)), *(f"r{i}" for i in range(30))]
     expected = load_extractor(encoder, FeatureChoice()).of_texts(texts)

@@ -198,7 +198,7 @@ def test_a_journal_says_so(small_disk):
     with pytest.raises(Exception, match="cannot write the journal"):
         for step in range(2, 2000):
             journal.append(step, {"a": 1.0})
-    assert [each.step for each in journal.records()][:1] == [1]
+    assert [record.step for record in journal.records()][:1] == [1]
     assert (small_disk / "journal.jsonl").read_bytes().endswith(b"\n")
 
 

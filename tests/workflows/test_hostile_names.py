@@ -33,7 +33,7 @@ REPOSITORY = Path(__file__).parents[2]
 HOSTILE = "a b%20c?d=e;f'g [x]*#ü&{1}$HOME+%"
 NAME = "tagger & more"
 SENTENCES = 120
-TYPES = [kind for each in HOSTILE_LABELS if (kind := stripped(f"B-{each}")[2:])]
+TYPES = [kind for label in HOSTILE_LABELS if (kind := stripped(f"B-{label}")[2:])]
 """As they are read: what nobody sees is no part of a tag's end, and no type of its own."""
 
 
@@ -43,9 +43,9 @@ def write_tags(folder):
     rows = []
     for number in range(SENTENCES):
         labels = [TYPES[(number + each) % len(TYPES)] for each in range(10)]
-        rows.append({"tokens": WORDS, "tags": [f"B-{each}" for each in labels]})
+        rows.append({"tokens": WORDS, "tags": [f"B-{label}" for label in labels]})
     for split in ("train", "dev"):
-        lines = [json.dumps(each) + "\n" for each in rows]
+        lines = [json.dumps(row) + "\n" for row in rows]
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder
 
@@ -108,7 +108,7 @@ class Line:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         command = [sys.executable, "-m", "serving", "--port", str(port)]
-        command += [part for each in models for part in ("--model", str(each))]
+        command += [part for model in models for part in ("--model", str(model))]
         command += ["--tracking_uri", sqlite_uri(self.storage / "mlflow" / "mlflow.db")]
         log = self.folder / "server.log"
         process = subprocess.Popen(
@@ -171,8 +171,8 @@ def test_mlflow_has_all_figures_of_all_labels(line):
     assert {f"metric.{each}" for each in wanted} <= set(version.tags)
     assert "&lt;script&gt;" in version.description and "<script>" not in version.description
     rows = [each for each in version.description.splitlines() if each.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", each)) for each in rows} == {3}, "two cells in each"
-    names = {each.path for each in client.list_artifacts(version.run_id, "dev")}
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}, "two cells in each"
+    names = {artifact.path for artifact in client.list_artifacts(version.run_id, "dev")}
     assert {"dev/report.md", "dev/report.json", "dev/confusion.png"} <= names
     assert "records not sent" not in line.trained and "\x1b" not in line.trained
 
@@ -220,7 +220,7 @@ def test_a_moved_storage_goes_on(line):
     assert not before.exists()
     client = open_client(sqlite_uri(line.storage / "mlflow" / "mlflow.db"))
     versions = client.search_model_versions(f"name = '{NAME}'")
-    assert {each.version for each in versions} == {1, 2}
+    assert {version.version for version in versions} == {1, 2}
     assert len([*(line.storage / "mlflow" / "artifacts" / "models").iterdir()]) == 3
     with line.serving(f"one=models:/{NAME}/1", f"two=models:/{NAME}/2") as server:
         for model in ("one", "two"):

@@ -114,7 +114,7 @@ class SpreadRun(Run):
     def finished_records(self) -> list[tuple[int, dict[str, float]]]:
         """The driver's journal, without times."""
         journal = self.driver_folder / "journal.jsonl"
-        return [(each.step, each.metrics) for each in read_records(journal)]
+        return [(record.step, record.metrics) for record in read_records(journal)]
 
 
 STEPS = 400
@@ -187,8 +187,8 @@ def expect_the_same(records, reference, same_until, change):
     """Bits as long as both trained; in the 50 steps after each change no more than sums differ."""
     ours, theirs = losses(records), losses(reference.records())
     assert ours.keys() == theirs.keys() == set(range(1, STEPS + 1))
-    assert [each for each in records if each[0] <= same_until] == [
-        each for each in reference.records() if each[0] <= same_until
+    assert [record for record in records if record[0] <= same_until] == [
+        record for record in reference.records() if record[0] <= same_until
     ]
     apart = {step: abs(ours[step] - theirs[step]) for step in ours}
     for step in change:

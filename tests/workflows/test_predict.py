@@ -39,7 +39,7 @@ def some_texts(seed, count, longest=20):
 
 
 def write_jsonl(path, records):
-    path.write_text("".join(json.dumps(each) + "\n" for each in records))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
 
 
@@ -201,14 +201,14 @@ def offline(model, examples, folder):
 
 
 def scores_of(entities):
-    return [each["score"] for each in entities]
+    return [entity["score"] for entity in entities]
 
 
 @pytest.mark.ray
 def test_words_may_be_given(run_predict, small_models, tmp_path, ray_cluster):
     texts = some_texts(4, 30)
     sentences = [each.split() for each in texts]
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": each} for each in sentences])
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": sentence} for sentence in sentences])
     lines = tmp_path / "lines.txt.gz"
     lines.write_bytes(gzip.compress("\n".join(texts).encode()))
     code, _, error = run_predict("entities", path, lines, aggregation="simple")
@@ -291,7 +291,7 @@ def test_what_cannot_be_read_is_counted_or_named(run_predict, tmp_path, ray_clus
     assert re.search(r"left out: damaged parquet file: .*b\.parquet", printed)
     assert re.search(r"left out: .*c\.parquet, rows 0 to \d", printed)
     rows = read_rows(tmp_path / "out")
-    assert [each["id"].partition(":")[0] for each in rows[:3]] == ["a.jsonl"] * 3
+    assert [row["id"].partition(":")[0] for row in rows[:3]] == ["a.jsonl"] * 3
     assert read_index(tmp_path / "out")["counts"]["texts"] == len(rows) > 10_000
     empty = write_jsonl(tmp_path / "d.jsonl", [{"text": ["a"]}])
     code, _, error = run_predict("sentiment", empty, output="other")
@@ -381,7 +381,7 @@ def test_ended_at_any_moment_no_row_is_lost_or_there_twice(
     ]
     assert names[0] == names[1], "the same bytes"
     rows = read_rows(tmp_path / "ended")
-    assert len({each["id"] for each in rows}) == len(rows) == 16_000
+    assert len({row["id"] for row in rows}) == len(rows) == 16_000
     for of_line, of_row in zip(rows[:8000], rows[8000:], strict=True):
         assert_alike(of_line["entities"], of_row["entities"])
     again = subprocess.run(given, env=environment, check=True, capture_output=True, text=True)

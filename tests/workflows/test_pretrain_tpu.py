@@ -156,7 +156,7 @@ def test_each_phase_is_compiled_once_by_each_worker(tmp_path, corpus, cluster, s
     assert "8 rows each, padded" in run.finish(seconds=300)
     after = compiled_by_workers(cluster)
     counts = [each for name, each in after.items() if name not in before and each["step"]]
-    assert [(each["step"], each["share"]) for each in counts] == [(2, 2), (2, 2)]
+    assert [(count["step"], count["share"]) for count in counts] == [(2, 2), (2, 2)]
 
 
 @pytest.mark.ray

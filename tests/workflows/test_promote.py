@@ -120,7 +120,7 @@ def test_postgres_and_s3_promote_refuse_and_roll_back(run, server, nothing_befor
     assert run("rollback")[0] == 2
     code, printed = run("history")
     assert code == 0 and "first" in printed and printed.endswith("champion version 1\n")
-    assert [each.state for each in entries(server)] == ["done", "done", "refused", "done"]
+    assert [entry.state for entry in entries(server)] == ["done", "done", "refused", "done"]
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_postgres_of_many_at_once_one_succeeds_and_the_others_exit_with_an_error
         ended = [process.finish() for process in processes]
         assert sorted({code for code, _ in ended}) in ([0], [0, 2]), ended
         assert champion(server) == version
-    moves = [(each.before, each.after, each.state) for each in entries(server)]
+    moves = [(entry.before, entry.after, entry.state) for entry in entries(server)]
     assert moves == [(None, 1, "done"), (1, 2, "done"), (2, 1, "done"), (1, 2, "done")]
 
 
@@ -162,5 +162,5 @@ def test_postgres_a_kill_leaves_the_old_champion_or_the_new_one(
     assert code == 0 and "waiting  up to 90 s for a promotion by" in printed, printed
     assert time.monotonic() - began >= Times().abandoned
     assert champion(server) == (1 if moved else 2)
-    states = [each.state for each in entries(server)]
+    states = [entry.state for entry in entries(server)]
     assert states == ["done", "done" if moved else "interrupted", "done"]

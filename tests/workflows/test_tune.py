@@ -210,7 +210,9 @@ def test_an_interrupted_sweep_resumes_its_trials(two_trials):
 def test_a_trial_whose_process_is_killed_is_started_again(two_trials):
     sweep, driver = two_trials
     processes = psutil.Process().children(recursive=True)
-    trials = [each for each in processes if "ImplicitFunc.train" in " ".join(each.cmdline())]
+    trials = [
+        process for process in processes if "ImplicitFunc.train" in " ".join(process.cmdline())
+    ]
     assert len(trials) == 2
     trials[0].kill()
     assert driver.wait(300) == 0, driver.output()

@@ -106,7 +106,7 @@ class AblationOutcome:
     @property
     def reference(self) -> VariantOutcome:
         """What the others are compared with."""
-        return next(each for each in self.variants if each.is_reference)
+        return next(variant for variant in self.variants if variant.is_reference)
 
 
 def by_variant(outcome: SweepOutcome, variants: Mapping[str, str]) -> SweepOutcome:
@@ -116,7 +116,7 @@ def by_variant(outcome: SweepOutcome, variants: Mapping[str, str]) -> SweepOutco
     """
     order = list(variants)
     trials = sorted(outcome.trials, key=lambda each: order.index(each.point["model"]))
-    renamed = (replace(each, point={VARIANT: variants[each.point["model"]]}) for each in trials)
+    renamed = (replace(trial, point={VARIANT: variants[trial.point["model"]]}) for trial in trials)
     return replace(outcome, axes=(VARIANT,), trials=tuple(renamed))
 
 
@@ -224,7 +224,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
 
         with torch.device("meta"):
             encoder = Bert.for_pretraining(self.config).encoder
-        return sum(each.numel() for each in encoder.parameters())
+        return sum(parameter.numel() for parameter in encoder.parameters())
 
 
 def variant_row(planned: PlannedVariant) -> TableRow:
@@ -280,7 +280,7 @@ class Ablation(PlannedRuns[AblateSettings]):
         settings, shards = self.settings, self.shards
         source = ", ".join(settings.text) if settings.shards is None else shards.folder.name
         data = DatasetInput("pre-training text", shards.data_hash, source)
-        return self._tracked(data, {"tasks": ", ".join(each.key for each in self.tasks)})
+        return self._tracked(data, {"tasks": ", ".join(task.key for task in self.tasks)})
 
     def left(self) -> list[PlannedVariant]:
         """The variants to pre-train, the longest first."""
@@ -288,26 +288,26 @@ class Ablation(PlannedRuns[AblateSettings]):
 
     def sweep_settings(self, learned: LearnedTask) -> TuneSettings:
         """The sweep over the encoders that there are, to learn a task from each."""
-        there = [each for each in self.variants if each.is_finished]
+        there = [variant for variant in self.variants if variant.is_finished]
         reference = next((each for each in there if each.variant.is_reference), there[0])
         return tune_settings(
             self.settings,
             learned,
             [each.name for each in there],
             reference.name,
-            fewest_layers=fewest_layers([each.job.settings for each in self.variants]),
+            fewest_layers=fewest_layers([variant.job.settings for variant in self.variants]),
         )
 
     def note_sweep(self, learned: LearnedTask, outcome: SweepOutcome) -> None:
         """Records the progress of a task's sweep."""
-        names = {each.name: each.variant.name for each in self.variants}
+        names = {variant.name: variant.variant.name for variant in self.variants}
         self.sweeps[learned.key] = by_variant(outcome, names)
 
     def failures(self) -> list[str]:
         """The reasons of all failed runs."""
-        reasons = [each.failure for each in self.variants]
-        reasons += [trial.failure for each in self.sweeps.values() for trial in each.trials]
-        return [each for each in reasons if each]
+        reasons = [variant.failure for variant in self.variants]
+        reasons += [trial.failure for sweep in self.sweeps.values() for trial in sweep.trials]
+        return [reason for reason in reasons if reason]
 
     def mean_figures(self) -> dict[str, float]:
         """The mean of each variant on each task, by `task/variant`, in 0..1."""
@@ -325,9 +325,9 @@ class Ablation(PlannedRuns[AblateSettings]):
             name=self.folder.name,
             study=settings.study,
             text=", ".join(settings.text) if settings.shards is None else settings.shards.name,
-            variants=tuple(each.outcome for each in self.variants),
+            variants=tuple(variant.outcome for variant in self.variants),
             tasks=self.sweeps,
-            wanted_tasks=tuple(each.key for each in self.tasks),
+            wanted_tasks=tuple(task.key for task in self.tasks),
             seeds=settings.seeds,
             recipe=described_recipe(settings),
             wall_seconds=self.seconds(),
@@ -368,16 +368,16 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
 
 def fewest_layers(variants: Sequence[PretrainSettings]) -> int:
     """The layers that all variants have."""
-    return min(shape_of(each)[0] for each in variants)
+    return min(shape_of(variant)[0] for variant in variants)
 
 
 def described_recipe(settings: AblateSettings) -> tuple[str, ...]:
     """How all encoders are trained, and how they learn, in sentences."""
     learning = settings.finetuning
     steps = ", ".join(
-        f"{each.steps:,} steps of {settings.batch.global_batch_size:,} rows of "
-        f"{each.sequence_length} tokens"
-        for each in settings.phases
+        f"{phase.steps:,} steps of {settings.batch.global_batch_size:,} rows of "
+        f"{phase.sequence_length} tokens"
+        for phase in settings.phases
     )
     return (
         f"All encoders see the same text: {steps}, seed {settings.seed}. But for what the study "
@@ -403,6 +403,6 @@ def _tasks_recipe(
 
 def _settings_text(settings: AblateSettings) -> str:
     head = "# the settings of an ablation of workflows/ablate.py\n"
-    tasks = [f"{each.key}={data_name(each.data)}" for each in learned_tasks(settings)]
+    tasks = [f"{task.key}={data_name(task.data)}" for task in learned_tasks(settings)]
     values = settings.portable() | {"task": tasks}
     return head + yaml.safe_dump(values, sort_keys=False)

@@ -88,17 +88,17 @@ class AblationFindings:
     @property
     def others(self) -> list[VariantOutcome]:
         """The variants but the reference."""
-        return [each for each in self.outcome.variants if not each.is_reference]
+        return [variant for variant in self.outcome.variants if not variant.is_reference]
 
     @property
     def pretrained(self) -> list[VariantOutcome]:
         """The variants that are pre-trained."""
-        return [each for each in self.outcome.variants if each.is_finished]
+        return [variant for variant in self.outcome.variants if variant.is_finished]
 
     @property
     def trials(self) -> list[TrialOutcome]:
         """All fine-tunings."""
-        return [trial for each in self.tasks for trial in each.sweep.trials]
+        return [trial for task in self.tasks for trial in task.sweep.trials]
 
     @property
     def num_wanted(self) -> int:
@@ -108,7 +108,7 @@ class AblationFindings:
 
     def titled(self, name: str) -> str:
         """What the variant of this name is called."""
-        return next(each.title for each in self.outcome.variants if each.name == name)
+        return next(variant.title for variant in self.outcome.variants if variant.name == name)
 
     def compared(self) -> Iterator[tuple[VariantOutcome, TaskFound, Difference]]:
         """Each variant on each task where it and the reference have scores."""
@@ -127,7 +127,7 @@ class AblationFindings:
 
     def table(self, notes: Sequence[str] = ()) -> PaperTable:
         """All figures: our tasks, then the rest of the paper's, in the paper's order of rows."""
-        papers_columns = [each.title for each in self.paper.columns]
+        papers_columns = [column.title for column in self.paper.columns]
         rows = []
         for name, variant in self._rows():
             ours = {}
@@ -139,9 +139,11 @@ class AblationFindings:
         return PaperTable(self.paper.title, tuple(columns), tuple(rows), tuple(notes))
 
     def _rows(self) -> Iterator[tuple[str, VariantOutcome | None]]:
-        by_row = {each.paper_row: each for each in self.outcome.variants if each.paper_row}
+        by_row = {
+            variant.paper_row: variant for variant in self.outcome.variants if variant.paper_row
+        }
         yield from ((row, by_row.get(row)) for row in self.paper.rows)
-        yield from (("", each) for each in self.outcome.variants if not each.paper_row)
+        yield from (("", variant) for variant in self.outcome.variants if not variant.paper_row)
 
 
 def ablation_findings(outcome: AblationOutcome) -> AblationFindings:
@@ -156,7 +158,7 @@ def ablation_findings(outcome: AblationOutcome) -> AblationFindings:
             metric = column.metric
         elif column is not None and column.metric != metric:
             column = None
-        scores = _scores(sweep, metric, [each.name for each in outcome.variants])
+        scores = _scores(sweep, metric, [variant.name for variant in outcome.variants])
         others = {name: each for name, each in scores.items() if name != reference}
         compared = differences(scores.get(reference, ()), others)
         tasks.append(TaskFound(key, metric, sweep, scores, compared, column))
@@ -366,7 +368,7 @@ def _difference_cell(difference: Difference | None) -> Cell:
 def pretraining_table(findings: AblationFindings) -> Table:
     """What each pre-training reached on held-out documents, at the last step."""
     papers = findings.paper.perplexity
-    has_shape = any(each.shape != each.title for each in findings.outcome.variants)
+    has_shape = any(variant.shape != variant.title for variant in findings.outcome.variants)
     columns = ["variant", *(["L/H/A"] if has_shape else []), "parameters", "loss", "perplexity"]
     columns += ["perplexity, paper"] if papers else []
     columns += ["accuracy", "unigram loss", "next sentence", "time", "tokens", "predicts"]
@@ -394,7 +396,7 @@ def pretraining_table(findings: AblationFindings) -> Table:
         ]
         rows.append(Row(cells, highlighted=each.is_reference))
     notes = []
-    if len({each.question for each in findings.outcome.variants}) > 1:
+    if len({variant.question for variant in findings.outcome.variants}) > 1:
         notes.append("Losses are comparable only between variants that predict the same.")
     if len({is_next_token(each) for each in findings.pretrained}) > 1:
         notes.append(
@@ -468,7 +470,7 @@ def summary_lines(findings: AblationFindings, folder: Path) -> list[str]:
     lines = [f"runs         {counts(findings)}", f"the paper    {findings.paper.finding}"]
     lines.append(f"here         {verdict(findings)}")
     lines += [f"{name:13}{text}" for name, text in costs(findings)[:2]]
-    failed = [each for each in troubles(findings) if each[2] != MISSING]
+    failed = [trouble for trouble in troubles(findings) if trouble[2] != MISSING]
     lines += [f"failed       {what}: {why}" for _, what, why in failed[:5]]
     lines.append(f"report       {folder / PAGE}")
     return lines

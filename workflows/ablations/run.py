@@ -27,7 +27,7 @@ class AblationRun:
         with ablation.counted_time():
             complete = self._pretrain()
         self._look()
-        if not any(each.is_finished for each in ablation.variants):
+        if not any(variant.is_finished for variant in ablation.variants):
             return complete
         for learned in ablation.tasks if complete else ():
             with ablation.counted_time():

@@ -158,7 +158,9 @@ def parse(arguments: Sequence[str]) -> AblateSettings:
 
 
 def _refuse_varied_fields(study: str, arguments: Sequence[str]) -> None:
-    given = {each.partition("=")[0].removeprefix("--").replace("-", "_") for each in arguments}
+    given = {
+        argument.partition("=")[0].removeprefix("--").replace("-", "_") for argument in arguments
+    }
     for field in find_study(study).fields:
         if field in given:
             remedy = f"leave it out: --study {study} sets it for each variant"

@@ -177,13 +177,15 @@ def chosen_variants(name: str, settings: PretrainSettings, wanted: Sequence[str]
 
     In the study's order. Raises `UserError` for a name that is none of them.
     """
-    variants = {each.name: each for each in find_study(name).variants(settings)}
+    variants = {variant.name: variant for variant in find_study(name).variants(settings)}
     for each in wanted:
         if each not in variants:
             near, remedy = nearest(each, variants), f"one of {', '.join(variants)}"
             raise UserError(f"unknown variant{near}", f"--variants {each}", remedy)
     return [
-        each for each in variants.values() if not wanted or each.name in wanted or each.is_reference
+        variant
+        for variant in variants.values()
+        if not wanted or variant.name in wanted or variant.is_reference
     ]
 
 

@@ -97,8 +97,8 @@ def unfitness(*texts: str) -> tuple[int, int]:
 
     Or too little. Of examples that are alike in this the first is chosen.
     """
-    unreadable = sum(_PROSE.fullmatch(each) is None for each in texts)
-    return unreadable, sum(abs(len(each) - _LINE) for each in texts)
+    unreadable = sum(_PROSE.fullmatch(text) is None for text in texts)
+    return unreadable, sum(abs(len(text) - _LINE) for text in texts)
 
 
 def best_passage(examples: Sequence["Text"]) -> "Text":
@@ -109,8 +109,10 @@ def best_passage(examples: Sequence["Text"]) -> "Text":
 def passages_of_libraries(examples: Sequence["Text"]) -> dict[str, str]:
     """Two passages of a library, one of another, and two sentences that follow each other."""
     first = best_passage(examples)
-    same = [each for each in examples if each.answer == first.answer and each is not first]
-    others = [each for each in examples if each.answer != first.answer]
+    same = [
+        example for example in examples if example.answer == first.answer and example is not first
+    ]
+    others = [example for example in examples if example.answer != first.answer]
     elsewhere = best_passage(others or examples)
     before, sentence = two_sentences(examples)
     return {
@@ -128,7 +130,7 @@ def two_sentences(examples: Sequence["Text"]) -> tuple[str, str]:
     """Sentences that follow each other; two halves of one where no passage has two."""
     from bert_core.text.encoding import split_sentences
 
-    divided = (split_sentences(each.first) for each in examples)
+    divided = (split_sentences(example.first) for example in examples)
     pairs = [(each[0], each[1]) for each in divided if len(each) == 2]
     if pairs:
         return min(pairs, key=lambda pair: unfitness(*pair))
@@ -139,7 +141,7 @@ def two_sentences(examples: Sequence["Text"]) -> tuple[str, str]:
 def with_a_mask(text: str, vocabulary: Collection[str]) -> tuple[str, str]:
     """The text with [MASK] for a word in the middle, and the word: one that is a single token."""
     words = [*re.finditer(r"\w+", text)]
-    plain = [each for each in words if _PLAIN_WORD.fullmatch(each.group())]
+    plain = [word for word in words if _PLAIN_WORD.fullmatch(word.group())]
     known = [each for each in plain if each.group() in vocabulary] or plain or words
     chosen = known[len(known) // 2]
     return text[: chosen.start()] + MASK + text[chosen.end() :], chosen.group()

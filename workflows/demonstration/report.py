@@ -110,9 +110,9 @@ def cells(result: Compared) -> tuple[str, ...]:
 
 def verdict(results: Sequence[Compared]) -> str:
     """Where pre-training has shown, where it has not."""
-    better = [each.task for each in results if each.difference.low > 0]
-    worse = [each.task for each in results if each.difference.high < 0]
-    same = [each.task for each in results if each.task not in (*better, *worse)]
+    better = [result.task for result in results if result.difference.low > 0]
+    worse = [result.task for result in results if result.difference.high < 0]
+    same = [result.task for result in results if result.task not in (*better, *worse)]
     parts = [
         f"{', '.join(names)}: {what}"
         for names, what in (

@@ -337,7 +337,7 @@ def ask_pretraining_heads(
         backwards = " ".join(reversed(asked.passage.split()))
         body = {"model": "encoder", "inputs": [asked.passage, backwards]}
         results = server.ask("/v1/pseudo-perplexity", body)["results"]
-        forth, back = (each["pseudo_perplexity"] for each in results)
+        forth, back = (result["pseudo_perplexity"] for result in results)
         told = f"{forth:,.0f}; {back:,.0f} with its words in the reverse order"
         question = f"How surprising is “{asked.passage}”?"
         yield Reply("/v1/pseudo-perplexity", question, told, server.milliseconds)

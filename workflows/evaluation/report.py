@@ -128,7 +128,7 @@ def evaluation_report(
             replace(mistake, where=without_machine_paths(mistake.where))
             for mistake in error_analysis.worst_mistakes(*evaluated)
         ],
-        numbers=[(each.gold, each.found) for each in results if each.is_number],
+        numbers=[(result.gold, result.found) for result in results if result.is_number],
     )
 
 

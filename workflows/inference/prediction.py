@@ -72,13 +72,13 @@ class PredictionRequest:
 
     def takes(self, record: NamedTexts) -> bool:
         """Whether a record's texts are what the model reads: words are for entities alone."""
-        return self.kind == "entities" or all(isinstance(each, str) for each in record.texts)
+        return self.kind == "entities" or all(isinstance(text, str) for text in record.texts)
 
     def examples(self, records: Sequence[NamedTexts]) -> list[Any]:
         """The records as the codec has them."""
         if self.kind == "entities":
-            return [each.texts[0] for each in records]
-        texts = [[str(text) for text in each.texts] for each in records]
+            return [record.texts[0] for record in records]
+        texts = [[str(text) for text in record.texts] for record in records]
         if self.kind == "answers":
             return [Question("", question, context, None) for context, question in texts]
         return [Text(first, second[0] if second else None, None) for first, *second in texts]
@@ -170,9 +170,9 @@ class Prediction(TextJob):
         return {"counts": dict(tally.counts), "found": dict(tally.found), "values": tally.values}
 
     def _taken(self, records: Iterable[NamedTexts], dropped: Counter[str]) -> Iterator[NamedTexts]:
-        for each in records:
-            if self.request.takes(each):
-                yield each
+        for record in records:
+            if self.request.takes(record):
+                yield record
             else:
                 dropped["records_of_words"] += 1
 

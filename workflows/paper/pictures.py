@@ -93,7 +93,7 @@ def draw_pictures(settings: PicturesSettings) -> bool:
     examples = read_examples(settings)
     extractor = opened(settings, encoder, layers, "word")
     sentences = settings.sentences or short_sentences(examples, extractor)
-    maps = [short_enough(extractor, each) for each in sentences]
+    maps = [short_enough(extractor, sentence) for sentence in sentences]
     print(f"encoder  {encoder.path}")
     print(f"data     {len(examples.texts):,} examples", flush=True)
 

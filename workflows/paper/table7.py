@@ -293,8 +293,8 @@ def table_of(
         f" {settings.finetuning_learning_rate:g}. Batches of {settings.batch_size}, {context}.",
         rows={
             name: SeedScores(
-                [each["dev"] for each in results],
-                [each["test"] for each in results if "test" in each],
+                [result["dev"] for result in results],
+                [result["test"] for result in results if "test" in result],
             )
             for name, results in found.items()
             if name in TABLE_7_TITLES and results
@@ -320,7 +320,7 @@ def write_report(
     }
     weights = {
         name: {
-            int(layer): [each["shares"][layer] for each in results]
+            int(layer): [result["shares"][layer] for result in results]
             for layer in results[0]["shares"]
         }
         for name, results in found.items()

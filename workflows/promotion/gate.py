@@ -221,18 +221,18 @@ def gain_interval(name: str, difference: "Interval") -> "Interval":
 def record(lines: Sequence[GateLine], gate: Gate, machine: str) -> dict[str, Any]:
     """Builds the report that is kept: the gate, the measurements, and the machine."""
     return {
-        "passed": all(each.passed for each in lines),
+        "passed": all(line.passed for line in lines),
         "machine": machine,
         "gate": gate.model_dump(mode="json", exclude_none=True),
         "checks": [
             {
-                "check": each.check,
-                "measured": each.measured,
-                "required": each.required,
-                "verdict": each.verdict,
-                "values": dict(each.values),
+                "check": line.check,
+                "measured": line.measured,
+                "required": line.required,
+                "verdict": line.verdict,
+                "values": dict(line.values),
             }
-            for each in lines
+            for line in lines
         ],
     }
 
@@ -240,12 +240,12 @@ def record(lines: Sequence[GateLine], gate: Gate, machine: str) -> dict[str, Any
 def table(lines: Sequence[GateLine]) -> list[list[str]]:
     """Builds the rows of `aligned_table`."""
     titles = ["check", "measured", "required", "verdict"]
-    return [titles, *([each.check, each.measured, each.required, each.verdict] for each in lines)]
+    return [titles, *([line.check, line.measured, line.required, line.verdict] for line in lines)]
 
 
 def summary(lines: Sequence[GateLine]) -> str:
     """Says in one line how many checks passed, or which failed."""
-    failed = [each.check for each in lines if not each.passed]
+    failed = [line.check for line in lines if not line.passed]
     if not failed:
         return f"passed {len(lines)} of {len(lines)}" if lines else "no requirements"
     return f"failed {len(failed)} of {len(lines)}: {', '.join(failed)}"

@@ -122,7 +122,7 @@ def _of_task(settings: QuantizeSettings, folder: Path, model: Bert) -> Quantizat
         [partial(_outputs, each, rows, settings.max_tokens) for each in (predictor, in_int8)],
     )
     size = task.head.num_outputs
-    first, second = (task.decode(_joined(each, rows, size), rows, examples) for each in parts)
+    first, second = (task.decode(_joined(part, rows, size), rows, examples) for part in parts)
     comparison = compare(
         task,
         first,

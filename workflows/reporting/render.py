@@ -64,7 +64,7 @@ class Table:
     @property
     def cells(self) -> list[list[Cell]]:
         """All cells, [rows][columns]."""
-        return [[_cell(each) for each in row.cells] for row in self.rows]
+        return [[_cell(cell) for cell in row.cells] for row in self.rows]
 
     @property
     def numeric(self) -> list[bool]:
@@ -104,14 +104,16 @@ class Figures:
         """The file names."""
         if self.name:
             return [f"{self.name}{SVG}"] if self.figures else []
-        return [f"{each.name}{each.suffix}" for each in self.figures]
+        return [f"{figure.name}{figure.suffix}" for figure in self.figures]
 
     @property
     def files(self) -> dict[str, str]:
         """The SVG files by name."""
         if not self.figures:
             return {}
-        texts = [svg_file(self.figures)] if self.name else [each.file() for each in self.figures]
+        texts = (
+            [svg_file(self.figures)] if self.name else [figure.file() for figure in self.figures]
+        )
         names = zip(self.names, texts, strict=True)
         return {name: text for name, text in names if name.endswith(SVG)}
 
@@ -224,14 +226,14 @@ def _markdown_part(part: Part) -> str:
         return f"{fence}\n{part.text.rstrip()}\n{fence}"
     if isinstance(part, Facts):
         rows = [Row([name, value]) for name, value in part.rows]
-        return _markdown_table(["", ""], [[_cell(each) for each in row.cells] for row in rows])
+        return _markdown_table(["", ""], [[_cell(cell) for cell in row.cells] for row in rows])
     if isinstance(part, Figures):
-        alts = [each.alt for each in part.figures]
+        alts = [figure.alt for figure in part.figures]
         named = ["; ".join(alts)] if part.name and alts else alts
         images = [
             f"![{markdown_text(alt)}]({name})" for alt, name in zip(named, part.names, strict=True)
         ]
-        captions = [part.caption, *(each.caption for each in part.figures)]
+        captions = [part.caption, *(figure.caption for figure in part.figures)]
         return "\n\n".join([*images, *map(markdown_text, filter(None, captions))])
     table = _markdown_table(part.columns, part.cells, part.numeric)
     notes = "\n".join(f"- {markdown_text(note)}" for note in part.notes)

@@ -58,7 +58,7 @@ class PointFound:
     @property
     def scored(self) -> list[TrialOutcome]:
         """The trials that have a score."""
-        return [each for each in self.trials if each.score is not None]
+        return [trial for trial in self.trials if trial.score is not None]
 
     @property
     def seconds(self) -> float:
@@ -81,7 +81,7 @@ class SweepFindings:
     @property
     def num_fallen(self) -> int:
         """How many points are so far below the others that importances leave them out."""
-        return len(self.points) - len(without_fallen([each.scores for each in self.points]))
+        return len(self.points) - len(without_fallen([point.scores for point in self.points]))
 
     @property
     def has_importances(self) -> bool:
@@ -115,23 +115,23 @@ class SweepFindings:
     @property
     def seeds(self) -> list[int]:
         """All seeds that occur."""
-        return sorted({each.seed for each in self.outcome.trials})
+        return sorted({trial.seed for trial in self.outcome.trials})
 
     @property
     def failed(self) -> list[TrialOutcome]:
         """Trials that came to nothing."""
-        return [each for each in self.outcome.trials if each.failure is not None]
+        return [trial for trial in self.outcome.trials if trial.failure is not None]
 
     @property
     def missing(self) -> list[TrialOutcome]:
         """Trials that have not finished, and not failed."""
         trials = self.outcome.trials
-        return [each for each in trials if each.score is None and each.failure is None]
+        return [trial for trial in trials if trial.score is None and trial.failure is None]
 
     @property
     def finished(self) -> list[TrialOutcome]:
         """Trials with a score."""
-        return [each for each in self.outcome.trials if each.score is not None]
+        return [trial for trial in self.outcome.trials if trial.score is not None]
 
     def point_text(self, point: Point) -> str:
         """The values of a point by the axes' short names."""
@@ -193,7 +193,7 @@ def points_text(value: float) -> str:
 
 def scores_text(scores: Sequence[float]) -> str:
     """Mean and standard deviation of scores, in points."""
-    return score_text([100 * each for each in scores])
+    return score_text([100 * score for score in scores])
 
 
 def headline(findings: SweepFindings) -> str:
@@ -213,7 +213,7 @@ def verdict(findings: SweepFindings) -> str:
         return "nothing to compare with" if others == 0 else ""
     if findings.noise is None:
         return "seed noise unknown: run more seeds (--seeds 3)"
-    level = sum(bool(each.is_level) for each in findings.points[1:])
+    level = sum(bool(point.is_level) for point in findings.points[1:])
     if level:
         return f"not distinguishable from {level} of {number_of(others, 'other')} at 95 %"
     return f"better than all {number_of(others, 'other')} at 95 %"
@@ -226,7 +226,7 @@ def comparisons(findings: SweepFindings) -> list[tuple[str, str]]:
     best, second, *_ = findings.points
     margin = "" if second.margin is None else f" (margin of seeds {points_text(second.margin)})"
     rows = [("runner-up", f"{_behind(findings, second)}{margin}")]
-    level = [each for each in findings.points[1:] if each.is_level]
+    level = [point for point in findings.points[1:] if point.is_level]
     cheapest = min(level, key=lambda each: each.seconds, default=best)
     if cheapest.seconds < _MUCH_CHEAPER * best.seconds:
         share = f"{cheapest.seconds / best.seconds:.0%} of the time"
@@ -263,9 +263,9 @@ def costs(findings: SweepFindings) -> list[tuple[str, str]]:
         rows.append(("per trial", f"{duration(fmean(seconds))} ({span}), {hours:.3g} {kind}-hours"))
     if any(each.device_hours for each in findings.failed):
         rows.append(("failed trials", used(findings.failed)))
-    rows.append(("tokens", f"{sum(each.num_tokens for each in outcome.trials):,}, all epochs"))
+    rows.append(("tokens", f"{sum(trial.num_tokens for trial in outcome.trials):,}, all epochs"))
     at_once = f"up to {number_of(outcome.at_once, 'trial')} at once"
-    total = duration(sum(each.seconds for each in outcome.trials))
+    total = duration(sum(trial.seconds for trial in outcome.trials))
     rows.append(("wall time", f"{duration(outcome.wall_seconds)}, {at_once}; trials took {total}"))
     return rows
 

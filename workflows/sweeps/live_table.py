@@ -88,7 +88,7 @@ class SweepTable:
 
     def show(self) -> None:
         """Updates the table from the states of the trials."""
-        rows = [self._row(each) for each in self._trials]
+        rows = [self._row(trial) for trial in self._trials]
         for row in rows:
             if row.state in (TRAINED, BEHIND, FAILED) and self._printed.get(row.name) != row.state:
                 if row.status != TrialStatus():  # not what an earlier start has done
@@ -108,7 +108,7 @@ class SweepTable:
             self._stream.flush()
 
     def _summary(self, rows: Sequence[TableRow]) -> str:
-        states = [each.state for each in rows]
+        states = [row.state for row in rows]
         done = states.count(TRAINED) + states.count(BEHIND)
         parts = [f"{done} of {len(states)} {self._called} done"]
         if states.count(RUNNING):
@@ -122,16 +122,16 @@ class SweepTable:
         return "  ".join(parts)
 
     def _eta(self, rows: Sequence[TableRow]) -> str:
-        done = sum(each.cost * _share(each) for each in rows)
+        done = sum(row.cost * _share(row) for row in rows)
         now = time.monotonic()
         if self._begin is None:
-            if any(each.state == RUNNING for each in rows):
+            if any(row.state == RUNNING for row in rows):
                 self._begin = now, done
             return "…"
         seconds, advanced = now - self._begin[0], done - self._begin[1]
         if seconds < SETTLE_SECONDS or advanced <= 0:
             return "…"
-        left = sum(each.cost for each in rows) - done
+        left = sum(row.cost for row in rows) - done
         return duration(left * seconds / advanced)
 
 

@@ -300,7 +300,7 @@ def _as_json(findings: SweepFindings, tables: list[PaperTable]) -> dict[str, Any
         "importances": {axis: asdict(each) for axis, each in findings.importances.items()},
         "importance_of_seeds": findings.noise_share,
         "device_hours": hours,
-        "beside_paper": [json_paper_table(each) for each in tables],
+        "beside_paper": [json_paper_table(table) for table in tables],
         **asdict(outcome),
     }
     return finite(described)
@@ -316,5 +316,5 @@ def _json_point(found: PointFound) -> dict[str, Any]:
         "behind": found.behind if scored else None,
         "margin": found.margin,
         "level": found.is_level,
-        "trials": [each.name for each in found.trials],
+        "trials": [trial.name for trial in found.trials],
     }

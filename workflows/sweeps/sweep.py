@@ -211,7 +211,7 @@ class Sweep(PlannedRuns[TuneSettings]):
         return self._best_of(order[0].point) if order else None
 
     def _best_of(self, point: Point) -> PlannedTrial | None:
-        finished = [each for each in self.trials if each.point == point and each.is_finished]
+        finished = [trial for trial in self.trials if trial.point == point and trial.is_finished]
         return max(finished, key=lambda each: each.outcome.score or 0.0, default=None)
 
     def drop_losers(self) -> None:
@@ -219,7 +219,7 @@ class Sweep(PlannedRuns[TuneSettings]):
 
         Of each point its best trial may be; of the points that are done, those of the best point.
         """
-        complete = [each for each in self.scores() if len(each.scores) == self.settings.seeds]
+        complete = [score for score in self.scores() if len(score.scores) == self.settings.seeds]
         losing = [each.point for each in ranked(complete)[1:]]
         for trial in self.trials:
             if not trial.is_finished:

@@ -93,7 +93,7 @@ def join_cluster_for(
         refuse_folder_out_of_reach(shared, wanted)
     if at_once is not None and os.environ.get("RAY_ADDRESS"):
         return at_once
-    nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     rooms = [min(node.get(kind, 0.0) // each for kind, each in wanted.items()) for node in nodes]
     if sum(rooms):
         return min(int(sum(rooms)), at_once or int(sum(rooms)))

@@ -292,7 +292,7 @@ def _code(entry: LineageEntry) -> str:
         changed = ", and changes that are in no commit" if entry.git_dirty else ""
         commit = f"commit {entry.git_commit[:12]}{changed}"
     packages = [f"{name} {entry.packages.get(name)}" for name in SHOWN_PACKAGES]
-    known = [each for each in packages if not each.endswith(" None")]
+    known = [package for package in packages if not package.endswith(" None")]
     return ", ".join(filter(None, [commit, _hash(entry.code_sha256), *known]))
 
 

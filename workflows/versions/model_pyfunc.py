@@ -83,7 +83,9 @@ def _task_answers(predictor: Predictor, rows: Sequence[tuple[Any, ...]]) -> list
     )
     found = predictor.predict(inputs, overflow=getattr(task, "overflow", "right"))
     fields = [answer.model_dump(exclude_none=True) for answer in found]
-    return [{name: each[name] for name in sorted(each, key=_READ.__contains__)} for each in fields]
+    return [
+        {name: field[name] for name in sorted(field, key=_READ.__contains__)} for field in fields
+    ]
 
 
 def _filled_masks(
@@ -98,7 +100,10 @@ def _filled_masks(
         if MASK not in text:
             raise ValueError(f"a text needs [MASK] in it: {text[:60]!r}")
     return [
-        [{"token": each.token, "probability": each.score} for each in filled.masks[0].candidates]
+        [
+            {"token": candidate.token, "probability": candidate.score}
+            for candidate in filled.masks[0].candidates
+        ]
         for filled in predictor.fill_mask(texts, top_k=NUM_CANDIDATES, overflow="window")
     ]
 

@@ -91,7 +91,7 @@ def tags(random, num):
         gold, found = (Tags.of([each]) for each in (gold, found))
         words = [f"w{index}" for index in range(len(gold.types))]
         examples.append(TaggedSentence(words, gold.strings("iob2"), scheme="bioes"))
-        begins, ends, types = (each.tolist() for each in found.entities)
+        begins, ends, types = (entity.tolist() for entity in found.entities)
         entities = [
             {"type": found.type_names[kind], "start": begin, "end": end, "score": random.random()}
             for begin, end, kind in zip(begins, ends, types, strict=True)
@@ -127,7 +127,7 @@ def questions(random, num, *, no_answer):
         best = golds[0] if golds and random.random() < 0.5 else phrase()
         null_score = float(np.round(random.normal(-1 if golds else 1), 1))  # with ties
         text = "" if no_answer and null_score > 0 else best
-        answers = tuple(Answer(each, context.index(each)) for each in golds)
+        answers = tuple(Answer(gold, context.index(gold)) for gold in golds)
         question = ["When was it?", "In what year?", "How many were there?"][number % 3]
         examples.append(Question(str(number), question, context, answers, where=f"file:{number}"))
         if number % 4 == 0:

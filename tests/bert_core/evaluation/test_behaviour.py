@@ -140,7 +140,7 @@ def test_examples_that_have_nothing_to_change_are_left_out():
     swap = Invariance(name="x", kind="invariance", examples=9, change=Change(swap="name"))
     cases = make_cases(swap, WORDS, TEXTS, 0)
     assert len(cases) == 9
-    assert {case.before.first for case in cases} == {each.first for each in TEXTS[:9]}
+    assert {case.before.first for case in cases} == {text.first for text in TEXTS[:9]}
     assert all(case.after.answer == "1" for case in cases)
     assert len(make_cases(swap.model_copy(update={"examples": 4}), WORDS, TEXTS, 0)) == 4
     assert make_cases(swap, WORDS, TEXTS[9:], 0) == []
@@ -228,7 +228,7 @@ class Counting:
 
     def __call__(self, texts):
         self.calls.append(texts)
-        scores = [self.score(f"{each.first} {each.second or ''}") for each in texts]
+        scores = [self.score(f"{text.first} {text.second or ''}") for text in texts]
         return [
             {"label": "1" if score > 0.5 else "0", "scores": {"0": 1 - score, "1": score}}
             for score in scores
@@ -248,7 +248,7 @@ def test_the_documented_suite_finds_what_a_word_counter_cannot(documented):
         each.name: each for each in run_suite(documented, predict, DATA, labels=predict.labels)
     }
     assert len(predict.calls) == 1
-    texts = [(each.first, each.second) for each in predict.calls[0]]
+    texts = [(call.first, call.second) for call in predict.calls[0]]
     assert len(set(texts)) == len(texts)
     assert {name: each.num_cases for name, each in found.items()} == {
         "plain praise": 3 * 3 + 4 * 3 * 3,
@@ -274,8 +274,8 @@ def test_a_model_that_minds_names_is_found_out(documented):
     unfair = found["who wrote it does not matter"]
     assert 0 < unfair.num_failures < unfair.num_cases
     assert len(unfair.failures) == 5
-    for each in unfair.failures:
-        minded = ["Mehmet" in text.first for text in (each.case.before, each.case.after)]
+    for failure in unfair.failures:
+        minded = ["Mehmet" in text.first for text in (failure.case.before, failure.case.after)]
         assert minded[0] != minded[1]
 
 
@@ -321,13 +321,13 @@ def test_the_worst_failures_are_shown(suite_of):
         "checks:\n  - {name: a, kind: minimum functionality, templates: 'x {n}', label: 0}\n"
     )
     found = run_suite(suite, Counting(), (), labels=Counting.labels, num_shown=2)
-    shown = [each.case.after.first for each in found[0].failures]
+    shown = [failure.case.after.first for failure in found[0].failures]
     assert shown == ["x moving wonderful loved", "x moving wonderful"]
     assert found[0].num_failures == 4
 
 
 def numbers(texts):
-    return [{"value": float(len(each.first) + len(each.second or ""))} for each in texts]
+    return [{"value": float(len(text.first) + len(text.second or ""))} for text in texts]
 
 
 def test_numbers_lie_between_and_move(suite_of):
@@ -352,10 +352,10 @@ def test_several_labels_have_to_be_the_same_ones(suite_of):
     def predict(texts):
         return [
             {
-                "labels": [name for name in "ab" if name in each.first],
-                "scores": {name: float(name in each.first) for name in "ab"},
+                "labels": [name for name in "ab" if name in text.first],
+                "scores": {name: float(name in text.first) for name in "ab"},
             }
-            for each in texts
+            for text in texts
         ]
 
     suite = suite_of(
@@ -364,8 +364,8 @@ def test_several_labels_have_to_be_the_same_ones(suite_of):
         "  - {name: same, kind: invariance, templates: [xa, xb], change: {append: a}}\n"
     )
     has, same = run_suite(suite, predict, (), labels=("a", "b"))
-    assert [each.case.after.first for each in has.failures] == ["xb"]
-    assert [each.case.after.first for each in same.failures] == ["xb a"]
+    assert [failure.case.after.first for failure in has.failures] == ["xb"]
+    assert [failure.case.after.first for failure in same.failures] == ["xb a"]
     assert same.failures[0].found == "b (1.000) → a (1.000), b (1.000)"
 
 

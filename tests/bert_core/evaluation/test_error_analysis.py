@@ -19,8 +19,8 @@ from bert_core.evaluation.error_analysis import (
 def test_rows_are_right_answers_and_columns_those_found(evaluated):
     made = evaluated("five labels", 200)
     found = confusion_matrix(*made.of)
-    gold = [each.answer for each in made.examples]
-    guesses = [each["label"] for each in made.predictions]
+    gold = [example.answer for example in made.examples]
+    guesses = [prediction["label"] for prediction in made.predictions]
     assert found.names == tuple("abcde")
     assert np.array_equal(found.counts, reference(gold, guesses, labels=list("abcde")))
     assert found.counts[0].sum() == gold.count("a")
@@ -185,7 +185,9 @@ def test_what_a_decision_is(evaluated):
     assert all(each.low >= 0.46 for each in found.bins)
     made = evaluated("tags", 50)
     found = calibration(*made.of)
-    assert found.num_decisions == sum(len(each["entities"]) for each in made.predictions)
+    assert found.num_decisions == sum(
+        len(prediction["entities"]) for prediction in made.predictions
+    )
     precision = made.task.metrics(made.predictions, made.examples)["precision"]
     assert found.accuracy == pytest.approx(precision)
     made = evaluated("squad", 50)

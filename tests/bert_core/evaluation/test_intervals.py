@@ -100,13 +100,13 @@ class Slow:
     """A task of nobody's; its metric is undefined where the first example is not drawn."""
 
     def metrics(self, predictions, examples):
-        share = float(np.mean([each["x"] for each in predictions]))
+        share = float(np.mean([prediction["x"] for prediction in predictions]))
         return {"share": share} | ({"of first": share} if 0 in examples else {})
 
 
 def test_any_metric_has_an_interval():
     values = [0, 1, 1, 1, 0, 1]
-    found = bootstrap_intervals(Slow(), [{"x": each} for each in values], range(6))
+    found = bootstrap_intervals(Slow(), [{"x": value} for value in values], range(6))
     assert found["share"] == interval_of_mean(values, num_resamples=1000)
     assert 0 <= found["of first"].low < found["of first"].high <= 1
 
@@ -205,7 +205,7 @@ def test_of_equal_models_one_in_twenty_seems_better():
 
 def test_of_errors_less_is_better(evaluated):
     made = evaluated("numbers", 200)
-    worse = [{"value": each["value"] + 2} for each in made.predictions]
+    worse = [{"value": prediction["value"] + 2} for prediction in made.predictions]
     found = compare(made.task, made.predictions, worse, made.examples, num_resamples=100)
     assert found.metrics["pearson"].difference.value == pytest.approx(0)
     assert "the first is better" in found.verdict("mean_squared_error")

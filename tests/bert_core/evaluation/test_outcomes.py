@@ -85,7 +85,7 @@ def test_what_is_not_known_is_neither_right_nor_wrong(evaluated, kind):
     made = evaluated(kind, 4)
     assert all(map(has_answer, made.examples))
     field = {"tags": "tags", "squad": "answers", "squad v2": "answers"}.get(kind, "answer")
-    unknown = [replace(each, **{field: None}) for each in made.examples]
+    unknown = [replace(example, **{field: None}) for example in made.examples]
     assert not any(map(has_answer, unknown))
     found = outcomes(made.task, made.predictions, unknown)
     assert {(each.gold, each.correct) for each in found} == {(None, None)}
@@ -93,14 +93,14 @@ def test_what_is_not_known_is_neither_right_nor_wrong(evaluated, kind):
 
 def test_confidence_is_that_of_what_was_found(evaluated):
     made = evaluated("choices")
-    scores = np.array([each["scores"] for each in made.predictions])
-    found = [each.confidence for each in outcomes(*made.of)]
+    scores = np.array([prediction["scores"] for prediction in made.predictions])
+    found = [outcome.confidence for outcome in outcomes(*made.of)]
     assert found == scores.max(axis=1).tolist()
 
 
 def test_questions_about_a_context_and_sentences_of_a_document_belong_together(evaluated):
     contexts = documents(evaluated("squad", 20).examples)
-    assert [contexts.count(each) for each in contexts] == [5] * 20
+    assert [contexts.count(context) for context in contexts] == [5] * 20
     sentences = [TaggedSentence(["a"], ["O"], document) for document in ("x", "x", None, None)]
     names = documents(sentences)
     assert names[:2] == ["x", "x"]
@@ -164,7 +164,9 @@ def test_columns_of_several_types_go_into_parquet(evaluated, tmp_path):
     write_predictions(prediction_records(*made.of), path)
     table = pq.read_table(path).to_pylist()
     assert [json.loads(row["columns"])["odd"] for row in table] == [1, {"a": [None, "é"]}]
-    assert [row["found"] for row in table] == [each["label"] for each in made.predictions]
+    assert [row["found"] for row in table] == [
+        prediction["label"] for prediction in made.predictions
+    ]
 
 
 def test_predictions_for_other_examples_are_refused(evaluated, tmp_path):

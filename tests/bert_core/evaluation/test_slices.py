@@ -48,12 +48,12 @@ def test_frequent_values_come_first_and_the_rest_is_together():
 def test_words_of_all_texts_count(evaluated):
     made = evaluated("two labels", 5)
     found = by_words(outcomes(*made.of))
-    lengths = [len(each.first.split()) for each in made.examples]
+    lengths = [len(example.first.split()) for example in made.examples]
     assert found == by_number("words", lengths)
     assert by_words(outcomes(*evaluated("numbers", 3).of)).names == ("2",)
     assert by_words(outcomes(*evaluated("choices", 3).of)).names == ("6",)
     made = evaluated("tags", 30)
-    lengths = [len(each.words) for each in made.examples]
+    lengths = [len(example.words) for example in made.examples]
     assert by_words(outcomes(*made.of)) == by_number("words", lengths)
 
 
@@ -136,8 +136,10 @@ def test_every_task_has_slices_of_all_its_examples(evaluated, kind):
 def test_labels_have_the_precision_recall_and_f1_of_scikit_learn(evaluated):
     made = evaluated("five labels", 200)
     found = class_metrics(*made.of, num_resamples=100)
-    gold = [each.answer for each in made.examples]
-    expected = precision_recall_fscore_support(gold, [each["label"] for each in made.predictions])
+    gold = [example.answer for example in made.examples]
+    expected = precision_recall_fscore_support(
+        gold, [prediction["label"] for prediction in made.predictions]
+    )
     for index, each in enumerate(found):
         assert (each.by, each.name) == ("label", "abcde"[index])
         names = ("precision", "recall", "f1")
@@ -156,7 +158,7 @@ def test_entities_have_the_f1_of_their_type(evaluated):
         {name: value for name, value in metrics.items() if name.startswith("f1_")}
     )
     assert {each.by for each in found} == {"entity type"}
-    tags = [tag for each in made.examples for tag in each.tags]
+    tags = [tag for example in made.examples for tag in example.tags]
     assert {each.name: each.count for each in found} == {
         kind: tags.count(f"B-{kind}") for kind in ("LOC", "PER")
     }
@@ -164,12 +166,12 @@ def test_entities_have_the_f1_of_their_type(evaluated):
 
 def test_a_label_of_several(evaluated):
     made = evaluated("sets", 100)
-    for each in class_metrics(*made.of, num_resamples=10):
-        has = [each.name in example.answer for example in made.examples]
-        hit = [each.name in found["labels"] for found in made.predictions]
+    for metric in class_metrics(*made.of, num_resamples=10):
+        has = [metric.name in example.answer for example in made.examples]
+        hit = [metric.name in found["labels"] for found in made.predictions]
         both = sum(a and b for a, b in zip(has, hit, strict=True))
-        assert each.metrics["recall"].value == both / sum(has)
-        assert each.metrics["precision"].value == both / sum(hit)
+        assert metric.metrics["recall"].value == both / sum(has)
+        assert metric.metrics["precision"].value == both / sum(hit)
 
 
 def test_tasks_without_classes_have_no_classes_to_measure(evaluated):

@@ -45,25 +45,25 @@ def test_the_best_mean_is_first():
 def test_points_are_grouped_by_their_value():
     found = [*FOUND, PointScores({"rate": 3, "epochs": 2}, ())]
     groups = axis_groups(found, "rate")
-    assert [(each.low, each.high, each.mean) for each in groups] == [(1, 1, 13), (2, 2, 23)]
+    assert [(group.low, group.high, group.mean) for group in groups] == [(1, 1, 13), (2, 2, 23)]
     names = [PointScores({"name": name}, (1.0,)) for name in ("b", "a", None, True, "b")]
     assert axis_values(names, "name") == ["b", "a", None, True]
-    assert [len(each.points) for each in axis_groups(names, "name")] == [2, 1, 1, 1]
+    assert [len(group.points) for group in axis_groups(names, "name")] == [2, 1, 1, 1]
 
 
 def test_neighbours_among_many_numbers_are_taken_together():
     found = [PointScores({"rate": 1e-5 * number}, (float(number),)) for number in range(1, 23)]
     groups = axis_groups(found, "rate")
-    assert [len(each.points) for each in groups] == [6, 5, 5, 6]
+    assert [len(group.points) for group in groups] == [6, 5, 5, 6]
     assert groups[0].low == 1e-5 and groups[0].high < groups[1].low
-    assert sum((each.points for each in groups), ()) == tuple(found)
+    assert sum((group.points for group in groups), ()) == tuple(found)
     few = found[: MOST_VALUES + 1]
-    assert [len(each.points) for each in axis_groups(few, "rate")] == [4, 5]
+    assert [len(group.points) for group in axis_groups(few, "rate")] == [4, 5]
 
 
 def test_shares_of_a_grid_without_interaction_sum_to_one():
     shares = importances(FOUND)
-    assert sum(each.share for each in shares.values()) == pytest.approx(1)
+    assert sum(share.share for share in shares.values()) == pytest.approx(1)
     assert shares["rate"].share == pytest.approx(150 / 154)
     assert (shares["rate"].by_chance, shares["epochs"].by_chance) == (1 / 5, 2 / 5)
     assert not shares["rate"].is_binned
@@ -83,7 +83,7 @@ def test_an_axis_without_effect_explains_what_chance_does():
         ]
         shares.append(importances(found))
     for axis in ("useless", "rate"):
-        mean = statistics.fmean(each[axis].share for each in shares)
+        mean = statistics.fmean(share[axis].share for share in shares)
         assert mean == pytest.approx(shares[0][axis].by_chance, abs=0.02)
     assert shares[0]["useless"].is_binned and not shares[0]["rate"].is_binned
 

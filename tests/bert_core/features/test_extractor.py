@@ -53,7 +53,7 @@ def test_every_item_once_in_order_of_length_and_as_the_encoder_has_it(
     ):
         seen += items.tolist()
         expected = bert.encoder.hidden_states(*batch.inputs, layers=(2, 0), places=batch.places)
-        assert not any(each.requires_grad for each in states)
+        assert not any(state.requires_grad for state in states)
         for left, right in zip(states, expected, strict=True):
             torch.testing.assert_close(left, right)
     assert sorted(seen) == list(range(rows.num_items))
@@ -170,7 +170,7 @@ def test_tokens_have_the_states_of_transformers(extract, theirs, name):
     found = extract(unit="token", strategy=STRATEGIES[name])
     layers = STRATEGIES[name].layers_of(6)
     states = [[theirs(text)[1][layer, 1:-1] for layer in layers] for text in TEXTS]
-    expected = torch.cat([STRATEGIES[name].combine(each) for each in states])
+    expected = torch.cat([STRATEGIES[name].combine(state) for state in states])
     atol = 4e-5 if name == "sum_last_four" else 1e-5  # the rounding of four layers adds up
     np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
@@ -224,7 +224,7 @@ def test_a_long_text_is_the_mean_of_what_its_windows_show(extract, theirs):
     starts = [0, 5, 10, 15]
     windows = [" ".join(words[start : start + 10]) for start in starts]
     states = [theirs(window)[1][-1].numpy() for window in windows]
-    expected = np.mean([each[0] for each in states], axis=0)
+    expected = np.mean([state[0] for state in states], axis=0)
     np.testing.assert_allclose(found[0], expected, rtol=0, atol=1e-5)
 
     tokens = extract([" ".join(words)], max_length=12, unit="token")

@@ -24,7 +24,7 @@ def tokenizer() -> Tokenizer:
 def test_texts_are_tokens_words_and_characters(tokenizer):
     texts = ["unaffable cat,", "", "a xyz"]
     tokens = cut_texts(tokenizer, texts)
-    pieces = [WORDS[each] for each in tokens.input_ids]
+    pieces = [WORDS[token_id] for token_id in tokens.input_ids]
     assert pieces == ["un", "##aff", "##able", "cat", ",", "a", "[UNK]"]
     assert tokens.lengths.tolist() == [5, 0, 2]
     assert tokens.words.tolist() == [0, 0, 0, 1, 2, 3, 4]
@@ -56,7 +56,7 @@ def test_words_are_those_of_the_tokenizer(tokenizer):
 
 def test_lists_of_words_keep_their_words(tokenizer):
     tokens = cut_words(tokenizer, [["unaffable", "\u200b"], [], ["cat", "a,a"]])
-    assert " ".join(WORDS[each] for each in tokens.input_ids) == "un ##aff ##able cat a , a"
+    assert " ".join(WORDS[token_id] for token_id in tokens.input_ids) == "un ##aff ##able cat a , a"
     assert tokens.words.tolist() == [0, 0, 0, 2, 3, 3, 3]
     assert tokens.lengths.tolist() == [3, 0, 4]
     assert tokens.word_counts.tolist() == [2, 0, 2]
@@ -255,5 +255,5 @@ def test_memory_is_bounded_by_what_tokens_take(embeddings_of, extractor_of):
     wide = extractor_of(strategy=layers, unit="token")
     assert _characters_at_once(wide) == 3 * (2**28 // (4 * 7 * 384))
     long = [NamedText(str(number), "x" * 100) for number in range(10)]
-    assert [len(each) for each in text_chunks(long, _num_characters, 350)] == [3, 3, 3, 1]
-    assert [len(each) for each in text_chunks(long, _num_characters, 10)] == [1] * 10
+    assert [len(chunk) for chunk in text_chunks(long, _num_characters, 350)] == [3, 3, 3, 1]
+    assert [len(chunk) for chunk in text_chunks(long, _num_characters, 10)] == [1] * 10

@@ -366,7 +366,7 @@ def test_int8_gradients_are_those_of_the_weights():
 
 def test_int8_holds_a_quarter_of_the_bytes():
     linear = linear_map(1536, 384)
-    held = sum(each.nbytes for each in Int8Linear(linear).buffers())
+    held = sum(buffer.nbytes for buffer in Int8Linear(linear).buffers())
     assert held < 0.27 * linear.weight.nbytes
     assert not list(Int8Linear(linear).parameters())
 

@@ -34,7 +34,7 @@ def test_what_has_no_label_teaches_nothing(model, tokenizer, some_texts):
         loss, sums = task_loss(task, ours, rows.batch(np.array([5]), "packed"), num_labels=1)
         loss.backward()
         assert loss == 0 and sums.tolist() == [0, 0, 0]
-        assert all(not each.grad.any() for each in ours.parameters())
+        assert all(not parameter.grad.any() for parameter in ours.parameters())
 
 
 def test_predictions_and_metrics_of_each_kind(some_texts):
@@ -55,7 +55,7 @@ def test_predictions_and_metrics_of_each_kind(some_texts):
         None,
         texts,
     )
-    assert [each["labels"] for each in predictions][2:4] == [
+    assert [prediction["labels"] for prediction in predictions][2:4] == [
         ["green", "blue"],
         ["red", "green", "blue"],
     ]
@@ -109,11 +109,11 @@ def test_tables_of_every_form_give_the_same_examples(tmp_path):
         "text\tlabel\n" + "".join(f"{r['text']}\t{r['label']}\n" for r in records)
     )
     (tmp_path / "a.csv").write_text('text,label\n"a ""quoted"" word",x\n"dots, and commas",y\n')
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
     for suffix in ("tsv", "csv", "jsonl", "parquet"):
         texts = Classification().examples(tmp_path / f"a.{suffix}", "train")
-        assert [(each.first, each.answer) for each in texts] == [tuple(r.values()) for r in records]
+        assert [(text.first, text.answer) for text in texts] == [tuple(r.values()) for r in records]
         assert texts[0].columns == records[0] and f"a.{suffix}" in texts[0].where
 
 
@@ -171,7 +171,7 @@ def write_table(folder, suffix, answers):
     if suffix == "parquet":
         pq.write_table(pa.Table.from_pylist(records), path)
     elif suffix == "jsonl":
-        path.write_text("".join(json.dumps(each) + "\n" for each in records))
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
     else:
         tab = "\t" if suffix == "tsv" else ","
         cells = [
@@ -193,11 +193,11 @@ def test_labels_to_be_dropped_are_no_answers_and_counted(tmp_path, suffix):
     assert task.unanswered(found) == {"labelled -": 2, "without a label": 1, "labelled ?": 1}
     write_table(tmp_path, suffix, ["neutral", "-", "entailment"])
     for task in (Classification(), Classification(labels=("entailment", "neutral"))):
-        assert [each.answer for each in task.examples(path, "dev")] == [
+        assert [example.answer for example in task.examples(path, "dev")] == [
             "neutral", None, "entailment",
         ]  # fmt: skip
     write_table(tmp_path, suffix, ["+", "-"])
-    assert [each.answer for each in Classification().examples(path, "train")] == ["+", "-"]
+    assert [example.answer for example in Classification().examples(path, "train")] == ["+", "-"]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -210,7 +210,12 @@ def test_missing_numbers_and_labels_are_no_answers(tmp_path, suffix):
     if suffix in ("jsonl", "parquet"):  # in the others they are texts
         assert [each.answer for each in found] == ["1", None, None, "0"]
     known = Classification(labels=("0", "1"))
-    assert [each.answer for each in known.examples(tmp_path, "train")] == ["1", None, None, "0"]
+    assert [example.answer for example in known.examples(tmp_path, "train")] == [
+        "1",
+        None,
+        None,
+        "0",
+    ]
     found = single.examples(write_table(tmp_path, suffix, ["a\u00a0", " b", "NaN", ""]), "dev")
     assert [each.answer for each in found] == ["a", "b", None, None]
 
@@ -224,7 +229,7 @@ def test_words_that_are_no_number_may_mean_nothing(tmp_path):
 def test_several_labels_are_none_where_one_is_missing(tmp_path):
     answers = [["a ", "\u00a0b"], [], None, ["a", None], "b, a", "", "nan"]
     path = tmp_path / "train.jsonl"
-    path.write_text("\n".join(json.dumps({"text": "x", "label": each}) for each in answers))
+    path.write_text("\n".join(json.dumps({"text": "x", "label": answer}) for answer in answers))
     found = Classification(kind="multiple").examples(path, "train")
     assert [each.answer for each in found] == [
         ("a", "b"), (), None, None, ("b", "a"), (), None,
@@ -244,7 +249,7 @@ def test_columns_of_the_hub_are_named_by_options(hub_copy):
         train={"review": ["a", "b"], "mood": [1, 0]},
     )
     task = Classification(text_column="review", label_column="mood")
-    assert [each.answer for each in task.examples(typed, "train")] == ["good", "bad"]
+    assert [example.answer for example in task.examples(typed, "train")] == ["good", "bad"]
     with pytest.raises(TaskDataError, match="no column text: .*, train, row 0: review, mood"):
         Classification().examples(typed, "train")
 
@@ -278,7 +283,7 @@ def test_a_list_of_0_and_1_for_each_label_is_refused(tmp_path, rows):
     assert [each.answer for each in found] == [("0", "1"), ("1",), ()]
     path.write_text('text,label\na,"0,1"\n')
     trained = Classification(kind="multiple", labels=("0", "1", "2"))
-    assert [each.answer for each in trained.examples(path, "train")] == [("0", "1")]
+    assert [example.answer for example in trained.examples(path, "train")] == [("0", "1")]
 
 
 def test_labels_of_bytes_and_empty_lines_below_a_table(tmp_path):
@@ -351,7 +356,8 @@ def test_the_published_format_is_read(name, tmp_path):
     text, expected = FILES[name]
     (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
     found = {
-        (each.first, each.second, each.answer) for each in GLUE[name].examples(tmp_path, "train")
+        (example.first, example.second, example.answer)
+        for example in GLUE[name].examples(tmp_path, "train")
     }
     assert found == {expected}
     assert GLUE[name].criterion in {"accuracy", "f1", "matthews", "spearman"}
@@ -399,7 +405,7 @@ def test_glue_comes_from_the_hub_with_its_hidden_test_set(hub_copy):
         test={**texts, "label": [-1, -1]},
     )
     answers = [
-        [each.answer for each in GLUE["mrpc"].examples(typed, split)]
+        [example.answer for example in GLUE["mrpc"].examples(typed, split)]
         for split in ("train", "dev", "test")
     ]
     assert answers == [["1", "0"], ["0", "0"], [None, None]]
@@ -414,7 +420,7 @@ def test_the_real_files_have_their_published_sizes(name):
         if count:
             examples = GLUE[name].examples(REAL / folder, split)
             assert len(examples) == count
-            assert {each.answer for each in examples} == set(GLUE[name].labels)
+            assert {example.answer for example in examples} == set(GLUE[name].labels)
 
 
 def test_the_error_of_another_table_names_its_columns_alone(tmp_path):

@@ -76,7 +76,7 @@ def test_few_examples_are_those_of_few_libraries(two_libraries, write_package):
 
 def test_the_parts_of_the_standard_library_are_told_apart():
     examples = LibraryOfPassage(max_examples=200).examples("docs://email,asyncio", "train")
-    assert {each.answer for each in examples} == {"email", "asyncio"}
+    assert {example.answer for example in examples} == {"email", "asyncio"}
 
 
 RAISING = '''
@@ -100,7 +100,9 @@ def draw(shape: "Shape", width: int | graphics.Length, *colours, on=None, line_w
 def names(write_package):
     write_package("drawing", {"shapes": RAISING})
     (module,) = modules_of(["drawing"])
-    return next(Names.of(each) for each in module.definitions() if each.name == "draw")
+    return next(
+        Names.of(definition) for definition in module.definitions() if definition.name == "draw"
+    )
 
 
 def test_names_come_from_the_syntax_tree(names):
@@ -142,11 +144,11 @@ def test_examples_are_passages_of_text_whose_tags_are_true():
     sentences = task.examples("docs://sklearn", "train")
     assert len(sentences) == 200
     modules = modules_of(["sklearn"])
-    for each in sentences[:20]:
-        assert len(each.words) == len(each.tags)
-        for word, tag in zip(each.words, each.tags, strict=True):
+    for sentence in sentences[:20]:
+        assert len(sentence.words) == len(sentence.tags)
+        for word, tag in zip(sentence.words, sentence.tags, strict=True):
             if tag == "B-PARAM":
-                assert word in arguments_of(each.file, modules)
+                assert word in arguments_of(sentence.file, modules)
             if tag == "B-EXC":
                 assert word[0].isupper()
     labels = task.with_labels(sentences).labels
@@ -190,7 +192,7 @@ def questions(write_package):
 
 
 def test_parameters_become_questions_with_their_answers(questions):
-    assert [(each.question, each.answers[0].text) for each in questions] == [
+    assert [(question.question, question.answers[0].text) for question in questions] == [
         ("What does the parameter width of Shape do?", "How wide it is, see pkg.Module for more"),
         ("Of what type is the parameter width of Shape?", "int"),
         ("What does the parameter canvas of Shape.draw do?", "What to draw on"),
@@ -202,7 +204,7 @@ def test_parameters_become_questions_with_their_answers(questions):
         "**rest: Passed on."
     )
     assert questions[2].context == "\n:param canvas: What to draw on."
-    assert [each.id for each in questions] == [
+    assert [question.id for question in questions] == [
         "drawing.shapes.Shape:width:what",
         "drawing.shapes.Shape:width:type",
         "drawing.shapes.Shape.draw:canvas:what",
@@ -233,7 +235,7 @@ def test_examples_of_an_installed_package():
             (answer,) = each.answers
             assert each.context[answer.start : answer.start + len(answer.text)] == answer.text
             assert answer.text == answer.text.strip() and answer.text
-        assert len({each.id for each in questions}) == len(questions)
+        assert len({question.id for question in questions}) == len(questions)
 
 
 def test_documentation_without_parameters_is_named(write_package):
@@ -253,10 +255,10 @@ def check_splits(name, splits):
     """No text and no module is in two splits."""
     seen = {}
     for split, examples in splits.items():
-        for each in examples:
+        for example in examples:
             for part in (
-                TEXT_OF[name](each).lower(),
-                each.columns.get("module", each.columns.get("title")),
+                TEXT_OF[name](example).lower(),
+                example.columns.get("module", example.columns.get("title")),
             ):
                 assert seen.setdefault(part, split) == split
 

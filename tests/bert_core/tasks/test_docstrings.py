@@ -54,7 +54,7 @@ def test_definitions_know_their_arguments(write_package):
     modules = {module.name: module for module in modules_of(["drawing"])}
     assert modules.keys() == {"drawing", "drawing.shapes", "drawing.broken"}
     assert list(modules["drawing.broken"].definitions()) == []
-    found = {each.name: each for each in modules["drawing.shapes"].definitions()}
+    found = {definition.name: definition for definition in modules["drawing.shapes"].definitions()}
     assert list(found) == ["", "Shape", "Shape.of", "draw"]
     arguments = {name: [arg.arg for arg in each.arguments] for name, each in found.items()}
     assert arguments == {
@@ -210,11 +210,11 @@ SPHINX = """Draws.
 def told(docstring):
     return [
         (
-            each.name,
-            each.text[slice(*each.type)] if each.type else None,
-            each.text[slice(*each.description)] if each.description else None,
+            entry.name,
+            entry.text[slice(*entry.type)] if entry.type else None,
+            entry.text[slice(*entry.description)] if entry.description else None,
         )
-        for each in parameter_entries(docstring)
+        for entry in parameter_entries(docstring)
     ]
 
 

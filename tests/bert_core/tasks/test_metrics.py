@@ -68,7 +68,7 @@ def test_correlations_by_hand():
 def as_a_database_may_compare(name):
     """Without case, accents and spaces at the end, as MySQL does by default."""
     letters = unicodedata.normalize("NFKD", name).casefold().rstrip()
-    return "".join(each for each in letters if not unicodedata.combining(each))
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def check_parts(labels):
@@ -425,7 +425,7 @@ def questions(request):
 
 def test_dev_questions_of_v1(shared_data):
     questions = read_squad(shared_data / "squad" / "dev-v1.1.json")[::4]
-    golds = [[answer.text for answer in each.answers] for each in questions]
+    golds = [[answer.text for answer in question.answers] for question in questions]
     predictions = perturbed(questions, 0)
     exact, f1 = answer_scores(predictions, golds, no_answer=False)
     theirs = [
@@ -441,7 +441,7 @@ def test_dev_questions_of_v1(shared_data):
 
 
 def test_dev_questions_of_v2(questions):
-    golds = [[answer.text for answer in each.answers] for each in questions]
+    golds = [[answer.text for answer in question.answers] for question in questions]
     predictions = perturbed(questions, 1)
     exact, f1 = check_v2(predictions, golds)
     metrics = squad_v2_metrics(predictions, predictions, np.zeros(len(questions)), golds)
@@ -453,7 +453,7 @@ def test_dev_questions_of_v2(questions):
 
 
 def test_the_best_thresholds(questions):
-    golds = dict(enumerate([answer.text for answer in each.answers] for each in questions))
+    golds = dict(enumerate([answer.text for answer in question.answers] for question in questions))
     preds = dict(enumerate(perturbed(questions, 2)))
     qid_to_has_ans = {index: bool(texts) for index, texts in golds.items()}
     has_answer = np.array(list(qid_to_has_ans.values()))

@@ -63,7 +63,7 @@ def questions():
 def test_swag_becomes_four_rows_an_example(swag_folder, tokenizer):
     task = TASKS["swag"]
     examples = task.examples(swag_folder, "dev")
-    assert [each.answer for each in examples] == [0, 1, 3]
+    assert [example.answer for example in examples] == [0, 1, 3]
     assert examples[0].where.endswith("val.csv:2")
     rows = task.encode(examples, tokenizer)
     assert rows.num_items == 3 and rows.rows_per_item.tolist() == [4, 4, 4]
@@ -126,7 +126,7 @@ def test_decodes_and_counts_what_is_right(questions, tokenizer):
     rows = task.encode(questions[:2], tokenizer)
     outputs = np.array([[0], [2], [1], [3], [-1], [0]], dtype=np.float32)
     predictions = task.decode(outputs, rows, questions[:2])
-    assert [each["choice"] for each in predictions] == [1, 0]
+    assert [prediction["choice"] for prediction in predictions] == [1, 0]
     assert predictions[0]["scores"] == pytest.approx([0.0900, 0.6652, 0.2447], abs=1e-4)
     examples = [Choices("", ("", "", ""), 1), Choices("", ("", "", ""), 2)]
     assert task.metrics(predictions, examples) == {"accuracy": 0.5}
@@ -155,7 +155,7 @@ def test_a_column_may_hold_the_list_and_an_answer_may_be_missing(tmp_path):
         {"context": "Two.", "choices": ["one", "three"], "label": None},
         {"context": "One.", "choices": ["two", "three"], "label": 0},
     )
-    assert [each.answer for each in MultipleChoice().examples(path, "dev")] == [1, None, 0]
+    assert [example.answer for example in MultipleChoice().examples(path, "dev")] == [1, None, 0]
 
 
 def test_an_answer_may_be_a_columns_name(tmp_path):
@@ -195,7 +195,7 @@ def test_swag_comes_from_the_hub_with_its_hidden_test_set(hub_copy):
     first, second = TASKS["swag"].examples(typed, "train")
     assert (first.context, first.choices[1]) == ("sent1 a", "sent2 a ending1 a")
     assert (first.answer, second.answer) == (3, 0)
-    assert [each.answer for each in TASKS["swag"].examples(typed, "test")] == [None, None]
+    assert [example.answer for example in TASKS["swag"].examples(typed, "test")] == [None, None]
 
 
 def numbered(path, keys, names=("1", "2", "3", "4")):
@@ -208,8 +208,8 @@ def test_columns_called_1_to_4_are_meant_by_keys_from_1_to_4(tmp_path):
     numbered(tmp_path / "train.csv", [1, 2, 3, 4, 1])
     numbered(tmp_path / "dev.csv", [2, 2, 1])
     task = MultipleChoice(choice_columns=("1", "2", "3", "4"))
-    assert [each.answer for each in task.examples(tmp_path, "train")] == [0, 1, 2, 3, 0]
-    assert [each.answer for each in task.examples(tmp_path, "dev")] == [1, 1, 0]
+    assert [example.answer for example in task.examples(tmp_path, "train")] == [0, 1, 2, 3, 0]
+    assert [example.answer for example in task.examples(tmp_path, "dev")] == [1, 1, 0]
 
 
 @pytest.mark.parametrize(("keys", "first"), [([0, 3, 1], 0), ([1, 4, 2], 1)])
@@ -218,7 +218,7 @@ def test_numbers_count_as_those_of_all_splits_do(tmp_path, keys, first):
     numbered(tmp_path / "train.csv", keys, names)
     numbered(tmp_path / "dev.csv", [2, 1], names)
     task = MultipleChoice(choice_columns=names)
-    assert [each.answer for each in task.examples(tmp_path, "dev")] == [2 - first, 1 - first]
+    assert [example.answer for example in task.examples(tmp_path, "dev")] == [2 - first, 1 - first]
     with pytest.raises(TaskDataError, match="'2' may be the choice .*dev.csv:2 .*first_number"):
         task.examples(tmp_path / "dev.csv", "dev")
     told = MultipleChoice(choice_columns=names, first_number=first)

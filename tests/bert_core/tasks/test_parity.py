@@ -153,10 +153,10 @@ def test_an_exported_folder_predicts_the_same_in_both_libraries(
     labels = theirs.config.id2label
     if name == "single":
         found = [labels[index] for index in expected.argmax(1)]
-        assert found == [each["label"] for each in predictions]
+        assert found == [prediction["label"] for prediction in predictions]
     elif name == "choices":
         chosen = expected.reshape(len(examples), -1).argmax(1).tolist()
-        assert [each["choice"] for each in predictions] == chosen
+        assert [prediction["choice"] for prediction in predictions] == chosen
     elif isinstance(task, Tagging):  # ours begin each entity with B-; the types are theirs
         types = [labels[index][2:] for index in expected[np.argsort(rows.notes["words"])].argmax(1)]
-        assert [tag[2:] for each in predictions for tag in each["tags"]] == types
+        assert [tag[2:] for prediction in predictions for tag in prediction["tags"]] == types

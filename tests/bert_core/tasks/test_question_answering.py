@@ -63,7 +63,7 @@ def test_windows_without_labels_cost_nothing(small_config, tokenizer):
     loss, sums = task_loss(SHORT, ours, rows.batch(items, "packed"), num_labels=3)
     loss.backward()
     assert loss.item() == 0 and sums.tolist() == [0, 0, 0]
-    assert all(each.grad.isfinite().all() for each in ours.parameters())
+    assert all(parameter.grad.isfinite().all() for parameter in ours.parameters())
 
 
 CONTEXT = "Ada Lovelace wrote in 1843 notes; Babbage wrote none. Ada died in 1852, Babbage in 1871."
@@ -188,7 +188,7 @@ def test_metrics_and_the_threshold_that_they_advise(uncased):
         Question("b", "When?", CONTEXT, ()),
     ]
     rows = task.encode(questions, uncased)
-    alone = [task.encode([each], uncased) for each in questions]
+    alone = [task.encode([question], uncased) for question in questions]
     outputs = np.concatenate(
         [
             outputs_for(alone[0], {None: 7.0, characters("1852"): 5.0}),
@@ -218,7 +218,7 @@ def test_the_tuned_task_answers_never_or_always_where_that_is_best(
     answers = (Answer(gold, characters(gold)[0]),) if gold else ()
     questions = [Question(name, "When?", CONTEXT, answers) for name in "ab"]
     rows = task.encode(questions, uncased)
-    alone = [task.encode([each], uncased) for each in questions]
+    alone = [task.encode([question], uncased) for question in questions]
     scores = [{None: 5.0 + null + more, characters("1852"): 5.0} for more in (0.0, 0.5)]
     outputs = np.concatenate(list(map(outputs_for, alone, scores)))
     predictions = task.decode(outputs, rows, questions)

@@ -270,11 +270,11 @@ def test_questions_of_a_csv_file(write):
 def test_ids_may_be_numbers_or_missing_and_titles_too(write):
     ids = [7, 3.0, 2**62 + 1, "07", None]
     wanted = ["7", "3", str(2**62 + 1), "07", "4"]
-    content = squad(*(record(id=each, answers=[]) for each in ids))
+    content = squad(*(record(id=token_id, answers=[]) for token_id in ids))
     content["data"][0]["title"] = None
     found = read_squad(write(content))
     assert [each.id for each in found] == wanted and {each.title for each in found} == {""}
-    found = read_squad_table([row(id=each, title=None) for each in ids])
+    found = read_squad_table([row(id=token_id, title=None) for token_id in ids])
     assert [each.id for each in found] == wanted and {each.title for each in found} == {""}
 
 
@@ -509,7 +509,7 @@ def test_nothing_to_choose_from():
         (np.full(4, -np.inf), np.zeros(4)),
         (np.full(4, np.nan),) * 2,
     ):
-        assert [len(each) for each in best_spans(starts, ends, Limits(30, 20))] == [0, 0, 0]
+        assert [len(span) for span in best_spans(starts, ends, Limits(30, 20))] == [0, 0, 0]
 
 
 def test_a_text_is_listed_once_with_its_best_score():

@@ -235,8 +235,8 @@ def test_marks_are_taken_in_in_linear_time(uncased):
 
 def sides_of(texts):
     """First texts, and second ones where there are any."""
-    second = [each.second for each in texts]
-    return [each.first for each in texts], None if second[0] is None else second
+    second = [text.second for text in texts]
+    return [text.first for text in texts], None if second[0] is None else second
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -360,7 +360,7 @@ def test_every_word_is_asked_for_once_and_sees_what_is_around_it(
     rows = encode_words(tokenizer, sentences, texts, max_length)
     ids = special_token_ids(tokenizer)
     flat = [word for sentence in sentences for word in sentence]
-    text_of_word = np.repeat(texts, [len(each) for each in sentences])
+    text_of_word = np.repeat(texts, [len(sentence) for sentence in sentences])
     with_tokens = [n for n, word in enumerate(flat) if word != "\x01"]
     assert sorted(rows.words.tolist()) == with_tokens
     assert rows.num_without_tokens == len(flat) - len(with_tokens) > 0
@@ -392,7 +392,7 @@ def test_a_long_text_has_context_on_both_sides(tokenizer):
     sizes = np.array([len(word) for sentence in sentences for word in sentence])
     starts = np.cumsum(sizes) - sizes
     total = int(sizes.sum())
-    sentence_of = np.repeat(np.arange(200), [len(each) for each in sentences])
+    sentence_of = np.repeat(np.arange(200), [len(sentence) for sentence in sentences])
     row_of = np.empty(len(sizes), dtype=int)
     for number, (tokens, places, words) in enumerate(row_parts(rows)):
         begin = starts[words[0]] - places[0] + 1

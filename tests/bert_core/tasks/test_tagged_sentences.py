@@ -57,7 +57,7 @@ SCHEMES = ("iob1", "iob2", "bioes")
 def entities_of(tags):
     return [
         (tags.type_names[kind], begin, end)
-        for begin, end, kind in zip(*(each.tolist() for each in tags.entities), strict=True)
+        for begin, end, kind in zip(*(entity.tolist() for entity in tags.entities), strict=True)
     ]
 
 
@@ -118,7 +118,7 @@ def test_sentences_do_not_touch():
     ],
 )
 def test_the_scheme_is_found_out(scheme, sequences):
-    assert detect_scheme(Tags.of([each.split() for each in sequences])) == scheme
+    assert detect_scheme(Tags.of([sequence.split() for sequence in sequences])) == scheme
 
 
 @pytest.mark.parametrize("tag", ["", "B", "B-", "PER", "o", "O-PER", "X-PER", "b-PER", "-PER"])
@@ -192,7 +192,7 @@ def conll(tmp_path):
 
 
 def pairs(sentences):
-    return [list(zip(each.words, each.tags, strict=True)) for each in sentences]
+    return [list(zip(sentence.words, sentence.tags, strict=True)) for sentence in sentences]
 
 
 def test_documents_sentences_and_their_lines(conll):
@@ -206,8 +206,8 @@ def test_documents_sentences_and_their_lines(conll):
         [("Peter", "B-PER")],
         [("Last", "O")],
     ]
-    assert [each.line for each in sentences] == [3, 7, 10]
-    first, second, third = [each.document for each in sentences]
+    assert [sentence.line for sentence in sentences] == [3, 7, 10]
+    first, second, third = [sentence.document for sentence in sentences]
     assert first == second != third and None not in (first, third)
     assert sentences[0].where.endswith("train.txt:3")
     assert sentences[0].where_is(1).endswith("train.txt:4")
@@ -256,15 +256,18 @@ def test_columns_in_another_order(conll):
 def test_one_column_has_no_tags(conll):
     for columns in (FIRST_AND_LAST, WordColumns("token", "ner", CONLL2003)):
         sentences = conll("EU\nrejects\n\nPeter\n", columns)
-        assert [each.words for each in sentences] == [["EU", "rejects"], ["Peter"]]
-        assert [each.tags for each in sentences] == [None, None]
+        assert [sentence.words for sentence in sentences] == [["EU", "rejects"], ["Peter"]]
+        assert [sentence.tags for sentence in sentences] == [None, None]
 
 
 def test_comments_are_left_out_only_where_asked(conll):
     text = "# id 1\nC\tO\n#\tO\n\n#\tO\n\n"
     assert [each.words for each in conll(text.replace("# id 1\n", ""))] == [["C", "#"], ["#"]]
     sentences = conll(text, WordColumns("0", "1", comment="# id"))
-    assert [(each.words, each.line) for each in sentences] == [(["C", "#"], 2), (["#"], 5)]
+    assert [(sentence.words, sentence.line) for sentence in sentences] == [
+        (["C", "#"], 2),
+        (["#"], 5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -386,7 +389,7 @@ def test_plain_tags_are_not_taken_for_a_scheme(sequence):
 )
 def test_plain_tags_stay_as_they_are(scheme, sequences):
     first, unknown, second = in_iob2(tagged(sequences[0], "", sequences[1]), scheme, refuse=True)
-    assert [first.tags, second.tags] == [each.split() for each in sequences]
+    assert [first.tags, second.tags] == [sequence.split() for sequence in sequences]
     assert (first.scheme, second.scheme, unknown.tags) == (None, None, None)
     assert first.num_invalid == second.num_invalid == 0
 
@@ -414,9 +417,11 @@ def test_conll_2003_has_as_many_sentences_and_entities_as_published(
         read_conll(path, WordColumns("token", "ner", CONLL2003)), "auto", refuse=True
     )
     assert len(sentences) == num_sentences
-    assert sum(tag.startswith("B-") for each in sentences for tag in each.tags) == num_entities
-    assert len({each.document for each in sentences}) == num_documents
-    assert {each.scheme for each in sentences} == {"iob2"}
+    assert (
+        sum(tag.startswith("B-") for sentence in sentences for tag in sentence.tags) == num_entities
+    )
+    assert len({sentence.document for sentence in sentences}) == num_documents
+    assert {sentence.scheme for sentence in sentences} == {"iob2"}
 
 
 def test_words_in_quotes_of_csv_are_refused(tmp_path):
@@ -444,17 +449,17 @@ def test_tables_of_lists(tmp_path):
         {"words": ["EU", "rejects"], "tags": ["B-ORG", "O"], "doc": "d1"},
         {"words": ["Peter"], "tags": None, "doc": "d1"},
     ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
     for path in (tmp_path / "a.jsonl", tmp_path / "a.parquet"):
         for columns in (WordColumns("words", "tags", document="doc"), WordColumns("0", "1")):
             sentences = read_word_lists(read_table(path), columns)
-            assert [each.words for each in sentences] == [["EU", "rejects"], ["Peter"]]
-            assert [each.tags for each in sentences] == [["B-ORG", "O"], None]
+            assert [sentence.words for sentence in sentences] == [["EU", "rejects"], ["Peter"]]
+            assert [sentence.tags for sentence in sentences] == [["B-ORG", "O"], None]
             assert sentences[0].columns == records[0]
             assert path.name in sentences[0].where
             assert sentences[0].where_is(1).endswith("word 2")
-            documents = {each.document for each in sentences}
+            documents = {sentence.document for sentence in sentences}
             assert len(documents) == 1 and (documents == {None}) == (columns.document is None)
 
 

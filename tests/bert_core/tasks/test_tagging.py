@@ -145,9 +145,11 @@ def test_only_first_subwords_have_labels(tokenizer):
     rows = task.encode(sentences, tokenizer)
     assert rows.lengths.sum() > 17 + 4, "some words are several tokens"
     assert len(rows.labels) == len(rows.places) == rows.label_counts.sum() == 17
-    assert [task.labels[n] for n in rows.labels] == [tag for each in sentences for tag in each.tags]
+    assert [task.labels[n] for n in rows.labels] == [
+        tag for sentence in sentences for tag in sentence.tags
+    ]
     assert rows.label_counts.tolist() == [12, 5] and rows.num_items == 2
-    unknown = [TaggedSentence(each.words) for each in sentences]
+    unknown = [TaggedSentence(sentence.words) for sentence in sentences]
     assert (task.encode(unknown, tokenizer).labels == IGNORE_INDEX).all()
 
 
@@ -227,7 +229,10 @@ def test_the_files_of_2003_as_they_were_published(tmp_path):
     (tmp_path / "eng.testa").write_text("Bonn NNP I-NP I-LOC\n")
     (tmp_path / "eng.testb").write_text("Rome NNP I-NP I-LOC\nBonn NNP I-NP B-LOC\n")
     task = TASKS["conll2003"]
-    assert [each.tags for each in task.examples(tmp_path, "train")] == [["B-ORG", "O"], ["B-ORG"]]
+    assert [example.tags for example in task.examples(tmp_path, "train")] == [
+        ["B-ORG", "O"],
+        ["B-ORG"],
+    ]
     for split, words in (("dev", ["Bonn"]), ("test", ["Rome", "Bonn"])):
         (sentence,) = task.examples(tmp_path, split)
         assert (sentence.words, sentence.scheme) == (words, "iob1")

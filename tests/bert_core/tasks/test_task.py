@@ -222,7 +222,9 @@ def all_it_does(task, path, tokenizer):
     outputs = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     found = task.decode(outputs, rows, examples)
     arrays = rows.input_ids, rows.lengths, rows.labels, rows.truncated, rows.example
-    return repr((examples, [each.tolist() for each in arrays], found, task.criterion, task.labels))
+    return repr(
+        (examples, [array.tolist() for array in arrays], found, task.criterion, task.labels)
+    )
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES, ids=lambda each: getattr(each, "__name__", each))
@@ -366,7 +368,7 @@ def test_labels_that_may_be_meant_to_be_one_are_told():
 
 
 def test_classes_that_may_mean_nothing_are_told_with_a_remedy():
-    assert ["drop_labels=None" in each for each in class_warnings(["None", "x"])] == [True]
+    assert ["drop_labels=None" in warning for warning in class_warnings(["None", "x"])] == [True]
     assert len(class_warnings(["-1", "NA", "null", "N/A", "0", "nothing"])) == 4
 
 

@@ -121,7 +121,7 @@ def test_nothing_but_spaces_is_lost():
 def test_words_of_the_corpus_stay_what_they_are(shared_data):
     columns = WordColumns(words="0", tags="-1")
     sentences = read_conll(shared_data / "ner/conll2003/valid.txt", columns)
-    found = [words_of(" ".join(each.words)) for each in sentences]
+    found = [words_of(" ".join(sentence.words)) for sentence in sentences]
     same = sum(a == list(b.words) for a, b in zip(found, sentences, strict=True))
     assert same >= 0.985 * len(sentences)
 

@@ -394,7 +394,7 @@ def any_content(draw, ending):
 
 def is_text(value):
     texts = [value] if isinstance(value, str) else value
-    return all(isinstance(each, str) and each.encode() is not None for each in texts)
+    return all(isinstance(text, str) and text.encode() is not None for text in texts)
 
 
 def read_as_a_corpus(path, strict):

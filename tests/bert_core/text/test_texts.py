@@ -18,9 +18,9 @@ def read(*paths, text_column="text", id_column=None, part_bytes=None, **options)
     found = find_parts([str(path) for path in paths], text_column, Counter(), **options)
     parts = list(divide(list(found), part_bytes))
     found = [
-        (each.id, each.text)
+        (text.id, text.text)
         for part in parts
-        for each in read_texts(part, dropped, text_column=text_column, id_column=id_column)
+        for text in read_texts(part, dropped, text_column=text_column, id_column=id_column)
     ]
     return found, +dropped
 
@@ -37,7 +37,7 @@ def test_a_line_is_a_text(tmp_path):
 def test_records_bring_their_ids(tmp_path):
     records = [{"id": 7, "body": "one"}, {"body": ["two", "words"]}, {"id": "x", "body": 3}, 4]
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in records) + "{torn\n")
+    path.write_text("".join(json.dumps(record) + "\n" for record in records) + "{torn\n")
     found, dropped = read(path, text_column="body", id_column="id")
     assert found == [("7", "one"), ("a.jsonl:25", ["two", "words"])]
     assert dropped == {"records_without_text": 2, "invalid_json_lines": 1}
@@ -61,8 +61,8 @@ def test_large_row_groups_are_divided(tmp_path):
     (group,) = find_parts([str(path)], "text", Counter())
     parts = list(divide([group], group.num_bytes // 3))
     assert len(parts) == 4
-    assert [each.first for each in parts] == [i * parts[0].count for i in range(4)]
-    assert sum(each.count for each in parts) == 1000
+    assert [part.first for part in parts] == [i * parts[0].count for i in range(4)]
+    assert sum(part.count for part in parts) == 1000
     assert parts[0].stretch == f", rows 0 to {parts[0].count - 1} of row group 0"
     for part_bytes in (group.num_bytes // 3, 1 << 20):
         assert read(path, part_bytes=part_bytes)[0] == [
@@ -74,7 +74,7 @@ def test_values_that_repeat_take_few_bytes_and_are_divided_all_the_same(tmp_path
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["the same text"] * 20_000}), path)
     parts = list(divide(list(find_parts([str(path)], "text", Counter()))))
-    assert [each.count for each in parts] == [8192, 8192, 3616]
+    assert [part.count for part in parts] == [8192, 8192, 3616]
 
 
 def test_there_are_parts_enough_to_see_progress(tmp_path):
@@ -196,9 +196,9 @@ def read_columns(path, columns=COLUMNS, **options):
     option, column = next(iter(columns.items()))
     parts = divide(list(find_parts([str(path)], column, Counter(), option=option)))
     found = [
-        (each.id, each.texts)
+        (record.id, record.texts)
         for part in parts
-        for each in read_records(part, dropped, columns, **options)
+        for record in read_records(part, dropped, columns, **options)
     ]
     return found, +dropped
 
@@ -207,7 +207,7 @@ def test_a_record_has_its_texts_in_the_order_of_the_columns(tmp_path):
     records = [{"question": "q", "context": "c", "id": 5}, {"question": "q", "id": 6}]
     records += [{"question": "q", "context": "\udcff"}, {"question": ["q"], "context": ["c", "d"]}]
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in records))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
     found, dropped = read_columns(path, id_column="id")
     assert found == [("5", ("c", "q")), (found[1][0], (["c", "d"], ["q"]))]
     assert found[1][0].startswith("a.jsonl:")

@@ -116,7 +116,7 @@ KINDS = {
 def change(folder, draw):
     """Changes one file of the folder; says how."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    told = [each for each in files if each.name in ("config.json", "state.json", "manifest.json")]
+    told = [file for file in files if file.name in ("config.json", "state.json", "manifest.json")]
     path = draw.choice(files + 3 * told + 3 * sorted(folder.glob("*.safetensors")))
     kinds = [change_bytes, change_kind]
     if path.suffix == ".json":

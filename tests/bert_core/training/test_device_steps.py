@@ -84,7 +84,7 @@ def test_a_step_reads_nothing_but_its_late_readings(packed, optimizer, copies):
     assert copies == [THERE] * 3
     for result in found:
         tensors = (result.loss, result.sums, result.gradient_norm, result.num_real_tokens)
-        assert {each.device for each in tensors} == {THERE}
+        assert {tensor.device for tensor in tensors} == {THERE}
 
 
 def _if_positive(loss):
@@ -129,7 +129,7 @@ def test_the_optimizer_of_cuda_reads_nothing(name):
     """Its fused kernel, LAMB's kernels for many tensors, and clipping, on tensors of no values."""
     with FakeTensorMode():
         shapes = [(4, 4), (4,), (3, 3)]
-        tensors = [torch.nn.Parameter(torch.empty(each, device="cuda")) for each in shapes]
+        tensors = [torch.nn.Parameter(torch.empty(shape, device="cuda")) for shape in shapes]
         model = torch.nn.ParameterList(tensors)
         for parameter in tensors:
             parameter.grad = torch.empty_like(parameter)
@@ -163,7 +163,7 @@ def results(loss, model, batch, counts):
     model.zero_grad()
     value, sums = loss(model, batch, **counts)
     value.backward()
-    return [value.detach(), sums, *(each.grad for each in model.parameters())]
+    return [value.detach(), sums, *(parameter.grad for parameter in model.parameters())]
 
 
 def test_padded_rows_are_compiled_with_and_without_a_mask_and_have_the_plain_numbers():
@@ -190,7 +190,7 @@ def test_packed_rows_are_compiled_once(is_decoder):
     for batch, counts in micro_batches(packed=True):
         value, sums, *gradients = results(program, model, batch.to("meta"), counts)
         assert (value.shape, sums.shape) == ((), (6,))
-        assert all(each is not None for each in gradients)
+        assert all(gradient is not None for gradient in gradients)
     assert counter.frame_count == 1
 
 

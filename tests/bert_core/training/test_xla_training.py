@@ -29,7 +29,7 @@ def predictions(batch):
 @pytest.fixture(scope="module")
 def micro_batches():
     batches = static_source(packed=False, rows=11, micro_batch=4).step(0).micro_batches
-    assert [int((each.next_sentence != IGNORE_INDEX).sum()) for each in batches] == [4, 4, 3]
+    assert [int((batch.next_sentence != IGNORE_INDEX).sum()) for batch in batches] == [4, 4, 3]
     return batches
 
 
@@ -45,12 +45,12 @@ def test_a_micro_batch_by_rows(micro_batches):
         where = rows * LENGTH + arrays["masked_places"][rows, places]
         labels = arrays["masked_ids"][rows, places]
         assert list(zip(where.tolist(), labels.tolist(), strict=True)) == predictions(batch)
-        assert {str(each.dtype) for each in arrays.values()} == {"int32", "bool"}
+        assert {str(array.dtype) for array in arrays.values()} == {"int32", "bool"}
 
 
 def test_rows_are_filled_up_without_labels(micro_batches):
     arrays, whole = (arrays_of(micro_batches[0], rows_multiple=n) for n in (3, 1))
-    assert {len(each) for each in arrays.values()} == {6}
+    assert {len(array) for array in arrays.values()} == {6}
     for name, each in arrays.items():
         assert np.array_equal(each[:4], whole[name])
     assert not arrays["mask"][4:].any()
@@ -60,7 +60,7 @@ def test_rows_are_filled_up_without_labels(micro_batches):
 
 def test_micro_batches_that_lack_carry_no_label(micro_batches):
     arrays = stacked(micro_batches, count=5, rows_multiple=2)
-    assert {each.shape[:2] for each in arrays.values()} == {(5, 4)}
+    assert {array.shape[:2] for array in arrays.values()} == {(5, 4)}
     assert np.array_equal(
         arrays["input_ids"][1], arrays_of(micro_batches[1], rows_multiple=2)["input_ids"]
     )
@@ -307,7 +307,7 @@ def test_held_out_rows_are_evaluated_with_the_weights_on_the_devices(in_xla):
 
 def test_a_wish_to_stop_is_heard_one_step_late(in_xla):
     results, step = in_xla(xla_runs.stopped_at, 2)
-    assert [each["stopped"] for each in results] == [False, False, True]
+    assert [result["stopped"] for result in results] == [False, False, True]
     assert step == 3
 
 
@@ -335,7 +335,7 @@ def test_two_processes_are_one(in_xla, tmp_path):
         pool.submit(xla_runs.in_one_of_two, address, rank, folder)
         for rank, pool in enumerate(pools)
     ]
-    (found, sums, weights), (others, other_sums, other_weights) = [each.result() for each in runs]
+    (found, sums, weights), (others, other_sums, other_weights) = [run.result() for run in runs]
     for pool in pools:
         pool.shutdown()
     expected, expected_sums, expected_weights = in_xla(xla_runs.nine_rows_by_torch)
@@ -355,7 +355,7 @@ def test_devices_exchange_once_a_step(in_xla):
     _, exchanges = in_xla(xla_parts.exchanged, 2, 3)
     # All that the micro-batches add up to in one exchange, and the tallies.
     assert len(exchanges) == 2
-    assert not any("/while/" in each for each in exchanges)
+    assert not any("/while/" in exchange for exchange in exchanges)
 
 
 @pytest.mark.slow

@@ -47,8 +47,10 @@ def kinds_of_products(dtype):
     loss, *given = one_micro_batch(dtype)
     both = jax.value_and_grad(loss, has_aux=True)
     traced, shapes = jax.make_jaxpr(both, return_shape=True)(*given)
-    kinds = [[str(each.aval.dtype) for each in found.invars] for found in products_in(traced.jaxpr)]
-    return kinds, {str(each.dtype) for each in jax.tree.leaves(shapes)}
+    kinds = [
+        [str(invar.aval.dtype) for invar in found.invars] for found in products_in(traced.jaxpr)
+    ]
+    return kinds, {str(leave.dtype) for leave in jax.tree.leaves(shapes)}
 
 
 def products_in(jaxpr):

@@ -93,15 +93,15 @@ def read(results):
     """Results as numbers, and no tensor."""
     return [
         {
-            "step": each.step,
-            "loss": float(each.loss),
-            "sums": each.sums.tolist(),
-            "gradient_norm": float(each.gradient_norm),
-            "learning_rate": each.learning_rate,
-            "tokens": (int(each.num_real_tokens), int(each.num_slots)),
-            "stopped": each.stopped,
+            "step": result.step,
+            "loss": float(result.loss),
+            "sums": result.sums.tolist(),
+            "gradient_norm": float(result.gradient_norm),
+            "learning_rate": result.learning_rate,
+            "tokens": (int(result.num_real_tokens), int(result.num_slots)),
+            "stopped": result.stopped,
         }
-        for each in results
+        for result in results
     ]
 
 
@@ -197,8 +197,8 @@ def evaluated():
 
     by_torch = figures(compute_loss)
     with torch.no_grad():
-        for each in state.model.parameters():
-            each.zero_()
+        for parameter in state.model.parameters():
+            parameter.zero_()
     return by_torch, figures(training.evaluation_loss), training.num_compilations
 
 
@@ -303,7 +303,7 @@ def nine_rows_by_torch():
 
 
 def weights_of(state):
-    return [each.detach().numpy() for each in state.model.parameters()]
+    return [parameter.detach().numpy() for parameter in state.model.parameters()]
 
 
 class LittleRoom:

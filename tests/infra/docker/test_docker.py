@@ -163,7 +163,7 @@ def test_what_is_copied_is_let_in_and_nothing_else_is():
     assert all((REPOSITORY / each).exists() for each in copied)
     # What `pip install .` would bring, at least.
     packages = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert {each.rstrip("*") for each in packages["packages"]["find"]["include"]} <= copied
+    assert {package.rstrip("*") for package in packages["packages"]["find"]["include"]} <= copied
 
 
 SCHEMA = json.loads(
@@ -179,7 +179,7 @@ FREE = {"environment", "services", "secrets", "volumes", "depends_on"}
 def faults(content):
     """What Compose's schema has against a file."""
     errors = jsonschema.Draft202012Validator(SCHEMA).iter_errors(content)
-    return [each.message for each in errors]
+    return [error.message for error in errors]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -233,7 +233,7 @@ def test_variables_and_words_name_secrets_and_services_that_the_service_knows():
 
 
 def test_nothing_is_published_beyond_this_machine():
-    published = [port for each in services().values() for port in each.get("ports", [])]
+    published = [port for service in services().values() for port in service.get("ports", [])]
     assert len(published) == 5
     assert all(re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port) for port in published)
 

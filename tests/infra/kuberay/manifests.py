@@ -99,7 +99,7 @@ def pods():
 
 def chosen(selector):
     """The pods that a label selector means; an empty one means all."""
-    return [each for each in pods() if _matches(selector, each.labels)]
+    return [pod for pod in pods() if _matches(selector, pod.labels)]
 
 
 def _matches(selector, labels):

@@ -60,8 +60,8 @@ def test_kustomize_sends_what_is_valid_from_the_registry(elsewhere, part):
     ]
     assert len(sent) == len(written) > 0
     images = re.findall(r"image: (\S+)", done.stdout)
-    ours = [each for each in images if "bertline" in each]
-    assert ours and all(re.fullmatch(r"r\.io/x/bertline-\w+:0\.1\.1", each) for each in ours)
+    ours = [image for image in images if "bertline" in image]
+    assert ours and all(re.fullmatch(r"r\.io/x/bertline-\w+:0\.1\.1", our) for our in ours)
     assert [each for each in sent if faults(each)] == []
 
 
@@ -218,7 +218,9 @@ def test_what_is_mounted_is_a_volume_and_every_volume_is_mounted():
     for pod in pods():
         volumes = {each["name"] for each in pod.spec.get("volumes", [])}
         mounted = {
-            mount["name"] for each in pod.containers for mount in each.get("volumeMounts", [])
+            mount["name"]
+            for container in pod.containers
+            for mount in container.get("volumeMounts", [])
         }
         assert mounted == volumes | claims.get(pod.name, set()), pod.name
 

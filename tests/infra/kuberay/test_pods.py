@@ -63,7 +63,7 @@ def test_a_container_has_its_share_and_no_rights(pod):
 
 
 def test_what_is_missing_is_found():
-    good = next(each for each in pods() if each.name == "mlflow")
+    good = next(pod for pod in pods() if pod.name == "mlflow")
     assert faults_of(good) == []
 
     def with_container(**changed):
@@ -130,7 +130,7 @@ def test_ray_knows_the_path_that_is_asked():
 
 def test_only_heads_that_grow_may_speak_to_kubernetes():
     accounts = of_kind("ServiceAccount")
-    assert all(each["automountServiceAccountToken"] is False for each in accounts.values())
+    assert all(account["automountServiceAccountToken"] is False for account in accounts.values())
     with_token = {each.name for each in pods() if each.spec["automountServiceAccountToken"]}
     assert with_token == {"training/head", "pretrain-gpu/head", "serving/head"}
     for pod in pods():
@@ -149,7 +149,7 @@ def test_workers_may_lie_on_spot_machines_and_heads_may_not():
                     "requiredDuringSchedulingIgnoredDuringExecution"
                 ]["nodeSelectorTerms"]
                 avoided = {"key": "cloud.google.com/gke-spot", "operator": "DoesNotExist"}
-                assert [each["matchExpressions"] for each in terms] == [[avoided]]
+                assert [term["matchExpressions"] for term in terms] == [[avoided]]
                 assert not tolerated
             else:
                 devices = {"nvidia.com/gpu", "google.com/tpu"}

@@ -47,7 +47,7 @@ def test_the_entrypoint_is_a_command_of_ours(name):
     assert settings.name
     head = groups_of(of_kind("RayJob")[name])["head"]["template"]["spec"]
     mounts = head["containers"][0]["volumeMounts"]
-    assert any(settings.shards.is_relative_to(each["mountPath"]) for each in mounts)
+    assert any(settings.shards.is_relative_to(mount["mountPath"]) for mount in mounts)
 
 
 def test_where_gpus_are_small_rows_are_few():
@@ -66,7 +66,7 @@ def test_a_misspelt_option_of_the_entrypoint_is_found():
 
 
 def test_shards_are_prepared_where_they_are_read():
-    (prepare,) = [each for each in pods() if each.name == "prepare"]
+    (prepare,) = [pod for pod in pods() if pod.name == "prepare"]
     (container,) = prepare.spec["containers"]
     assert container["command"] == ["python", "workflows/prepare.py"]
     settings = parse_command_line(PrepareSettings, container["args"])

@@ -95,7 +95,7 @@ def test_each_panel_has_a_title_a_source_and_thresholds_in_order(path):
     assert all(titles) and len(titles) >= 10
     for panel in panels(path):
         sources = [panel["datasource"], *(target["datasource"] for target in panel["targets"])]
-        assert all(each == {"type": "prometheus", "uid": "${datasource}"} for each in sources)
+        assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
         letters = [target["refId"] for target in panel["targets"]]
         assert len(set(letters)) == len(letters)
         first, *others = [
@@ -197,7 +197,7 @@ def without_pod_discovery(content):
         if pods is None:
             return content, "no pods are looked for"
         errors = jsonschema.Draft202012Validator(POD_DISCOVERY).iter_errors(pods)
-        if found := [each.message for each in errors]:
+        if found := [error.message for error in errors]:
             return content, found[0]
         job["static_configs"] = [{"targets": []}]
     return content, ""

@@ -102,7 +102,7 @@ def test_machines_come_with_the_demand_and_are_spot():
     for config in (gpu, launcher("tpu")):
         assert config["available_node_types"][config["head_node_type"]]["resources"] == {"CPU": 0}
         others = [each for each in config["available_node_types"].values() if "max_workers" in each]
-        assert sum(each["max_workers"] for each in others) == config["max_workers"]
+        assert sum(other["max_workers"] for other in others) == config["max_workers"]
 
 
 def test_the_slice_has_the_resource_that_reserves_it():

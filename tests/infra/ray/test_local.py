@@ -68,9 +68,9 @@ def listening(state):
             if process.environ().get("BERTLINE_CLUSTER") != str(state):
                 continue
             name = "dashboard" if any("dashboard.py" in w for w in process.cmdline()) else "other"
-            for each in process.net_connections("tcp"):
-                if each.status == psutil.CONN_LISTEN:
-                    yield each.laddr.ip, name
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    yield connection.laddr.ip, name
         except psutil.Error:
             pass
 

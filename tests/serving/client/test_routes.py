@@ -18,7 +18,7 @@ TEXT, OTHER = "the cat sat on a mat", "dogs run"
 PAIR = {"text": TEXT, "text_pair": OTHER}
 QUESTION = {"question": "the cat", "context": "dogs run far away slowly"}
 
-ROUTES = [each for each in vars(routes).values() if isinstance(each, Route)]
+ROUTES = [var for var in vars(routes).values() if isinstance(var, Route)]
 REQUESTS = {
     route.path: get_type_hints(route.endpoint)["request"]
     for handlers in (TaskRoutes, TextRoutes)

@@ -35,7 +35,7 @@ def opened(storage, inputs, **changed):
 
 def test_a_variant_is_the_run_that_pretrain_makes(tmp_path, inputs):
     with opened(tmp_path, inputs) as ablation:
-        names = {each.variant.name: each.name for each in ablation.variants}
+        names = {variant.variant.name: variant.name for variant in ablation.variants}
         assert ablation.outcome(at_once=2).reference.name == "mlm_nsp"
     assert list(names) == ["mlm_nsp", "mlm", "left_to_right"]
     shards = open_shards(inputs / "corpus", "train")
@@ -134,19 +134,19 @@ def test_an_ablation_keeps_its_run_at_mlflow(ablation, tmp_path):
 
 
 def test_figures_are_noted_once(ablation):
-    variants = [each.outcome for each in ablation.variants]
+    variants = [variant.outcome for variant in ablation.variants]
     sweep = made_up_sweep("docs_library", variants, {"mlm": 20}, seeds=2)
     ablation.sweeps["docs_library"] = sweep
     figures = ablation.mean_figures()
-    assert figures.keys() == {f"docs_library/{each.name}" for each in variants}
-    scores = [each.score for each in sweep.trials if each.point["variant"] == "mlm"]
+    assert figures.keys() == {f"docs_library/{variant.name}" for variant in variants}
+    scores = [trial.score for trial in sweep.trials if trial.point["variant"] == "mlm"]
     assert figures["docs_library/mlm"] == pytest.approx(sum(scores) / 2)
     for _ in range(2):
         note_figures(ablation)
     ablation.sweeps["docs_library"] = replace(sweep, trials=sweep.trials[1:])
     note_figures(ablation)
     records = list(read_records(ablation.folder.path / "journal.jsonl"))
-    assert [(each.step, each.metrics) for each in records] == [
+    assert [(record.step, record.metrics) for record in records] == [
         (1, figures), (2, {"docs_library/mlm_nsp": sweep.trials[1].score})
     ]  # fmt: skip
 
@@ -165,7 +165,7 @@ def trained(tmp_path_factory, inputs):
 
 
 def test_what_a_finished_one_came_to(trained):
-    _, masked, next_tokens = (each.outcome for each in trained.variants)
+    _, masked, next_tokens = (variant.outcome for variant in trained.variants)
     assert masked.is_finished and masked.name == "mlm" and masked.paper_row == "No NSP"
     assert [step for step, _ in masked.curve] == [3, 6, 8]
     assert masked.curve[-1][1] == masked.figures["heldout/masked_token_loss"]

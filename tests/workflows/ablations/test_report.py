@@ -43,8 +43,8 @@ def test_scores_are_those_of_the_seeds_in_points():
     findings = ablation_findings(outcome)
     library = findings.tasks[0]
     trials = outcome.tasks["docs_library"].trials
-    assert library.scores["mlm"] == tuple(100 * each.score for each in trials[3:6])
-    assert [each.metric for each in findings.tasks] == ["accuracy", "f1", "f1"]
+    assert library.scores["mlm"] == tuple(100 * trial.score for trial in trials[3:6])
+    assert [task.metric for task in findings.tasks] == ["accuracy", "f1", "f1"]
     assert findings.num_wanted == 27 and len(findings.trials) == 27
 
 
@@ -58,15 +58,15 @@ def test_all_are_compared_with_the_reference():
 def test_the_papers_metric_is_taken_where_the_paper_has_the_task():
     outcome = made_up_ablation("size", {"mrpc": {}, "docs_answers": {}})
     trials = tuple(
-        replace(each, figures={"dev/f1": each.score, "dev/accuracy": 0.5})
-        for each in outcome.tasks["mrpc"].trials
+        replace(trial, figures={"dev/f1": trial.score, "dev/accuracy": 0.5})
+        for trial in outcome.tasks["mrpc"].trials
     )
     sweep = replace(outcome.tasks["mrpc"], trials=trials)
     findings = ablation_findings(replace(outcome, tasks=dict(outcome.tasks) | {"mrpc": sweep}))
     mrpc, answers = findings.tasks
     assert mrpc.metric == "accuracy" and set(mrpc.scores["1/128/2"]) == {50.0}
     assert answers.metric == "f1" and answers.column is None
-    without = tuple(replace(each, figures={}) for each in trials)  # as those that ended early
+    without = tuple(replace(trial, figures={}) for trial in trials)  # as those that ended early
     outcome = replace(outcome, tasks={"mrpc": replace(sweep, trials=without)})
     (mrpc,) = ablation_findings(outcome).tasks
     assert mrpc.metric == "f1" and mrpc.column is None, "another metric does not compare"
@@ -89,7 +89,7 @@ def test_ours_stand_in_the_papers_rows():
 
 def test_differences_stand_beside_the_papers():
     findings = ablation_findings(masking())
-    by_name = {each.name: each for each in findings.others}
+    by_name = {other.name: other for other in findings.others}
     mnli, _, features = findings.tasks
     assert findings.paper_difference(by_name["0/0/100"], mnli) == pytest.approx(-0.6)
     assert findings.paper_difference(by_name["100/0/0"], features) == pytest.approx(-0.9)
@@ -112,22 +112,22 @@ def test_a_score_that_is_no_number_does_not_count():
     tasks = {"docs_library": replace(sweep, trials=(broken, *rest))}
     (library,) = ablation_findings(replace(outcome, tasks=tasks)).tasks
     assert len(library.scores["mlm_nsp"]) == 2
-    assert all(math.isfinite(each.mean) for each in library.differences.values())
+    assert all(math.isfinite(difference.mean) for difference in library.differences.values())
 
 
 def test_a_sweep_over_runs_becomes_one_over_variants():
     variants = made_up_variants("objective")
-    runs = {each.run: each.name for each in variants}
+    runs = {variant.run: variant.name for variant in variants}
     sweep = made_up_sweep("docs_library", variants, {}, seeds=2)
     by_run = {name: run for run, name in runs.items()}
-    trials = [each.__class__(**{**vars(each), "point": {"model": by_run[each.point["variant"]]}})
-              for each in reversed(sweep.trials)]  # fmt: skip
+    trials = [trial.__class__(**{**vars(trial), "point": {"model": by_run[trial.point["variant"]]}})
+              for trial in reversed(sweep.trials)]  # fmt: skip
     renamed = by_variant(sweep.__class__(**{**vars(sweep), "trials": tuple(trials)}), runs)
     assert renamed.axes == ("variant",)
-    assert [each.point["variant"] for each in renamed.trials] == [
+    assert [trial.point["variant"] for trial in renamed.trials] == [
         "mlm_nsp", "mlm_nsp", "mlm", "mlm", "left_to_right", "left_to_right"
     ]  # fmt: skip
-    assert sorted(each.name for each in renamed.trials) == sorted(each.name for each in trials)
+    assert sorted(trial.name for trial in renamed.trials) == sorted(trial.name for trial in trials)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_every_seed_is_drawn_and_masked_and_next_tokens_apart():
 
 def test_the_summary_says_what_failed(tmp_path):
     lines = summary_lines(ablation_findings(half_way()), tmp_path)
-    failed = [each for each in lines if each.startswith("failed ")]
+    failed = [line for line in lines if line.startswith("failed ")]
     assert len(failed) == 2 and "not finite" in failed[0]
     assert lines[-1] == f"report       {tmp_path / 'report.html'}"
-    assert any(each.startswith("here         0 of 1 difference ") for each in lines)
+    assert any(line.startswith("here         0 of 1 difference ") for line in lines)

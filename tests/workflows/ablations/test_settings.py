@@ -70,11 +70,11 @@ def test_each_study_keeps_its_own_fields():
 
 def test_tasks_have_a_name_an_approach_and_data():
     tasks = learned_tasks(parsed("--task", "mrpc=/data/a=b", "ner:features=/data/ner"))
-    assert [(each.key, each.task, each.approach, each.data) for each in tasks] == [
+    assert [(task.key, task.task, task.approach, task.data) for task in tasks] == [
         ("mrpc", "mrpc", "finetune", "/data/a=b"),
         ("ner:features", "ner", "features", "/data/ner"),
     ]
-    assert [each.data for each in learned_tasks(parsed())] == ["docs://"] * 3
+    assert [task.data for task in learned_tasks(parsed())] == ["docs://"] * 3
 
 
 def test_the_trials_are_as_the_ablation_says():
@@ -147,17 +147,17 @@ def test_the_reference_is_what_pretrain_does_by_itself(name):
 )
 def test_every_variant_stands_beside_a_row_of_the_paper(name, table):
     variants = chosen_variants(name, settings_of("--preset", "base"), ())
-    rows = [each.paper_row for each in variants]
-    assert rows == [each for each in table.rows if "BiLSTM" not in each]
+    rows = [variant.paper_row for variant in variants]
+    assert rows == [row for row in table.rows if "BiLSTM" not in row]
 
 
 def test_the_shares_are_mask_same_random():
     variants = chosen_variants("masking", settings_of(), ("80/20/0", "0/20/80"))
-    shares = [variant_settings(settings_of(), each).rows for each in variants]
-    assert [(each.mask_token_share, each.random_token_share) for each in shares] == [
+    shares = [variant_settings(settings_of(), variant).rows for variant in variants]
+    assert [(share.mask_token_share, share.random_token_share) for share in shares] == [
         (0.8, 0.1), (0.8, 0.0), (0.0, 0.8)
     ]  # fmt: skip
-    assert [round(each.same_token_share, 2) for each in shares] == [0.1, 0.2, 0.2]
+    assert [round(share.same_token_share, 2) for share in shares] == [0.1, 0.2, 0.2]
 
 
 def test_the_papers_sizes_are_the_papers():
@@ -182,7 +182,7 @@ def test_other_sizes_are_as_many_times_their_own():
 
 
 def test_some_variants_come_with_the_reference_in_the_studys_order():
-    names = [each.name for each in chosen_variants("masking", settings_of(), ("0/0/100",))]
+    names = [variant.name for variant in chosen_variants("masking", settings_of(), ("0/0/100",))]
     assert names == ["80/10/10", "0/0/100"]
     assert len(chosen_variants("masking", settings_of(), ())) == 6
 

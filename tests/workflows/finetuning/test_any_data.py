@@ -178,10 +178,10 @@ def as_squad(records):
             starts = answers.get("answer_start")
             record["answers"] = [
                 {
-                    "text": each,
+                    "text": answer,
                     "answer_start": starts[0] if isinstance(starts, list) and starts else starts,
                 }
-                for each in answers["text"]
+                for answer in answers["text"]
             ]
         articles.append(
             {"title": record.get("id"), "paragraphs": [{"context": context, "qas": [record]}]}
@@ -196,7 +196,7 @@ def as_parquet(records, columns):
         try:
             arrays[name] = pa.array(values)
         except (pa.ArrowException, OverflowError, UnicodeEncodeError):
-            arrays[name] = pa.array([json.dumps(each) for each in values])
+            arrays[name] = pa.array([json.dumps(value) for value in values])
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(arrays), sink)
     return sink.getvalue().to_pybytes()

@@ -97,7 +97,7 @@ def test_examples_without_an_answer_are_left_out_and_counted(storage):
     data = read_task_data(parse(arguments(storage)), tokenizer)
     for split, count in ((data.train, 45), (data.dev, 20)):
         assert len(split.examples) == split.rows.num_items == count
-        assert all(each.answer in ("up", "down") for each in split.examples)
+        assert all(example.answer in ("up", "down") for example in split.examples)
         assert split.rows.tally["without a label"] == count
 
 
@@ -159,7 +159,7 @@ def test_the_rule_is_one_for_every_task(storage, task, split, missing):
     def write(of_split):
         for name in ("train", "dev"):
             rows = of_split if name == split else [answered, *other.values()]
-            lines = "".join(json.dumps(each) + "\n" for each in rows)
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
             (storage / "data" / f"{name}.jsonl").write_text(lines)
             (storage / "data" / f"{name}.tsv").unlink(missing_ok=True)
         given = arguments(storage, task=task, **{"options.max_length": 16})

@@ -160,7 +160,7 @@ def test_what_is_about_to_happen_is_said(finetuning_job, capsys):
 
 MISSING = {"nan", "None", "null", "-"}
 """What a reader of classes may take for no answer, or for annotators who did not agree."""
-CLASSES = tuple(each for each in HOSTILE_LABELS if each not in MISSING)
+CLASSES = tuple(label for label in HOSTILE_LABELS if label not in MISSING)
 
 
 def write_classes(folder, kind):
@@ -170,7 +170,7 @@ def write_classes(folder, kind):
         for number, label in enumerate(CLASSES * 2)
     ]
     for split in ("train", "dev"):
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
@@ -186,10 +186,10 @@ def test_classes_of_any_characters_are_learned_and_reported(tmp_path, kind, caps
     job = FinetuningJob(run.parts.settings, open_storage(str(tmp_path)), run.folder, encoder, data)
     announce(job)
     announced = capsys.readouterr().out
-    assert all(each.isprintable() for each in announced.splitlines())
+    assert all(line.isprintable() for line in announced.splitlines())
     begin(job)
     results = write_results(job)
-    assert all(each.isprintable() for each in results.lines)
+    assert all(line.isprintable() for line in results.lines)
     assert "<script>" not in results.card and "\n# C" not in results.card
     predictor = load_predictor(run.folder.model)
     assert predictor.task.labels == data.task.labels

@@ -23,7 +23,9 @@ def storage(tmp_path_factory):
 
 
 def records(run):
-    return [(each.step, each.metrics) for each in read_records(run.folder.path / "journal.jsonl")]
+    return [
+        (record.step, record.metrics) for record in read_records(run.folder.path / "journal.jsonl")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def test_the_best_epoch_is_kept_not_the_last(storage):
     assert best.keys() == of_first.keys()
     assert all(torch.equal(best[name], of_first[name]) for name in best)
     predictions = [json.loads(line) for line in (run.folder.path / BEST_PREDICTIONS).open()]
-    gold = [each.answer for each in run.parts.evaluation._dev.examples]
+    gold = [example.answer for example in run.parts.evaluation._dev.examples]
     right = [each["label"] == answer for each, answer in zip(predictions, gold, strict=True)]
     assert sum(right) / len(right) == scores[0]
 

@@ -104,7 +104,7 @@ def test_what_would_be_an_error_is_cut_to_be_noticed(models, model):
         query_of(models[model].task, ask(models[model], overflow=overflow).options).codec
         for overflow in ("error", "left", "window")
     ]
-    assert [each.overflow for each in codecs] == ["right", "left", "window"]
+    assert [codec.overflow for codec in codecs] == ["right", "left", "window"]
 
 
 def test_a_tagger_of_words_in_a_row_is_asked_for_first_sub_words(models):
@@ -166,10 +166,10 @@ def test_a_part_is_a_file_and_then_its_record(tmp_path, job_of, monkeypatch):
     assert json.loads((tmp_path / "part-00000.json").read_text()) == record
     lines = (tmp_path / PREDICTIONS / "part-00000.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    assert [each["id"] for each in rows] == ["a.txt:0", *(f"a.txt:{7 + 8 * i}" for i in range(7))]
+    assert [row["id"] for row in rows] == ["a.txt:0", *(f"a.txt:{7 + 8 * i}" for i in range(7))]
     assert record["dropped"] == {"empty_lines": 1}
     assert record["counts"] == {"texts": 8, "tokens": 32, "found": 8}
-    assert Counter(record["found"]) == Counter(each["label"] for each in rows)
+    assert Counter(record["found"]) == Counter(row["label"] for row in rows)
     assert record["values"] is None
 
 

@@ -94,7 +94,7 @@ def test_more_than_a_hundredth_of_a_file_is_refused_until_it_is_asked_for(
         dropped = Counter()
         texts = sum(1 for _ in read_records(part, dropped, {"text_column": "text"}))
         records.append({"name": part.name, "counts": {"texts": texts}, "dropped": dict(dropped)})
-    assert sum(each["counts"]["texts"] for each in records) == 1250 - torn
+    assert sum(record["counts"]["texts"] for record in records) == 1250 - torn
     refuse_many_skipped(settings("a", skip_bad=True), records, given)
     if not is_refused:
         refuse_many_skipped(settings("a"), records, given)

@@ -161,7 +161,7 @@ def test_every_row_is_trained_once_and_told(tmp_path, capsys, ray_cluster, monke
     assert set(found["by_layer"]) == set("01234")
     shares = found["layer_shares"]
     assert set(shares["weighted_sum_all"]) == set("1234")
-    assert sum(each[0] for each in shares["weighted_sum_all"].values()) == pytest.approx(1)
+    assert sum(share[0] for share in shares["weighted_sum_all"].values()) == pytest.approx(1)
     for name in ("f1_by_layer.png", "layer_weights.png"):
         assert (report / name).read_bytes().startswith(b"\x89PNG")
         assert name in (report / "table7.md").read_text()
@@ -210,7 +210,7 @@ def test_pictures_of_tagged_words(tmp_path, given, capsys):
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name("pictures")
     (run,) = client.search_runs([experiment.experiment_id])
-    logged = {each.path for each in client.list_artifacts(run.info.run_id)}
+    logged = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
     assert logged == {*pictures, "pictures.md", "pictures.html", "pictures.json"}
 
 

@@ -228,7 +228,7 @@ def test_the_metric_is_glues_whatever_the_model_was_tuned_for(
     assert figures["mrpc"]["value"] == 0  # of the pairs that are paraphrases it finds none
     predictor = load_predictor(numbers)
     examples = predictor.task.examples(tmp_path / "glue" / "STS-B", "dev")
-    values = [each["value"] for each in predictor.predict_examples(examples)[0]]
+    values = [example["value"] for example in predictor.predict_examples(examples)[0]]
     ranks = [sorted(values).index(value) for value in values]
     squares = sum((a - b) ** 2 for a, b in zip(ranks, [0, 1, 3, 2, 4], strict=True))
     assert figures["stsb"]["value"] == pytest.approx(100 * (1 - 6 * squares / (5 * 24)))

@@ -32,7 +32,7 @@ def test_the_papers_averages_of_glue_follow_from_its_figures():
     base, large = GLUE_TEST.values()
     assert (base["mnli"], base["mnli_mm"], base["rte"]) == (84.6, 83.4, 66.4)
     assert (large["qqp"], large["cola"], large["rte"]) == (72.1, 60.5, 70.1)
-    assert all(GLUE[each.task].criterion == each.metric for each in COLUMNS.values())
+    assert all(GLUE[column.task].criterion == column.metric for column in COLUMNS.values())
 
 
 def test_every_published_task_and_strategy_is_one_of_ours():
@@ -69,7 +69,7 @@ def test_published_metrics_have_the_names_of_our_tasks(kind, tasks):
 def test_every_row_of_an_ablation_has_a_figure_for_each_column(table):
     for name, figures in table.rows.items():
         assert len(figures) == len(table.columns), name
-        assert all(70 < each < 100 for each in figures)
+        assert all(70 < figure < 100 for figure in figures)
     for column in table.columns:
         task, _, approach = column.task.partition(":")
         assert task in TASKS and approach in ("", "features")

@@ -71,7 +71,7 @@ def test_champions_come_and_go_with_who_when_and_why(run, uri):
     assert code == 0 and champion(uri) == 1
     code, printed = run("rollback")
     assert code == 2 and "error: no version of sentiment was champion before: of 1" in printed
-    told = [(each.before, each.after, each.state, each.why) for each in entries(uri)]
+    told = [(entry.before, entry.after, entry.state, entry.why) for entry in entries(uri)]
     assert told == [
         (None, 1, "done", "the first"),
         (1, 2, "done", "week 31"),
@@ -97,7 +97,7 @@ def test_what_the_gate_found_is_kept_with_the_version(run, uri, tmp_path):
         assert found.tags[f"{GATE_TAG}accuracy"] == ("1" if version == 1 else "0")
         report = json.loads(found.tags[REPORT_TAG])
         assert [each["check"] for each in report["checks"]] == ["accuracy", "folder"]
-        newest = max(each.path for each in client.list_artifacts(found.run_id, "gate"))
+        newest = max(artifact.path for artifact in client.list_artifacts(found.run_id, "gate"))
         written = client.download_artifacts(found.run_id, newest, str(tmp_path))
         assert json.loads(Path(written).read_text()) == report
         for text in (json.dumps(found.tags), Path(written).read_text()):
@@ -167,7 +167,7 @@ def test_a_kill_leaves_the_old_champion_or_the_new_one(run, uri, tmp_path, where
     assert code == 0 and champion(uri) == 2
     assert ("2 of sentiment already" in printed) is moved
     assert run("rollback")[0] == 0 and champion(uri) == 1
-    states = [each.state for each in entries(uri)]
+    states = [entry.state for entry in entries(uri)]
     assert states == (["done"] * 3 if moved else ["done", "interrupted", "done", "done"])
 
 
@@ -176,7 +176,7 @@ def test_a_killed_rollback_is_none_or_a_whole_one(run, uri, tmp_path):
     process = start("before", "rollback", "--name", NAME, "--storage", tmp_path)
     assert process.finish() == (-signal.SIGKILL, "") and champion(uri) == 2
     assert run("rollback")[0] == 0 and champion(uri) == 1
-    assert [each.state for each in entries(uri)] == ["done", "done", "interrupted", "done"]
+    assert [entry.state for entry in entries(uri)] == ["done", "done", "interrupted", "done"]
 
 
 def test_of_two_at_once_one_succeeds_and_the_other_exits_with_an_error(run, uri, tmp_path):
@@ -188,7 +188,7 @@ def test_of_two_at_once_one_succeeds_and_the_other_exits_with_an_error(run, uri,
     assert run("rollback")[0] == 2
     first.pipe.send("continue")
     assert first.finish() == (0, "")
-    assert champion(uri) == 1 and [each.after for each in entries(uri)] == [1]
+    assert champion(uri) == 1 and [entry.after for entry in entries(uri)] == [1]
 
 
 def test_a_champion_that_was_moved_by_hand_meanwhile_is_noticed(run, uri, monkeypatch):

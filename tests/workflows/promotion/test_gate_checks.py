@@ -44,7 +44,7 @@ def contender(folder, number=2, data_sha256=DATA_SHA256, **metrics):
 
 def judged(gate, mine, theirs=None):
     lines = judge(gate, mine, theirs, FEW)
-    return {each.check: each for each in lines}
+    return {line.check: line for line in lines}
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_tasks_of_every_kind_are_measured(name, tmp_path):
     loss = measured_loss(settings, folder)
     assert loss.rows[0][0] == task.criterion
     assert "12 examples with answers, dev of data" in loss.data
-    before, after = (float(each) for each in loss.rows[0][1:3])
+    before, after = (float(row) for row in loss.rows[0][1:3])
     assert abs(before - after) < 0.5
     assert "of 12 predictions changed" in loss.notes[0] and "tokens took" in loss.notes[1]
 

@@ -78,7 +78,7 @@ def test_marks_have_keys_and_tooltips_and_a_file_its_own_colors():
         figure = drawn(label=label, alt=label)
         root = ElementTree.fromstring(figure.file())
         marks = [each for each in root.iter() if each.get("data-key") == "7"]
-        assert len(marks) == 2 and all(each[0].tag.endswith("title") for each in marks)
+        assert len(marks) == 2 and all(mark[0].tag.endswith("title") for mark in marks)
         assert "prefers-color-scheme: dark" in figure.file()
     assert f"--ink: {THEME['ink'][1]}" in figure.file()
 

@@ -70,7 +70,9 @@ def test_the_page_is_accessible_and_only_boxes_scroll(browser, report, width, sc
         page.on("request", lambda request: requests.append(request.url))
         page.goto(report.as_uri())
         violations = Axe().run(page).response["violations"]
-        assert not violations, [(each["id"], each["nodes"][0]["html"]) for each in violations]
+        assert not violations, [
+            (violation["id"], violation["nodes"][0]["html"]) for violation in violations
+        ]
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert requests == [report.as_uri()]
 

@@ -141,8 +141,8 @@ def test_figures_of_one_name_are_one_file():
     assert list(page.files) == ["all.svg"]
     root = ElementTree.fromstring(page.files["all.svg"])
     places = [each for each in root if each.tag.endswith("svg")]
-    assert [float(each.get("x", "")) > 0 for each in places] == [False, True, True, False]
-    assert [float(each.get("y", "")) > 0 for each in places] == [False, False, False, True]
+    assert [float(place.get("x", "")) > 0 for place in places] == [False, True, True, False]
+    assert [float(place.get("y", "")) > 0 for place in places] == [False, False, False, True]
     text = markdown(page)
     assert "![panel 0; panel 1; panel 2; panel 3](all.svg)" in text and "Four panels." in text
     assert html(page).count("<figure>") == 4 and "Four panels." in html(page)

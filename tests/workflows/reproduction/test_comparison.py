@@ -52,8 +52,8 @@ def test_what_is_the_same_is_said_and_refuses_nothing(run, code):
         code_finding(run, code),
         *hardware_findings(run, ClusterSettings(threads_per_worker=2)),
     ]
-    assert [each.what for each in findings] == ["data", "encoder", "code", "machine"]
-    assert all("the same" in each.text and not each.refuses for each in findings)
+    assert [finding.what for finding in findings] == ["data", "encoder", "code", "machine"]
+    assert all("the same" in finding.text and not finding.refuses for finding in findings)
     assert package_findings(run) == []
 
 

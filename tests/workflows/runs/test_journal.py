@@ -130,5 +130,5 @@ def test_lines_that_are_no_records_are_passed_over(tmp_path):
         file.write(b'{"step": 3, "time": 1, "metrics": []}\n')
     again = Journal(journal.path)
     again.append(2, {"a": 2.0})
-    found = [(each.step, each.metrics) for each in again.records()]
+    found = [(record.step, record.metrics) for record in again.records()]
     assert found == [(1, {"a": 1.0}), (2, {"a": 2.0})]

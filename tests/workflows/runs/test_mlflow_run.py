@@ -50,7 +50,9 @@ def uri_of(storage):
 def addresses(storage):
     tables = ("experiments", "runs", "logged_models", "model_versions")
     with sqlite3.connect(storage / "mlflow" / "mlflow.db") as connection:
-        return [str(row) for each in tables for row in connection.execute(f"SELECT * FROM {each}")]
+        return [
+            str(row) for table in tables for row in connection.execute(f"SELECT * FROM {table}")
+        ]
 
 
 @pytest.mark.parametrize(("name", "is_copy"), [("plain", False), (HOSTILE, True)])
@@ -73,7 +75,7 @@ def test_a_moved_store_is_read_and_written_where_it_is(storage, tmp_path, name, 
     }
     register_models(uri_of(moved), ["wrong"])
     assert len([*(moved / "mlflow" / "artifacts" / "models").iterdir()]) == 2
-    assert not [each for each in addresses(moved) if "/before/" in each]
+    assert not [address for address in addresses(moved) if "/before/" in address]
     capsys.readouterr()
     open_client(uri_of(moved))
     assert capsys.readouterr().err == ""
@@ -180,7 +182,7 @@ def test_a_store_may_lie_in_a_folder_of_any_name(tmp_path, name):
     experiment = client.create_experiment("x", artifact_location(uri))
     run = client.create_run(experiment).info.run_id
     client.log_dict(run, {"a": 1}, "a.json")
-    assert [each.path for each in client.list_artifacts(run)] == ["a.json"]
+    assert [artifact.path for artifact in client.list_artifacts(run)] == ["a.json"]
     assert {each.name for each in tmp_path.iterdir()} == {name}
     assert {"mlflow.db", "artifacts"} <= {each.name for each in folder.iterdir()}
 
@@ -207,7 +209,7 @@ def test_files_settings_and_figures_are_at_mlflow(tmp_path, report):
     assert run.data.params == {"model": "…/encoder"}
     assert run.data.metrics == {"f1.last": 91.5}
     assert run.data.tags["version.torch"]
-    assert [each.path for each in client.list_artifacts(run_id)] == ["table.md"]
+    assert [artifact.path for artifact in client.list_artifacts(run_id)] == ["table.md"]
 
 
 def test_without_mlflow_the_reason_is_said_in_one_line(report, capsys, monkeypatch):

@@ -43,11 +43,11 @@ def test_the_points_of_a_grid_come_with_all_their_seeds():
     outcome = paper_grid()
     findings = sweep_findings(outcome)
     assert len(findings.points) == 18 and not findings.unscored
-    assert [each.rank for each in findings.points] == list(range(1, 19))
-    means = [each.scores.mean for each in findings.points]
+    assert [point.rank for point in findings.points] == list(range(1, 19))
+    means = [point.scores.mean for point in findings.points]
     assert means == sorted(means, reverse=True)
-    assert all(len(each.trials) == 2 for each in findings.points)
-    assert sorted(len(each.scored) for each in findings.points) == [1, 1] + [2] * 16
+    assert all(len(point.trials) == 2 for point in findings.points)
+    assert sorted(len(point.scored) for point in findings.points) == [1, 1] + [2] * 16
     assert len(findings.finished) == 34
     assert [each.name for each in findings.failed] == [outcome.trials[5].name]
     assert [each.name for each in findings.missing] == [outcome.trials[-1].name]
@@ -132,7 +132,7 @@ def test_a_trial_that_was_stopped_early_has_at_least_its_score_beside_the_paper(
 def test_what_fell_apart_does_not_hide_the_noise_of_seeds():
     trials = [made_up_trial(point, seed) for point in GRID for seed in (0, 1)]
     alone = sweep_findings(made_up_outcome(trials[2:])).noise_share
-    fallen = [replace(each, score=0.2 + 0.1 * each.seed) for each in trials[:2]]
+    fallen = [replace(trial, score=0.2 + 0.1 * trial.seed) for trial in trials[:2]]
     assert alone == sweep_findings(made_up_outcome([*fallen, *trials[2:]])).noise_share
 
 

@@ -170,15 +170,15 @@ def test_the_table_has_the_score_of_each_seed():
     findings = sweep_findings(paper_grid())
     table = point_table(findings)
     texts = [[cell.text for cell in row] for row in table.cells]
-    assert all(len(each) == len(table.columns) for each in texts)
+    assert all(len(text) == len(table.columns) for text in texts)
     assert list(table.columns[:9]) == [
         "rank", "F1", "level", "batch_size", "peak_learning_rate", "epochs", "seeds", "seed 0",
         "seed 1",
     ]  # fmt: skip
-    assert sum("failed" in each for each in texts) == sum("missing" in each for each in texts) == 1
+    assert sum("failed" in text for text in texts) == sum("missing" in text for text in texts) == 1
     best = findings.points[0]
     assert texts[0][0] == "1" and texts[0][2] == "yes" and table.rows[0].highlighted
-    assert texts[0][7:9] == [f"{100 * each:.2f}" for each in best.scores.scores]
+    assert texts[0][7:9] == [f"{100 * score:.2f}" for score in best.scores.scores]
     orders = [row[1].order for row in table.cells]
     assert orders == sorted(orders, reverse=True)
 
@@ -205,7 +205,7 @@ def test_failed_and_missing_trials():
 
 def test_scale_of_an_axis():
     few = AxisScale.of([2, 3, "x"])
-    assert [few.share(each) for each in few.values] == pytest.approx([1 / 6, 1 / 2, 5 / 6])
+    assert [few.share(value) for value in few.values] == pytest.approx([1 / 6, 1 / 2, 5 / 6])
     numbers = [10.0**power for power in range(-9, 0)]
     scale = AxisScale.of(numbers)
     assert scale.is_log and scale.share(1e-5) == pytest.approx(0.5)

@@ -98,13 +98,13 @@ def test_points_are_drawn_alike_however_many():
 
 def test_points_are_drawn_from_their_ranges():
     points = drawn_points(AXES, 300, seed=0)
-    rates = [each[RATE] for each in points]
+    rates = [point[RATE] for point in points]
     assert min(rates) >= 1e-5 and max(rates) <= 1e-3
     # Over logarithms: half of them below the geometric mean, where a tenth of the range lies.
     assert 110 < sum(rate < 1e-4 for rate in rates) < 190
-    assert all(0 <= each[DROPOUT] <= 0.3 for each in points)
-    assert {each["batch_size"] for each in points} == {16, 32}
-    assert {each["epochs"] for each in points} == {2, 3, 4}
+    assert all(0 <= point[DROPOUT] <= 0.3 for point in points)
+    assert {point["batch_size"] for point in points} == {16, 32}
+    assert {point["epochs"] for point in points} == {2, 3, 4}
     assert all(float(f"{rate:.3g}") == rate for rate in rates)
 
 

@@ -180,7 +180,7 @@ def test_the_outcome_of_a_trial(sweep):
     assert outcome.seconds > 0 and outcome.device_hours == pytest.approx(outcome.seconds / 3600)
     # The training loss of an epoch is the mean of its steps.
     records = list(read_records(trial.job.folder.path / "journal.jsonl"))
-    losses = [each.metrics["train/loss"] for each in records if "train/loss" in each.metrics]
+    losses = [record.metrics["train/loss"] for record in records if "train/loss" in record.metrics]
     per_epoch = len(losses) // 3
     second = losses[per_epoch : 2 * per_epoch]
     assert outcome.curve[1].train_loss == pytest.approx(statistics.fmean(second))

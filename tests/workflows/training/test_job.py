@@ -226,7 +226,9 @@ def test_the_lineage_of_fine_tuning(finetuning_job):
     found = read_lineage(finetuning_job.folder.model)
     assert found.data_sha256 == finetuning_job.data.sha256
     assert found.metrics["dev/accuracy"] == results.figures["dev/accuracy"]
-    assert found.metrics.keys() == {each for each in results.figures if each.startswith("dev/")}
+    assert found.metrics.keys() == {
+        figure for figure in results.figures if figure.startswith("dev/")
+    }
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf")])

@@ -61,7 +61,7 @@ def left(folder):
     path, _ = newest_checkpoint(folder / "checkpoints")
     names = ["model.safetensors", "optimizer.safetensors"]
     names += [f"files/best{rest}" for rest in (".safetensors", "_predictions.jsonl")]
-    records = [(each.step, each.metrics) for each in read_records(folder / "journal.jsonl")]
+    records = [(record.step, record.metrics) for record in read_records(folder / "journal.jsonl")]
     return path.name, records, [(path / name).read_bytes() for name in names]
 
 
@@ -99,7 +99,7 @@ def test_a_job_among_others_learns_the_same_bits_as_alone(storage, alone):
     order = ("second", "first")
     jobs = [job(storage, name, "together") for name in order]
     outcomes, channel = in_turn(jobs)
-    assert all(not each.stopped for each in outcomes)
+    assert all(not outcome.stopped for outcome in outcomes)
     assert channel.jobs == [each for pair in enumerate(outcomes) for each in pair]
     for name, (folder, _) in zip(order, jobs, strict=True):
         assert left(folder) == alone[name], name
@@ -110,7 +110,7 @@ def test_stopped_within_jobs_or_between_they_go_on(storage, alone):
     jobs = [job(storage, name, "stopped") for name in DIFFERENT]
     for told_after, steps in ((1, []), (9, [8]), (17, [24]), (6, [24, 4])):
         outcomes, channel = in_turn(jobs, told_after)
-        assert [each.step for each in outcomes] == steps
+        assert [outcome.step for outcome in outcomes] == steps
         begun = [each for each in channel.jobs if isinstance(each, int)]
         assert begun == list(range(len(steps)))
     outcomes, _ = in_turn(jobs)

@@ -31,8 +31,8 @@ from workflows.versions.model_pyfunc import QUESTION, TEXT, input_rows, signatur
 from workflows.versions.registration import register_model_folder
 
 TEXTS = ["the cat sat on the mat", "a dog", "Zoë Müller of the Franco-German Bank " * 20]
-PAIRS = [{"text": each, "text_pair": "the mat"} for each in TEXTS]
-QUESTIONS = [{"question": "who sat", "context": each} for each in TEXTS]
+PAIRS = [{"text": text, "text_pair": "the mat"} for text in TEXTS]
+QUESTIONS = [{"question": "who sat", "context": text} for text in TEXTS]
 CHOICES = [{"context": "the cat", "choices": ["sat", "is a dog"]}] * 2
 MASKED = ["the cat sat on the [MASK]", "[MASK] dog"]
 ASKED = {
@@ -111,13 +111,13 @@ def expected(models, name):
     predictor = load_predictor(folder)
     examples = {
         "answers": lambda: [
-            Question("", each["question"], each["context"], None) for each in QUESTIONS
+            Question("", question["question"], question["context"], None) for question in QUESTIONS
         ],
         "choices": lambda: [
-            Choices(each["context"], tuple(each["choices"]), None) for each in CHOICES
+            Choices(choice["context"], tuple(choice["choices"]), None) for choice in CHOICES
         ],
-        "paraphrase": lambda: [Text(each["text"], each["text_pair"], None) for each in PAIRS],
-    }.get(name, lambda: [Text(each, None, None) for each in TEXTS])()
+        "paraphrase": lambda: [Text(pair["text"], pair["text_pair"], None) for pair in PAIRS],
+    }.get(name, lambda: [Text(text, None, None) for text in TEXTS])()
     found, rows = predictor.predict_examples(examples)
     if name == "answers":
         found = [
@@ -138,12 +138,14 @@ def expected(models, name):
 def check(models, name, answers):
     assert len(answers) == len(ASKED[name])
     if name == "encoder":
-        assert [len(each) for each in answers] == [5, 5]
+        assert [len(answer) for answer in answers] == [5, 5]
         _, _, tokenizer = load_model_folder(models[name])
         for candidates in answers:
-            probabilities = [each["probability"] for each in candidates]
+            probabilities = [candidate["probability"] for candidate in candidates]
             assert probabilities == sorted(probabilities, reverse=True) and probabilities[-1] > 0
-            assert all(tokenizer.token_to_id(each["token"]) is not None for each in candidates)
+            assert all(
+                tokenizer.token_to_id(candidate["token"]) is not None for candidate in candidates
+            )
     elif name == "entities":
         first = answers[0]["entities"][0]
         assert first["text"] == TEXTS[0][first["start"] : first["end"]]
@@ -260,7 +262,7 @@ def post(port, body, log):
 def test_a_table_a_list_and_columns_are_the_same_rows():
     rows = [("who", "the cat"), ("what", "the mat")]
     table = pd.DataFrame(rows, columns=list(QUESTION))
-    records = [dict(zip(QUESTION, each, strict=True)) for each in rows]
+    records = [dict(zip(QUESTION, row, strict=True)) for row in rows]
     columns = {"question": ["who", "what"], "context": np.array(["the cat", "the mat"])}
     for given in (table, table[["context", "question"]], records, columns):
         assert input_rows(given, QUESTION) == rows
