@@ -14,6 +14,7 @@ from workflows.command import run_command
 from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.setup import announce, prepared_text, refuse_unfit_shards
+from workflows.pretraining.start import Start, continue_from, find_start, refuse_another_tokenizer
 from workflows.runs.folder import RunFolder
 from workflows.runs.opening import open_run
 from workflows.runs.remote import RemoteRun
@@ -37,9 +38,13 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
     if storage.uri is not None:
         print(f"address  {storage.uri}")
     print(f"storage  {storage.folder}", flush=True)
-    shards = open_shards(settings.shards or prepared_text(settings, storage.folder), "train")
-    with opened_pretraining(settings, storage, shards) as job:
-        announce(settings, job.folder, shards)
+    start = find_start(settings, storage)
+    settings = continue_from(settings, start)
+    tokenizer = None if start is None else start.folder
+    prepared = settings.shards or prepared_text(settings, storage.folder, tokenizer)
+    shards = open_shards(prepared, "train")
+    with opened_pretraining(settings, storage, shards, start) as job:
+        announce(job)
         if job.folder.summary.exists():
             print(job.folder.finished_summary())
             return job.folder
@@ -50,19 +55,22 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
 
 @contextmanager
 def opened_pretraining(
-    settings: PretrainSettings, storage: Storage, shards: TokenShards
+    settings: PretrainSettings, storage: Storage, shards: TokenShards, start: Start | None = None
 ) -> Iterator[PretrainingJob]:
     """The run of these settings, taken for this process alone; new, to go on, or finished.
 
-    Its name is made of the preset and a hash where the settings give none. Raises `UserError` for
-    what the user can mend.
+    With a `start` the settings are those of `continue_from`. The run's name is made of the preset
+    and a hash where the settings give none. Raises `UserError` for what the user can mend.
     """
     refuse_unfit_shards(shards, settings.rows)
     recipe = settings.recipe() | {"data": shards.data_hash}
+    if start is not None:
+        refuse_another_tokenizer(start, shards, settings.text)
+        recipe["start"] = start.sha256
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     with open_run(storage.folder, name, recipe, fresh=settings.fresh, remote=remote) as folder:
-        yield PretrainingJob(settings, storage, folder, shards, remote)
+        yield PretrainingJob(settings, storage, folder, shards, remote, start=start)
 
 
 if __name__ == "__main__":

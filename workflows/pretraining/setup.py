@@ -9,14 +9,15 @@ from bert_core.text.pairs import RowPlanner
 from bert_core.text.settings import RowSettings
 from bert_core.text.shards import TOKENIZER_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
+from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.metrics import described_rows, is_as_in_the_paper
 from workflows.pretraining.settings import PretrainSettings
-from workflows.runs.folder import RunFolder
 
 
-def prepared_text(settings: PretrainSettings, storage: Path) -> Path:
+def prepared_text(settings: PretrainSettings, storage: Path, tokenizer: Path | None = None) -> Path:
     """Prepares `settings.text` under the storage folder and returns the shards' folder.
 
+    Trains a tokenizer unless the folder of one is given.
     The folder is named after the text's files too: text that changed is prepared anew.
     """
     from workflows.prepare import PrepareSettings, plan_hash, prepare
@@ -24,6 +25,7 @@ def prepared_text(settings: PretrainSettings, storage: Path) -> Path:
     wanted = PrepareSettings(
         text=settings.text,
         output=storage / "shards",
+        tokenizer=None if tokenizer is None else str(tokenizer),
         vocabulary_size=settings.vocabulary_size,
         heldout_share=settings.heldout_share,
     )
@@ -88,8 +90,9 @@ def label_note(settings: PretrainSettings, shards: TokenShards) -> list[str]:
     ]
 
 
-def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards) -> None:
+def announce(job: PretrainingJob) -> None:
     """Prints what is about to be trained, on what, and where it will lie."""
+    settings, folder, shards = job.settings, job.folder, job.shards
     phases = ", ".join(f"{phase.steps:,} at {phase.sequence_length}" for phase in settings.phases)
     layout = "packed" if settings.batch.packed else "padded"
     lines = [
@@ -97,6 +100,7 @@ def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards)
         f"folder   {folder.path}",
         f"data     {shards.num_tokens:,} tokens in {shards.num_documents:,} documents, "
         f"{shards.data_hash[:12]}",
+        *([] if job.start is None else job.start.described()),
         f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
         *(
             []
