@@ -44,7 +44,7 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
     prepared = settings.shards or prepared_text(settings, storage.folder, tokenizer)
     shards = open_shards(prepared, "train")
     with opened_pretraining(settings, storage, shards, start) as job:
-        announce(job)
+        announce(settings, job.folder, shards, start)
         if job.folder.summary.exists():
             print(job.folder.finished_summary())
             return job.folder

@@ -9,9 +9,10 @@ from bert_core.text.pairs import RowPlanner
 from bert_core.text.settings import RowSettings
 from bert_core.text.shards import TOKENIZER_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
-from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.metrics import described_rows, is_as_in_the_paper
 from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.start import Start
+from workflows.runs.folder import RunFolder
 
 
 def prepared_text(settings: PretrainSettings, storage: Path, tokenizer: Path | None = None) -> Path:
@@ -90,9 +91,10 @@ def label_note(settings: PretrainSettings, shards: TokenShards) -> list[str]:
     ]
 
 
-def announce(job: PretrainingJob) -> None:
-    """Prints what is about to be trained, on what, and where it will lie."""
-    settings, folder, shards = job.settings, job.folder, job.shards
+def announce(
+    settings: PretrainSettings, folder: RunFolder, shards: TokenShards, start: Start | None = None
+) -> None:
+    """Prints what is about to be trained, from what, on what, and where it will lie."""
     phases = ", ".join(f"{phase.steps:,} at {phase.sequence_length}" for phase in settings.phases)
     layout = "packed" if settings.batch.packed else "padded"
     lines = [
@@ -100,7 +102,7 @@ def announce(job: PretrainingJob) -> None:
         f"folder   {folder.path}",
         f"data     {shards.num_tokens:,} tokens in {shards.num_documents:,} documents, "
         f"{shards.data_hash[:12]}",
-        *([] if job.start is None else job.start.described()),
+        *([] if start is None else start.described()),
         f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
         *(
             []

@@ -43,6 +43,7 @@ def start_folder(tmp_path_factory, corpus):
     return folder
 
 
+SHORT = '[{"sequence_length": 16, "steps": 3}]'
 ADAPT = {
     "preset": "adapt",
     "optimizer.peak_learning_rate": 1e-3,
