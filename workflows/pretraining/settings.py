@@ -227,6 +227,11 @@ class PretrainSettings(RunSettings):
         default=False,
         description="compile the forward pass on GPU; on TPU, XLA always compiles the step",
     )
+    recompute: Literal["nothing", "layers"] = Field(
+        default="nothing",
+        description="layers: compute layers again in the backward pass; the same results with less"
+        " memory, a third more work",
+    )
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
 
     @model_validator(mode="after")
@@ -273,6 +278,8 @@ class PretrainSettings(RunSettings):
         """The TPU's profiles say so too, over what a preset says; here it was asked for."""
         if self.cluster.tpu is not None and self.batch.packed:
             raise ValueError("packed rows do not run on TPU: set --batch.packed false")
+        if self.cluster.tpu is not None and self.recompute != "nothing":
+            raise ValueError("on TPU nothing is recomputed: set --recompute nothing")
         return self
 
     @property
@@ -337,6 +344,7 @@ class PretrainSettings(RunSettings):
             "cluster",
             "checkpoint",
             "evaluation",
+            "recompute",
         }
         values = self.model_dump(mode="json", exclude=changeable)
         for section, fields in self._as_before().items():

@@ -128,6 +128,13 @@ def packing_note(settings: PretrainSettings) -> list[str]:
     ]
 
 
+def out_of_memory_remedy(settings: PretrainSettings) -> str:
+    """What makes a step fit: the same run with less in memory, or else another one."""
+    if settings.recompute == "nothing" and settings.cluster.tpu is None:
+        return "add --recompute layers to the same command"
+    return lower_micro_batch(settings)
+
+
 def lower_micro_batch(settings: PretrainSettings) -> str:
     """How to compute less at once: in another run, since it changes the order of the sums."""
     batch = settings.batch

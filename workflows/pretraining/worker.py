@@ -25,7 +25,7 @@ from bert_core.training.optimization import create_optimizer, linear_schedule, s
 from workflows.clusters.workers import Worker
 from workflows.pretraining.metrics import metric_name, step_metrics
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.setup import lower_micro_batch
+from workflows.pretraining.setup import out_of_memory_remedy
 from workflows.training.run import Backend, RunParts, backend_of
 
 _COUNTED_ROWS = 2048
@@ -53,6 +53,7 @@ def pretraining_parts(
     rows = PretrainingRows(settings, shards, backend, folder / "cache", pinned=pinned)
     torch.manual_seed(settings.seed)
     model = initial_model(settings, rows.vocabulary, start).to(worker.device)
+    model.encoder.recomputes_layers = settings.recompute == "layers"
     return RunParts(
         settings=settings,
         backend=backend,
@@ -65,7 +66,7 @@ def pretraining_parts(
         evaluation=HeldOutEvaluation(settings, rows, model, backend, worker.device),
         total_steps=settings.total_steps,
         data_hash=rows.shards.data_hash,
-        out_of_memory_remedy=lower_micro_batch(settings),
+        out_of_memory_remedy=out_of_memory_remedy(settings),
     )
 
 
