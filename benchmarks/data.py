@@ -24,14 +24,13 @@ from bert_core.config import SIZES
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.pretraining import compute_loss
+from bert_core.settings import BINS_PER_STEP, BatchSettings, OptimizerSettings, RowSettings
 from bert_core.text.batches import BatchSource, StepBatches
 from bert_core.text.masking import Vocabulary
-from bert_core.text.settings import BINS_PER_STEP, BatchSettings, RowSettings
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.loop import TrainingState, compiled, train
 from bert_core.training.optimization import create_optimizer
-from bert_core.training.settings import OptimizerSettings
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:

@@ -25,7 +25,7 @@ from benchmarks.cluster_memory import Memory, watched_memory
 from benchmarks.inputs import fresh_encoder
 from benchmarks.results import write_results
 from bert_core.config import SIZES
-from bert_core.tasks.glue import GLUE
+from bert_core.tasks.catalog import GLUE
 from workflows.extract import extract
 from workflows.inference.extraction import FEATURES, ExtractSettings
 

@@ -34,11 +34,10 @@ from benchmarks.measurement import (
     weight_bytes,
 )
 from benchmarks.results import ResultsSoFar
-from bert_core.config import SIZES, ModelConfig
+from bert_core.config import SIZES, ModelConfig, forward_flops
 from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, load_extractor
 from bert_core.features.units import cut_texts
-from bert_core.flops import forward_flops
 from bert_core.tasks.sequences import token_ids
 from bert_core.tasks.task import FloatArray
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bert_core.config import IGNORE_INDEX
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatchSource, layout_for
 from bert_core.tasks.question_answering import QuestionAnswering
@@ -26,7 +27,6 @@ from bert_core.tasks.task import FloatArray, Task, add_task_head, task_loss
 from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint
 from bert_core.training.loop import StepResult, TrainingState, autocast, train
 from bert_core.training.optimization import create_optimizer, linear_schedule, parameter_groups
-from bert_core.training.settings import FinetuningOptimizerSettings
 
 if TYPE_CHECKING:
     from transformers import Trainer

@@ -9,7 +9,7 @@ from bert_core.config import SIZES
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
 from bert_core.model_folder import CONFIG, load_model_folder, save_model_folder
-from bert_core.tasks.glue import GLUE
+from bert_core.tasks.catalog import GLUE
 from bert_core.text.sources import find_parts
 from bert_core.text.texts import divide, read_texts
 from bert_core.tokenizer import load_tokenizer, num_embeddings

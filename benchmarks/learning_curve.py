@@ -22,16 +22,14 @@ from benchmarks.results import write_results
 from bert_core.config import IGNORE_INDEX, SIZES
 from bert_core.hugging_face import from_hugging_face
 from bert_core.model.layout import Padded
-from bert_core.pretraining import compute_loss
+from bert_core.pretraining import PretrainingEvaluation, compute_loss, evaluate_pretraining
+from bert_core.settings import BatchSettings, OptimizerSettings, RowSettings
 from bert_core.text.batches import BatchSource, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
-from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
-from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
 from bert_core.training.optimization import create_optimizer
-from bert_core.training.settings import OptimizerSettings
 
 TURN_SECONDS = 10.0
 EVALUATIONS = 12

@@ -17,9 +17,8 @@ from statistics import NormalDist
 from typing import Any
 
 from benchmarks.readme import RESULTS, ROOT, render_page
-from bert_core.config import SIZES, ModelConfig
+from bert_core.config import SIZES, ModelConfig, training_flops
 from bert_core.errors import UserError
-from bert_core.flops import training_flops
 
 DOCUMENT, PICTURE = "docs/scaling.md", "docs/scaling.svg"
 MODELS = ("base", "large")

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bert_core.errors import UserError
-from bert_core.strict_json import read_bounded
+from bert_core.strict_files import read_bounded
 
 EXAMPLE = "example.json"
 

@@ -23,7 +23,7 @@ from bert_core.masked_language_model import FillMask, masked_token_answers
 from bert_core.model.bert import Bert
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.quantization import for_inference, read_precision
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from bert_core.tasks.answers import AnswerOptions, Codec, query_of
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification, Text

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bert_core.errors import UserError
-from bert_core.strict_json import read_bounded
+from bert_core.strict_files import read_bounded
 
 LINEAGE = "lineage.json"
 

@@ -38,11 +38,10 @@ from bert_core.hugging_face import (
     to_hugging_face,
 )
 from bert_core.lineage import LINEAGE, Lineage
-from bert_core.model.bert import HEADS, TASK_HEADS, Bert
+from bert_core.model.bert import HEADS, TASK_HEADS, Bert, MaskedTokenHead
 from bert_core.model.encoder import Encoder, SinusoidalPositions
-from bert_core.model.heads import MaskedTokenHead
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
-from bert_core.strict_json import first_fault, is_plain_name, read_bounded, read_json_object
+from bert_core.strict_files import first_fault, is_plain_name, read_bounded, read_json_object
 from bert_core.tokenizer import load_tokenizer, num_embeddings, save_tokenizer
 from bert_core.tokenizer_settings import MODULES, read_tokenizer_settings, rewrite_command
 from bert_core.training_statistics import TRAINING_STATISTICS, TrainingStatistics

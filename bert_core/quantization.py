@@ -9,10 +9,9 @@ import torch
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model.cpu.linear import Int8Linear, PrepackedLinear, onednn_is_faster_here
-from bert_core.model.cpu.operations import CpuOperations
-from bert_core.model.operations import use_operations
+from bert_core.model.operations import CpuOperations, use_operations
 from bert_core.model_folder import CONFIG, ModelFolderError
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 
 Precision = Literal["float32", "int8"]
 

@@ -30,7 +30,7 @@ from tokenizers import (
 
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError, reason_of
-from bert_core.strict_json import parse_json, read_bounded
+from bert_core.strict_files import parse_json, read_bounded
 from bert_core.tokenizer_settings import (
     TOKENIZER_CONFIG,
     TokenizerSettings,

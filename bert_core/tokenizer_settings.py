@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tokenizers import AddedToken
 
 from bert_core.errors import UserError
-from bert_core.strict_json import first_fault, read_json_object
+from bert_core.strict_files import first_fault, read_json_object
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MODULES, TRANSFORMER_SETTINGS = "modules.json", "sentence_bert_config.json"

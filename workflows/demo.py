@@ -188,8 +188,8 @@ def learn_and_compare(
 
 def finetune_settings(settings: DemoSettings, task: str, encoder: Path) -> "TaskRunSettings":
     """The settings of one of the fine-tuning runs."""
+    from bert_core.settings import FinetuningOptimizerSettings
     from bert_core.tasks.catalog import TASKS
-    from bert_core.training.settings import FinetuningOptimizerSettings
     from workflows.finetuning.settings import settings_class
 
     options = TASKS[task].model_copy(update={"max_examples": settings.max_examples})

@@ -157,7 +157,7 @@ def measured(
     labelled: Sequence[int],
 ) -> "EvaluationReport":
     """The report on labelled examples, with a comparison if another model is given."""
-    from bert_core.evaluation.comparison import compare
+    from bert_core.evaluation.intervals import compare
     from bert_core.evaluation.outcomes import documents
     from workflows.evaluation.report import evaluation_report
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from bert_core.text.shards import INDEX_NAME, write_bytes
 from bert_core.text.sources import CorpusPart
 from workflows.settings import differences

@@ -31,8 +31,7 @@ from bert_core.command_help import (
     show_help,
 )
 from bert_core.errors import UserError, nearest
-from bert_core.strict_json import read_bounded
-from bert_core.strict_yaml import MAX_BYTES, parse_yaml
+from bert_core.strict_files import MAX_YAML_BYTES, parse_yaml, read_bounded
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -136,7 +135,7 @@ def read_layer(option: str, name: str, folder: Path) -> dict[str, Any]:
                 f"give one of {', '.join(known)}, or the path of a .yaml file",
             )
     remedy = f"give the path of a .yaml file to --{option}"
-    content = parse_yaml(read_bounded(path, remedy, max_bytes=MAX_BYTES), str(path))
+    content = parse_yaml(read_bounded(path, remedy, max_bytes=MAX_YAML_BYTES), str(path))
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise UserError("no settings", str(path), "write `section: {field: value}`")
     return content

@@ -16,19 +16,18 @@ from torch import Tensor
 
 from benchmarks.encoder_run.recipe import Clock, Recipe, duration
 from benchmarks.measurement import synchronize
+from bert_core.config import training_flops
 from bert_core.errors import UserError
-from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
-from bert_core.pretraining import compute_loss
+from bert_core.pretraining import compute_loss, evaluate_pretraining
+from bert_core.settings import OptimizerSettings
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
-from bert_core.training.evaluation import evaluate_pretraining
 from bert_core.training.loop import StepResult, TrainingState, compiled, train
 from bert_core.training.optimization import create_optimizer, linear_schedule
-from bert_core.training.settings import OptimizerSettings
 
 POINTS = 200
 """Of the loss curve, at most; each is the mean over the steps since the previous one."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_core.config import SIZES, ModelConfig
+from bert_core.settings import BatchSettings, RowSettings
 from bert_core.text.batches import BatchSource
 from bert_core.text.masking import Vocabulary
-from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.text.shards import TokenShards
 
 ROWS_AT_ONCE = 64

@@ -26,9 +26,8 @@ from benchmarks.pretraining.rounds import (
     summary,
 )
 from benchmarks.results import ResultsSoFar
-from bert_core.config import SIZES, ModelConfig
+from bert_core.config import SIZES, ModelConfig, training_flops
 from bert_core.errors import UserError
-from bert_core.flops import training_flops
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "cpu": {"rounds": 15, "steps": 2, "warmup": 3, "attention_dropout": 0.1},

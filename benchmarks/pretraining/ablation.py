@@ -34,9 +34,8 @@ from benchmarks.pretraining.rounds import (
 from benchmarks.results import ResultsSoFar
 from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError, nearest
-from bert_core.model.bert import Bert
-from bert_core.model.heads import MaskedTokenHead
-from bert_core.model.vocabulary import project
+from bert_core.model.bert import Bert, MaskedTokenHead
+from bert_core.model.operations import project
 from bert_core.text.collation import PretrainingBatch
 
 SMALL_STEP_TOKENS = 8192

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bert_core.errors import UserError, nearest
-from bert_core.strict_yaml import line_of, read_strict_yaml
+from bert_core.strict_files import line_of, read_strict_yaml
 
 if TYPE_CHECKING:
     from yaml.nodes import Node

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from bert_core.errors import UserError
 from bert_core.hugging_face import read_weights_header
 from bert_core.interface import Pooling
-from bert_core.strict_json import RESTORE, is_plain_name, read_json, read_json_object
+from bert_core.strict_files import RESTORE, is_plain_name, read_json, read_json_object
 from bert_core.tasks.task import FloatArray
 from bert_core.tokenizer_settings import (
     MODULES,

@@ -113,6 +113,16 @@ class Padded:
         batch, seq = self.mask.shape
         return torch.arange(batch, device=self.mask.device) * seq
 
+    @property
+    def attended_slots(self) -> Tensor | None:
+        """Which slots may be attended to, bool [batch, seq]; None where all may.
+
+        A row that is all padding attends to itself: a softmax over nothing would be NaN.
+        """
+        if self.is_full:
+            return None
+        return self.mask | ~self.mask.any(dim=1, keepdim=True)
+
 
 Layout = Packed | Padded
 

@@ -2,18 +2,113 @@
 
 A model on a CPU uses `CpuOperations`; on any other device it uses torch's own. Moving a model
 chooses anew, so `forward` names no device.
+
+Shapes: T tokens, A heads, D head size, N sequences of n slots, H hidden size; P predicted
+positions, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bert_core.model.attention import attention
-from bert_core.model.cpu.operations import CpuOperations
-from bert_core.model.layout import Layout
-from bert_core.model.vocabulary import vocabulary_cross_entropy
+from bert_core.config import IGNORE_INDEX
+from bert_core.errors import UserError
+from bert_core.model.cpu import dropout as cpu_dropout
+from bert_core.model.cpu.attention import attention_in_blocks
+from bert_core.model.cpu.linear import filled_up, in_blocks, is_convolution, linear
+from bert_core.model.cpu.vocabulary import fused_cross_entropy
+from bert_core.model.layout import Layout, Packed, Padded
+
+_TENSOR_CORE_COLUMNS = 64
+"""CUDA multiplies matrices fastest where their sides are multiples of it."""
+
+
+def attention(
+    query_key_value: Tensor,
+    num_heads: int,
+    layout: Layout,
+    dropout: float = 0.0,
+    *,
+    causal: bool = False,
+) -> Tensor:
+    """Lets every token attend to the real tokens of its own sequence (Vaswani et al. 2017, 3.2).
+
+    `query_key_value` is [T, 3 * A * D], queries first; the result is [T, A * D]. `dropout` acts on
+    the attention probabilities and is 0 outside training. The output at padding means nothing. With
+    `causal` a token attends to itself and those before it (3.2.3).
+
+    Raises `UserError` for what the packed kernel of CUDA cannot do: dropout, float32.
+    """
+    tokens = query_key_value.shape[0]
+    split = query_key_value.view(tokens, 3, num_heads, -1)  # [T, 3, A, D]
+    if isinstance(layout, Padded):
+        mixed = _padded(split, layout, dropout, causal)
+    else:
+        mixed = _packed(split, layout, dropout, causal)
+    return mixed.reshape(tokens, -1)  # [T, A * D]
+
+
+def _padded(split: Tensor, layout: Padded, dropout: float, causal: bool) -> Tensor:
+    by_row = split.view(*layout.mask.shape, *split.shape[1:])  # [N, n, 3, A, D]
+    query, key, value = by_row.permute(2, 0, 3, 1, 4)  # [N, A, n, D]
+    # Real tokens come first in a row: one that looks to the left sees no padding.
+    slots = None if causal else layout.attended_slots
+    keys = None if slots is None else slots[:, None, None, :]
+    mixed = F.scaled_dot_product_attention(query, key, value, keys, dropout, causal)
+    return mixed.transpose(1, 2)  # [N, n, A, D]
+
+
+def _packed(split: Tensor, layout: Packed, dropout: float, causal: bool) -> Tensor:
+    if dropout > 0:
+        raise UserError(
+            "the packed layout has no attention dropout on this device",
+            f"attention_probs_dropout_prob={dropout}",
+            "set it to 0, or use the padded layout",
+        )
+    if split.dtype not in (torch.bfloat16, torch.float16):
+        raise UserError(
+            "the packed layout needs 16-bit attention on this device",
+            str(split.dtype),
+            "train under bfloat16 autocast, or use the padded layout",
+        )
+    # Not at the top: it brings the compiler along, seconds that only this kernel's users wait for.
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = split.unbind(1)
+    offsets, longest = layout.cu_seqlens, layout.max_length
+    # Seven positional arguments: the signature that torch 2.10 to 2.13 share. How far to the left
+    # and to the right a token sees, -1 being all the way, came with 2.11.
+    given = query, key, value, offsets, offsets, longest, longest
+    mixed = varlen_attn(*given, window_size=(-1, 0)) if causal else varlen_attn(*given)
+    assert isinstance(mixed, Tensor)  # it is a pair only where auxiliary output is asked for
+    return mixed  # [T, A, D]
+
+
+def vocabulary_cross_entropy(
+    features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, count: int | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Cross entropy of `features @ weight.T + bias` against `labels`, and how many are right.
+
+    `features` is [P, H], `weight` [V, H], `bias` [V], `labels` int64 [P] with IGNORE_INDEX where a
+    place carries none. Gives the sum over labels divided by `count`, and the number of labels
+    that have the highest logit.
+    """
+    multiple = _TENSOR_CORE_COLUMNS if features.device.type == "cuda" else 1
+    logits = project(features, weight, bias, multiple)
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum") / count
+    return loss, (logits.detach().argmax(-1) == labels).sum()
+
+
+def project(features: Tensor, weight: Tensor, bias: Tensor, multiple: int) -> Tensor:
+    """Logits [P, V], computed with words of zeros after the last up to a multiple of so many."""
+    missing = -weight.shape[0] % multiple
+    if not missing:
+        return F.linear(features, weight, bias)
+    padded = F.linear(features, F.pad(weight, (0, 0, 0, missing)), F.pad(bias, (0, missing)))
+    return padded.narrow(1, 0, weight.shape[0])
 
 
 class TorchOperations:
@@ -42,6 +137,73 @@ class TorchOperations:
     ) -> tuple[Tensor, Layout, Tensor | None]:
         """Gives states, layout and places back: any number of tokens will do."""
         del layers
+        return states, layout, places
+
+
+class CpuOperations:
+    """Operations for a CPU; each falls back to torch's own where it does not apply.
+
+    That is inside `torch.compile`, under autocast, and for tensors of another device.
+
+    With `keeps_rows_apart` attention pads no row of a packed batch to the length of another, so
+    that what becomes of a text does not depend on the batch it is in: not at all where linear maps
+    treat each row alike, as those of inference do by oneDNN and in int8. In int8 it has to be so:
+    where a value lies on an edge, rounding makes a whole step of a difference in the last bit.
+    """
+
+    def __init__(self, *, keeps_rows_apart: bool = False) -> None:
+        self.keeps_rows_apart = keeps_rows_apart
+
+    linear = staticmethod(linear)
+    dropout = staticmethod(cpu_dropout.dropout)
+    add_dropout = staticmethod(cpu_dropout.add_dropout)
+
+    def feed_forward(self, states: Tensor, intermediate: nn.Module, output: nn.Module) -> Tensor:
+        """Applies both maps, GELU in between, to states [P, H]: [P, H]."""
+        if isinstance(intermediate, nn.Linear):
+            return output(F.gelu(intermediate(states)))  # [P, 4H] within
+        # Maps made for inference compute by blocks: between the two a block stays in the cache.
+        return in_blocks(lambda rows: output(F.gelu(intermediate(rows))), states, states.shape[-1])
+
+    def attention(
+        self,
+        query_key_value: Tensor,
+        num_heads: int,
+        layout: Layout,
+        dropout: float = 0.0,
+        *,
+        causal: bool = False,
+    ) -> Tensor:
+        """Computes what the function `attention` does, in blocks."""
+        if query_key_value.device.type != "cpu":
+            return attention(query_key_value, num_heads, layout, dropout, causal=causal)
+        return attention_in_blocks(
+            query_key_value, num_heads, layout, dropout, causal=causal, apart=self.keeps_rows_apart
+        )
+
+    def vocabulary_cross_entropy(
+        self, features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, count: int | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Computes the function of this name, its gradient along with it."""
+        if cpu_dropout.is_eager_cpu(features):
+            return fused_cross_entropy(features, weight, bias, labels, int(count))
+        return vocabulary_cross_entropy(features, weight, bias, labels, count)
+
+    def filled_up(
+        self, states: Tensor, layout: Layout, places: Tensor | None, layers: Sequence[nn.Module]
+    ) -> tuple[Tensor, Layout, Tensor | None]:
+        """Appends tokens, in a sequence of their own, up to a number that `linear` is fast at.
+
+        States [T, H] of tokens and the places [P] to read, before they go through `layers`.
+        """
+        output = layers[0].get_submodule("output") if layers else None
+        if not isinstance(output, nn.Linear) or not is_convolution(states, output.weight):
+            return states, layout, places
+        if places is not None:
+            places = F.pad(places, (0, filled_up(len(places)) - len(places)))
+        missing = filled_up(len(states)) - len(states)
+        if missing and isinstance(layout, Packed):
+            states, layout = F.pad(states, (0, 0, 0, missing)), layout.with_another(missing)
         return states, layout, places
 
 

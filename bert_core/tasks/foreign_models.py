@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from bert_core.model.bert import Bert
-from bert_core.model.heads import Classifier, Span
+from bert_core.model.bert import Bert, Classifier, Span
 from bert_core.model_folder import CONFIG, ModelFolderError
-from bert_core.strict_json import read_json_object
-from bert_core.tasks.catalog import TASKS, task_of
+from bert_core.strict_files import read_json_object
+from bert_core.tasks.catalog import TASKS, GlueTask, task_of
 from bert_core.tasks.classification import Classification, ScoreFunction, Text
 from bert_core.tasks.encoded_rows import EncodedRows
-from bert_core.tasks.glue import GlueTask
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging

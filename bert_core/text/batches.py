@@ -19,6 +19,7 @@ import numpy as np
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.machine import steps_ahead
+from bert_core.settings import BatchSettings, RowSettings
 from bert_core.text.collation import (
     PretrainingBatch,
     Rows,
@@ -37,7 +38,6 @@ from bert_core.text.masking import (
 from bert_core.text.packing import by_length, pack
 from bert_core.text.pairs import RowPlan, RowPlanner, assemble
 from bert_core.text.rng import CounterHash, IntArray, permutation
-from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.text.shards import TokenShards
 
 SHUFFLED_SHARDS = 16

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bert_core.errors import UserError
+from bert_core.settings import RowSettings
 from bert_core.text.rng import CounterHash, IntArray, UInt32Array
-from bert_core.text.settings import RowSettings
 
 Counters = tuple[UInt32Array, IntArray]
 """The hash of a token's row and the token's place in it; each [T]."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bert_core.errors import UserError
+from bert_core.settings import RowSettings
 from bert_core.text.rng import CounterHash, IntArray, UInt32Array, ragged_arange
-from bert_core.text.settings import RowSettings
 from bert_core.text.shards import Shard, TokenShards
 
 _KEPT_SHARDS = 32

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from bert_core.disk import atomic_write, file_sha256
 from bert_core.errors import UserError
-from bert_core.strict_json import first_fault, is_plain_name, read_json_object
+from bert_core.strict_files import first_fault, is_plain_name, read_json_object
 
 INDEX_NAME = "index.json"
 TOKENIZER_NAME = "tokenizer.json"

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bert_core.disk import DiskFullError, is_disk_full
 from bert_core.errors import UserError
-from bert_core.strict_json import first_fault, read_json_object
+from bert_core.strict_files import first_fault, read_json_object
 from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint_folder import (
     FILES,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bert_core.disk import file_sha256, flush_to_disk
 from bert_core.errors import UserError
-from bert_core.strict_json import RESTORE, is_plain_path, read_json_object
+from bert_core.strict_files import RESTORE, is_plain_path, read_json_object
 
 MODEL, OPTIMIZER, STATE, FILES = "model.safetensors", "optimizer.safetensors", "state.json", "files"
 NEEDED = (MODEL, OPTIMIZER, STATE)

@@ -11,7 +11,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from bert_core.training.settings import OptimizerSettings
+from bert_core.settings import OptimizerSettings
 
 
 class Lamb(torch.optim.Optimizer):

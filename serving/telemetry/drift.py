@@ -16,13 +16,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
-from bert_core.tasks.example_statistics import ANSWER, NO_ANSWER, label_names
 from bert_core.tasks.tag_schemes import OUTSIDE
 from bert_core.tasks.tagging import Tagging
 from bert_core.tokenizer import special_token_ids
 from bert_core.training_statistics import (
+    ANSWER,
     LENGTH_EDGES,
+    NO_ANSWER,
     count_tokens,
+    label_names,
     population_stability_index,
     read_training_statistics,
 )

@@ -21,9 +21,9 @@ from benchmarks.finetuning_arms import (
     write_start,
 )
 from bert_core.model_folder import load_model_folder
+from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.task import task_loss
-from bert_core.training.settings import FinetuningOptimizerSettings
 
 
 def test_whole_passes_of_both_arms_are_timed(tmp_path, monkeypatch, capsys):

@@ -34,9 +34,8 @@ from benchmarks.scaling import (
     slowest_of,
     step_seconds,
 )
-from bert_core.config import SIZES, ModelConfig
+from bert_core.config import SIZES, ModelConfig, training_flops
 from bert_core.errors import UserError
-from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import parse_command_line

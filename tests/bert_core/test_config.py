@@ -4,8 +4,7 @@ from pydantic import ValidationError
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bert_core.config import SIZES, ModelConfig
-from bert_core.flops import forward_flops, training_flops
+from bert_core.config import SIZES, ModelConfig, forward_flops, training_flops
 from bert_core.model.bert import Bert
 
 

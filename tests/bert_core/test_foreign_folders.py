@@ -1,6 +1,9 @@
-"""Folders in forms that `transformers` reads: here they load with equal outputs, or not at all."""
+"""Folders of other programs load with equal outputs, or they are refused, as damaged ones are."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -401,3 +404,27 @@ def test_a_classifier_that_lacks_what_it_needs_is_refused(tmp_path):
     for missing in ("classifier.weight", "bert.pooler.dense.weight", "classifier.bias"):
         with pytest.raises(ModelFolderError):
             load_predictor(write_folder(tmp_path, CLASSIFIER, without(missing)))
+
+
+TRAINING = Path(__file__).parent / "training"
+NUM_CHANGED = {"tokenizer": 100, "model": 100, "shards": 80, "checkpoint": 80}
+
+
+def test_folders_changed_at_random_are_opened_or_refused(
+    tmp_path, repository, subprocess_environment
+):
+    paths = [str(repository), str(TRAINING), str(TRAINING.parent / "text")]
+    script = [sys.executable, TRAINING / "hostile_folders.py", tmp_path, "1"]
+    done = subprocess.run(
+        [*script, *(f"{kind}={count}" for kind, count in NUM_CHANGED.items())],
+        env=subprocess_environment | {"PYTHONPATH": ":".join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    for (kind, count), line in zip(NUM_CHANGED.items(), lines, strict=True):
+        found = json.loads(line)[kind]
+        assert sum(found.values()) == count
+        assert min(found.values()) > 0  # else no change mattered, or everything was refused

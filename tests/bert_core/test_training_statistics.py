@@ -8,7 +8,6 @@ import pytest
 
 from bert_core.model_folder import ModelFolderError, load_model_folder, save_model_folder
 from bert_core.tasks.classification import Classification, Text
-from bert_core.tasks.example_statistics import label_names, statistics_of_examples
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.squad import Answer, Question
@@ -19,9 +18,11 @@ from bert_core.training_statistics import (
     Lengths,
     TrainingStatistics,
     count_tokens,
+    label_names,
     population_stability_index,
     read_training_statistics,
     statistics_of_documents,
+    statistics_of_examples,
 )
 
 WHOLE = TrainingStatistics(

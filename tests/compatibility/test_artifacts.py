@@ -1,4 +1,4 @@
-"""What an older version wrote opens with this one: shards, model folders, a registry, a sweep."""
+"""What an older version wrote opens with this one: shards, models, a registry, a sweep, runs."""
 
 import json
 import shutil
@@ -10,21 +10,33 @@ from contextlib import closing
 
 import pytest
 import torch
+from finetuning_runs import finetune_here
 from fixture_places import (
     ASKED,
     FIXTURES,
     MODELS,
     REGISTRY,
+    RESUME_FROM,
     SHARDS,
+    TASK,
     assert_alike,
+    finetuning_run,
+    pretraining_run,
     recorded,
     split_content,
     sweep_command,
 )
+from pretraining_runs import train_here
 
 from bert_core.lineage import read_lineage
 from bert_core.machine import processor_name
+from bert_core.text.shards import open_shards
 from workflows import finetune, registry, tune
+from workflows.finetune import opened_job, parse
+from workflows.pretraining.settings import PretrainSettings
+from workflows.runs.opening import open_run
+from workflows.runs.storage import open_storage
+from workflows.settings import parse_command_line
 from workflows.versions.model_pyfunc import _load_pyfunc
 
 PREDICTING = """
@@ -112,3 +124,32 @@ def test_a_finished_sweep_is_known_and_its_best_settings_too(tmp_path, capsys):
     best = FIXTURES / "sweep" / "artifacts" / "best.yaml"
     settings = finetune.parse(["--preset", str(best), "--model", "m", "--data", "d"])
     assert settings.epochs == 1 and settings.optimizer.peak_learning_rate == 3e-3
+
+
+@pytest.mark.parametrize("name", ["pretraining", "finetuning"])
+def test_a_run_resumes_and_its_next_steps_are_as_recorded(tmp_path, name):
+    run = {"pretraining": pretraining_run, "finetuning": finetuning_run}[name](tmp_path)
+    shutil.copytree(FIXTURES / "runs" / name, run.folder)
+    if name == "pretraining":
+        _, progress = train_here(run)
+    else:
+        places = {"data": TASK / "data", "model": TASK / "encoder"}
+        _, _, progress = finetune_here(tmp_path, **places, name=name, **run.settings)
+    assert any(f"step {RESUME_FROM[name]}" in text for each in progress for text in each.messages)
+    found = [[step, metrics] for step, metrics in run.records()]
+    before = recorded()
+    here = (processor_name(torch.device("cpu")), torch.__version__)
+    is_same_machine = here == (before["processor"], before["torch"])
+    assert_alike(found, before[name], 0.0 if is_same_machine else 1e-6)
+
+
+def test_the_commands_take_the_runs_for_their_own(tmp_path):
+    """The settings that decide a run, and the hash of its data, are what they were."""
+    shutil.copytree(FIXTURES / "runs", tmp_path / "runs")
+    settings = parse_command_line(PretrainSettings, pretraining_run(tmp_path).arguments())
+    recipe = settings.recipe() | {"data": open_shards(SHARDS).data_hash}
+    with open_run(tmp_path, "pretraining", recipe, fresh=False) as folder:
+        assert not folder.is_trained()
+    settings = parse(finetuning_run(tmp_path).arguments())
+    with opened_job(settings, open_storage(str(tmp_path))) as job:
+        assert not job.folder.is_trained()

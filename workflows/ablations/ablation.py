@@ -11,8 +11,7 @@ from statistics import fmean
 
 import yaml
 
-from bert_core.config import ModelConfig
-from bert_core.flops import training_flops
+from bert_core.config import ModelConfig, training_flops
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
 from workflows.ablations.outcome import VARIANT, AblationOutcome, VariantOutcome, by_variant

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_core.evaluation.comparison import compare
-from bert_core.evaluation.intervals import Interval, bootstrap_intervals
+from bert_core.evaluation.intervals import Interval, bootstrap_intervals, compare
 from bert_core.evaluation.outcomes import documents
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.results import best_predictions

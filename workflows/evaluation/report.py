@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_core.errors import one_line
+from bert_core.evaluation import error_analysis
 from bert_core.evaluation.behaviour import CheckResult, shown_text
-from bert_core.evaluation.calibration import Calibration, calibration
-from bert_core.evaluation.comparison import Comparison
-from bert_core.evaluation.confusion import ConfusionMatrix, confusion_matrix, worst_mistakes
-from bert_core.evaluation.intervals import Interval, bootstrap_intervals
+from bert_core.evaluation.intervals import Comparison, Interval, bootstrap_intervals
 from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
 from bert_core.evaluation.slices import (
     SMALL,
@@ -84,8 +82,8 @@ class EvaluationReport:
     metrics: Mapping[str, Interval]
     classes: Sequence[Slice]
     slices: Sequence[Slice]
-    calibration: Calibration | None
-    confusion: ConfusionMatrix | None
+    calibration: error_analysis.Calibration | None
+    confusion: error_analysis.ConfusionMatrix | None
     mistakes: Sequence[Outcome]
     numbers: Sequence[tuple[float, float]] = ()
     tally: Mapping[str, int] = field(default_factory=dict)
@@ -124,11 +122,11 @@ def evaluation_report(
         metrics=bootstrap_intervals(*evaluated, hurried=hurried, **drawn),
         classes=class_metrics(*evaluated, **drawn),
         slices=slice_metrics(*evaluated, slicings, hurried=hurried, **drawn),
-        calibration=calibration(*evaluated),
-        confusion=confusion_matrix(*evaluated),
+        calibration=error_analysis.calibration(*evaluated),
+        confusion=error_analysis.confusion_matrix(*evaluated),
         mistakes=[
             replace(mistake, where=without_machine_paths(mistake.where))
-            for mistake in worst_mistakes(*evaluated)
+            for mistake in error_analysis.worst_mistakes(*evaluated)
         ],
         numbers=[(each.gold, each.found) for each in results if each.is_number],
     )
@@ -305,7 +303,7 @@ def _write_figures(report: EvaluationReport, folder: Path) -> list[Figure]:
     ]
 
 
-def _calibration_text(found: Calibration) -> str:
+def _calibration_text(found: error_analysis.Calibration) -> str:
     return (
         f"Expected calibration error {found.expected_error:.4f} (adaptive "
         f"{found.adaptive_error:.4f}), Brier score {found.brier_score:.4f}; mean confidence "
@@ -313,7 +311,7 @@ def _calibration_text(found: Calibration) -> str:
     )
 
 
-def _confusions_table(matrix: ConfusionMatrix) -> Table:
+def _confusions_table(matrix: error_analysis.ConfusionMatrix) -> Table:
     rows = [
         Row([gold, found, Cell(f"{count:,}", count)])
         for gold, found, count in matrix.most_confused(MOST_CONFUSED)
@@ -404,7 +402,7 @@ CHARACTER = 0.62  # width of one, as a share of the font size
 _ON_LIGHT, _ON_DARK = "#1f2936", "#fffffe"  # no theme colors: cells look the same in dark mode
 
 
-def confusion_drawing(matrix: ConfusionMatrix, title: str = "") -> "Drawing":
+def confusion_drawing(matrix: error_analysis.ConfusionMatrix, title: str = "") -> "Drawing":
     """Draws a confusion matrix, the larger the more classes it has.
 
     Colors are shares of a row, so that rare classes can be seen; numbers are counts.
@@ -455,7 +453,7 @@ def numbers_drawing(pairs: Sequence[tuple[float, float]], title: str = "") -> "D
     return figure
 
 
-def reliability_drawing(calibration: Calibration, title: str = "") -> "Drawing":
+def reliability_drawing(calibration: error_analysis.Calibration, title: str = "") -> "Drawing":
     """Draws a reliability diagram (Guo et al. 2017, figure 1) and how many decisions lie where."""
     figure = new_figure(3.7, 4.2)
     grid = figure.add_gridspec(2, 1, height_ratios=(4, 1))
@@ -485,7 +483,9 @@ def reliability_drawing(calibration: Calibration, title: str = "") -> "Drawing":
     return figure
 
 
-def _write_counts(axes: "Axes", matrix: ConfusionMatrix, shares: np.ndarray, cell: float) -> None:
+def _write_counts(
+    axes: "Axes", matrix: error_analysis.ConfusionMatrix, shares: np.ndarray, cell: float
+) -> None:
     for row, column in np.argwhere(matrix.counts > 0).tolist():
         color = _ON_DARK if shares[row, column] > 0.55 else _ON_LIGHT
         weight = "bold" if row == column else "normal"

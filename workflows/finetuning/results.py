@@ -14,13 +14,13 @@ from bert_core.model.bert import Bert
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
-from bert_core.strict_json import parse_json
+from bert_core.strict_files import parse_json
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import tally_text
-from bert_core.tasks.example_statistics import statistics_of_examples
 from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import add_task_head
 from bert_core.training.checkpoint import CheckpointInfo
+from bert_core.training_statistics import statistics_of_examples
 from workflows.evaluation.report import evaluation_report, write_report
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import FeatureSettings, FinetuneSettings, TaskRunSettings

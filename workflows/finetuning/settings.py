@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from bert_core.command_help import Example, Guide
 from bert_core.errors import UserError, nearest
 from bert_core.model.strategies import STRATEGIES
+from bert_core.settings import FinetuningOptimizerSettings
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
-from bert_core.training.settings import FinetuningOptimizerSettings
 from workflows.settings import LAYERS, given_option, read_layer
 from workflows.training.run_settings import (
     ExperimentName,

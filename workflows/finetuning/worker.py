@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from bert_core.config import ModelConfig
+from bert_core.config import ModelConfig, training_flops
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.features.states import stored_states
-from bert_core.flops import training_flops
 from bert_core.model.bert import Bert
 from bert_core.model.strategies import find_strategy
 from bert_core.model.tagger import FeatureTagger

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bert_core.disk import DiskFullError
 from bert_core.errors import UserError
 from bert_core.machine import release_memory
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from bert_core.text.shards import INDEX_NAME, write_bytes
 from bert_core.text.sources import UnreadableFileError
 from bert_core.text.texts import TextPart

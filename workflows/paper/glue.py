@@ -16,11 +16,10 @@ from bert_core.errors import UserError
 from bert_core.evaluation.intervals import Interval, bootstrap_intervals
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.predictor import Predictor, load_predictor
-from bert_core.strict_json import read_json_object
-from bert_core.tasks.catalog import CONFIG_FIELD
+from bert_core.strict_files import read_json_object
+from bert_core.tasks.catalog import CONFIG_FIELD, GLUE
 from bert_core.tasks.classification import Text
 from bert_core.tasks.encoded_rows import tally_text
-from bert_core.tasks.glue import GLUE
 from bert_core.tasks.tables import TaskDataError
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.finetuning.data import answered_examples

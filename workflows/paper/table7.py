@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 from bert_core.errors import UserError
 from bert_core.model.strategies import STRATEGIES, find_strategy, single_layer
 from bert_core.predictor import load_predictor
-from bert_core.strict_json import read_json_object
+from bert_core.settings import FinetuningOptimizerSettings
+from bert_core.strict_files import read_json_object
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import has_answer
-from bert_core.training.settings import FinetuningOptimizerSettings
 from workflows.finetune import opened_job
 from workflows.finetuning.data import EncoderFolder, located, open_encoder
 from workflows.finetuning.job import FinetuningJob

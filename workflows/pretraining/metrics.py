@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from bert_core.text.settings import Objective, RowSettings
+from bert_core.settings import Objective, RowSettings
 
 if TYPE_CHECKING:
     from bert_core.training.loop import StepResult

@@ -7,8 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bert_core.command_help import Example, Guide
 from bert_core.config import SIZES, ModelConfig
-from bert_core.text.settings import BINS_VERSION, BatchSettings, RowSettings
-from bert_core.training.settings import PretrainingOptimizerSettings
+from bert_core.settings import (
+    BINS_VERSION,
+    BatchSettings,
+    PretrainingOptimizerSettings,
+    RowSettings,
+)
 from workflows.training.run_settings import RunSettings
 
 _DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")

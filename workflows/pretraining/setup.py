@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from bert_core.errors import UserError
+from bert_core.settings import RowSettings
 from bert_core.text.pairs import RowPlanner
-from bert_core.text.settings import RowSettings
 from bert_core.text.shards import TOKENIZER_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.pretraining.metrics import described_rows, is_as_in_the_paper

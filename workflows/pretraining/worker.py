@@ -10,16 +10,14 @@ import numpy as np
 import torch
 
 from bert_core.adaptation import load_start_model
-from bert_core.config import ModelConfig
-from bert_core.flops import training_flops
+from bert_core.config import ModelConfig, training_flops
 from bert_core.model.bert import Bert
-from bert_core.pretraining import compute_loss
+from bert_core.pretraining import PretrainingEvaluation, compute_loss, evaluate_pretraining
 from bert_core.text.batches import BatchSource, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
-from bert_core.training.evaluation import PretrainingEvaluation, evaluate_pretraining
 from bert_core.training.loop import StepResult, TrainingState, compiled
 from bert_core.training.optimization import create_optimizer, linear_schedule, stable_schedule
 from workflows.clusters.workers import Worker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bert_core.errors import UserError, nearest
-from bert_core.strict_yaml import line_of, read_strict_yaml
+from bert_core.strict_files import line_of, read_strict_yaml
 from bert_core.tasks.metrics import less_is_better
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ from typing import Any
 from bert_core.errors import UserError, nearest
 from bert_core.evaluation.behaviour import run_suite
 from bert_core.evaluation.behaviour_suite import Suite, read_suite
-from bert_core.evaluation.comparison import compare
-from bert_core.evaluation.intervals import Interval
+from bert_core.evaluation.intervals import Interval, compare
 from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import CONFIG, load_model_folder
 from bert_core.predictor import Predictor, load_predictor
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import tally_text

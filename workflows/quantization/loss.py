@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bert_core.errors import UserError
-from bert_core.evaluation.comparison import Comparison, compare
-from bert_core.evaluation.intervals import Interval
+from bert_core.evaluation.intervals import Comparison, Interval, compare
 from bert_core.evaluation.outcomes import Outcome, documents, outcomes, spans
 from bert_core.example import EXAMPLE, read_example
 from bert_core.example_answers import answered_by
@@ -29,7 +28,7 @@ from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import CHECKSUMS, CONFIG, folder_to_publish, load_model_folder
 from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
 from bert_core.quantization import PRECISION_FIELD, for_inference, read_precision
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from bert_core.tasks.encoded_rows import EncodedRows, gather_items, tally_text
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray

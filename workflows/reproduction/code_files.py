@@ -14,7 +14,7 @@ from typing import Self
 
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
-from bert_core.strict_json import parse_json, read_bounded
+from bert_core.strict_files import parse_json, read_bounded
 from workflows.runs.folder import write_atomically
 from workflows.runs.tracker import code_tags
 

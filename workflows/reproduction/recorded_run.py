@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError, nearest
-from bert_core.strict_json import parse_json, read_bounded, read_json_object
-from bert_core.strict_yaml import parse_yaml
+from bert_core.strict_files import parse_json, parse_yaml, read_bounded, read_json_object
 from bert_core.text_encoding import decode_text
 from bert_core.training.checkpoint import CheckpointInfo, newest_checkpoint, read_checkpoint
 from serving.registry import (

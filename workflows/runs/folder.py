@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
-from bert_core.strict_json import read_json
+from bert_core.strict_files import read_json
 
 if TYPE_CHECKING:
     from bert_core.training.checkpoint import CheckpointInfo

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_core.errors import UserError
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from workflows.runs.folder import RunFolder, set_aside, write_atomically
 from workflows.runs.remote import RemoteRun
 from workflows.settings import differences

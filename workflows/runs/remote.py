@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
-from bert_core.strict_json import is_plain_path
+from bert_core.strict_files import is_plain_path
 from bert_core.training import checkpoint_folder
 from bert_core.training.checkpoint_folder import (
     MANIFEST,

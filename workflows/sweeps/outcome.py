@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bert_core.errors import UserError
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from workflows.runs.folder import write_atomically
 
 Point = dict[str, Any]

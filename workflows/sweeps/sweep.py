@@ -15,7 +15,7 @@ import yaml
 
 from bert_core.errors import UserError
 from bert_core.evaluation.sweep import PointScores, ranked
-from bert_core.strict_json import read_json
+from bert_core.strict_files import read_json
 from workflows.finetune import opened_job, read_inputs
 from workflows.finetuning.data import EncoderFolder, TaskData
 from workflows.finetuning.job import FinetuningJob

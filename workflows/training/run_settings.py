@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from bert_core.training.settings import OptimizerSettings
+from bert_core.settings import OptimizerSettings
 from workflows.clusters.settings import ClusterSettings
 from workflows.settings import CommandLineSettings, default_storage
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import UserError
-from bert_core.strict_json import parse_json
-from bert_core.strict_yaml import parse_yaml
+from bert_core.strict_files import parse_json, parse_yaml
 from serving.registry import Address, as_user_error, lineage_of_tags, without_password
 from workflows.promotion.champion import open_registry
 from workflows.reproduction.recorded_run import RunAtMlflow, find_run, read_artifact, utc

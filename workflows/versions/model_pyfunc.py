@@ -15,7 +15,7 @@ from bert_core.example import read_example
 from bert_core.masked_language_model import MASK
 from bert_core.model_folder import CONFIG
 from bert_core.predictor import Predictor, load_predictor
-from bert_core.strict_json import read_json_object
+from bert_core.strict_files import read_json_object
 from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.multiple_choice import MultipleChoice

@@ -18,7 +18,6 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from bert_core.model.attention import attended_slots
 from bert_core.model.cpu.dropout import is_eager_cpu, keep_mask, keep_probability
 from bert_core.model.layout import Layout, Packed
 
@@ -128,14 +127,14 @@ def attention_in_blocks(
     causal: bool,
     apart: bool,
 ) -> Tensor:
-    """Computes `bert_core.model.attention.attention` on a CPU; `apart` is that of `blocks_of`."""
+    """Computes `bert_core.model.operations.attention` on a CPU; `apart` is that of `blocks_of`."""
     tokens = query_key_value.shape[0]
     split = query_key_value.view(tokens, 3, num_heads, -1)  # [T, 3, A, D]
     if isinstance(layout, Packed):
         blocks = blocks_of(layout.runs, num_heads, apart)
     else:
         count, width = layout.mask.shape
-        keys = None if causal else attended_slots(layout)
+        keys = None if causal else layout.attended_slots
         blocks = (Block(0, count * width, count, width, keys),)
     if dropout > 0 and is_eager_cpu(split):
         mixed = attention_with_dropout(split, dropout, blocks, causal)

@@ -9,12 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from bert_core.errors import UserError
-from bert_core.model.attention import _packed, attention
 from bert_core.model.cpu import attention as cpu_attention
 from bert_core.model.cpu.attention import BLOCK_COST, attention_with_dropout, blocks_of
 from bert_core.model.cpu.dropout import keep_mask
-from bert_core.model.cpu.operations import CpuOperations
 from bert_core.model.layout import Packed, Padded
+from bert_core.model.operations import CpuOperations, _packed, attention
 
 HEADS, SIZE = 3, 8
 on_cpu = CpuOperations().attention

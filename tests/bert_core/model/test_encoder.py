@@ -8,9 +8,8 @@ import torch
 from transformers import BertConfig, BertForPreTraining
 
 from bert_core.config import SIZES, ModelConfig
-from bert_core.model.bert import Bert
+from bert_core.model.bert import Bert, MaskedTokenHead, NextSentenceHead, Pooler
 from bert_core.model.encoder import Encoder, SinusoidalPositions
-from bert_core.model.heads import MaskedTokenHead, NextSentenceHead, Pooler
 from bert_core.model.layout import Packed, Padded, pinned
 
 

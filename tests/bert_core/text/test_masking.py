@@ -5,9 +5,9 @@ import pytest
 from pydantic import ValidationError
 from synthetic_shards import CLS, MASK, SEP, vocabulary
 
+from bert_core.settings import BatchSettings, RowSettings
 from bert_core.text.masking import Masker, max_predictions, next_tokens, prediction_counts
 from bert_core.text.rng import CounterHash, permutation, ragged_arange
-from bert_core.text.settings import BatchSettings, RowSettings
 
 NUM_ROWS, LENGTH = 2000, 128
 

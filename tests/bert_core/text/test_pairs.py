@@ -7,8 +7,8 @@ import pytest
 from synthetic_shards import CLS, SEP, synthetic_shards
 
 from bert_core.errors import UserError
+from bert_core.settings import RowSettings
 from bert_core.text.pairs import RowPlanner, assemble
-from bert_core.text.settings import RowSettings
 
 KEY = ("test", 0, 0)
 FULL_SENTENCES = RowSettings(objective="mlm", input_format="full_sentences")

@@ -3,8 +3,8 @@
 from synthetic_shards import synthetic_shards, vocabulary
 
 from bert_core.config import ModelConfig
+from bert_core.settings import BatchSettings, RowSettings
 from bert_core.text.batches import BatchSource
-from bert_core.text.settings import BatchSettings, RowSettings
 
 WORDS = 120  # no multiple of 64
 LENGTH = 32

@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert_core.model.bert import Bert
 from bert_core.pretraining import compute_loss
+from bert_core.settings import OptimizerSettings
 from bert_core.training import loop
 from bert_core.training.loop import TrainingState, compiled, train
 from bert_core.training.optimization import create_optimizer
-from bert_core.training.settings import OptimizerSettings
 
 THERE = torch.device("meta")
 

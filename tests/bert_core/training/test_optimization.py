@@ -8,6 +8,7 @@ from torch import nn
 
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
+from bert_core.settings import OptimizerSettings, PretrainingOptimizerSettings
 from bert_core.training import optimization
 from bert_core.training.optimization import (
     LARGE_TABLE,
@@ -18,7 +19,6 @@ from bert_core.training.optimization import (
     parameter_groups,
     updated_at_once,
 )
-from bert_core.training.settings import OptimizerSettings, PretrainingOptimizerSettings
 
 CONFIG = ModelConfig(
     vocab_size=64,

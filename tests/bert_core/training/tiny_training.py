@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bert_core.settings import PretrainingOptimizerSettings
 from bert_core.training.loop import TrainingState, train
 from bert_core.training.optimization import create_optimizer, linear_schedule
-from bert_core.training.settings import PretrainingOptimizerSettings
 
 IGNORE = -100
 

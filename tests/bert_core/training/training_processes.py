@@ -27,14 +27,13 @@ from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model.layout import Packed
-from bert_core.pretraining import compute_loss
+from bert_core.pretraining import compute_loss, evaluate_pretraining
+from bert_core.settings import OptimizerSettings
 from bert_core.text.collation import PretrainingBatch
 from bert_core.training.checkpoint import load_checkpoint, save_checkpoint
-from bert_core.training.evaluation import evaluate_pretraining
 from bert_core.training.loop import TrainingState, compiled
 from bert_core.training.optimization import create_optimizer
 from bert_core.training.ranks import number_of_rank_zero
-from bert_core.training.settings import OptimizerSettings
 
 INFINITE = float("inf")
 SHARES = [[5], [3, 4], [2, 1, 1]]  # rows of each rank's micro-batches

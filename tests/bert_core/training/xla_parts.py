@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from xla_runs import distance, moment_distance, new_state, source
 
 from bert_core.pretraining import compute_loss
+from bert_core.settings import OptimizerSettings
 from bert_core.training.loop import TrainingState
 from bert_core.training.optimization import create_optimizer
-from bert_core.training.settings import OptimizerSettings
 from bert_core.training.xla.forward import attention, loss_in_jax
 from bert_core.training.xla.program import (
     bring_back,

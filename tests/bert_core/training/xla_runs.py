@@ -14,14 +14,12 @@ from synthetic_shards import synthetic_shards, vocabulary
 
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
-from bert_core.pretraining import compute_loss
+from bert_core.pretraining import compute_loss, evaluate_pretraining
+from bert_core.settings import BatchSettings, OptimizerSettings, RowSettings
 from bert_core.text.batches import BatchSource
-from bert_core.text.settings import BatchSettings, RowSettings
 from bert_core.training.checkpoint import load_checkpoint, moments_by_name, save_checkpoint
-from bert_core.training.evaluation import evaluate_pretraining
 from bert_core.training.loop import NonFiniteLossError, TrainingState, train
 from bert_core.training.optimization import create_optimizer
-from bert_core.training.settings import OptimizerSettings
 from bert_core.training.xla.program import Programs
 from bert_core.training.xla.training import XlaTraining
 

@@ -10,7 +10,7 @@ import pytest
 from hostile_labels import HOSTILE_LABELS
 from made_up_predictions import KINDS, MAKERS
 
-from bert_core.evaluation.confusion import ConfusionMatrix
+from bert_core.evaluation.error_analysis import ConfusionMatrix
 from bert_core.evaluation.intervals import Interval
 from bert_core.evaluation.outcomes import Outcome
 from bert_core.evaluation.slices import Slice

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from bert_core.errors import UserError
 from bert_core.evaluation.outcomes import prediction_records, write_predictions
 from bert_core.tasks.encoded_rows import TaskBatchSource
-from bert_core.tasks.example_statistics import statistics_of_examples
 from bert_core.tasks.task import has_answer
 from bert_core.tokenizer import load_tokenizer
+from bert_core.training_statistics import statistics_of_examples
 from workflows.evaluation.report import evaluation_report
 from workflows.finetune import parse
 from workflows.finetuning.data import read_task_data

@@ -10,8 +10,7 @@ from finetuning_runs import write_encoder
 from bert_core.evaluation.intervals import Interval
 from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.predictor import load_predictor
-from bert_core.tasks.catalog import task_config
-from bert_core.tasks.glue import GLUE
+from bert_core.tasks.catalog import GLUE, task_config
 from bert_core.tasks.task import add_task_head
 from workflows.evaluate import main
 from workflows.paper.glue import (

@@ -5,8 +5,7 @@ import pytest
 from made_up_predictions import MAKERS
 
 from bert_core.model.strategies import STRATEGIES
-from bert_core.tasks.catalog import TASKS
-from bert_core.tasks.glue import GLUE
+from bert_core.tasks.catalog import GLUE, TASKS
 from workflows.paper.paper_table import (
     DASH,
     PaperRow,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bert_core.text.settings import RowSettings
+from bert_core.settings import RowSettings
 from bert_core.training.loop import StepResult
 from workflows.pretraining.metrics import described_rows, is_as_in_the_paper, step_metrics
 

@@ -3,7 +3,7 @@ from pydantic import ValidationError
 
 from bert_core.config import SIZES
 from bert_core.errors import UserError
-from bert_core.text.settings import BINS_VERSION
+from bert_core.settings import BINS_VERSION
 from workflows.pretraining.settings import ModelSettings, Phase, PretrainSettings
 from workflows.settings import LAYERS, differences, parse_command_line, settings_hash
 

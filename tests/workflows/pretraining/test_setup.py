@@ -4,9 +4,9 @@ import pytest
 from pretraining_runs import write_corpus
 
 from bert_core.errors import UserError
+from bert_core.settings import RowSettings
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.pieces import encode_piece, join_pieces, scan_parts, take_inventory
-from bert_core.text.settings import RowSettings
 from bert_core.text.shards import ShardIndex, open_shards, write_index
 from bert_core.text.sources import find_parts
 from bert_core.tokenizer import (

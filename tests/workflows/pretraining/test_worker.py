@@ -8,7 +8,7 @@ import pytest
 import torch
 from pretraining_runs import Run, train_here, write_corpus
 
-from bert_core.flops import training_flops
+from bert_core.config import training_flops
 from bert_core.pretraining import compute_loss
 from bert_core.training.checkpoint import newest_checkpoint, read_checkpoint
 from bert_core.training.loop import NonFiniteLossError, StepResult

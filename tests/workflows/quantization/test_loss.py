@@ -8,8 +8,7 @@ from small_tasks import write_data
 from small_tasks import write_encoder as write_small_encoder
 
 from bert_core.errors import UserError
-from bert_core.evaluation.comparison import Comparison, MetricDifference
-from bert_core.evaluation.intervals import Interval
+from bert_core.evaluation.intervals import Comparison, Interval, MetricDifference
 from bert_core.evaluation.outcomes import Outcome
 from bert_core.example import ModelExample, check_example, read_example
 from bert_core.example_answers import answer_of, answered_by

@@ -1,6 +1,6 @@
-"""Calibration: whether confidence matches accuracy.
+"""Error analysis: confused classes, the most confident mistakes, and calibration.
 
-Shapes: N decisions, K outcomes of each, B bins.
+Shapes: C classes; N decisions, K outcomes of each, B bins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,96 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_core.evaluation.outcomes import Outcome, outcomes, spans
+from bert_core.evaluation.outcomes import Entity, Outcome, outcomes, spans
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.metrics import FloatArray
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Predictions, Task
 
+NO_ENTITY = "no entity"
+NUM_MISTAKES = 20
 NUM_BINS = 15
+
+
+@dataclass(frozen=True)
+class ConfusionMatrix:
+    """Counts of the right class (row) and the predicted class (column), [C, C]."""
+
+    names: tuple[str, ...]
+    counts: npt.NDArray[np.int64]
+
+    def most_confused(self, num: int) -> list[tuple[str, str, int]]:
+        """The most frequent mistakes: right class, predicted class, count."""
+        wrong = self.counts * ~np.eye(len(self.names), dtype=bool)
+        rows, columns = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable"), wrong.shape)
+        cells = list(zip(rows.tolist(), columns.tolist(), strict=True))[:num]
+        return [
+            (self.names[row], self.names[column], int(wrong[row, column]))
+            for row, column in cells
+            if wrong[row, column]
+        ]
+
+
+def confusion_matrix(
+    task: Task, predictions: Predictions, examples: Sequence[Any]
+) -> ConfusionMatrix | None:
+    """The labels of single-label examples, or the types of entities; None for other tasks.
+
+    Entities are compared span by span; where only one side has one, the other has NO_ENTITY.
+    """
+    results = outcomes(task, predictions, examples)
+    if isinstance(task, Tagging):
+        pairs = [pair for result in results for pair in _types_by_span(result.gold, result.found)]
+        return count_pairs(pairs, [*task.type_names, NO_ENTITY])
+    if isinstance(task, Classification) and task.kind == "single":
+        return count_pairs([(result.gold, result.found) for result in results], task.labels)
+    return None
+
+
+def count_pairs(pairs: Sequence[tuple[str, str]], names: Sequence[str]) -> ConfusionMatrix:
+    """Counts pairs (right, predicted); classes that are not among `names` follow them."""
+    seen = {name for pair in pairs for name in pair}
+    all_names = (*names, *sorted(seen - set(names)))
+    number = {name: index for index, name in enumerate(all_names)}
+    counts = np.zeros((len(all_names), len(all_names)), dtype=np.int64)
+    for gold, found in pairs:
+        counts[number[gold], number[found]] += 1
+    return ConfusionMatrix(all_names, counts)
+
+
+def worst_mistakes(
+    task: Task, predictions: Predictions, examples: Sequence[Any], *, num: int = NUM_MISTAKES
+) -> list[Outcome]:
+    """The wrong answers with the highest confidence, or the numbers that are furthest off.
+
+    Sentences of a tagger are ordered by their most confident wrong entity; those that only lack
+    entities come last.
+    """
+    results = outcomes(task, predictions, examples)
+    wrong = [result for result in results if result.correct is False or result.is_number]
+    return sorted(wrong, key=_badness, reverse=True)[:num]
+
+
+def _badness(result: Outcome) -> float:
+    if result.is_number:
+        return abs(result.found - result.gold)
+    if result.confidence is None and isinstance(result.found, list):
+        return max((_score_of_wrong(entity, result.gold) for entity in result.found), default=0.0)
+    return result.confidence or 0.0
+
+
+def _score_of_wrong(found: Any, gold: Sequence[Any]) -> float:  # noqa: ANN401 - entity or label
+    if isinstance(found, Mapping) and not spans([found]) & spans(gold):
+        return found["score"]
+    return 0.0
+
+
+def _types_by_span(gold: Sequence[Entity], found: Sequence[Entity]) -> list[tuple[str, str]]:
+    right, predicted = ({span: kind for kind, span in spans(side)} for side in (gold, found))
+    return [
+        (right.get(span, NO_ENTITY), predicted.get(span, NO_ENTITY))
+        for span in sorted(right.keys() | predicted.keys())
+    ]
 
 
 @dataclass(frozen=True)
@@ -69,12 +153,14 @@ def calibration(
         return _of_labels(predictions, results)
     if results[0].confidence is None:
         return None
-    confidences = np.array([each.confidence for each in results], dtype=np.float64)
-    correct = np.array([each.correct for each in results], dtype=np.float64)
+    confidences = np.array([result.confidence for result in results], dtype=np.float64)
+    correct = np.array([result.correct for result in results], dtype=np.float64)
     brier_score = _brier_of_two(confidences, correct)
     if "scores" in predictions[0]:
         pairs = zip(predictions, results, strict=True)
-        squared = [_squared_error(each["scores"], result.gold) for each, result in pairs]
+        squared = [
+            _squared_error(prediction["scores"], result.gold) for prediction, result in pairs
+        ]
         brier_score = float(np.mean(squared))
     return measured_calibration(confidences, correct, brier_score=brier_score)
 
@@ -105,10 +191,10 @@ def reliability_bins(
 ) -> tuple[Bin, ...]:
     """The bins between edges [B+1] that have decisions in them; a decision on an edge is below."""
     bin_of = np.clip(np.searchsorted(edges, confidences, side="left") - 1, 0, len(edges) - 2)
-    found = []
+    bins = []
     for index in np.unique(bin_of).tolist():
         inside = bin_of == index
-        found.append(
+        bins.append(
             Bin(
                 low=float(edges[index]),
                 high=float(edges[index + 1]),
@@ -117,13 +203,13 @@ def reliability_bins(
                 accuracy=float(correct[inside].mean()),
             )
         )
-    return tuple(found)
+    return tuple(bins)
 
 
 def expected_error(bins: Sequence[Bin]) -> float:
     """The mean distance of accuracy and confidence over the bins, weighted by their counts."""
-    total = sum(each.count for each in bins)
-    return sum(each.count * abs(each.accuracy - each.confidence) for each in bins) / total
+    total = sum(group.count for group in bins)
+    return sum(group.count * abs(group.accuracy - group.confidence) for group in bins) / total
 
 
 def _of_labels(predictions: Predictions, results: Sequence[Outcome]) -> Calibration:
@@ -132,7 +218,7 @@ def _of_labels(predictions: Predictions, results: Sequence[Outcome]) -> Calibrat
         [[prediction["scores"][name] for name in names] for prediction in predictions]
     )  # [N, K]
     gold = [set(result.gold) for result in results]
-    belongs = np.array([[name in each for name in names] for each in gold])
+    belongs = np.array([[name in labels for name in names] for labels in gold])
     confidences = np.maximum(given, 1 - given).ravel()
     correct = ((given > 0.5) == belongs).ravel().astype(np.float64)
     brier_score = _brier_of_two(confidences, correct)
@@ -143,8 +229,8 @@ def _of_entities(results: Sequence[Outcome]) -> Calibration | None:
     confidences, correct = [], []
     for result in results:
         gold = spans(result.gold)
-        confidences += [each["score"] for each in result.found]
-        correct += [bool(spans([each]) & gold) for each in result.found]
+        confidences += [entity["score"] for entity in result.found]
+        correct += [bool(spans([entity]) & gold) for entity in result.found]
     if not confidences:
         return None
     given, true = np.array(confidences), np.array(correct, dtype=np.float64)
