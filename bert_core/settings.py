@@ -159,6 +159,33 @@ class PretrainingOptimizerSettings(OptimizerSettings):
         ge=0,
         description="linear warm-up of the learning rate",
     )
+    warmup_share: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="warm-up as a share of all steps, in the place of warmup_steps",
+    )
+    schedule: Literal["linear", "wsd"] = Field(
+        default="linear",
+        description="linear: falls after the warm-up (the paper); wsd: stays, then falls in the"
+        " last decay_share",
+    )
+    decay_share: float = Field(
+        default=0.1, gt=0, le=1, description="share of all steps in which wsd falls"
+    )
+
+    @model_validator(mode="after")
+    def _only_wsd_has_a_decay(self) -> Self:
+        default = type(self).model_fields["decay_share"].default
+        if self.schedule != "wsd" and self.decay_share != default:
+            raise ValueError("a linear schedule has no decay_share: set schedule wsd")
+        return self
+
+    def warmup_of(self, total_steps: int) -> int:
+        """The steps of the warm-up of a run of so many."""
+        if self.warmup_share is None:
+            return self.warmup_steps
+        return round(self.warmup_share * total_steps)
 
 
 class FinetuningOptimizerSettings(OptimizerSettings):

@@ -24,6 +24,7 @@ from workflows.pretraining.settings import (
     is_as_in_the_paper,
     lower_micro_batch,
 )
+from workflows.pretraining.start import Start, continue_from, find_start, refuse_another_tokenizer
 from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.storage import RemoteRun, Storage, open_storage
 from workflows.settings import parse_command_line, settings_hash
@@ -45,9 +46,13 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
     if storage.uri is not None:
         print(f"address  {storage.uri}")
     print(f"storage  {storage.folder}", flush=True)
-    shards = open_shards(settings.shards or prepared_text(settings, storage.folder), "train")
-    with opened_pretraining(settings, storage, shards) as job:
-        announce(settings, job.folder, shards)
+    start = find_start(settings, storage)
+    settings = continue_from(settings, start)
+    tokenizer = None if start is None else start.folder
+    prepared = settings.shards or prepared_text(settings, storage.folder, tokenizer)
+    shards = open_shards(prepared, "train")
+    with opened_pretraining(settings, storage, shards, start) as job:
+        announce(settings, job.folder, shards, start)
         if job.folder.summary.exists():
             print(job.folder.finished_summary())
             return job.folder
@@ -58,32 +63,37 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
 
 @contextmanager
 def opened_pretraining(
-    settings: PretrainSettings, storage: Storage, shards: TokenShards
+    settings: PretrainSettings, storage: Storage, shards: TokenShards, start: Start | None = None
 ) -> Iterator[PretrainingJob]:
     """The run of these settings, taken for this process alone; new, to go on, or finished.
 
-    Its name is made of the preset and a hash where the settings give none. Raises `UserError` for
-    what the user can mend.
+    With a `start` the settings are those of `continue_from`. The run's name is made of the preset
+    and a hash where the settings give none. Raises `UserError` for what the user can mend.
     """
     refuse_unfit_shards(shards, settings.rows)
     recipe = settings.recipe() | {"data": shards.data_hash}
+    if start is not None:
+        refuse_another_tokenizer(start, shards, settings.text)
+        recipe["start"] = start.sha256
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     adopt = None if remote is None else remote.adopt
     with open_run(storage.folder, name, recipe, fresh=settings.fresh, adopt=adopt) as folder:
-        yield PretrainingJob(settings, storage, folder, shards, remote)
+        yield PretrainingJob(settings, storage, folder, shards, remote, start=start)
 
 
-def prepared_text(settings: PretrainSettings, storage: Path) -> Path:
+def prepared_text(settings: PretrainSettings, storage: Path, tokenizer: Path | None = None) -> Path:
     """Prepares `settings.text` under the storage folder and returns the shards' folder.
 
-    The folder is named after the text's files too: text that changed is prepared anew.
+    Trains a tokenizer unless the folder of one is given. The folder is named after the text's files
+    too: text that changed is prepared anew.
     """
     from workflows.prepare import PrepareSettings, plan_hash, prepare
 
     wanted = PrepareSettings(
         text=settings.text,
         output=storage / "shards",
+        tokenizer=None if tokenizer is None else str(tokenizer),
         vocabulary_size=settings.vocabulary_size,
         heldout_share=settings.heldout_share,
     )
@@ -148,8 +158,10 @@ def label_note(settings: PretrainSettings, shards: TokenShards) -> list[str]:
     ]
 
 
-def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards) -> None:
-    """Prints what is about to be trained, on what, and where it will lie."""
+def announce(
+    settings: PretrainSettings, folder: RunFolder, shards: TokenShards, start: Start | None = None
+) -> None:
+    """Prints what is about to be trained, from what, on what, and where it will lie."""
     phases = ", ".join(f"{phase.steps:,} at {phase.sequence_length}" for phase in settings.phases)
     layout = "packed" if settings.batch.packed else "padded"
     lines = [
@@ -157,6 +169,7 @@ def announce(settings: PretrainSettings, folder: RunFolder, shards: TokenShards)
         f"folder   {folder.path}",
         f"data     {shards.num_tokens:,} tokens in {shards.num_documents:,} documents, "
         f"{shards.data_hash[:12]}",
+        *([] if start is None else start.described()),
         f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
         *(
             []

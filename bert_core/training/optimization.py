@@ -207,6 +207,17 @@ def linear_schedule(step: int, *, total_steps: int, warmup_steps: int) -> float:
     return (total_steps - step) / (total_steps - warmup_steps)
 
 
+def stable_schedule(step: int, *, total_steps: int, warmup_steps: int, decay_steps: int) -> float:
+    """Multiplier of the peak learning rate that stays 1 between warm-up and a linear decay.
+
+    "Warmup-stable-decay" (Hu et al. 2024, arXiv 2404.06395): the checkpoints of the stable part do
+    not depend on the length of the run, so several runs may end from one of them.
+    """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    return max(0.0, min(1.0, (total_steps - step) / decay_steps))
+
+
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two optimizer groups in the model's own order: with weight decay, then without.
 

@@ -29,9 +29,10 @@ from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
 from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress
 from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.start import continue_from, find_start
 from workflows.pretraining.worker import pretraining_parts
 from workflows.runs.journal import read_records
-from workflows.runs.storage import RemoteRun
+from workflows.runs.storage import RemoteRun, open_storage
 from workflows.settings import parse_command_line
 from workflows.training.run import TrainingRun
 
@@ -296,11 +297,14 @@ def train_here(
 ) -> tuple[Outcome, list[RunProgress]]:
     """One start of a run's worker, in this process without Ray: its outcome and its progress."""
     settings = parse_command_line(PretrainSettings, run.arguments())
+    start = find_start(settings, open_storage(settings.storage))
+    settings = continue_from(settings, start)
     worker = StoppingWorker(0, 1, torch.device("cpu"), Channel())
     worker.steps_left = stop_after
     run.folder.mkdir(parents=True, exist_ok=True)
     with worker_threads():
-        parts = pretraining_parts(settings, run.shards, worker, run.folder)
+        folder = None if start is None else start.folder
+        parts = pretraining_parts(settings, run.shards, worker, run.folder, folder)
         outcome = TrainingRun(parts, worker, run.folder, remote).train()
     return outcome, worker._channel.progress
 

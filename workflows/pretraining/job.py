@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_core.text.shards import TokenShards
 from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.start import Start
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import RemoteRun, Storage
 from workflows.runs.tracker import DatasetInput
@@ -33,6 +34,7 @@ class PretrainingJob:
     shards: TokenShards
     remote: RemoteRun | None = None
     title: str = ""
+    start: Start | None = None
 
     @property
     def source(self) -> str:
@@ -48,8 +50,13 @@ class PretrainingJob:
         from bert_core.training.checkpoint import checkpoint_bytes
 
         with torch.device("meta"):
-            config = self.settings.architecture(self.shards.vocab_size, pad_token_id=0)
+            config = self.settings.architecture(self.vocab_size, pad_token_id=0)
             return checkpoint_bytes(Bert.for_pretraining(config), self.settings.optimizer.name)
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the table of word pieces; a start model may have more than its tokenizer."""
+        return self.shards.vocab_size if self.start is None else self.start.config.vocab_size
 
     def worker_job(self) -> "WorkerJob":
         """See `workflows.pretraining.worker.open_pretraining`."""
@@ -57,7 +64,8 @@ class PretrainingJob:
         from workflows.training.run import WorkerJob
 
         settings, shards = self.settings.model_dump(mode="json"), self.shards.folder.absolute()
-        opened = partial(open_pretraining, settings, shards)
+        start = None if self.start is None else self.start.folder
+        opened = partial(open_pretraining, settings, shards, start)
         return WorkerJob(opened, self.folder.path, self.settings.storage)
 
     def described(self) -> tuple[dict[str, str], dict[str, str], DatasetInput]:
@@ -65,10 +73,15 @@ class PretrainingJob:
         settings, shards = self.settings, self.shards
         params = {"preset": Path(settings.preset).stem, "profile": Path(settings.profile).stem}
         tags = {"data.sha256": shards.data_hash, "tokenizer.sha256": shards.tokenizer_hash}
+        if self.start is not None:
+            tags |= {"start.model": self.start.name, "start.sha256": self.start.sha256}
         return params, tags, DatasetInput("train", shards.data_hash, self.source)
 
     def data_description(self) -> dict[str, Any]:
         """Counts and hashes of shards, tokenizer and text."""
         from workflows.reproduction.run_origin import describe_shards
 
-        return describe_shards(self.shards.folder)
+        described = describe_shards(self.shards.folder)
+        if self.start is not None:
+            described["start"] = {"model": self.start.name, "sha256": self.start.sha256}
+        return described

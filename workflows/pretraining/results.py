@@ -8,7 +8,6 @@ from tokenizers import Tokenizer
 
 from bert_core.example_answers import example_of_encoder
 from bert_core.lineage import Lineage
-from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
@@ -23,6 +22,8 @@ from workflows.pretraining.settings import (
     metric_name,
     predicted,
 )
+from workflows.pretraining.start import Start
+from workflows.pretraining.worker import initial_model
 from workflows.runs.folder import write_atomically
 from workflows.runs.journal import read_records
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME
@@ -72,8 +73,9 @@ def pretraining_card(
     phases = ", ".join(f"{phase.steps:,} x {phase.sequence_length}" for phase in settings.phases)
     return model_card(
         name=settings.tracking.register_as or job.folder.name,
-        summary=_summary(settings),
+        summary=_summary(settings, job.start),
         data={
+            **({} if job.start is None else {"Start model": job.start.name}),
             "Text": job.source,
             "Documents": shards.num_documents,
             "Tokens": shards.num_tokens,
@@ -86,7 +88,7 @@ def pretraining_card(
             "Rows per step": settings.batch.global_batch_size,
             "Optimizer": settings.optimizer.name,
             "Peak learning rate": settings.optimizer.peak_learning_rate,
-            "Warm-up steps": settings.optimizer.warmup_steps,
+            "Warm-up steps": settings.optimizer.warmup_of(settings.total_steps),
             "Rows seen": checkpoint.num_rows_seen,
             "Tokens seen": checkpoint.num_tokens_seen,
             "Used": Usage.of(checkpoint),
@@ -99,8 +101,10 @@ def pretraining_card(
     )
 
 
-def _summary(settings: PretrainSettings) -> str:
+def _summary(settings: PretrainSettings, start: Start | None) -> str:
     size = settings.model.described
+    if start is not None:
+        return f"{start.name} ({size}), with its pre-training continued with Bertline."
     if settings.rows.objective != "left_to_right":
         return f"A BERT encoder ({size}) pre-trained from scratch with Bertline."
     return (
@@ -116,8 +120,8 @@ def export(
     """Writes the checkpoint's weights as a model folder."""
     settings = job.settings
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    config = settings.architecture(vocabulary.size, vocabulary.pad_id)
-    model = Bert.for_pretraining(config, next_sentence=settings.rows.objective == "mlm_nsp")
+    start = None if job.start is None else job.start.folder
+    model = initial_model(settings, vocabulary, start)
     model.load_state_dict(load_file(checkpoint / MODEL))
     save_model_folder(
         job.folder.model,

@@ -19,6 +19,20 @@ from bert_core.settings import (
 )
 from workflows.training.run_settings import RunSettings
 
+_DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_OPEN = (*_DROPOUT, "max_position_embeddings")
+"""What may differ from a start model."""
+
+
+def shape_of(config: ModelConfig) -> tuple[int, int, int, int]:
+    """Layers, width, heads and intermediate size."""
+    return (
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.num_attention_heads,
+        config.intermediate_size,
+    )
+
 
 class ModelSettings(BaseModel):
     """The encoder: a published size, and what may differ from it."""
@@ -55,6 +69,10 @@ class ModelSettings(BaseModel):
     position_embedding: Literal["learned", "sinusoidal"] = Field(
         default="learned", description="learned (the paper) or sinusoidal"
     )
+    position_extension: Literal["cyclic", "interpolate"] = Field(
+        default="cyclic",
+        description="with --start_from, how a longer position table is made: repeated or stretched",
+    )
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
@@ -80,9 +98,35 @@ class ModelSettings(BaseModel):
     ) -> ModelConfig:
         """The architecture for a vocabulary."""
         values = SIZES[self.size].model_dump()
-        values |= self.model_dump(exclude={"size"}, exclude_none=True) | self._shape()
+        own = self.model_dump(exclude={"size", "position_extension"}, exclude_none=True)
+        values |= own | self._shape()
         values |= {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
         return ModelConfig.model_validate(values | {"is_decoder": is_decoder})
+
+    def continued_from(self, start: ModelConfig) -> Self:
+        """These settings with the shape of a start model, and its dropout where none was given.
+
+        Raises `ValueError` for a field that was given and that the start model contradicts.
+        """
+        given, shape = self.model_fields_set, self._shape()
+        asked = shape | {"position_embedding": self.position_embedding}
+        for name, value in asked.items():
+            option = "size" if name in shape and "size" in given else name
+            if option in given and value != getattr(start, name):
+                raise ValueError(
+                    f"the start model has {name} {getattr(start, name)}, not {value}: leave out "
+                    f"--model.{name if name in given else option}"
+                )
+        positions = start.max_position_embeddings
+        if "max_position_embeddings" in given and self.max_position_embeddings < positions:
+            raise ValueError(
+                f"the start model has {positions} positions, not {self.max_position_embeddings}: "
+                "leave out --model.max_position_embeddings, or raise it"
+            )
+        followed = {*asked, "max_position_embeddings", *_DROPOUT} - ({*_OPEN} & given)
+        values = {name: getattr(start, name) for name in followed}
+        sizes = (name for name, size in SIZES.items() if shape_of(size) == shape_of(start))
+        return self.model_copy(update=values | {"size": next(sizes, self.size)})
 
     def _shape(self) -> dict[str, int]:
         """Layers, width, heads and intermediate size."""
@@ -169,6 +213,11 @@ class PretrainSettings(RunSettings):
         lt=1,
         description="share of documents for evaluation, without --shards",
     )
+    start_from: str | None = Field(
+        default=None,
+        description="encoder to continue from: model folder, models:/NAME@ALIAS or finished run;"
+        " shape and tokenizer are those of this model",
+    )
     model: ModelSettings = Field(default_factory=ModelSettings)
     rows: RowSettings = Field(default_factory=RowSettings)
     batch: BatchSettings = Field(default_factory=BatchSettings)
@@ -186,10 +235,18 @@ class PretrainSettings(RunSettings):
         default=False,
         description="compile the forward pass on GPU; on TPU, XLA always compiles the step",
     )
+    recompute: Literal["nothing", "layers"] = Field(
+        default="nothing",
+        description="layers: compute layers again in the backward pass; the same results with less"
+        " memory, a third more work",
+    )
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
 
     @model_validator(mode="after")
     def _rows_fit_the_positions(self) -> Self:
+        follows_start = "max_position_embeddings" not in self.model.model_fields_set
+        if self.start_from is not None and follows_start:  # `continued_from` knows how many
+            return self
         longest = max(phase.sequence_length for phase in self.phases)
         if longest > self.model.max_position_embeddings:
             raise ValueError(
@@ -229,6 +286,8 @@ class PretrainSettings(RunSettings):
         """The TPU's profiles say so too, over what a preset says; here it was asked for."""
         if self.cluster.tpu is not None and self.batch.packed:
             raise ValueError("packed rows do not run on TPU: set --batch.packed false")
+        if self.cluster.tpu is not None and self.recompute != "nothing":
+            raise ValueError("on TPU nothing is recomputed: set --recompute nothing")
         return self
 
     @property
@@ -245,6 +304,34 @@ class PretrainSettings(RunSettings):
             first += phase.steps
         raise ValueError(f"step {step} is beyond the last of {first}")
 
+    def continued_from(self, start: ModelConfig) -> Self:
+        """These settings with the architecture of a start model.
+
+        Raises `ValueError` for what the start model contradicts.
+        """
+        if start.is_decoder != (self.rows.objective == "left_to_right"):
+            reads = "left to right" if start.is_decoder else "both ways"
+            raise ValueError(
+                f"the start model reads {reads}: not with --rows.objective {self.rows.objective}"
+            )
+        if self.rows.input_format == "segment_pair" and start.type_vocab_size < 2:
+            raise ValueError(
+                "the start model knows one segment: set --rows.input_format full_sentences and "
+                "--rows.objective mlm"
+            )
+        model = self.model.continued_from(start)
+        values = self.model_dump(mode="json") | {"model": model.model_dump(mode="json")}
+        type(self).model_validate(values)  # whether the rest fits this model
+        return self.model_copy(update={"model": model})
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that the objective trains, by their names in `HEADS`."""
+        if self.rows.objective == "left_to_right":
+            return ("next_token",)
+        pairs = self.rows.objective == "mlm_nsp"
+        return ("masked_token", "pooler", "next_sentence") if pairs else ("masked_token",)
+
     def architecture(self, vocab_size: int, pad_token_id: int) -> ModelConfig:
         """The encoder for a vocabulary; it attends to the left only where the objective does."""
         is_decoder = self.rows.objective == "left_to_right"
@@ -257,6 +344,7 @@ class PretrainSettings(RunSettings):
         default run keeps its name, and an older one may go on.
         """
         changeable = {"preset", "profile", "name", "storage", "fresh", "shards", "text"}
+        changeable |= {"start_from"}  # its content stands in the recipe beside that of the data
         changeable |= {
             "vocabulary_size",
             "heldout_share",
@@ -264,6 +352,7 @@ class PretrainSettings(RunSettings):
             "cluster",
             "checkpoint",
             "evaluation",
+            "recompute",
         }
         values = self.model_dump(mode="json", exclude=changeable)
         for section, fields in self._as_before().items():
@@ -279,7 +368,13 @@ class PretrainSettings(RunSettings):
         alone = self.rows.objective == "mlm"  # it had full sentences
         return {
             "rows": {"input_format": "full_sentences" if alone else "segment_pair"},
-            "model": {"hidden_size": None, "num_attention_heads": None, "intermediate_size": None},
+            "model": {
+                "hidden_size": None,
+                "num_attention_heads": None,
+                "intermediate_size": None,
+                "position_extension": "cyclic",
+            },
+            "optimizer": {"warmup_share": None, "schedule": "linear", "decay_share": 0.1},
         }
 
 
@@ -321,6 +416,13 @@ def described_rows(rows: RowSettings) -> str:
 def is_as_in_the_paper(rows: RowSettings) -> bool:
     """Whether `described_rows` says nothing but the paper's objective."""
     return described_rows(rows) == RowSettings().objective
+
+
+def out_of_memory_remedy(settings: PretrainSettings) -> str:
+    """What makes a step fit: the same run with less in memory, or else another one."""
+    if settings.recompute == "nothing" and settings.cluster.tpu is None:
+        return "add --recompute layers to the same command"
+    return lower_micro_batch(settings)
 
 
 def lower_micro_batch(settings: PretrainSettings) -> str:

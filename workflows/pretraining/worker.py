@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bert_core.adaptation import load_start_model
 from bert_core.config import ModelConfig, training_flops
 from bert_core.model.bert import Bert
 from bert_core.pretraining import PretrainingEvaluation, compute_loss, evaluate_pretraining
@@ -19,9 +20,9 @@ from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.loop import StepResult, TrainingState, compiled
-from bert_core.training.optimization import create_optimizer, linear_schedule
+from bert_core.training.optimization import create_optimizer, linear_schedule, stable_schedule
 from workflows.clusters.workers import Worker
-from workflows.pretraining.settings import PretrainSettings, lower_micro_batch, metric_name
+from workflows.pretraining.settings import PretrainSettings, metric_name, out_of_memory_remedy
 from workflows.training.run import Backend, RunParts, backend_of
 
 _COUNTED_ROWS = 2048
@@ -29,23 +30,27 @@ _COUNTED_ROWS = 2048
 
 
 def open_pretraining(
-    settings: dict[str, Any], shards: Path, worker: Worker, folder: Path
+    settings: dict[str, Any], shards: Path, start: Path | None, worker: Worker, folder: Path
 ) -> RunParts:
     """The parts of a run from the settings that its driver sent as JSON."""
-    return pretraining_parts(PretrainSettings.model_validate(settings), shards, worker, folder)
+    parsed = PretrainSettings.model_validate(settings)
+    return pretraining_parts(parsed, shards, worker, folder, start)
 
 
 def pretraining_parts(
-    settings: PretrainSettings, shards: Path, worker: Worker, folder: Path
+    settings: PretrainSettings,
+    shards: Path,
+    worker: Worker,
+    folder: Path,
+    start: Path | None = None,
 ) -> RunParts:
-    """Opens the shards and draws the model from the seed. Rows are cached in `folder`."""
+    """Opens the shards and the start model, or draws one. Rows are cached in `folder`."""
     backend = backend_of(worker, settings)
     pinned = worker.device.type == "cuda"
     rows = PretrainingRows(settings, shards, backend, folder / "cache", pinned=pinned)
-    config = settings.architecture(rows.vocabulary.size, rows.vocabulary.pad_id)
     torch.manual_seed(settings.seed)
-    next_sentence = settings.rows.objective == "mlm_nsp"
-    model = Bert.for_pretraining(config, next_sentence=next_sentence).to(worker.device)
+    model = initial_model(settings, rows.vocabulary, start).to(worker.device)
+    model.encoder.recomputes_layers = settings.recompute == "layers"
     return RunParts(
         settings=settings,
         backend=backend,
@@ -54,12 +59,31 @@ def pretraining_parts(
         compute_loss=_loss(settings, worker.device),
         learning_rate=lambda step: learning_rate(settings, step),
         step_metrics=lambda result: step_metrics(result, settings.rows.objective),
-        step_flops=lambda result: step_flops(config, result),
+        step_flops=lambda result: step_flops(model.config, result),
         evaluation=HeldOutEvaluation(settings, rows, model, backend, worker.device),
         total_steps=settings.total_steps,
         data_hash=rows.shards.data_hash,
-        out_of_memory_remedy=lower_micro_batch(settings),
+        out_of_memory_remedy=out_of_memory_remedy(settings),
     )
+
+
+def initial_model(settings: PretrainSettings, vocabulary: Vocabulary, start: Path | None) -> Bert:
+    """The model before the first step: that of a folder, or one drawn from torch's generator."""
+    if start is None:
+        config = settings.architecture(vocabulary.size, vocabulary.pad_id)
+        return Bert.for_pretraining(config, next_sentence="next_sentence" in settings.heads)
+    model = settings.model
+    loaded = load_start_model(
+        start,
+        heads=settings.heads,
+        changes={
+            "hidden_dropout_prob": model.hidden_dropout_prob,
+            "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
+        },
+        num_positions=model.max_position_embeddings,
+        extension=model.position_extension,
+    )
+    return loaded.model
 
 
 def _loss(settings: PretrainSettings, device: torch.device) -> Any:  # noqa: ANN401 - compiled or not
@@ -73,9 +97,14 @@ def _loss(settings: PretrainSettings, device: torch.device) -> Any:  # noqa: ANN
 def learning_rate(settings: PretrainSettings, step: int) -> float:
     """The learning rate of the step after `step` finished ones: one schedule over all phases."""
     optimizer = settings.optimizer
-    return optimizer.peak_learning_rate * linear_schedule(
-        step, total_steps=settings.total_steps, warmup_steps=optimizer.warmup_steps
-    )
+    total = settings.total_steps
+    warmup = optimizer.warmup_of(total)
+    if optimizer.schedule == "wsd":
+        decay = max(1, round(optimizer.decay_share * total))
+        share = stable_schedule(step, total_steps=total, warmup_steps=warmup, decay_steps=decay)
+    else:
+        share = linear_schedule(step, total_steps=total, warmup_steps=warmup)
+    return optimizer.peak_learning_rate * share
 
 
 def step_metrics(result: StepResult, objective: Objective) -> dict[str, float]:

@@ -197,6 +197,35 @@ def test_dropout_acts_in_training_only_and_follows_the_seed(small_config, some_r
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("packed", [True, False])
+def test_layers_that_are_computed_again_give_the_same_gradients_for_less_memory(
+    small_config, some_rows, packed
+):
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    torch.manual_seed(0)
+    model = Bert.for_pretraining(small_config.model_copy(update=dropout))
+    rows = some_rows([9, 17, 32, 5])
+
+    def step(recomputes):
+        model.encoder.recomputes_layers = recomputes
+        model.zero_grad()
+        kept = []
+        torch.manual_seed(4)
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        with hooks(lambda tensor: kept.append(tensor.nbytes) or tensor, lambda tensor: tensor):
+            loss, _ = rows.loss(model, packed=packed)
+        loss.backward()
+        drawn_after = torch.rand(3)
+        gradients = [weight.grad.clone() for weight in model.parameters()]
+        return loss, gradients, drawn_after, sum(kept)
+
+    loss, gradients, drawn, kept = step(recomputes=False)
+    again, gradients_again, drawn_again, kept_again = step(recomputes=True)
+    assert torch.equal(loss, again) and torch.equal(drawn, drawn_again)
+    assert all(map(torch.equal, gradients, gradients_again))
+    assert kept_again < kept / 2
+
+
 def test_compiles_without_a_break(small_model, some_rows):
     rows = some_rows([16, 9], seq=16)
     batch = rows.batch(packed=False)

@@ -1,0 +1,120 @@
+"""A model that pre-training continues from: its heads, its loss as in transformers, positions."""
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, BertModel
+
+from bert_core.adaptation import content_hash, extend_positions, load_start_model
+from bert_core.config import IGNORE_INDEX
+from bert_core.hugging_face import to_hugging_face
+from bert_core.model.bert import Bert
+from bert_core.tokenizer import SPECIAL_TOKENS
+
+
+@pytest.fixture(scope="module")
+def foreign_folder(tmp_path_factory):
+    """What transformers writes: a masked language model with random weights and biases."""
+    folder = tmp_path_factory.mktemp("foreign")
+    torch.manual_seed(3)
+    model = BertForMaskedLM(
+        BertConfig(
+            vocab_size=1000,
+            hidden_size=64,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=128,
+            max_position_embeddings=32,
+            hidden_dropout_prob=0,
+            attention_probs_dropout_prob=0,
+        )
+    )
+    for parameter in model.parameters():
+        parameter.data += torch.randn_like(parameter) * 0.05
+    model.save_pretrained(folder)
+    words = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(995))]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    return folder
+
+
+def test_loss_and_gradients_of_a_step_are_those_of_transformers(foreign_folder, some_rows):
+    theirs = BertForMaskedLM.from_pretrained(foreign_folder)
+    start = load_start_model(foreign_folder, heads=["masked_token"])
+    assert (start.fresh_heads, start.unused_heads) == ([], [])
+    rows = some_rows([9, 17, 32, 5])
+    rows.next_sentence[:] = IGNORE_INDEX
+    loss, _ = rows.loss(start.model, packed=True)
+    expected = theirs(**rows.inputs, labels=rows.labels).loss
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    loss.backward()
+    expected.backward()
+    gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
+    ours = to_hugging_face({name: p.grad for name, p in start.model.named_parameters()})
+    compared = {name: gradient for name, gradient in ours.items() if name in gradients}
+    assert len(compared) == len(gradients)
+    for name, gradient in compared.items():
+        torch.testing.assert_close(gradient, gradients[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_missing_head_is_drawn_from_the_seed_and_one_too_many_left_out(tmp_path, foreign_folder):
+    model = BertModel.from_pretrained(foreign_folder)  # with a pooler, and no other head
+    model.save_pretrained(tmp_path)
+    shutil.copy(foreign_folder / "vocab.txt", tmp_path)
+    torch.manual_seed(1)
+    first = load_start_model(tmp_path, heads=["masked_token"])
+    torch.manual_seed(1)
+    second = load_start_model(tmp_path, heads=["masked_token"])
+    assert first.fresh_heads == ["masked_token"] and first.unused_heads == ["pooler"]
+    assert list(first.model.heads) == ["masked_token"]
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    pairs = load_start_model(tmp_path, heads=["masked_token", "pooler", "next_sentence"])
+    assert pairs.fresh_heads == ["masked_token", "next_sentence"]
+    assert torch.equal(pairs.model.heads["pooler"].dense.weight, model.pooler.dense.weight)
+
+
+def test_a_longer_table_keeps_what_it_says_it_keeps(small_config, some_rows):
+    torch.manual_seed(0)
+    model = Bert.for_pretraining(small_config)
+    table = model.encoder.embeddings.position.weight.detach().clone()
+    rows = some_rows([9, 17, 32])
+    before, _ = rows.loss(model, packed=True)
+    extend_positions(model, 80, "cyclic")
+    assert model.config.max_position_embeddings == 80
+    extended = model.encoder.embeddings.position.weight
+    assert torch.equal(extended, torch.cat([table, table, table[:16]]))
+    assert extended.requires_grad
+    assert torch.equal(rows.loss(model, packed=True)[0], before)
+    some_rows([80]).loss(model, packed=True)[0].backward()
+
+    model.encoder.embeddings.position = nn.Embedding.from_pretrained(table)
+    extend_positions(model, 63, "interpolate")
+    stretched = model.encoder.embeddings.position.weight
+    torch.testing.assert_close(stretched[::2], table)
+    torch.testing.assert_close(stretched[1::2], (table[:-1] + table[1:]) / 2)
+    with pytest.raises(ValueError, match="fewer"):
+        extend_positions(model, 62, "cyclic")
+
+
+def test_sinusoidal_positions_go_on_as_their_formula_says(small_config):
+    config = small_config.model_copy(update={"position_embedding": "sinusoidal"})
+    model, longer = (
+        Bert.for_pretraining(config),
+        config.model_copy(update={"max_position_embeddings": 50}),
+    )
+    extend_positions(model, 50, "cyclic")
+    expected = Bert.for_pretraining(longer).encoder.embeddings.position.weight
+    assert torch.equal(model.encoder.embeddings.position.weight, expected)
+
+
+def test_the_content_decides_the_hash(tmp_path, foreign_folder):
+    copy = shutil.copytree(foreign_folder, tmp_path / "another name")
+    (copy / "README.md").write_text("a card")
+    assert content_hash(copy) == content_hash(foreign_folder)
+    weights = copy / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert content_hash(copy) != content_hash(foreign_folder)

@@ -1,0 +1,194 @@
+"""Pre-training that continues from a model: what follows it, what is refused, the same bits."""
+
+import pytest
+import torch
+from pretraining_runs import Run, train_here, write_corpus
+from safetensors.torch import load_file
+
+from bert_core.config import ModelConfig
+from bert_core.errors import UserError
+from bert_core.model.bert import Bert
+from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.text.shards import open_shards
+from bert_core.tokenizer import load_tokenizer
+from workflows.pretrain import opened_pretraining
+from workflows.pretraining.results import write_results
+from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.start import continue_from, find_start
+from workflows.runs.storage import open_storage
+from workflows.settings import parse_command_line
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def start_folder(tmp_path_factory, corpus):
+    """A model with all heads of pre-training and the corpus' tokenizer."""
+    tokenizer = load_tokenizer(corpus)
+    config = ModelConfig(
+        vocab_size=tokenizer.get_vocab_size() + 4,  # as models have it whose table was padded
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0.05,
+    )
+    torch.manual_seed(5)
+    folder = tmp_path_factory.mktemp("start") / "general"
+    save_model_folder(folder, Bert.for_pretraining(config), tokenizer, "# A card\n")
+    return folder
+
+
+SHORT = '[{"sequence_length": 16, "steps": 3}]'
+ADAPT = {
+    "preset": "adapt",
+    "optimizer.peak_learning_rate": 1e-3,
+    "checkpoint.every_steps": 5,
+    "evaluation.every_steps": 8,
+}
+NO_SHAPE = dict.fromkeys(
+    (
+        "model.size",
+        "model.num_hidden_layers",
+        "model.max_position_embeddings",
+        "model.hidden_dropout_prob",
+        "model.attention_probs_dropout_prob",
+        "optimizer.warmup_steps",
+    )
+)
+
+
+class AdaptedRun(Run):
+    """A run that says nothing of the model's shape."""
+
+    def arguments(self):
+        given = super().arguments()
+        pairs = zip(given[::2], given[1::2], strict=True)
+        return [text for name, value in pairs if value != "None" for text in (name, value)]
+
+
+@pytest.fixture
+def run_of(tmp_path, corpus, start_folder):
+    def make(name="run", **settings):
+        named = {key.replace("__", "."): value for key, value in settings.items()}
+        given = NO_SHAPE | ADAPT | {"start_from": start_folder} | named
+        return AdaptedRun(tmp_path, name, corpus, steps=12, settings=given)
+
+    return make
+
+
+def settings_of(run):
+    return parse_command_line(PretrainSettings, run.arguments())
+
+
+def opened(run):
+    """The settings as a run gets them; raises what the command would print."""
+    settings = settings_of(run)
+    storage = open_storage(settings.storage)
+    start = find_start(settings, storage)
+    settings = continue_from(settings, start)
+    with opened_pretraining(settings, storage, open_shards(run.shards), start) as job:
+        return job
+
+
+def test_shape_dropout_and_positions_follow_the_start_model(run_of):
+    job = opened(run_of())
+    model = job.settings.model
+    config = job.settings.architecture(job.vocab_size, 0)
+    assert config == job.start.config.model_copy(update={"pad_token_id": 0})
+    assert model.hidden_dropout_prob == 0.05
+    assert job.start.fresh_heads == () and job.start.unused_heads == ("pooler", "next_sentence")
+    again = PretrainSettings(**job.settings.model_dump(mode="json"))
+    assert continue_from(again, job.start).model == model, "settings.yaml repeats the run"
+    other = opened(run_of("other", model__hidden_dropout_prob=0.2)).settings.model
+    assert other.hidden_dropout_prob == 0.2 and other.hidden_size == 64
+
+
+def test_it_starts_where_the_model_is_and_ends_lower(run_of, start_folder):
+    run = run_of()
+    train_here(run)
+    name = "heldout/masked_token_loss"
+    heldout = [record[name] for _, record in run.records() if name in record]
+    assert len(heldout) == 2 and heldout[1] < heldout[0]
+    first = next(record for _, record in run.records())
+    _, start, _ = load_model_folder(start_folder)
+    assert first["train/learning_rate"] == pytest.approx(1e-3)  # of a warm-up of one step
+    weights = load_file(run.checkpoints / "step-00000012" / "model.safetensors")
+    assert weights.keys() == {
+        name for name in start.state_dict() if not name.startswith(("heads.pool", "heads.next"))
+    }
+    moved = weights["encoder.embeddings.position.weight"] - start.encoder.embeddings.position.weight
+    assert 0 < moved.abs().max() < 0.05
+
+
+def test_stopped_anywhere_it_writes_the_same_bits(run_of):
+    whole, parts = run_of("whole"), run_of("parts")
+    train_here(whole)
+    for stop_after in (3, 4, -1):
+        train_here(parts, stop_after)
+    assert parts.records() == whole.records()
+    last = "step-00000012/model.safetensors"
+    assert (parts.checkpoints / last).read_bytes() == (whole.checkpoints / last).read_bytes()
+
+
+def test_a_longer_table_of_positions_is_trained_and_exported(run_of, start_folder):
+    phases = '[{"sequence_length": 48, "steps": 3}]'
+    with pytest.raises(UserError, match="raise --model.max_position_embeddings from 32"):
+        opened(run_of(phases=phases))
+    run = run_of(phases=phases, model__max_position_embeddings=64)
+    train_here(run)
+    job = opened(run)
+    (run.folder / "artifacts").mkdir()
+    write_results(job)
+    config, model, _ = load_model_folder(job.folder.model)
+    assert config.max_position_embeddings == 64
+    assert model.encoder.embeddings.position.weight.shape == (64, 64)
+    assert "general" in (job.folder.model / "README.md").read_text()
+    assert job.described()[1]["start.sha256"] == job.start.sha256
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model.size": "tiny"}, "has num_hidden_layers|has hidden_size 64, not 128"),
+        ({"model.hidden_size": 128}, "has hidden_size 64, not 128: leave out --model.hidden_size"),
+        (
+            {
+                "model.max_position_embeddings": 16,
+                "phases": '[{"sequence_length": 16, "steps": 3}]',
+            },
+            "has 32 positions, not 16",
+        ),
+        ({"model.position_embedding": "sinusoidal"}, "leave out --model.position_embedding"),
+        ({"rows.objective": "left_to_right"}, "reads both ways"),
+        ({"start_from": "nowhere"}, "no such model"),
+        ({"start_from": None}, "adapt continues from an encoder"),
+    ],
+)
+def test_what_contradicts_the_start_model_is_one_line(run_of, given, message):
+    with pytest.raises(UserError, match=message) as raised:
+        opened(run_of(**given))
+    assert "\n" not in str(raised.value)
+
+
+def test_shards_of_another_tokenizer_are_refused_with_the_command_that_mends_it(
+    run_of, tmp_path, start_folder
+):
+    run = run_of(text="a.txt")
+    run.shards = write_corpus(tmp_path / "other", seed=8)
+    with pytest.raises(UserError, match="another tokenizer") as raised:
+        opened(run)
+    assert f"--text a.txt --tokenizer {start_folder} --output" in raised.value.remedy
+
+
+def test_another_start_model_is_another_run(run_of, tmp_path, start_folder):
+    opened(run_of())
+    _, model, tokenizer = load_model_folder(start_folder)
+    model.encoder.layers[0].output.bias.data += 1
+    save_model_folder(tmp_path / "changed", model, tokenizer, "# A card\n")
+    with pytest.raises(UserError, match="start: "):
+        opened(run_of(start_from=tmp_path / "changed"))
