@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor, FeatureChoice, check_choice
 from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
+from bert_core.hub import SCHEME, fetch_hub_model
 from bert_core.interface import Aggregation, Filled, OverflowOrError, Pooling
 from bert_core.masked_language_model import MASK, FillMask, masked_token_outputs, target_ids
 from bert_core.model.bert import Bert
@@ -326,8 +327,9 @@ def load_predictor(
 ) -> Predictor:
     """Opens a model folder, ours, of `transformers` or of sentence-transformers.
 
-    Any BERT encoder will do: pre-trained (`embed`, `fill_mask`), fine-tuned (`predict`, `embed`) or
-    made for embeddings. A folder in int8 is computed so.
+    `hf://OWNER/NAME[@REVISION]` is fetched from the Hugging Face Hub, or from its cache. Any BERT
+    encoder will do: pre-trained (`embed`, `fill_mask`), fine-tuned (`predict`, `embed`) or made for
+    embeddings. A folder in int8 is computed so.
 
     - `device`, such as `cpu` or `cuda`
     - `dtype` of matrix products, `float32` or `bfloat16`; results are float32 in either case
@@ -339,7 +341,8 @@ def load_predictor(
 
         predictor = bert_core.load("runs/sentiment/model", device="cpu", dtype="bfloat16")
     """
-    folder = Path(folder).expanduser()
+    is_of_hub = isinstance(folder, str) and folder.startswith(SCHEME)
+    folder = fetch_hub_model(folder).folder if is_of_hub else Path(folder).expanduser()
     name = str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
         raise UserError(f"dtype {name} is not supported", "dtype", f"pass {' or '.join(_DTYPES)}")

@@ -24,6 +24,7 @@ STAGES = {
     "Data": {"prepare": "Convert text to token shards"},
     "Training": {
         "pretrain": "Pre-train a BERT encoder",
+        "adapt": "Continue the pre-training of an encoder on your text",
         "finetune": "Fine-tune an encoder on a task",
         "tune": "Search hyperparameters of fine-tuning",
         "ablate": "Compare variants of the pre-training recipe",
@@ -48,6 +49,8 @@ STAGES = {
 """The verbs by stage of the life-cycle, each with its line in `bertline --help`."""
 VERBS = {verb: summary for verbs in STAGES.values() for verb, summary in verbs.items()}
 
+PRESETS = {"adapt": ("pretrain", "--preset", "adapt")}
+"""Verbs that are another one with arguments."""
 OTHER_HELP = {
     "evaluate": ["--suite glue", "--suite table7", "--suite pictures"],
     "promote": ["rollback", "history"],
@@ -100,7 +103,8 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     if verb == "serve":  # a program of its own: the packages do not import each other
         runpy.run_module("serving", run_name="__main__")
         return 0  # not reached: the program exits
-    return import_module(f"workflows.{verb}").main(arguments)
+    module, *preset = PRESETS.get(verb, (verb,))
+    return import_module(f"workflows.{module}").main([*preset, *arguments])
 
 
 SHELLS = ("bash", "zsh", "fish")

@@ -4,19 +4,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_core.errors import UserError
+from bert_core.hub import SCHEME, fetch_hub_model
 from serving.registry import fetch_model
 
 
 @dataclass(frozen=True)
 class LocatedModel:
-    """A model folder; `version` is its address at MLflow, `models:/NAME/3`, if it is from there."""
+    """A model folder; `version` is its address at MLflow or the Hub, if it is from there.
+
+    `models:/NAME/3`, or `hf://OWNER/NAME@COMMIT`.
+    """
 
     folder: Path
     version: str | None = None
 
 
 def locate_model(model: str, storage: Path, tracking_uri: str) -> Path:
-    """The folder of a model: its path, `models:/NAME@ALIAS`, or a run of the storage by its name.
+    """The folder of a model: its path, an address, or a run of the storage by its name.
+
+    Addresses are `models:/NAME@ALIAS` and `hf://OWNER/NAME[@REVISION]`.
 
     Raises `UserError` where there is none.
     """
@@ -25,6 +31,9 @@ def locate_model(model: str, storage: Path, tracking_uri: str) -> Path:
 
 def located_model(model: str, storage: Path, tracking_uri: str) -> LocatedModel:
     """As `locate_model`, and which version an address stood for."""
+    if model.startswith(SCHEME):
+        of_hub = fetch_hub_model(model)
+        return LocatedModel(of_hub.folder, of_hub.version)
     if model.startswith("models:/"):
         fetched = fetch_model(model, tracking_uri, storage / "models")
         return LocatedModel(fetched.folder, f"models:/{fetched.name}/{fetched.version}")
@@ -36,7 +45,7 @@ def located_model(model: str, storage: Path, tracking_uri: str) -> LocatedModel:
         raise UserError(
             "no such model",
             model,
-            "give a model folder, models:/NAME@ALIAS, or the name of a finished run",
+            "give a model folder, models:/NAME@ALIAS, hf://OWNER/NAME, or a finished run's name",
         )
     return LocatedModel(of_run)
 

@@ -4,6 +4,7 @@ Token shards (or text) and settings go in; checkpoints, a model folder and an ML
 out. The same command goes on after any death; a finished run prints its summary.
 """
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,22 +20,31 @@ from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.command import run_command
 from workflows.pretraining.job import PretrainingJob
 from workflows.pretraining.settings import (
+    ADAPT,
+    AdaptSettings,
     PretrainSettings,
     described_rows,
     is_as_in_the_paper,
     lower_micro_batch,
 )
-from workflows.pretraining.start import Start, continue_from, find_start, refuse_another_tokenizer
+from workflows.pretraining.start import (
+    Start,
+    checkpoint_to_decay,
+    continue_from,
+    find_start,
+    refuse_another_tokenizer,
+)
 from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.storage import RemoteRun, Storage, open_storage
-from workflows.settings import parse_command_line, settings_hash
+from workflows.settings import given_option, parse_command_line, settings_hash
 from workflows.training.job import train_and_register
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code (see `run_command`)."""
     given = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: bool(pretrain(parse_command_line(PretrainSettings, given))))
+    settings_class = AdaptSettings if given_option(given, "preset") == ADAPT else PretrainSettings
+    return run_command(lambda: bool(pretrain(parse_command_line(settings_class, given))))
 
 
 def pretrain(settings: PretrainSettings) -> RunFolder | None:
@@ -75,6 +85,10 @@ def opened_pretraining(
     if start is not None:
         refuse_another_tokenizer(start, shards, settings.text)
         recipe["start"] = start.sha256
+    if settings.decay_from is not None:
+        recipe["decay_from"] = checkpoint_to_decay(settings, settings.decay_from)
+    if settings.replay is not None:
+        recipe["replay"] = open_replay(settings.replay, shards, settings.rows).data_hash
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     adopt = None if remote is None else remote.adopt
@@ -120,6 +134,20 @@ def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
                 str(shards.folder),
                 _remedy_for_few_documents(shards.num_documents, heldout.num_documents),
             )
+
+
+def open_replay(folder: Path, shards: TokenShards, rows: RowSettings) -> TokenShards:
+    """The second corpus; raises `UserError` where it cannot be mixed with the first."""
+    replay = open_shards(folder, "train")
+    if replay.tokenizer_hash != shards.tokenizer_hash:
+        raise UserError(
+            "--replay was made with another tokenizer than --shards",
+            str(folder),
+            "prepare its text again with workflows/prepare.py --tokenizer "
+            f"{shlex.quote(str(shards.folder / TOKENIZER_NAME))}",
+        )
+    refuse_unfit_shards(replay, rows)
+    return replay
 
 
 def _remedy_for_few_documents(training: int, heldout: int) -> str:

@@ -1,7 +1,7 @@
 """Labelled data as tables: reads records from TSV, CSV, JSONL and Parquet, or from the Hub.
 
 Also finds the file of a split in a data folder. `hf://OWNER/NAME[:CONFIG]` is a data set of the
-Hugging Face Hub (see `bert_core.hub_data`).
+Hugging Face Hub (see `bert_core.hub`).
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_core.errors import TaskDataError
-from bert_core.hub_data import SCHEME, HubAddress, load_hub_data
+from bert_core.hub import SCHEME, HubAddress, load_hub_data
 from bert_core.tasks.delimited import (
     MAX_SKIPPED,
     Lines,
@@ -396,7 +396,7 @@ def read_split(
 def read_hub_split(typed: str, split: str) -> Iterator[Record]:
     """Yields the records of a split of a data set of the Hub.
 
-    Raises `HubDataError` where it cannot be had, `TaskDataError` where it has no such split.
+    Raises `HubError` where it cannot be had, `TaskDataError` where it has no such split.
     """
     address = HubAddress.of(typed)
     if address.split is not None:

@@ -110,6 +110,10 @@ class RowOrder:
                 )
         return self.copy_of_epoch(epochs), shard, start
 
+    def plan(self, positions: IntArray) -> RowPlan:
+        """The plans of the rows at these positions, in order; arrays [R]."""
+        return self.planner.rows(*self.names(positions))
+
     def _in_group(
         self, group: tuple[int, int], members: IntArray, position: IntArray
     ) -> tuple[IntArray, IntArray]:
@@ -138,6 +142,38 @@ class RowOrder:
             starts = self.planner.row_starts(copy, shard)
             _keep(self._starts, (copy, shard), starts, limit=2 * SHUFFLED_SHARDS)
         return self._starts[copy, shard]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A second corpus, with the same tokenizer, and its share of the rows, in (0, 1)."""
+
+    shards: TokenShards
+    share: float
+
+
+@dataclass(frozen=True)
+class MixedRows:
+    """The rows of a corpus with those of a second one among them, evenly spread.
+
+    Position p holds a row of the second corpus where the whole number of p x share grows: a pure
+    function, like each corpus' own order. Its shards count after those of the first.
+    """
+
+    first: RowOrder
+    second: RowOrder
+    share: float
+    num_first_shards: int
+
+    def plan(self, positions: IntArray) -> RowPlan:
+        """The plans of the rows at these positions, in order; arrays [R]."""
+        before = np.floor(positions * self.share).astype(np.int64)
+        is_second = np.floor((positions + 1) * self.share) > before
+        own = positions[~is_second] - before[~is_second]
+        first = self.first.plan(own)
+        second = self.second.plan(before[is_second]).shifted(self.num_first_shards)
+        order = np.argsort(np.concatenate([np.flatnonzero(~is_second), np.flatnonzero(is_second)]))
+        return first.followed_by(second).take(order)
 
 
 def _keep(cache: dict[Key, Value], key: Key, value: Value, *, limit: int) -> None:
@@ -207,7 +243,8 @@ class BatchSource:
     """The training batches of one phase.
 
     `static_shapes` pads every micro-batch to the same shapes, for accelerators whose programs are
-    compiled; without it batches hold real tokens only.
+    compiled; without it batches hold real tokens only. With a `replay` rows of a second corpus
+    stand among those of the first, of which an epoch is one pass.
     """
 
     def __init__(
@@ -222,6 +259,7 @@ class BatchSource:
         phase: int,
         static_shapes: bool = False,
         cache_folder: Path | None = None,
+        replay: Replay | None = None,
     ) -> None:
         self._key = key = ("bertline", seed, phase)
         self._shards = shards
@@ -231,6 +269,14 @@ class BatchSource:
         self._sequence_length = sequence_length
         self._static = static_shapes
         self._order = RowOrder(shards, rows, sequence_length, key, cache_folder=cache_folder)
+        self._ordered: RowOrder | MixedRows = self._order
+        if replay is not None:
+            other_key = (*key, "replay")
+            second = RowOrder(
+                replay.shards, rows, sequence_length, other_key, cache_folder=cache_folder
+            )
+            self._ordered = MixedRows(self._order, second, replay.share, len(shards.shards))
+            self._shards = replace(shards, shards=[*shards.shards, *replay.shards.shards])
         self._masker = Masker(rows, vocabulary, sequence_length, key)
         self._windows: dict[int, tuple[RowPlan, list[IntArray]]] = {}
 
@@ -311,8 +357,7 @@ class BatchSource:
         return 1 - float((plan.a_length + plan.b_length).sum() / others.sum())
 
     def _plan(self, first: int, count: int) -> RowPlan:
-        names = self._order.names(np.arange(first, first + count))
-        return self._order.planner.rows(*names)
+        return self._ordered.plan(np.arange(first, first + count))
 
     def _dealt(self, rows: IntArray, rank: int, world_size: int) -> list[IntArray]:
         """The micro-batches of a rank: rows, sorted by length, dealt out like cards."""

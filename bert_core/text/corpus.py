@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
-from bert_core.hub_data import HubAddress, load_hub_data
+from bert_core.hub import HubAddress, load_hub_data
 from bert_core.text.documentation import read_documentation
 from bert_core.text.sources import (
     CorpusError,
@@ -300,7 +300,7 @@ def read_parquet(part: CorpusPart, dropped: Counter[str], text_column: str) -> I
 def read_dataset(part: CorpusPart, dropped: Counter[str], text_column: str) -> Iterator[str]:
     """Yields the texts of `hf://OWNER/NAME[:CONFIG[:SPLIT]]`, as a stream.
 
-    Raises `HubDataError` where it cannot be had, `CorpusError` where it has no such column.
+    Raises `HubError` where it cannot be had, `CorpusError` where it has no such column.
     """
     address = HubAddress.of(part.typed)
     records = load_hub_data(address, split=address.split or "train", streaming=True)

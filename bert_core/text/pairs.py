@@ -43,6 +43,16 @@ class RowPlan:
         """The plan of the rows with these indices, in this order."""
         return RowPlan(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
+    def followed_by(self, other: "RowPlan") -> "RowPlan":
+        """These rows, then the other ones."""
+        names = self.__dataclass_fields__
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return RowPlan(*(np.concatenate(pair) for pair in pairs))
+
+    def shifted(self, num_shards: int) -> "RowPlan":
+        """The same rows where so many shards of another corpus stand before theirs."""
+        return replace(self, shard=self.shard + num_shards, b_shard=self.b_shard + num_shards)
+
     @property
     def lengths(self) -> IntArray:
         """Tokens of each row, [CLS] and [SEP] included."""

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from bert_core.errors import UserError, reason_of
-from bert_core.hub_data import HubAddress, require_datasets
+from bert_core.hub import HubAddress, require_datasets
 from bert_core.text.documentation import documentation_files
 from bert_core.text_encoding import encoding_by_mark, how_to_convert, unmarked_encoding
 

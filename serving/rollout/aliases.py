@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError, nearest
+from bert_core.hub import SCHEME, fetch_hub_model
 from bert_core.lineage import Lineage
 
 ADDRESS_PREFIX = "models:"
@@ -166,8 +167,8 @@ _SHARE = re.compile(r"\d*\.?\d+")
 def named_models(given: Sequence[str]) -> dict[str, Path | Address]:
     """Models by the names that they are asked for: `NAME=MODEL`, or the model's own name.
 
-    A model is a folder, or an address such as `models:/NAME@ALIAS`. Raises `UserError` for two of
-    one name, and for what begins as an address and is none.
+    A model is a folder, an address such as `models:/NAME@ALIAS`, or one of the Hub, whose files are
+    fetched. Raises `UserError` for two of one name, and for what begins as an address and is none.
     """
     found: dict[str, Path | Address] = {}
     for text in given:
@@ -176,7 +177,11 @@ def named_models(given: Sequence[str]) -> dict[str, Path | Address]:
             name, model = "", text
         is_address = model.startswith(ADDRESS_PREFIX)
         # A shell expands no ~ after "NAME=".
-        source = Address.of(model) if is_address else Path(model).expanduser()
+        if model.startswith(SCHEME):
+            of_hub = fetch_hub_model(model)
+            name, source = name or of_hub.name, of_hub.folder
+        else:
+            source = Address.of(model) if is_address else Path(model).expanduser()
         name = name or (source.name if isinstance(source, Address) else source.resolve().name)
         if name in found:
             raise UserError(

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bert_core.text.shards import TokenShards
+from bert_core.text.shards import TokenShards, open_shards
 from workflows.pretraining.settings import PretrainSettings
 from workflows.pretraining.start import Start
 from workflows.runs.folder import RunFolder
@@ -63,7 +63,10 @@ class PretrainingJob:
         from workflows.pretraining.worker import open_pretraining
         from workflows.training.run import WorkerJob
 
-        settings, shards = self.settings.model_dump(mode="json"), self.shards.folder.absolute()
+        paths = {name: getattr(self.settings, name) for name in ("replay", "decay_from")}
+        absolute = {name: str(path.absolute()) for name, path in paths.items() if path is not None}
+        settings = self.settings.model_dump(mode="json") | absolute
+        shards = self.shards.folder.absolute()
         start = None if self.start is None else self.start.folder
         opened = partial(open_pretraining, settings, shards, start)
         return WorkerJob(opened, self.folder.path, self.settings.storage)
@@ -75,6 +78,8 @@ class PretrainingJob:
         tags = {"data.sha256": shards.data_hash, "tokenizer.sha256": shards.tokenizer_hash}
         if self.start is not None:
             tags |= {"start.model": self.start.name, "start.sha256": self.start.sha256}
+        if settings.replay is not None:
+            tags["replay.sha256"] = open_shards(settings.replay, "train").data_hash
         return params, tags, DatasetInput("train", shards.data_hash, self.source)
 
     def data_description(self) -> dict[str, Any]:
@@ -84,4 +89,6 @@ class PretrainingJob:
         described = describe_shards(self.shards.folder)
         if self.start is not None:
             described["start"] = {"model": self.start.name, "sha256": self.start.sha256}
+        if self.settings.replay is not None:
+            described["replay"] = describe_shards(self.settings.replay)
         return described

@@ -88,7 +88,7 @@ def pretraining_card(
             "Rows per step": settings.batch.global_batch_size,
             "Optimizer": settings.optimizer.name,
             "Peak learning rate": settings.optimizer.peak_learning_rate,
-            "Warm-up steps": settings.optimizer.warmup_of(settings.total_steps),
+            "Warm-up steps": settings.warmup_steps,
             "Rows seen": checkpoint.num_rows_seen,
             "Tokens seen": checkpoint.num_tokens_seen,
             "Used": Usage.of(checkpoint),

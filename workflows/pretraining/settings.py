@@ -24,7 +24,7 @@ _OPEN = (*_DROPOUT, "max_position_embeddings")
 """What may differ from a start model."""
 
 
-def shape_of(config: ModelConfig) -> tuple[int, int, int, int]:
+def _shape_of(config: ModelConfig) -> tuple[int, int, int, int]:
     """Layers, width, heads and intermediate size."""
     return (
         config.num_hidden_layers,
@@ -125,7 +125,7 @@ class ModelSettings(BaseModel):
             )
         followed = {*asked, "max_position_embeddings", *_DROPOUT} - ({*_OPEN} & given)
         values = {name: getattr(start, name) for name in followed}
-        sizes = (name for name, size in SIZES.items() if shape_of(size) == shape_of(start))
+        sizes = (name for name, size in SIZES.items() if _shape_of(size) == _shape_of(start))
         return self.model_copy(update=values | {"size": next(sizes, self.size)})
 
     def _shape(self) -> dict[str, int]:
@@ -138,6 +138,10 @@ class ModelSettings(BaseModel):
             "num_attention_heads": self.num_attention_heads or max(1, width // 64),
             "intermediate_size": self.intermediate_size or 4 * width,
         }
+
+
+ADAPT = "adapt"
+"""The preset that continues from an encoder."""
 
 
 class Phase(BaseModel):
@@ -193,7 +197,12 @@ class PretrainSettings(RunSettings):
         ),
     )
 
-    machine_fields = RunSettings.machine_fields | {"preset", "shards"}
+    machine_fields = RunSettings.machine_fields | {
+        "preset",
+        "shards",
+        "replay",
+        "decay_from",
+    }
     trains_on_tpu = True
 
     preset: str = Field(
@@ -215,8 +224,16 @@ class PretrainSettings(RunSettings):
     )
     start_from: str | None = Field(
         default=None,
-        description="encoder to continue from: model folder, models:/NAME@ALIAS or finished run;"
-        " shape and tokenizer are those of this model",
+        description="encoder to continue from: model folder, models:/NAME@ALIAS, hf://OWNER/NAME or"
+        " finished run; shape and tokenizer are those of this model",
+    )
+    replay: Path | None = Field(
+        default=None,
+        description="folder of token shards of a second corpus, such as the one that the encoder"
+        " was trained on, of which rows stand among those of --shards",
+    )
+    replay_share: float = Field(
+        default=0.05, gt=0, lt=1, description="share of the rows that are of --replay"
     )
     model: ModelSettings = Field(default_factory=ModelSettings)
     rows: RowSettings = Field(default_factory=RowSettings)
@@ -234,6 +251,11 @@ class PretrainSettings(RunSettings):
     compile: bool = Field(
         default=False,
         description="compile the forward pass on GPU; on TPU, XLA always compiles the step",
+    )
+    decay_from: Path | None = Field(
+        default=None,
+        description="checkpoint of the stable part of a run with --optimizer.schedule wsd: model"
+        " and optimizer go on, with a learning rate that only falls",
     )
     recompute: Literal["nothing", "layers"] = Field(
         default="nothing",
@@ -253,6 +275,19 @@ class PretrainSettings(RunSettings):
                 f"a phase of {longest} tokens is longer than the position table: raise "
                 f"--model.max_position_embeddings from {self.model.max_position_embeddings}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _a_decay_is_linear(self) -> Self:
+        if self.decay_from is not None and self.optimizer.schedule != "linear":
+            raise ValueError("a run with --decay_from falls linearly: leave out optimizer.schedule")
+        return self
+
+    @model_validator(mode="after")
+    def _a_share_is_of_something(self) -> Self:
+        default = type(self).model_fields["replay_share"].default
+        if self.replay is None and self.replay_share != default:
+            raise ValueError("a replay_share of no corpus: give --replay SHARDS")
         return self
 
     @model_validator(mode="after")
@@ -294,6 +329,11 @@ class PretrainSettings(RunSettings):
     def total_steps(self) -> int:
         """Optimizer steps of all phases."""
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of the warm-up; none where the learning rate has been up before."""
+        return 0 if self.decay_from is not None else self.optimizer.warmup_of(self.total_steps)
 
     def phase_at(self, step: int) -> tuple[int, int]:
         """The number of the phase that step (from 0) falls into, and its first step."""
@@ -344,7 +384,10 @@ class PretrainSettings(RunSettings):
         default run keeps its name, and an older one may go on.
         """
         changeable = {"preset", "profile", "name", "storage", "fresh", "shards", "text"}
-        changeable |= {"start_from"}  # its content stands in the recipe beside that of the data
+        # The contents of these stand in the recipe beside that of the data.
+        changeable |= {"start_from", "replay", "decay_from"}
+        if self.replay is None:
+            changeable |= {"replay_share"}
         changeable |= {
             "vocabulary_size",
             "heldout_share",
@@ -416,6 +459,50 @@ def described_rows(rows: RowSettings) -> str:
 def is_as_in_the_paper(rows: RowSettings) -> bool:
     """Whether `described_rows` says nothing but the paper's objective."""
     return described_rows(rows) == RowSettings().objective
+
+
+class AdaptSettings(PretrainSettings):
+    """Continues the pre-training of an encoder on other text and registers the result in MLflow.
+
+    The encoder, its tokenizer and its masked-token head are taken over; the optimizer is fresh.
+    """
+
+    guide: ClassVar[Guide] = Guide(
+        examples=(
+            Example(
+                "a model folder, on the documentation of this machine",
+                "--start_from MODEL_FOLDER",
+            ),
+            Example(
+                "a model of the Hugging Face Hub, on text files",
+                "--start_from hf://google-bert/bert-base-uncased --text papers/*.txt",
+            ),
+            Example(
+                "a registered version, on prepared shards, with a lower learning rate",
+                "--start_from models:/bert@champion --shards shards"
+                " --optimizer.peak_learning_rate 5e-5",
+            ),
+        ),
+        common=(
+            "start_from",
+            "text",
+            "shards",
+            "phases",
+            "optimizer.peak_learning_rate",
+            "batch.global_batch_size",
+            "profile",
+            "name",
+            "storage",
+            "fresh",
+        ),
+    )
+
+    preset: str = Field(
+        default=ADAPT, description="what to train: name of a preset, or a YAML file"
+    )
+    start_from: str = Field(  # pyright: ignore - frozen, so it may narrow
+        description=PretrainSettings.model_fields["start_from"].description
+    )
 
 
 def out_of_memory_remedy(settings: PretrainSettings) -> str:

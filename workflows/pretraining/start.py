@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_core.config import ModelConfig
+from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.text.shards import TokenShards
+from bert_core.training.checkpoint_folder import MANIFEST
 from workflows.model_location import located_model, model_name
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import default_tracking_uri
+from workflows.settings import differences
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,6 @@ def continue_from(settings: PretrainSettings, start: Start | None) -> PretrainSe
     Raises `UserError` where they contradict it.
     """
     if start is None:
-        if Path(settings.preset).stem == "adapt":
-            raise UserError(
-                "the preset adapt continues from an encoder", "--start_from", "name the encoder"
-            )
         return settings
     try:
         return settings.continued_from(start.config)
@@ -106,3 +105,39 @@ def refuse_another_tokenizer(start: Start, shards: TokenShards, texts: list[str]
         f"python workflows/prepare.py --text {sources} --tokenizer {shlex.quote(str(start.folder))}"
         " --output SHARDS makes the right ones",
     )
+
+
+def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:
+    """The sha256 of a checkpoint that the learning rate falls from.
+
+    Raises `UserError` where it is damaged, of another model or another learning rate, or not of
+    the stable part of a schedule.
+    """
+    from bert_core.training.checkpoint import read_checkpoint  # loads torch
+
+    info = read_checkpoint(path)
+    before = PretrainSettings.model_validate(info.extra["settings"])
+    decay = round(before.optimizer.decay_share * before.total_steps)
+    if before.optimizer.schedule != "wsd" or not (
+        before.warmup_steps <= info.step <= before.total_steps - decay
+    ):
+        raise UserError(
+            "not a checkpoint of the stable part of a run",
+            str(path),
+            "give one of a run with --optimizer.schedule wsd, between warm-up and decay",
+        )
+    sections = ("model", "optimizer", "rows")
+    old, new = (
+        {name: getattr(given, name).model_dump() for name in sections}
+        for given in (before, settings)
+    )
+    for name in ("warmup_steps", "warmup_share", "schedule", "decay_share"):
+        del old["optimizer"][name], new["optimizer"][name]
+    changed = differences(old, new)
+    if changed:
+        raise UserError(
+            "the checkpoint was made with other settings",
+            f"--decay_from {path}",
+            f"keep them: {changed[0]}",
+        )
+    return file_sha256(path / MANIFEST)

@@ -14,11 +14,12 @@ from bert_core.config import ModelConfig, training_flops
 from bert_core.model.bert import Bert
 from bert_core.pretraining import PretrainingEvaluation, compute_loss, evaluate_pretraining
 from bert_core.settings import Objective
-from bert_core.text.batches import BatchSource, StepBatches
+from bert_core.text.batches import BatchSource, Replay, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer
+from bert_core.training.checkpoint import load_checkpoint
 from bert_core.training.loop import StepResult, TrainingState, compiled
 from bert_core.training.optimization import create_optimizer, linear_schedule, stable_schedule
 from workflows.clusters.workers import Worker
@@ -51,10 +52,14 @@ def pretraining_parts(
     torch.manual_seed(settings.seed)
     model = initial_model(settings, rows.vocabulary, start).to(worker.device)
     model.encoder.recomputes_layers = settings.recompute == "layers"
+    state = TrainingState(model, create_optimizer(model, settings.optimizer))
+    if settings.decay_from is not None:
+        load_checkpoint(settings.decay_from, state)
+        state.step = state.num_rows_seen = state.num_tokens_seen = 0
     return RunParts(
         settings=settings,
         backend=backend,
-        state=TrainingState(model, create_optimizer(model, settings.optimizer)),
+        state=state,
         batches=rows.batches,
         compute_loss=_loss(settings, worker.device),
         learning_rate=lambda step: learning_rate(settings, step),
@@ -98,7 +103,7 @@ def learning_rate(settings: PretrainSettings, step: int) -> float:
     """The learning rate of the step after `step` finished ones: one schedule over all phases."""
     optimizer = settings.optimizer
     total = settings.total_steps
-    warmup = optimizer.warmup_of(total)
+    warmup = settings.warmup_steps
     if optimizer.schedule == "wsd":
         decay = max(1, round(optimizer.decay_share * total))
         share = stable_schedule(step, total_steps=total, warmup_steps=warmup, decay_steps=decay)
@@ -152,6 +157,9 @@ class PretrainingRows:
         self.folder = folder
         self.shards = open_shards(folder, "train")
         self.vocabulary = Vocabulary.from_tokenizer(load_tokenizer(folder))
+        self._replay: Replay | None = None
+        if settings.replay is not None:
+            self._replay = Replay(open_shards(settings.replay, "train"), settings.replay_share)
         self._settings = settings
         self._backend = backend
         self._cache = cache
@@ -192,6 +200,7 @@ class PretrainingRows:
             phase=phase,
             static_shapes=self._backend.static_shapes,
             cache_folder=self._cache,
+            replay=self._replay if shards is self.shards else None,
         )
 
 

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from bert_core.hub_data import HubDataError
+from bert_core.hub import HubError
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.tables import (
     OTHER_SUFFIXES,
@@ -429,5 +429,5 @@ def test_what_is_not_there_is_said(typed):
         read_split(typed, "extra")
     with pytest.raises(TaskDataError, match=r"a split in the address: .*--split"):
         read_split(f"{typed}:train", "train")
-    with pytest.raises(HubDataError, match="'other' not found"):
+    with pytest.raises(HubError, match="'other' not found"):
         read_split(typed.replace("small", "other"), "train")

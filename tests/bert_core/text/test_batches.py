@@ -13,14 +13,14 @@ from bert_core.config import IGNORE_INDEX
 from bert_core.errors import UserError
 from bert_core.model.layout import Packed, Padded
 from bert_core.settings import BINS_VERSION, BatchSettings, RowSettings
-from bert_core.text.batches import BatchSource, RowOrder
+from bert_core.text.batches import BatchSource, Replay, RowOrder
 from bert_core.text.packing import pack
 from bert_core.text.shards import Shard, TokenShards
 
 LENGTH = 64
 
 
-def make_source(*, packed=False, static=False, rows=None, shards=None, **batch):
+def make_source(*, packed=False, static=False, rows=None, shards=None, replay=None, **batch):
     return BatchSource(
         shards or synthetic_shards(3, 3000),
         vocabulary(),
@@ -32,6 +32,7 @@ def make_source(*, packed=False, static=False, rows=None, shards=None, **batch):
         seed=1,
         phase=0,
         static_shapes=static,
+        replay=replay,
     )
 
 
@@ -90,6 +91,50 @@ def test_global_batches_are_the_same_for_any_number_of_ranks_and_any_start(packe
             # A source made now has no memory of the steps before.
             fresh = make_source(packed=packed, static=static, rows=rows)
             assert global_batch(fresh, step, world_size) == (expected, totals)
+
+
+REPLAYED = 20_000
+"""Tokens from here on are of the second corpus alone."""
+
+
+def corpora(share):
+    """A corpus, and a second one to mix in, whose tokens are not those of the first."""
+    first = synthetic_shards(3, 1500, vocab_size=REPLAYED)
+    second = synthetic_shards(2, 400, seed=5, vocab_size=29_000 - REPLAYED)
+    for shard in second.shards:
+        np.add(shard.tokens, REPLAYED - 5, out=shard.tokens)
+    return first, Replay(second, share)
+
+
+def is_replayed(row):
+    tokens = np.frombuffer(row[0], np.int64)
+    of_second = {bool(token >= REPLAYED) for token in tokens[tokens > MASK]}
+    assert len(of_second) == 1, "a row has tokens of one corpus"
+    return of_second.pop()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_a_second_corpus_has_its_share_and_leaves_the_order_of_the_first(packed, share):
+    rows = RowSettings(objective="left_to_right")  # nothing is masked, nothing drawn
+    shards, replay = corpora(share)
+    source = make_source(packed=packed, rows=rows, shards=shards, replay=replay)
+    steps = source.steps_per_window  # packed rows move within a window
+    mixed = [row for step in range(steps) for row in global_batch(source, step, 1)[0]]
+    replayed = [row for row in mixed if is_replayed(row)]
+    assert len(replayed) == int(len(mixed) * share)
+    assert len({row[0] for row in replayed[:100]}) > 90
+
+    alone = make_source(rows=rows, shards=shards)
+    count = len(mixed) - len(replayed)
+    before = [row for step in range(-(-count // 32)) for row in global_batch(alone, step, 1)[0]]
+    assert not {row[0] for row in mixed if not is_replayed(row)} - {row[0] for row in before}
+
+    for step in (1, steps + 3):
+        expected = global_batch(source, step, 1)
+        for world_size in (1, 3):
+            fresh = make_source(packed=packed, rows=rows, shards=shards, replay=replay)
+            assert global_batch(fresh, step, world_size) == expected
 
 
 def test_padded_and_packed_show_the_same_rows_over_a_window():

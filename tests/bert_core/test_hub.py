@@ -1,11 +1,18 @@
-"""Data sets of the Hub by their address, as far as that goes without a network."""
+"""Data sets and models of the Hub by their address, as far as that goes without a network."""
 
 import sys
 import time
 
 import pytest
 
-from bert_core.hub_data import HubAddress, HubDataError, load_hub_data, require_datasets
+import bert_core
+from bert_core.hub import (
+    HubAddress,
+    HubError,
+    fetch_hub_model,
+    load_hub_data,
+    require_datasets,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +37,7 @@ def test_an_address_has_a_name_a_config_and_a_split(typed, expected):
     "typed", ["hf://", "hf://squad", "hf://csv", "hf://./folder", "hf://a/b/c", "hf://a b/c"]
 )
 def test_what_may_be_a_path_is_no_address(typed):
-    with pytest.raises(HubDataError, match="no name of a data set: .*OWNER/NAME"):
+    with pytest.raises(HubError, match="no name of a data set: .*OWNER/NAME"):
         HubAddress.of(typed)
 
 
@@ -42,7 +49,7 @@ def test_a_name_is_never_a_folder_of_the_working_directory(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(HubDataError, match="cannot load the data set: hf://owner/name"):
+    with pytest.raises(HubError, match="cannot load the data set: hf://owner/name"):
         load_hub_data(HubAddress.of("hf://owner/name"))
 
 
@@ -72,7 +79,7 @@ def test_whatever_is_wrong_is_one_line(hub_copy, tmp_path):
         (f"hf://{tmp_path}/empty", "any data files"),
         (f"hf://{tmp_path}/damaged", "Parquet"),
     ):
-        with pytest.raises(HubDataError, match=said) as caught:
+        with pytest.raises(HubError, match=said) as caught:
             load_hub_data(HubAddress.of(address))
         assert "\n" not in str(caught.value) and address in str(caught.value)
 
@@ -82,12 +89,63 @@ def test_without_a_network_it_is_said_at_once(monkeypatch):
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     began = time.monotonic()
-    with pytest.raises(HubDataError, match=r"no answer from http://127.*HF_HUB_OFFLINE=1"):
+    with pytest.raises(HubError, match=r"no answer from http://127.*HF_HUB_OFFLINE=1"):
         load_hub_data(HubAddress.of("hf://nyu-mll/glue:mrpc"))
     assert time.monotonic() - began < 10
 
 
 def test_the_library_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(HubDataError, match=r"pip install -e '\.\[datasets\]'"):
+    with pytest.raises(HubError, match=r"pip install -e '\.\[datasets\]'"):
         require_datasets(HubAddress.of("hf://nyu-mll/glue"))
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch, minilm_folder):
+    """The cache of the Hub's client with a model of one commit, and no network."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    model = tmp_path / "models--owner--name"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("ab" * 20)
+    (model / "snapshots").mkdir()
+    (model / "snapshots" / ("ab" * 20)).symlink_to(minilm_folder)
+    return tmp_path
+
+
+def test_a_model_of_the_hub_comes_from_the_cache_where_there_is_no_network(hub_cache):
+    model = fetch_hub_model("hf://owner/name")
+    assert (model.name, model.version) == ("name", f"hf://owner/name@{'ab' * 20}")
+    assert fetch_hub_model(model.version).folder == model.folder
+    vectors = bert_core.load("hf://owner/name").embed(["a text"])
+    assert vectors.shape == (1, 384)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("hf://owner/other", "its cache here has no such model"),
+        ("hf://owner/name@v2", "its cache here has no such model"),
+        ("hf://name", "no name of a model"),
+        ("hf://owner/name@", "no name of a model"),
+        ("hf://../../etc", "no name of a model"),
+    ],
+)
+def test_a_model_that_cannot_be_had_is_one_line(hub_cache, typed, message):
+    with pytest.raises(HubError, match=message) as raised:
+        fetch_hub_model(typed)
+    assert "\n" not in str(raised.value) and typed in str(raised.value)
+
+
+def test_without_an_answer_the_cache_is_asked_in_seconds(hub_cache, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    begin = time.monotonic()
+    assert fetch_hub_model("hf://owner/name").name == "name"
+    with pytest.raises(HubError, match="its cache here has no such model"):
+        fetch_hub_model("hf://owner/other")
+    assert time.monotonic() - begin < 30
