@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 import psutil
 import torch
+from tokenizers import Tokenizer
 
 from bert_core.text.shards import (
     TOKEN_COUNTS_NAME,
@@ -40,8 +41,13 @@ REPOSITORY = Path(__file__).parents[2]
 PRETRAIN = REPOSITORY / "workflows" / "pretrain.py"
 
 
-def write_corpus(folder: Path, *, num_documents: int = 320, seed: int = 7) -> Path:
-    """Token shards of a made-up language: two training shards, one held out."""
+def write_corpus(
+    folder: Path, *, num_documents: int = 320, seed: int = 7, tokenizer: Tokenizer | None = None
+) -> Path:
+    """Token shards of a made-up language: two training shards, one held out.
+
+    Trains a tokenizer unless one is given.
+    """
     choose = random.Random(seed)
     syllables = ["ba", "ke", "li", "mo", "nu", "ra", "shi", "to", "vu", "za"]
     words = ["".join(choose.choices(syllables, k=choose.randint(1, 4))) for _ in range(400)]
@@ -53,9 +59,9 @@ def write_corpus(folder: Path, *, num_documents: int = 320, seed: int = 7) -> Pa
         ]
         for _ in range(num_documents)
     ]
-    tokenizer = train_wordpiece(
-        [line for document in documents for line in document], 500, lowercase=True
-    )
+    if tokenizer is None:
+        lines = [line for document in documents for line in document]
+        tokenizer = train_wordpiece(lines, 500, lowercase=True)
     folder.mkdir(parents=True, exist_ok=True)
     save_tokenizer(tokenizer, folder / "tokenizer.json")
     encoded = [

@@ -118,9 +118,10 @@ def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:
     info = read_checkpoint(path)
     before = PretrainSettings.model_validate(info.extra["settings"])
     decay = round(before.optimizer.decay_share * before.total_steps)
-    if before.optimizer.schedule != "wsd" or not (
-        before.warmup_steps <= info.step <= before.total_steps - decay
-    ):
+    # The first step of the decay still has the peak.
+    last_at_peak = before.total_steps - decay + 1
+    is_stable = before.warmup_steps <= info.step <= last_at_peak
+    if before.optimizer.schedule != "wsd" or not is_stable:
         raise UserError(
             "not a checkpoint of the stable part of a run",
             str(path),

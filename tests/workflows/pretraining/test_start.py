@@ -13,7 +13,7 @@ from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from workflows.pretrain import opened_pretraining
 from workflows.pretraining.results import write_results
-from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.settings import AdaptSettings, PretrainSettings
 from workflows.pretraining.start import continue_from, find_start
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
@@ -82,7 +82,7 @@ def run_of(tmp_path, corpus, start_folder):
 
 
 def settings_of(run):
-    return parse_command_line(PretrainSettings, run.arguments())
+    return parse_command_line(AdaptSettings, run.arguments())
 
 
 def opened(run):
@@ -166,7 +166,9 @@ def test_a_longer_table_of_positions_is_trained_and_exported(run_of, start_folde
         ({"model.position_embedding": "sinusoidal"}, "leave out --model.position_embedding"),
         ({"rows.objective": "left_to_right"}, "reads both ways"),
         ({"start_from": "nowhere"}, "no such model"),
-        ({"start_from": None}, "adapt continues from an encoder"),
+        ({"start_from": None}, "Field required: --start_from"),
+        ({"replay_share": 0.1}, "give --replay SHARDS"),
+        ({"optimizer.decay_share": 0.2}, "a linear schedule has no decay_share"),
     ],
 )
 def test_what_contradicts_the_start_model_is_one_line(run_of, given, message):
@@ -192,3 +194,58 @@ def test_another_start_model_is_another_run(run_of, tmp_path, start_folder):
     save_model_folder(tmp_path / "changed", model, tokenizer, "# A card\n")
     with pytest.raises(UserError, match="start: "):
         opened(run_of(start_from=tmp_path / "changed"))
+
+
+def test_a_run_may_go_on_with_other_memory_and_a_second_corpus_keeps_its_bits(
+    run_of, tmp_path, corpus
+):
+    tokenizer = load_tokenizer(corpus)
+    replay = write_corpus(tmp_path / "general", num_documents=40, seed=9, tokenizer=tokenizer)
+    whole = run_of("whole", replay=replay, replay_share=0.2)
+    train_here(whole)
+    train_here(run_of("parts", replay=replay, replay_share=0.2), 5)
+    parts = run_of("parts", replay=replay, replay_share=0.2, recompute="layers")
+    train_here(parts)
+    assert parts.records() == whole.records()
+    assert opened(whole).settings.recipe()["replay_share"] == 0.2
+    alone = run_of("alone")
+    train_here(alone)
+    assert alone.records() != whole.records()
+
+
+def test_a_second_corpus_of_another_tokenizer_is_refused(run_of, tmp_path):
+    replay = write_corpus(tmp_path / "other", seed=8)
+    with pytest.raises(UserError, match="--replay was made with another tokenizer"):
+        opened(run_of(replay=replay))
+
+
+def rates_of(run):
+    name = "train/learning_rate"
+    return [record[name] for _, record in run.records() if name in record]
+
+
+def test_several_runs_end_from_one_stable_checkpoint(run_of, tmp_path):
+    stable = run_of("stable", optimizer__schedule="wsd", optimizer__decay_share=0.25)
+    train_here(stable)
+    rates = rates_of(stable)
+    assert rates == pytest.approx([1e-3] * 10 + [2e-3 / 3, 1e-3 / 3])
+
+    checkpoint = stable.checkpoints / "step-00000005"
+    decay = run_of("decay", decay_from=checkpoint, phases=SHORT)
+    train_here(decay, 1)
+    train_here(decay)
+    rates = rates_of(decay)
+    assert rates == pytest.approx([1e-3, 2e-3 / 3, 1e-3 / 3])
+    job = opened(decay)
+    assert job.settings.warmup_steps == 0
+    other = run_of("decay", decay_from=stable.checkpoints / "step-00000010", phases=SHORT)
+    with pytest.raises(UserError, match="decay_from: "):
+        opened(other)
+    for settings, message in (
+        ({"decay_from": stable.checkpoints / "step-00000012"}, "of the stable part"),
+        ({"optimizer__peak_learning_rate": 1e-4}, "keep them: optimizer.peak_learning_rate"),
+        ({"optimizer__schedule": "wsd"}, "falls linearly"),
+        ({"decay_from": tmp_path / "nowhere"}, "damaged checkpoint"),
+    ):
+        with pytest.raises(UserError, match=message):
+            opened(run_of("refused", **{"decay_from": checkpoint, "phases": SHORT} | settings))
