@@ -87,6 +87,28 @@ class RowSettings(BaseModel):
         return self
 
     @property
+    def described(self) -> str:
+        """The objective, and what of rows and masks is other than the paper's, in a line."""
+        default, parts = RowSettings(), [str(self.objective)]
+        if self.input_format != default.input_format:
+            parts.append(self.input_format)
+        if self.masked_share != default.masked_share:
+            parts.append(f"{self.masked_share:.4g} of the tokens predicted")
+        shares = self.mask_token_share, self.random_token_share, self.same_token_share
+        if shares[:2] != (default.mask_token_share, default.random_token_share):
+            names = ("[MASK]", "random", "the same")
+            pairs = zip(shares, names, strict=True)
+            parts.append("of these " + " / ".join(f"{share:.4g} {name}" for share, name in pairs))
+        if self.whole_word:
+            parts.append("whole words")
+        return ", ".join(parts)
+
+    @property
+    def are_the_papers(self) -> bool:
+        """Whether `described` says nothing but the paper's objective."""
+        return self.described == RowSettings().objective
+
+    @property
     def same_token_share(self) -> float:
         """Share of the predicted tokens that stay as they are."""
         return max(0.0, 1 - self.mask_token_share - self.random_token_share)

@@ -44,10 +44,17 @@ def files_hash(parts: Iterable[CorpusPart]) -> "hashlib._Hash":
     """The sha256 of names, sizes and times of the files of these parts; more may follow."""
     files = hashlib.sha256()
     for part in parts:
-        path = Path(part.path)
-        modified = path.stat().st_mtime_ns if part.kind != "documentation" and path.is_file() else 0
-        files.update(json.dumps([part.as_dict(), modified], sort_keys=True).encode())
+        files.update(json.dumps([part.as_dict(), _modified(part)], sort_keys=True).encode())
     return files
+
+
+def _modified(part: CorpusPart) -> int:
+    """When the newest file of a part was written, in nanoseconds; 0 where it is of no file."""
+    if part.kind == "documentation":
+        return 0
+    path = Path(part.path.partition("=")[2] if part.kind == "task" else part.path)
+    files = path.rglob("*") if part.kind == "task" and path.is_dir() else [path]
+    return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
 
 
 def is_finished(output: Path, plan: dict[str, Any], *, fresh: bool) -> bool:

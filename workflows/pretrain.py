@@ -18,21 +18,19 @@ from bert_core.text.pairs import RowPlanner
 from bert_core.text.shards import TOKENIZER_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.command import run_command
-from workflows.pretraining.job import PretrainingJob
-from workflows.pretraining.settings import (
-    ADAPT,
-    AdaptSettings,
-    PretrainSettings,
-    described_rows,
-    is_as_in_the_paper,
-    lower_micro_batch,
-)
-from workflows.pretraining.start import (
+from workflows.pretraining.job import (
+    PretrainingJob,
     Start,
     checkpoint_to_decay,
     continue_from,
     find_start,
     refuse_another_tokenizer,
+)
+from workflows.pretraining.settings import (
+    ADAPT,
+    AdaptSettings,
+    PretrainSettings,
+    lower_micro_batch,
 )
 from workflows.runs.folder import RunFolder, open_run
 from workflows.runs.storage import RemoteRun, Storage, open_storage
@@ -199,11 +197,7 @@ def announce(
         f"{shards.data_hash[:12]}",
         *([] if start is None else start.described()),
         f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
-        *(
-            []
-            if is_as_in_the_paper(settings.rows)
-            else [f"rows     {described_rows(settings.rows)}"]
-        ),
+        *([] if settings.rows.are_the_papers else [f"rows     {settings.rows.described}"]),
         f"steps    {phases}, {settings.batch.global_batch_size:,} rows each, {layout}",
         *packing_note(settings),
         *label_note(settings, shards),

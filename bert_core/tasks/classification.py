@@ -211,6 +211,10 @@ class Classification(Task):
         )
         return dict(reasons.most_common())
 
+    def texts(self, example: Text) -> list[str]:
+        """The text, and the second one of a pair."""
+        return [example.first, *([] if example.second is None else [example.second])]
+
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer) -> EncodedRows:
         """One row for each example, or several windows, each an item with the example's label."""
         first = [example.first for example in examples]

@@ -163,6 +163,10 @@ class MultipleChoice(Task):
             for example, answer in zip(examples, answers, strict=True)
         ]
 
+    def texts(self, example: Choices) -> list[str]:
+        """The context, and all choices."""
+        return [example.context, *example.choices]
+
     def encode(self, examples: Sequence[Choices], tokenizer: Tokenizer) -> EncodedRows:
         """A row for each choice; one label, and one decision, for each example.
 

@@ -88,9 +88,7 @@ class QuestionAnswering(Task):
         " left or right",
     )
     max_query_length: int = Field(
-        default=64,
-        ge=1,
-        description="longest question, in tokens; at most half of a row in any case",
+        default=64, ge=1, description="longest question, in tokens; at most half of a row"
     )
     max_answer_length: int = Field(default=30, ge=1, description="longest answer, in tokens")
     n_best: int = Field(default=20, ge=1, description="number of answers in a prediction")
@@ -134,15 +132,17 @@ class QuestionAnswering(Task):
         endings = [f"{name}{ending}" for name in (version, "") for ending in _ENDINGS]
         if not is_on_hub(data):
             data = split_file(data, split, [*endings, *_TABLES], (".jsonl.gz", *_OTHER_TABLES))
-        if isinstance(data, Path) and data.suffix not in _TABLES + _OTHER_TABLES:
-            questions = read_squad(data)
-        else:
-            questions = read_squad_table(read_split(data, split))
+        is_squad = isinstance(data, Path) and data.suffix not in _TABLES + _OTHER_TABLES
+        questions = read_squad(data) if is_squad else read_squad_table(read_split(data, split))
         without = next((question for question in questions if question.answers == ()), None)
         if without is not None and not self.no_answer:
             remedy = "set no_answer, as the task squad_v2 does"
             raise TaskDataError("a question without an answer", without.where, remedy)
         return questions
+
+    def texts(self, example: Question) -> list[str]:
+        """The question and its context."""
+        return [example.question, example.context]
 
     def encode(
         self, examples: Sequence[Question], tokenizer: Tokenizer, max_tokens: int | None = None

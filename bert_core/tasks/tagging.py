@@ -213,6 +213,10 @@ class Tagging(Task):
             )
         return found
 
+    def texts(self, example: TaggedSentence) -> list[str]:
+        """The words of the sentence."""
+        return [" ".join(example.words)]
+
     def encode(self, examples: Sequence[TaggedSentence], tokenizer: Tokenizer) -> EncodedRows:
         """A row for each sentence or window of a document, or several where one is too long.
 

@@ -107,6 +107,10 @@ class Task(BaseModel, ABC):
         """
 
     @abstractmethod
+    def texts(self, example: Any) -> list[str]:  # noqa: ANN401 - of any task
+        """Everything in an example that is read, without its answer."""
+
+    @abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedRows:
         """The rows of examples, with labels where the examples have them.
 

@@ -56,6 +56,8 @@ def read_documents(
         yield from _cut(read_documentation(part.path, dropped), dropped)
     elif part.kind == "hugging_face":
         yield from _cut(read_dataset(part, dropped, text_column), dropped)
+    elif part.kind == "task":
+        yield from _cut(read_task_texts(part), dropped)
     elif part.kind == "parquet":
         yield from _cut(read_parquet(part, dropped, text_column), dropped)
     else:
@@ -308,6 +310,23 @@ def read_dataset(part: CorpusPart, dropped: Counter[str], text_column: str) -> I
         if text_column not in record:
             raise missing_column(text_column, list(record), part.typed)
         yield from _strings([record[text_column]], dropped)
+
+
+def read_task_texts(part: CorpusPart) -> Iterator[str]:
+    """Yields each text of a task's training examples once, never of those it is measured on.
+
+    Raises `UserError` for data that cannot be read.
+    """
+    from bert_core.tasks.catalog import TASKS
+
+    name, _, data = part.path.partition("=")
+    task = TASKS[name]
+    seen: set[str] = set()
+    for example in task.examples(data, "train"):
+        for text in task.texts(example):
+            if text not in seen:
+                seen.add(text)
+                yield text
 
 
 def _strings(values: list[object], dropped: Counter[str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What a user gives as --text -> the parts of files that one task reads each, and their lines.
 
 Files, folders, globs, URIs with `s3://` and `gs://`, `hf://OWNER/NAME[:CONFIG[:SPLIT]]`,
-`docs://[PACKAGE]`.
+`docs://[PACKAGE]`, and `task://NAME=DATA`, the training texts of a task.
 """
 
 import bz2
@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from bert_core.errors import UserError, reason_of
+from bert_core.errors import UserError, nearest, reason_of
 from bert_core.hub import HubAddress, require_datasets
 from bert_core.text.documentation import documentation_files
 from bert_core.text_encoding import encoding_by_mark, how_to_convert, unmarked_encoding
@@ -28,6 +28,7 @@ from bert_core.text_encoding import encoding_by_mark, how_to_convert, unmarked_e
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
+TASK_SCHEME = "task://"
 PART_BYTES = 8 << 20
 _BUFFER = 1 << 20
 _FORMATS = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
@@ -99,6 +100,8 @@ def find_parts(
         elif typed.startswith("hf://"):
             require_datasets(HubAddress.of(typed))
             yield CorpusPart(typed, "hugging_face", typed.removeprefix("hf://"), 0)
+        elif typed.startswith(TASK_SCHEME):
+            yield _part_of_task(typed)
         else:
             find_files = _find_remote_files if "://" in typed else _find_local_files
             for part in find_files(typed, skipped):
@@ -109,6 +112,27 @@ def find_parts(
                     if unreadable is None:
                         raise
                     unreadable.append(error)
+
+
+def _part_of_task(typed: str) -> CorpusPart:
+    """What `task://NAME=DATA` names; its size is that of all files of the data."""
+    name, _, data = typed.removeprefix(TASK_SCHEME).partition("=")
+    if not name or not data:
+        raise CorpusError(
+            "no data of a task", typed, "write task://NAME=DATA, task://mrpc=glue/MRPC"
+        )
+    from bert_core.tasks.catalog import TASKS
+
+    if name not in TASKS:
+        known = ", ".join(TASKS)
+        raise CorpusError(f"no such task{nearest(name, TASKS)}", typed, f"give one of {known}")
+    if "://" in data:
+        return CorpusPart(typed, "task", f"{name}={data}", 0)
+    path = Path(data).expanduser().absolute()
+    if not path.exists():
+        raise CorpusError("no such file or folder", typed, "check the path")
+    files = _visible_files(path) if path.is_dir() else [path]
+    return CorpusPart(typed, "task", f"{name}={path}", sum(file.stat().st_size for file in files))
 
 
 def _find_local_files(typed: str, skipped: Counter[str]) -> Iterator[CorpusPart]:

@@ -29,8 +29,8 @@ from bert_core.text.shards import (
 from bert_core.tokenizer import save_tokenizer, tokenizer_hash, train_wordpiece
 from workflows.clusters.workers import Worker
 from workflows.messages import Outcome, RunProgress
+from workflows.pretraining.job import continue_from, find_start
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.start import continue_from, find_start
 from workflows.pretraining.worker import pretraining_parts
 from workflows.runs.journal import read_records
 from workflows.runs.storage import RemoteRun, open_storage

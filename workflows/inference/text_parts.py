@@ -134,7 +134,7 @@ def find_input(settings: TextPartsSettings, columns: Mapping[str, str]) -> TextI
     except UnreadableFileError as error:
         raise CorpusError(error.what, error.where, f"{error.remedy}, {OR_SKIP}") from error
     for part in found:
-        if part.kind in ("documentation", "hugging_face"):
+        if part.kind in ("documentation", "hugging_face", "task"):
             raise CorpusError("no file of texts", part.typed, "give .txt, .jsonl or .parquet files")
     parts = list(divide(found, settings.part_bytes))
     for part in parts[:1]:

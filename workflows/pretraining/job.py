@@ -3,20 +3,51 @@
 In: a run folder with its last checkpoint and journal. Out: `model/` and `artifacts/`.
 """
 
+import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bert_core.config import ModelConfig
+from bert_core.disk import file_sha256
+from bert_core.errors import UserError
 from bert_core.text.shards import TokenShards, open_shards
+from bert_core.training.checkpoint_folder import MANIFEST
+from workflows.model_location import located_model, model_name
 from workflows.pretraining.settings import PretrainSettings
-from workflows.pretraining.start import Start
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import RemoteRun, Storage
-from workflows.runs.tracker import DatasetInput
+from workflows.runs.tracker import DatasetInput, default_tracking_uri
+from workflows.settings import differences
 
 if TYPE_CHECKING:
     from workflows.training.run import WorkerJob
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start model: where it lies here, and what is recorded of it."""
+
+    folder: Path
+    name: str
+    """Its version at MLflow, or the name of its folder or run: no path of this machine."""
+    sha256: str
+    """Of weights and configuration."""
+    tokenizer_sha256: str
+    config: ModelConfig
+    fresh_heads: tuple[str, ...]
+    """Heads that the objective trains and that it lacks."""
+    unused_heads: tuple[str, ...]
+
+    def described(self) -> list[str]:
+        """The lines of the run's first output."""
+        lines = [f"start    {self.name}, {self.sha256[:12]}"]
+        if self.fresh_heads:
+            lines.append(f"         without {_named(self.fresh_heads)}: drawn from the seed")
+        if self.unused_heads:
+            lines.append(f"         {_named(self.unused_heads)}: not trained and left out")
+        return lines
 
 
 @dataclass
@@ -92,3 +123,106 @@ class PretrainingJob:
         if self.settings.replay is not None:
             described["replay"] = describe_shards(self.settings.replay)
         return described
+
+
+def _named(heads: tuple[str, ...]) -> str:
+    names = [head.replace("_", "-") for head in heads]
+    return f"{', '.join(names)} head{'s' if len(names) > 1 else ''}"
+
+
+def find_start(settings: PretrainSettings, storage: Storage) -> Start | None:
+    """The model of `start_from`, loaded once to know that it loads; None without one.
+
+    Raises `UserError` where there is none, or it is damaged.
+    """
+    if settings.start_from is None:
+        return None
+    from bert_core.adaptation import content_hash, load_start_model  # loads torch
+    from bert_core.tokenizer import tokenizer_hash
+
+    uri = settings.tracking.uri or default_tracking_uri(storage.folder)
+    located = located_model(settings.start_from, storage.folder, uri)
+    folder = located.folder.absolute()
+    loaded = load_start_model(folder, heads=settings.heads)
+    return Start(
+        folder=folder,
+        name=located.version or model_name(folder),
+        sha256=content_hash(folder),
+        tokenizer_sha256=tokenizer_hash(loaded.tokenizer),
+        config=loaded.model.config,
+        fresh_heads=tuple(loaded.fresh_heads),
+        unused_heads=tuple(loaded.unused_heads),
+    )
+
+
+def continue_from(settings: PretrainSettings, start: Start | None) -> PretrainSettings:
+    """The settings with the start model's architecture.
+
+    Raises `UserError` where they contradict it.
+    """
+    if start is None:
+        return settings
+    try:
+        return settings.continued_from(start.config)
+    except ValueError as error:
+        raise UserError(
+            _reason(error), f"--start_from {settings.start_from}", "see --help"
+        ) from error
+
+
+def _reason(error: ValueError) -> str:
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
+    return str(error)
+
+
+def refuse_another_tokenizer(start: Start, shards: TokenShards, texts: list[str]) -> None:
+    """Raises `UserError` where the shards were made with another tokenizer than the start's."""
+    if shards.tokenizer_hash == start.tokenizer_sha256:
+        return
+    sources = shlex.join(texts)
+    raise UserError(
+        "the shards were made with another tokenizer than the start model's",
+        str(shards.folder),
+        f"python workflows/prepare.py --text {sources} --tokenizer {shlex.quote(str(start.folder))}"
+        " --output SHARDS makes the right ones",
+    )
+
+
+def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:
+    """The sha256 of a checkpoint that the learning rate falls from.
+
+    Raises `UserError` where it is damaged, of another model or another learning rate, or not of
+    the stable part of a schedule.
+    """
+    from bert_core.training.checkpoint import read_checkpoint  # loads torch
+
+    info = read_checkpoint(path)
+    before = PretrainSettings.model_validate(info.extra["settings"])
+    decay = round(before.optimizer.decay_share * before.total_steps)
+    # The first step of the decay still has the peak.
+    last_at_peak = before.total_steps - decay + 1
+    is_stable = before.warmup_steps <= info.step <= last_at_peak
+    if before.optimizer.schedule != "wsd" or not is_stable:
+        raise UserError(
+            "not a checkpoint of the stable part of a run",
+            str(path),
+            "give one of a run with --optimizer.schedule wsd, between warm-up and decay",
+        )
+    sections = ("model", "optimizer", "rows")
+    old, new = (
+        {name: getattr(given, name).model_dump() for name in sections}
+        for given in (before, settings)
+    )
+    for name in ("warmup_steps", "warmup_share", "schedule", "decay_share"):
+        del old["optimizer"][name], new["optimizer"][name]
+    changed = differences(old, new)
+    if changed:
+        raise UserError(
+            "the checkpoint was made with other settings",
+            f"--decay_from {path}",
+            f"keep them: {changed[0]}",
+        )
+    return file_sha256(path / MANIFEST)

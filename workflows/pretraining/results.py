@@ -14,15 +14,12 @@ from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, special_token_ids
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
 from bert_core.training_statistics import TrainingStatistics, statistics_of_documents
-from workflows.pretraining.job import PretrainingJob
+from workflows.pretraining.job import PretrainingJob, Start
 from workflows.pretraining.settings import (
     PretrainSettings,
-    described_rows,
-    is_as_in_the_paper,
     metric_name,
     predicted,
 )
-from workflows.pretraining.start import Start
 from workflows.pretraining.worker import initial_model
 from workflows.runs.folder import write_atomically
 from workflows.runs.journal import read_records
@@ -83,7 +80,7 @@ def pretraining_card(
             "Vocabulary": shards.vocab_size,
         },
         recipe={
-            "Objective": described_rows(settings.rows),
+            "Objective": settings.rows.described,
             "Steps x length": phases,
             "Rows per step": settings.batch.global_batch_size,
             "Optimizer": settings.optimizer.name,
@@ -154,7 +151,7 @@ def summary_lines(
     lines = [
         f"finished     {checkpoint.step:,} steps, {checkpoint.num_rows_seen:,} rows, "
         f"{checkpoint.num_tokens_seen:,} tokens",
-        *([] if is_as_in_the_paper(rows) else [f"objective    {described_rows(rows)}"]),
+        *([] if rows.are_the_papers else [f"objective    {rows.described}"]),
         f"held out     {predicted(rows.objective)} loss {loss:.3f} ({abs(unigram - loss):.3f} "
         f"{side} the unigram baseline's {unigram:.3f}), accuracy {accuracy:.1%}",
     ]

@@ -439,28 +439,6 @@ def predicted(objective: Objective) -> str:
     return "next-token" if objective == "left_to_right" else "masked-token"
 
 
-def described_rows(rows: RowSettings) -> str:
-    """The objective, and what of rows and masks is other than the paper's, in a line."""
-    default, parts = RowSettings(), [str(rows.objective)]
-    if rows.input_format != default.input_format:
-        parts.append(rows.input_format)
-    if rows.masked_share != default.masked_share:
-        parts.append(f"{rows.masked_share:.4g} of the tokens predicted")
-    shares = rows.mask_token_share, rows.random_token_share, rows.same_token_share
-    if shares[:2] != (default.mask_token_share, default.random_token_share):
-        names = ("[MASK]", "random", "the same")
-        pairs = zip(shares, names, strict=True)
-        parts.append("of these " + " / ".join(f"{share:.4g} {name}" for share, name in pairs))
-    if rows.whole_word:
-        parts.append("whole words")
-    return ", ".join(parts)
-
-
-def is_as_in_the_paper(rows: RowSettings) -> bool:
-    """Whether `described_rows` says nothing but the paper's objective."""
-    return described_rows(rows) == RowSettings().objective
-
-
 class AdaptSettings(PretrainSettings):
     """Continues the pre-training of an encoder on other text and registers the result in MLflow.
 

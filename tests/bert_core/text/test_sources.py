@@ -49,6 +49,23 @@ def test_addresses_are_read_through_pyarrow(tmp_path, read):
         read("ftp://somewhere/a.txt")
 
 
+def test_of_a_task_the_training_texts_are_read_each_once(tmp_path, read):
+    assert read(f"task://sst2={write_sst2(tmp_path / 'sst2')}")[0] == ["good", "bad"]
+    tagged = "EU B-ORG\nrejects O\n\nPeter B-PER\n"
+    (tmp_path / "ner").mkdir()
+    for split in ("train", "dev"):
+        text = tagged if split == "train" else tagged.replace("EU", "UN")
+        write_file(tmp_path / "ner" / f"{split}.txt", text)
+    assert read(f"task://ner={tmp_path / 'ner'}")[0] == ["EU rejects", "Peter"]
+
+
+def write_sst2(folder):
+    folder.mkdir()
+    write_file(folder / "train.tsv", "sentence\tlabel\ngood\t1\nbad\t0\ngood\t1\n")
+    write_file(folder / "dev.tsv", "sentence\tlabel\nnever trained on\t1\n")
+    return folder
+
+
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, read):
     write_file(tmp_path / "a.doc", "x")
     (tmp_path / "empty").mkdir()
@@ -58,6 +75,9 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, read):
         (tmp_path / "empty", "no text files"),
         (tmp_path / "a.doc", "unknown text format"),
         ("docs://no_such_package", "no such package"),
+        ("task://mrcp=/tmp", "no such task, did you mean mrpc|no such task"),
+        ("task://mrpc", "no data of a task"),
+        ("task://mrpc=/no/such/folder", "no such file or folder"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
             read(text)

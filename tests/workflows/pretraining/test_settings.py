@@ -8,8 +8,6 @@ from workflows.pretraining.settings import (
     ModelSettings,
     Phase,
     PretrainSettings,
-    described_rows,
-    is_as_in_the_paper,
 )
 from workflows.settings import LAYERS, differences, parse_command_line, settings_hash
 
@@ -214,5 +212,5 @@ def test_on_tpu_rows_are_padded():
 )
 def test_what_differs_from_the_paper_is_described(rows, text):
     settings = RowSettings(**rows)
-    assert described_rows(settings) == text
-    assert is_as_in_the_paper(settings) == (not rows)
+    assert settings.described == text
+    assert settings.are_the_papers == (not rows)

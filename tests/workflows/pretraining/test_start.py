@@ -12,9 +12,9 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from workflows.pretrain import opened_pretraining
+from workflows.pretraining.job import continue_from, find_start
 from workflows.pretraining.results import write_results
 from workflows.pretraining.settings import AdaptSettings, PretrainSettings
-from workflows.pretraining.start import continue_from, find_start
 from workflows.runs.storage import open_storage
 from workflows.settings import parse_command_line
 
