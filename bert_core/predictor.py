@@ -341,8 +341,9 @@ def load_predictor(
 
         predictor = bert_core.load("runs/sentiment/model", device="cpu", dtype="bfloat16")
     """
-    is_of_hub = isinstance(folder, str) and folder.startswith(SCHEME)
-    folder = fetch_hub_model(folder).folder if is_of_hub else Path(folder).expanduser()
+    if isinstance(folder, str) and folder.startswith(SCHEME):
+        folder = fetch_hub_model(folder).folder
+    folder = Path(folder).expanduser()
     name = str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
         raise UserError(f"dtype {name} is not supported", "dtype", f"pass {' or '.join(_DTYPES)}")

@@ -40,8 +40,8 @@ from bert_core.tokenizer import special_token_ids
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ENDINGS = (".json", ".json.xz", ".json.gz")
-_TABLES, _OTHER_TABLES = (".jsonl", ".parquet"), (".csv", ".tsv")
+_ENDINGS, _TABLES = (".json", ".json.xz", ".json.gz"), (".jsonl", ".parquet")
+_OTHER_TABLES = (".csv", ".tsv")
 _WORD = re.compile(r"[^\W_]+")
 _NUM_SPECIAL = 3  # [CLS] and two [SEP]
 _NOWHERE = Answer("", -1)
@@ -104,8 +104,7 @@ class QuestionAnswering(Task):
 
     def ignored_options(self) -> dict[str, str]:
         """Also options of windows, or of questions without an answer, where there are none."""
-        found = super().ignored_options()
-        fields = QuestionAnswering.model_fields
+        found, fields = super().ignored_options(), QuestionAnswering.model_fields
         if self.overflow != "window" and self.stride != fields["stride"].default:
             found["stride"] = "needs overflow window"
         if not self.no_answer and self.null_threshold != fields["null_threshold"].default:
@@ -132,12 +131,14 @@ class QuestionAnswering(Task):
         endings = [f"{name}{ending}" for name in (version, "") for ending in _ENDINGS]
         if not is_on_hub(data):
             data = split_file(data, split, [*endings, *_TABLES], (".jsonl.gz", *_OTHER_TABLES))
-        is_squad = isinstance(data, Path) and data.suffix not in _TABLES + _OTHER_TABLES
-        questions = read_squad(data) if is_squad else read_squad_table(read_split(data, split))
-        without = next((question for question in questions if question.answers == ()), None)
-        if without is not None and not self.no_answer:
-            remedy = "set no_answer, as the task squad_v2 does"
-            raise TaskDataError("a question without an answer", without.where, remedy)
+        if isinstance(data, Path) and data.suffix not in _TABLES + _OTHER_TABLES:
+            questions = read_squad(data)
+        else:
+            questions = read_squad_table(read_split(data, split))
+        for question in questions if not self.no_answer else ():
+            if question.answers == ():
+                remedy = "set no_answer, as the task squad_v2 does"
+                raise TaskDataError("a question without an answer", question.where, remedy)
         return questions
 
     def texts(self, example: Question) -> list[str]:
@@ -283,8 +284,7 @@ def best_and_null(predictions: Predictions) -> tuple[list[str], npt.NDArray[np.f
         next((answer["text"] for answer in prediction["n_best"] if answer["text"]), "")
         for prediction in predictions
     ]
-    null_scores = [prediction["null_score"] for prediction in predictions]
-    return best, np.array(null_scores, dtype=np.float64)
+    return best, np.array([prediction["null_score"] for prediction in predictions], np.float64)
 
 
 def _by_row(outputs: "Tensor", batch: TaskBatch) -> "Tensor":
@@ -311,10 +311,9 @@ def _counts(questions: Sequence[Question], golds: Sequence[Answer]) -> dict[str,
     """Counts answers found near their start, and repeated ids, where there are any."""
     pairs = zip(questions, golds, strict=True)
     names = [question.id for question in questions if question.id]
+    moved = (gold is not _NOWHERE and gold not in (each.answers or ()) for each, gold in pairs)
     counts = {
-        MOVED: sum(
-            gold is not _NOWHERE and gold not in (each.answers or ()) for each, gold in pairs
-        ),
+        MOVED: sum(moved),
         REPEATED: len(names) - len(set(names)),
     }
     return {name: count for name, count in counts.items() if count}

@@ -27,7 +27,7 @@ from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
 from workflows.paper.suite_settings import PicturesSettings, Table7Settings
 from workflows.prepare import PrepareSettings
-from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.settings import AdaptSettings, PretrainSettings
 from workflows.promotion.decision import HistorySettings, PromoteSettings, RollbackSettings
 from workflows.quantization.settings import QuantizeSettings
 from workflows.registry import LineageSettings
@@ -37,6 +37,7 @@ from workflows.settings import parse_command_line
 SETTINGS = {
     "prepare": PrepareSettings,
     "pretrain": PretrainSettings,
+    "adapt": AdaptSettings,
     "evaluate": EvaluateSettings,
     "evaluate --suite table7": Table7Settings,
     "evaluate --suite pictures": PicturesSettings,

@@ -17,6 +17,7 @@ from bert_core.training.optimization import (
     create_optimizer,
     linear_schedule,
     parameter_groups,
+    stable_schedule,
     updated_at_once,
 )
 
@@ -252,12 +253,33 @@ def test_other_backward_passes_are_as_usual():
     assert not model.large.weight.grad.is_sparse
 
 
+@pytest.mark.parametrize(
+    ("given", "warmup"),
+    [({"warmup_steps": 7}, 7), ({"warmup_share": 0.06}, 300), ({"warmup_share": 0}, 0)],
+)
+def test_a_warmup_is_steps_or_a_share(given, warmup):
+    assert PretrainingOptimizerSettings(**given).warmup_of(5000) == warmup
+
+
+def test_a_stable_schedule_has_a_flat_part_that_does_not_depend_on_the_end():
+    def rates(total):
+        values = {"total_steps": total, "warmup_steps": 4, "decay_steps": 5}
+        return [stable_schedule(step, **values) for step in range(total + 1)]
+
+    assert rates(20)[:4] == [0.25, 0.5, 0.75, 1]
+    assert rates(20)[:15] == rates(100)[:15] and set(rates(100)[3:96]) == {1.0}
+    assert rates(20)[15:] == pytest.approx([1, 0.8, 0.6, 0.4, 0.2, 0])
+
+
 def test_defaults_are_the_papers():
     settings = PretrainingOptimizerSettings()
     assert settings.model_dump() == {
         "name": "adamw",
         "peak_learning_rate": 1e-4,
         "warmup_steps": 10_000,
+        "warmup_share": None,
+        "schedule": "linear",
+        "decay_share": 0.1,
         "beta1": 0.9,
         "beta2": 0.999,
         "epsilon": 1e-6,
