@@ -1,6 +1,7 @@
-"""The model that pre-training continues from: its heads, its positions, its hash."""
+"""The model that pre-training continues from: its heads, positions, new word pieces, its hash."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bert_core.disk import file_sha256
-from bert_core.model.bert import Bert
+from bert_core.model.bert import Bert, MaskedTokenHead
 from bert_core.model.encoder import SinusoidalPositions
 from bert_core.model_folder import CONFIG, load_model_folder, weight_files
+from bert_core.new_pieces import old_pieces
+from bert_core.tokenizer import num_embeddings
 
 PositionExtension = Literal["cyclic", "interpolate"]
 
@@ -40,21 +43,25 @@ def load_start_model(
     changes: Mapping[str, Any] | None = None,
     num_positions: int | None = None,
     extension: PositionExtension = "cyclic",
+    tokenizer: Tokenizer | None = None,
 ) -> StartModel:
     """Loads a model folder to continue its pre-training, with these heads of `HEADS`, in order.
 
     `changes` are fields of `ModelConfig` to have other than in the folder, such as dropout;
-    `num_positions` those of a longer position table. Missing heads are drawn from torch's
+    `num_positions` those of a longer position table, `tokenizer` one with more word pieces, for
+    which the model gets rows. Missing heads are drawn from torch's
     generator: seed it for a repeatable start. Raises `ModelFolderError` as `load_model_folder`
     does.
     """
-    _, model, tokenizer = load_model_folder(folder, changes=changes)
+    _, model, own = load_model_folder(folder, changes=changes)
     unused = [name for name in model.heads if name not in heads]
     fresh = model.add_missing_heads(heads)
     model.heads = nn.ModuleDict({name: model.heads[name] for name in heads})
     if num_positions is not None:
         extend_positions(model, num_positions, extension)
-    return StartModel(model, tokenizer, fresh, unused)
+    if tokenizer is not None:
+        extend_vocabulary(model, own, tokenizer)
+    return StartModel(model, own, fresh, unused)
 
 
 def extend_positions(model: Bert, num_positions: int, extension: PositionExtension) -> None:
@@ -85,6 +92,62 @@ def _extended(table: Tensor, num_rows: int, extension: PositionExtension) -> Ten
     columns = table.t().unsqueeze(0)  # [1, H, rows]
     stretched = F.interpolate(columns, size=num_rows, mode="linear", align_corners=True)
     return stretched[0].t().contiguous()
+
+
+def extends(tokenizer: Tokenizer, old: Tokenizer) -> bool:
+    """Whether a tokenizer has all pieces of an older one under their ids, and divides texts alike.
+
+    Then each text without a new piece has the same ids.
+    """
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    known = old.get_vocab(with_added_tokens=True)
+    if any(vocabulary.get(piece) != index for piece, index in known.items()):
+        return False
+    parts = ("normalizer", "pre_tokenizer")
+    new_state, old_state = json.loads(tokenizer.to_str()), json.loads(old.to_str())
+    return all(new_state[part] == old_state[part] for part in parts)
+
+
+@torch.no_grad()
+def extend_vocabulary(model: Bert, old: Tokenizer, new: Tokenizer) -> int:
+    """Gives the model a row for each piece that only the new tokenizer has, in place.
+
+    A row is the mean of the rows of what the piece was cut into before, scaled to their mean norm:
+    a mean of several is shorter than they are. The bias of a head over the vocabulary is the mean
+    of theirs. Returns how many pieces are new; rows that no piece has are left as they are.
+    """
+    first, size = num_embeddings(old), num_embeddings(new)
+    vocabulary = new.get_vocab(with_added_tokens=True)
+    cut = {index: old_pieces(old, piece) for piece, index in vocabulary.items() if index >= first}
+    encoder = model.encoder
+    num_rows = max(size, model.config.vocab_size)
+    encoder.embeddings.word = nn.Embedding.from_pretrained(
+        _with_rows(encoder.embeddings.word.weight, num_rows, cut), freeze=False
+    )
+    encoder.config = model.config.model_copy(update={"vocab_size": num_rows})
+    for head in model.heads.values():
+        if isinstance(head, MaskedTokenHead):
+            bias = _with_rows(head.bias.unsqueeze(1), num_rows, cut, scaled=False)
+            head.bias = nn.Parameter(bias.squeeze(1))
+            if head.decoder is not None:
+                head.decoder.weight = nn.Parameter(_with_rows(head.decoder.weight, num_rows, cut))
+                head.decoder.out_features = num_rows
+    return len(cut)
+
+
+def _with_rows(
+    table: Tensor, num_rows: int, cut: Mapping[int, Sequence[int]], *, scaled: bool = True
+) -> Tensor:
+    """A table of so many rows, those of `cut` made of the rows that each names."""
+    extended = table.new_zeros(num_rows, table.shape[1])
+    extended[: len(table)] = table
+    for index, parts in cut.items():
+        rows = table[list(parts)]
+        mean = rows.mean(0)
+        norm = mean.norm()
+        scale = rows.norm(dim=1).mean() / norm if scaled and norm > 0 else 1.0
+        extended[index] = mean * scale
+    return extended
 
 
 def content_hash(folder: Path) -> str:

@@ -17,6 +17,7 @@ import ray
 from numpy.typing import NDArray
 
 from bert_core.disk import atomic_write
+from bert_core.new_pieces import extend_tokenizer
 from bert_core.text import pieces
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.pieces import (
@@ -59,6 +60,7 @@ class Preparation:
     work: Path
     parts: list[CorpusPart]
     tokenizer: str | None
+    new_pieces: int
     vocabulary_size: int
     cased: bool
     alphabet_coverage: float
@@ -113,10 +115,18 @@ def _scan_task(
 def _provide_tokenizer(plan: Preparation, corpus: Corpus) -> int:
     """Leaves the tokenizer in the work folder; returns the size of its vocabulary."""
     path = plan.work / TOKENIZER_NAME
-    if plan.tokenizer:
+    total = corpus.sample_bytes
+    if plan.tokenizer and not plan.new_pieces:
         save_tokenizer(load_tokenizer(plan.tokenizer), path)
-    elif not path.is_file():
-        total = corpus.sample_bytes
+    elif path.is_file():
+        pass  # of an earlier start
+    elif plan.tokenizer:
+        with ProgressLine(f"learning word pieces from {total / 1e6:,.1f} MB", total) as line:
+            texts = SampleTexts(plan.work, corpus, line.advance)
+            save_tokenizer(
+                extend_tokenizer(load_tokenizer(plan.tokenizer), texts, plan.new_pieces), path
+            )
+    else:
         with ProgressLine(f"training the tokenizer on {total / 1e6:,.1f} MB", 2 * total) as line:
             note = "then the merges"
             texts = SampleTexts(plan.work, corpus, lambda size: line.advance(size, note))

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
 from bert_core.text.shards import ShardIndex, read_index
@@ -82,6 +82,12 @@ class PrepareSettings(CommandLineSettings):
         default=None,
         description="vocab.txt, tokenizer.json or their folder; by default a tokenizer is trained",
     )
+    new_pieces: int = Field(
+        default=0,
+        ge=0,
+        le=100_000,
+        description="word pieces to learn from the text and add to those of --tokenizer",
+    )
     vocabulary_size: int = Field(
         default=30_000, ge=100, description="size of the trained vocabulary"
     )
@@ -120,6 +126,12 @@ class PrepareSettings(CommandLineSettings):
     fresh: bool = Field(
         default=False, description="start over; what stands in the output folder is renamed"
     )
+
+    @model_validator(mode="after")
+    def _pieces_are_added_to_a_tokenizer(self) -> Self:
+        if self.new_pieces and self.tokenizer is None:
+            raise ValueError("new_pieces are added to those of a tokenizer: give --tokenizer")
+        return self
 
 
 def prepare(settings: PrepareSettings) -> Path:
@@ -170,8 +182,11 @@ def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str
     values = settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
     if settings.tokenizer:
         files.update(tokenizer_hash(load_tokenizer(settings.tokenizer)).encode())
-        trained = ("vocabulary_size", "cased", "alphabet_coverage", "tokenizer_sample_bytes")
+        trained = ["vocabulary_size", "cased", "alphabet_coverage"]
+        trained += [] if settings.new_pieces else ["tokenizer_sample_bytes"]
         values |= dict.fromkeys(trained)
+    if not settings.new_pieces:  # as before there were any
+        del values["new_pieces"]
     return {"settings": values, "files_sha256": files.hexdigest()}
 
 

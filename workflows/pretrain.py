@@ -23,6 +23,7 @@ from workflows.pretraining.job import (
     Start,
     checkpoint_to_decay,
     continue_from,
+    described_pieces,
     find_start,
     refuse_another_tokenizer,
 )
@@ -81,7 +82,7 @@ def opened_pretraining(
     refuse_unfit_shards(shards, settings.rows)
     recipe = settings.recipe() | {"data": shards.data_hash}
     if start is not None:
-        refuse_another_tokenizer(start, shards, settings.text)
+        refuse_another_tokenizer(start, shards, settings)
         recipe["start"] = start.sha256
     if settings.decay_from is not None:
         recipe["decay_from"] = checkpoint_to_decay(settings, settings.decay_from)
@@ -106,6 +107,7 @@ def prepared_text(settings: PretrainSettings, storage: Path, tokenizer: Path | N
         text=settings.text,
         output=storage / "shards",
         tokenizer=None if tokenizer is None else str(tokenizer),
+        new_pieces=settings.new_pieces if settings.vocabulary == "extend" else 0,
         vocabulary_size=settings.vocabulary_size,
         heldout_share=settings.heldout_share,
     )
@@ -195,7 +197,7 @@ def announce(
         f"folder   {folder.path}",
         f"data     {shards.num_tokens:,} tokens in {shards.num_documents:,} documents, "
         f"{shards.data_hash[:12]}",
-        *([] if start is None else start.described()),
+        *([] if start is None else [*start.described(), *described_pieces(start, shards)]),
         f"model    {settings.model.described}, vocabulary {shards.vocab_size:,}",
         *([] if settings.rows.are_the_papers else [f"rows     {settings.rows.described}"]),
         f"steps    {phases}, {settings.batch.global_batch_size:,} rows each, {layout}",

@@ -9,10 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
-from bert_core.text.shards import TokenShards, open_shards
+from bert_core.new_pieces import CONTINUING, old_pieces
+from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
+from bert_core.tokenizer import load_tokenizer, num_embeddings
 from bert_core.training.checkpoint_folder import MANIFEST
 from workflows.model_location import located_model, model_name
 from workflows.pretraining.settings import PretrainSettings
@@ -87,7 +91,8 @@ class PretrainingJob:
     @property
     def vocab_size(self) -> int:
         """Rows of the table of word pieces; a start model may have more than its tokenizer."""
-        return self.shards.vocab_size if self.start is None else self.start.config.vocab_size
+        of_start = 0 if self.start is None else self.start.config.vocab_size
+        return max(self.shards.vocab_size, of_start)
 
     def worker_job(self) -> "WorkerJob":
         """See `workflows.pretraining.worker.open_pretraining`."""
@@ -178,17 +183,52 @@ def _reason(error: ValueError) -> str:
     return str(error)
 
 
-def refuse_another_tokenizer(start: Start, shards: TokenShards, texts: list[str]) -> None:
-    """Raises `UserError` where the shards were made with another tokenizer than the start's."""
+def refuse_another_tokenizer(start: Start, shards: TokenShards, settings: PretrainSettings) -> None:
+    """Raises `UserError` where the shards were made with another tokenizer than the start's.
+
+    With `vocabulary` extend, where they were made with one that does not extend it.
+    """
     if shards.tokenizer_hash == start.tokenizer_sha256:
         return
-    sources = shlex.join(texts)
-    raise UserError(
-        "the shards were made with another tokenizer than the start model's",
-        str(shards.folder),
-        f"python workflows/prepare.py --text {sources} --tokenizer {shlex.quote(str(start.folder))}"
-        " --output SHARDS makes the right ones",
+    from bert_core.adaptation import extends  # loads torch
+
+    what = "the shards were made with another tokenizer than the start model's"
+    extended = extends(load_tokenizer(shards.folder), load_tokenizer(start.folder))
+    if extended and settings.vocabulary == "extend":
+        return
+    if extended:
+        what = "the shards were made with more word pieces than the start model has"
+        raise UserError(what, str(shards.folder), "add --vocabulary extend")
+    options = f"--text {shlex.join(settings.text)} --tokenizer {shlex.quote(str(start.folder))}"
+    if settings.vocabulary == "extend":
+        options += f" --new_pieces {settings.new_pieces}"
+    remedy = f"python workflows/prepare.py {options} --output SHARDS makes the right ones"
+    raise UserError(what, str(shards.folder), remedy)
+
+
+def described_pieces(start: Start, shards: TokenShards) -> list[str]:
+    """A line where the shards have more word pieces than the start model: what they save."""
+    old, new = load_tokenizer(start.folder), load_tokenizer(shards.folder)
+    first, size = num_embeddings(old), num_embeddings(new)
+    if first == size:
+        return []
+    counts = np.load(shards.folder / TOKEN_COUNTS_NAME, allow_pickle=False)
+    vocabulary = new.get_vocab(with_added_tokens=True)
+    words = sum(
+        int(counts[index])
+        for piece, index in vocabulary.items()
+        if piece and not piece.startswith(CONTINUING)
     )
+    saved = sum(
+        int(counts[index]) * (len(old_pieces(old, piece)) - 1)
+        for piece, index in vocabulary.items()
+        if index >= first
+    )
+    after = int(counts.sum())
+    return [
+        f"pieces   {size - first:,} new: {after / words:.3f} tokens a word instead of "
+        f"{(after + saved) / words:.3f}"
+    ]
 
 
 def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:

@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 from bert_core.example_answers import example_of_encoder
 from bert_core.lineage import Lineage
 from bert_core.model_folder import save_model_folder
-from bert_core.text.masking import Vocabulary
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
 from bert_core.tokenizer import load_tokenizer, special_token_ids
 from bert_core.training.checkpoint import MODEL, CheckpointInfo
@@ -116,9 +115,8 @@ def export(
 ) -> None:
     """Writes the checkpoint's weights as a model folder."""
     settings = job.settings
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
     start = None if job.start is None else job.start.folder
-    model = initial_model(settings, vocabulary, start)
+    model = initial_model(settings, tokenizer, start)
     model.load_state_dict(load_file(checkpoint / MODEL))
     save_model_folder(
         job.folder.model,

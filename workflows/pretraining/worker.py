@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from bert_core.adaptation import load_start_model
 from bert_core.config import ModelConfig, training_flops
@@ -50,7 +51,7 @@ def pretraining_parts(
     pinned = worker.device.type == "cuda"
     rows = PretrainingRows(settings, shards, backend, folder / "cache", pinned=pinned)
     torch.manual_seed(settings.seed)
-    model = initial_model(settings, rows.vocabulary, start).to(worker.device)
+    model = initial_model(settings, load_tokenizer(shards), start).to(worker.device)
     model.encoder.recomputes_layers = settings.recompute == "layers"
     state = TrainingState(model, create_optimizer(model, settings.optimizer))
     if settings.decay_from is not None:
@@ -72,9 +73,10 @@ def pretraining_parts(
     )
 
 
-def initial_model(settings: PretrainSettings, vocabulary: Vocabulary, start: Path | None) -> Bert:
+def initial_model(settings: PretrainSettings, tokenizer: Tokenizer, start: Path | None) -> Bert:
     """The model before the first step: that of a folder, or one drawn from torch's generator."""
     if start is None:
+        vocabulary = Vocabulary.from_tokenizer(tokenizer)
         config = settings.architecture(vocabulary.size, vocabulary.pad_id)
         return Bert.for_pretraining(config, next_sentence="next_sentence" in settings.heads)
     model = settings.model
@@ -87,6 +89,7 @@ def initial_model(settings: PretrainSettings, vocabulary: Vocabulary, start: Pat
         },
         num_positions=model.max_position_embeddings,
         extension=model.position_extension,
+        tokenizer=tokenizer if settings.vocabulary == "extend" else None,
     )
     return loaded.model
 

@@ -9,10 +9,11 @@ from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model_folder import load_model_folder, save_model_folder
+from bert_core.new_pieces import extend_tokenizer
 from bert_core.text.shards import open_shards
 from bert_core.tokenizer import load_tokenizer
 from workflows.pretrain import opened_pretraining
-from workflows.pretraining.job import continue_from, find_start
+from workflows.pretraining.job import continue_from, described_pieces, find_start
 from workflows.pretraining.results import write_results
 from workflows.pretraining.settings import AdaptSettings, PretrainSettings
 from workflows.runs.storage import open_storage
@@ -249,3 +250,32 @@ def test_several_runs_end_from_one_stable_checkpoint(run_of, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             opened(run_of("refused", **{"decay_from": checkpoint, "phases": SHORT} | settings))
+
+
+def test_a_vocabulary_that_is_extended_gives_the_model_rows(run_of, tmp_path, corpus, start_folder):
+    old = load_tokenizer(corpus)
+    tokenizer = extend_tokenizer(old, ["bakelimo nurashito"] * 9, 2)
+    shards = write_corpus(tmp_path / "more", num_documents=60, tokenizer=tokenizer)
+    run = run_of()
+    run.shards = shards
+    with pytest.raises(UserError, match="more word pieces than the start model has") as raised:
+        opened(run)
+    assert "--vocabulary extend" in raised.value.remedy
+    run = run_of(vocabulary="extend")
+    run.shards = shards
+    train_here(run, 3)
+    train_here(run)
+    job = opened(run)
+    (line,) = described_pieces(job.start, job.shards)
+    assert "2 new: " in line
+    (run.folder / "artifacts").mkdir()
+    write_results(job)
+    config, model, exported = load_model_folder(job.folder.model)
+    assert exported.get_vocab() == tokenizer.get_vocab()
+    start, _, _ = load_model_folder(start_folder)
+    assert config.vocab_size == start.vocab_size  # its table was padded by four rows
+    assert len(model.encoder.word_embeddings) == config.vocab_size
+    run.shards = write_corpus(tmp_path / "other", seed=8)
+    with pytest.raises(UserError, match="another tokenizer") as raised:
+        opened(run)
+    assert "--new_pieces 2000" in raised.value.remedy
