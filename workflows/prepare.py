@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
-from bert_core.text.shards import ShardIndex, read_index
+from bert_core.text.shards import HELDOUT_BYTES, ShardIndex, read_index
 from bert_core.text.sources import CorpusPart, find_parts
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.command import run_command
@@ -205,6 +205,7 @@ def describe(index: ShardIndex) -> list[str]:
     kept, unknown = counts.pop("characters"), counts.pop("unknown_tokens")
     single = counts.pop("documents_of_one_sentence")
     sample = counts.pop("tokenizer_sample_bytes", 0)
+    counts.pop(HELDOUT_BYTES, 0)
     drawn = f", trained on {sample / 1e6:,.1f} MB of whole documents drawn by hash"
     lines += [
         f"read: {read:,} documents, {characters:,} characters",

@@ -33,11 +33,11 @@ _ESCAPED = re.compile(r"_x([0-9A-F]{4,6})_")
 
 
 def less_is_better(metric: str) -> bool:
-    """Returns whether less of a metric is better, by its name: an error, a loss or perplexity.
+    """Returns whether less of a metric is better, by its name: errors, losses, perplexity, bits.
 
     Of every other metric more is better, and only those can select the best epoch.
     """
-    return metric.endswith(("_error", "_loss", "perplexity"))
+    return metric.endswith(("_error", "_loss", "perplexity", "bits_per_byte"))
 
 
 def metric_parts(labels: Iterable[str]) -> dict[str, str]:

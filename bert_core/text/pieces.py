@@ -21,6 +21,7 @@ from bert_core.text.corpus import read_documents
 from bert_core.text.documentation import documentation_version
 from bert_core.text.encoding import SentenceEncoder, split_sentences
 from bert_core.text.shards import (
+    HELDOUT_BYTES,
     ShardEntry,
     map_shard,
     write_array,
@@ -145,6 +146,8 @@ def encode_piece(
     counts: Counter[str] = Counter()
     for number, split in enumerate(ENCODED_SPLITS):
         chosen = [documents[index] for index in np.flatnonzero(choice == number)]
+        if split == "heldout":
+            counts[HELDOUT_BYTES] += sum(len(document.encode()) for document in chosen)
         if chosen:
             arrays = _encode_documents(chosen, encoder, language, counts)
             if len(arrays[2]) > 1:

@@ -24,6 +24,8 @@ INDEX_NAME = "index.json"
 TOKENIZER_NAME = "tokenizer.json"
 TOKEN_COUNTS_NAME = "token_counts.npy"
 VERSION = 1
+HELDOUT_BYTES = "heldout_bytes"
+"""The count in index.json of the UTF-8 bytes of the held-out text; not in that of older shards."""
 
 PARTS = ("tokens", "sentences", "documents")
 """The arrays of a shard; array PART of shard NAME is the file NAME.PART.npy."""
@@ -206,6 +208,13 @@ class TokenShards:
     def num_tokens(self) -> int:
         """Tokens in the split."""
         return sum(shard.num_tokens for shard in self.shards)
+
+
+def heldout_bytes_per_token(index: ShardIndex) -> float | None:
+    """The bytes of held-out text that a token stands for; None where they were not counted."""
+    num_bytes = index.counts.get(HELDOUT_BYTES)
+    tokens = sum(entry.num_tokens for entry in index.splits.get("heldout", []))
+    return num_bytes / tokens if num_bytes and tokens else None
 
 
 def token_dtype(vocab_size: int) -> Literal["uint16", "uint32"]:

@@ -64,6 +64,8 @@ def pretraining_card(
         "Perplexity": perplexity,
         f"{words} accuracy": accuracy,
     }
+    if "heldout/bits_per_byte" in figures:
+        heldout["Bits per byte"] = figures["heldout/bits_per_byte"]
     if "heldout/next_sentence_accuracy" in figures:
         heldout["Next-sentence accuracy"] = figures["heldout/next_sentence_accuracy"]
     phases = ", ".join(f"{phase.steps:,} x {phase.sequence_length}" for phase in settings.phases)

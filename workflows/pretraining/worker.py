@@ -1,5 +1,6 @@
 """Pre-training in a worker: the rows, the losses and the held-out evaluation of a run."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
@@ -18,7 +19,7 @@ from bert_core.settings import Objective
 from bert_core.text.batches import BatchSource, Replay, StepBatches
 from bert_core.text.collation import PretrainingBatch
 from bert_core.text.masking import Vocabulary
-from bert_core.text.shards import TokenShards, open_shards
+from bert_core.text.shards import TokenShards, heldout_bytes_per_token, open_shards, read_index
 from bert_core.tokenizer import load_tokenizer
 from bert_core.training.checkpoint import load_checkpoint
 from bert_core.training.loop import StepResult, TrainingState, compiled
@@ -159,6 +160,7 @@ class PretrainingRows:
     ) -> None:
         self.folder = folder
         self.shards = open_shards(folder, "train")
+        self.bytes_per_token = heldout_bytes_per_token(read_index(folder))
         self.vocabulary = Vocabulary.from_tokenizer(load_tokenizer(folder))
         self._replay: Replay | None = None
         if settings.replay is not None:
@@ -232,13 +234,22 @@ class HeldOutEvaluation:
         return step % self._settings.evaluation.every_steps == 0
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """The figures of `measure` that there are, by their names in the journal."""
+        """The figures of `measure` that there are, by their names in the journal.
+
+        With bits per byte, which compare across vocabularies: the mean loss of a token over the
+        bytes that one stands for.
+        """
         objective = self._settings.rows.objective
-        return {
+        measured = self.measure(step)
+        figures = {
             f"heldout/{metric_name(objective, name)}": value
-            for name, value in asdict(self.measure(step)).items()
+            for name, value in asdict(measured).items()
             if value is not None
         }
+        if self._rows.bytes_per_token is not None:
+            bits = measured.masked_token_loss / math.log(2)
+            figures["heldout/bits_per_byte"] = bits / self._rows.bytes_per_token
+        return figures
 
     def measure(self, step: int) -> PretrainingEvaluation:
         """Measures the model on the rows of the phase that `step` ended in."""
