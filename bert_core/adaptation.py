@@ -1,6 +1,5 @@
-"""The model that pre-training continues from: its heads, positions, new word pieces, its hash."""
+"""The model that pre-training continues from: its heads, positions and new word pieces."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bert_core.disk import file_sha256
 from bert_core.model.bert import Bert, MaskedTokenHead
 from bert_core.model.encoder import SinusoidalPositions
-from bert_core.model_folder import CONFIG, load_model_folder, weight_files
+from bert_core.model_folder import load_model_folder
 from bert_core.new_pieces import old_pieces
 from bert_core.tokenizer import num_embeddings
 
@@ -148,10 +146,3 @@ def _with_rows(
         scale = rows.norm(dim=1).mean() / norm if scaled and norm > 0 else 1.0
         extended[index] = mean * scale
     return extended
-
-
-def content_hash(folder: Path) -> str:
-    """The sha256, in hex, of a model folder's weights and configuration, whatever its name."""
-    files = {path.name: file_sha256(path) for path in [folder / CONFIG, *weight_files(folder)]}
-    listed = "\n".join(f"{digest}  {name}" for name, digest in sorted(files.items()))
-    return hashlib.sha256(listed.encode()).hexdigest()

@@ -14,9 +14,8 @@ class Lineage(BaseModel):
     """Records the origin of a model; unknown parts are None or empty.
 
     `run` is the run's name and `run_id` its id at MLflow, which a run that MLflow did not answer
-    has not yet. `data_sha256` is that of the training data as the run read it, `start_model` and
-    `start_sha256` name the model that pre-training continued from, `git_dirty` says whether the
-    code was changed since `git_commit`. Nothing here is a time or a path.
+    has not yet. `data_sha256` is that of the training data as the run read it, `git_dirty` whether
+    the code was changed since `git_commit`. Nothing here is a time or a path.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -24,8 +23,6 @@ class Lineage(BaseModel):
     run: str | None = None
     run_id: str | None = None
     data_sha256: str | None = None
-    start_model: str | None = None
-    start_sha256: str | None = None
     git_commit: str | None = None
     git_dirty: bool | None = None
     metrics: dict[str, float] = {}

@@ -297,8 +297,6 @@ def lineage_of_tags(tags: Mapping[str, str]) -> Lineage:
     }
     return Lineage(
         data_sha256=tags.get("data.sha256"),
-        start_model=tags.get("start.model"),
-        start_sha256=tags.get("start.sha256"),
         git_commit=tags.get("mlflow.source.git.commit"),
         git_dirty=None if dirty is None else dirty == "true",
         # A tag may have any number of digits, and a pointer, as JSON, has no infinity.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from workflows.command import run_command
-from workflows.finetuning.data import open_encoder
 from workflows.inference.extraction import Extraction, ExtractSettings, part_path
 from workflows.inference.text_parts import (
     OF_ONE_START,
@@ -22,6 +21,7 @@ from workflows.inference.text_parts import (
     move_parts,
     run_job,
 )
+from workflows.model_location import open_encoder
 from workflows.output_folder import files_hash
 from workflows.settings import parse_command_line
 

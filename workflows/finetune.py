@@ -11,13 +11,7 @@ from contextlib import contextmanager
 
 from bert_core.model.strategies import find_strategy
 from workflows.command import run_command
-from workflows.finetuning.data import (
-    EncoderFolder,
-    TaskData,
-    open_encoder,
-    read_task_data,
-    refuse_too_long_rows,
-)
+from workflows.finetuning.data import TaskData, read_task_data, refuse_too_long_rows
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import (
     FeatureSettings,
@@ -25,6 +19,7 @@ from workflows.finetuning.settings import (
     settings_class,
     task_and_approach,
 )
+from workflows.model_location import EncoderFolder, open_encoder
 from workflows.runs.folder import open_run
 from workflows.runs.storage import RemoteRun, Storage, open_storage
 from workflows.runs.tracker import default_tracking_uri

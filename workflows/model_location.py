@@ -1,10 +1,16 @@
 """What a user types after --model goes in; a local model folder comes out."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
+from bert_core.config import ModelConfig
+from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.hub import SCHEME, fetch_hub_model
+from bert_core.tokenizer import tokenizer_hash
 from serving.registry import fetch_model
 
 
@@ -54,3 +60,36 @@ def model_name(folder: Path) -> str:
     """What people call a model: its folder, or the run that it is of."""
     resolved = folder.resolve()
     return resolved.parent.name if resolved.name == "model" else resolved.name
+
+
+@dataclass(frozen=True)
+class EncoderFolder:
+    """The model folder that a run starts from.
+
+    `version` is its address at MLflow or the Hub, as in `LocatedModel`. `heads` are the names of
+    its heads, `sha256` is of tokenizer, configuration and weights.
+    """
+
+    path: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    sha256: str
+    heads: tuple[str, ...]
+    version: str | None = None
+
+
+def open_encoder(model: str, storage: Path, tracking_uri: str) -> EncoderFolder:
+    """Opens the encoder that `locate_model` finds.
+
+    Raises `UserError` where there is none, and for a damaged one.
+    """
+    from bert_core.model_folder import CONFIG, load_model_folder, weight_files  # loads torch
+
+    source = located_model(model, storage, tracking_uri)
+    path = source.folder
+    config, loaded, tokenizer = load_model_folder(path)
+    total = hashlib.sha256(tokenizer_hash(tokenizer).encode())
+    for file in (path / CONFIG, *weight_files(path)):
+        total.update(file_sha256(file).encode())
+    heads = tuple(loaded.heads)
+    return EncoderFolder(path, config, tokenizer, total.hexdigest(), heads, source.version)

@@ -57,7 +57,7 @@ def pretrain(settings: PretrainSettings) -> RunFolder | None:
     print(f"storage  {storage.folder}", flush=True)
     start = find_start(settings, storage)
     settings = continue_from(settings, start)
-    tokenizer = None if start is None else start.folder
+    tokenizer = None if start is None else start.encoder.path
     prepared = settings.shards or prepared_text(settings, storage.folder, tokenizer)
     shards = open_shards(prepared, "train")
     with opened_pretraining(settings, storage, shards, start) as job:
@@ -83,7 +83,7 @@ def opened_pretraining(
     recipe = settings.recipe() | {"data": shards.data_hash}
     if start is not None:
         refuse_another_tokenizer(start, shards, settings)
-        recipe["start"] = start.sha256
+        recipe["start"] = start.encoder.sha256
     if settings.decay_from is not None:
         recipe["decay_from"] = checkpoint_to_decay(settings, settings.decay_from)
     if settings.replay is not None:

@@ -228,12 +228,17 @@ def pretraining_attempt(
 ) -> Attempt:
     """Prepares pre-training; prepares the text unless its shards exist."""
     from workflows.pretrain import prepared_text, pretrain
-    from workflows.reproduction.comparison import data_finding
+    from workflows.pretraining.job import find_start
+    from workflows.reproduction.comparison import data_finding, encoder_finding
     from workflows.reproduction.run_origin import describe_shards
 
-    shards = again.shards or prepared_text(again, storage.folder)
-    finding = data_finding(recorded, describe_shards(shards))
-    return Attempt([finding], lambda: pretrain(again))
+    start = find_start(again, storage)
+    tokenizer = None if start is None else start.encoder.path
+    shards = again.shards or prepared_text(again, storage.folder, tokenizer)
+    findings = [data_finding(recorded, describe_shards(shards))]
+    if start is not None:
+        findings.append(encoder_finding(recorded, start.encoder.sha256))
+    return Attempt(findings, lambda: pretrain(again))
 
 
 def settings_again(recorded: "RecordedRun", wanted: ReproduceSettings) -> "RunSettings":
@@ -256,6 +261,9 @@ def settings_again(recorded: "RecordedRun", wanted: ReproduceSettings) -> "RunSe
         from workflows.pretraining.settings import PretrainSettings
 
         values["shards"] = wanted.shards or _shards(recorded)
+        if values.get("start_from") is not None:
+            values["start_from"] = wanted.model or _encoder(recorded, "start_from")
+        values |= {name: _kept_place(recorded, name) for name in ("replay", "decay_from")}
         return validated(PretrainSettings, values, "settings.yaml")
     from workflows.finetuning.settings import settings_class
 
@@ -286,9 +294,19 @@ def _data(recorded: "RecordedRun") -> str:
     raise _unknown_place(recorded, f"the data{f' {name}' if name else ''}", "--data")
 
 
-def _encoder(recorded: "RecordedRun") -> str:
+def _kept_place(recorded: "RecordedRun", name: str) -> str | None:
+    """Returns the folder that a setting named, None where the run had none."""
+    place = recorded.places.get(name)
+    had_one = place is not None or f"{name}.sha256" in recorded.tags
+    if had_one and (place is None or not Path(place).exists()):
+        what = f"the folder of --{name}"
+        raise UserError(f"cannot locate {what}", recorded.name, "put it back where the run read it")
+    return place
+
+
+def _encoder(recorded: "RecordedRun", setting: str = "model") -> str:
     """Returns the encoder as typed; its version instead of an alias, which may have moved."""
-    typed, version = recorded.places.get("model", ""), recorded.tags.get("encoder.version")
+    typed, version = recorded.places.get(setting) or "", recorded.tags.get("encoder.version")
     is_folder = bool(typed) and Path(typed).expanduser().is_dir()
     if is_folder or (typed and version is None and "/" not in typed):
         return typed

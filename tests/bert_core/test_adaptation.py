@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
-from bert_core.adaptation import content_hash, extend_positions, load_start_model
+from bert_core.adaptation import extend_positions, load_start_model
 from bert_core.config import IGNORE_INDEX
 from bert_core.hugging_face import to_hugging_face
 from bert_core.model.bert import Bert
@@ -107,14 +107,3 @@ def test_sinusoidal_positions_go_on_as_their_formula_says(small_config):
     extend_positions(model, 50, "cyclic")
     expected = Bert.for_pretraining(longer).encoder.embeddings.position.weight
     assert torch.equal(model.encoder.embeddings.position.weight, expected)
-
-
-def test_the_content_decides_the_hash(tmp_path, foreign_folder):
-    copy = shutil.copytree(foreign_folder, tmp_path / "another name")
-    (copy / "README.md").write_text("a card")
-    assert content_hash(copy) == content_hash(foreign_folder)
-    weights = copy / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    assert content_hash(copy) != content_hash(foreign_folder)

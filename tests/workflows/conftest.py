@@ -90,8 +90,9 @@ def finetuning_job(tmp_path_factory):
     """A fine-tuning run after its last step."""
     from finetuning_runs import finetune_here, write_encoder, write_task
 
-    from workflows.finetuning.data import open_encoder, read_task_data
+    from workflows.finetuning.data import read_task_data
     from workflows.finetuning.job import FinetuningJob
+    from workflows.model_location import open_encoder
     from workflows.runs.storage import open_storage
 
     storage = tmp_path_factory.mktemp("storage")

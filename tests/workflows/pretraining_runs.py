@@ -309,7 +309,7 @@ def train_here(
     worker.steps_left = stop_after
     run.folder.mkdir(parents=True, exist_ok=True)
     with worker_threads():
-        folder = None if start is None else start.folder
+        folder = None if start is None else start.encoder.path
         parts = pretraining_parts(settings, run.shards, worker, run.folder, folder)
         outcome = TrainingRun(parts, worker, run.folder, remote).train()
     return outcome, worker._channel.progress

@@ -31,7 +31,7 @@ from workflows.ablations.studies import (
 )
 from workflows.finetuning.data import read_task_data
 from workflows.pretrain import opened_pretraining, prepared_text
-from workflows.pretraining.job import PretrainingJob
+from workflows.pretraining.job import PretrainingJob, continue_from, find_start
 from workflows.pretraining.settings import PretrainSettings, metric_name
 from workflows.progress import duration
 from workflows.reproduction.run_origin import OUTCOME, data_name, write_outcome
@@ -140,7 +140,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
     @cached_property
     def config(self) -> ModelConfig:
         """The encoder's."""
-        return self.job.settings.architecture(self.job.shards.vocab_size, pad_token_id=0)
+        return self.job.settings.architecture(self.job.vocab_size, pad_token_id=0)
 
     @cached_property
     def cost(self) -> float:
@@ -343,8 +343,12 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     for input that the user can fix.
     """
     variants = chosen_variants(settings.study, settings, settings.variants)
-    to_train = [variant_settings(settings, each) for each in variants]
-    shards = open_shards(settings.shards or prepared_text(settings, storage.folder), "train")
+    to_train = [variant_settings(settings, variant) for variant in variants]
+    starts = [find_start(each, storage) for each in to_train]
+    to_train = [continue_from(*pair) for pair in zip(to_train, starts, strict=True)]
+    tokenizer = None if starts[0] is None else starts[0].encoder.path
+    prepared = settings.shards or prepared_text(settings, storage.folder, tokenizer)
+    shards = open_shards(prepared, "train")
     recipe = {
         "study": settings.study,
         "variants": {
@@ -359,8 +363,10 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
         opening = open_run(storage.folder, name, recipe, fresh=settings.fresh, kind=KIND)
         folder = opened.enter_context(opening)
         planned = [
-            PlannedVariant(opened.enter_context(opened_pretraining(each, storage, shards)), variant)
-            for variant, each in zip(variants, to_train, strict=True)
+            PlannedVariant(
+                opened.enter_context(opened_pretraining(each, storage, shards, start)), variant
+            )
+            for variant, each, start in zip(variants, to_train, starts, strict=True)
         ]
         write_atomically(folder.settings, _settings_text(settings))
         yield Ablation(settings, storage, folder, shards, planned)

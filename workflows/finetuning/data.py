@@ -12,16 +12,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from bert_core.config import ModelConfig
-from bert_core.disk import file_sha256
 from bert_core.errors import UserError, nearest
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows, tally_text
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
-from bert_core.tokenizer import tokenizer_hash
 from workflows.finetuning.settings import TaskRunSettings
-from workflows.model_location import located_model
+from workflows.model_location import EncoderFolder
 
 
 @dataclass(frozen=True)
@@ -158,20 +155,6 @@ def _hash(task: Task, splits: Sequence[EncodedRows]) -> str:
     return total.hexdigest()
 
 
-@dataclass(frozen=True)
-class EncoderFolder:
-    """The model folder that a run starts from; `version` is its address at MLflow, if it has one.
-
-    That is `models:/NAME/3`, and None too where the folder was given by its path.
-    """
-
-    path: Path
-    config: ModelConfig
-    tokenizer: Tokenizer
-    sha256: str
-    version: str | None = None
-
-
 def refuse_too_long_rows(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
     """Raises `UserError` where rows may be longer than the encoder has positions."""
     positions, longest = encoder.config.max_position_embeddings, settings.options.max_length
@@ -181,19 +164,3 @@ def refuse_too_long_rows(settings: TaskRunSettings, encoder: EncoderFolder) -> N
             str(encoder.path),
             f"give --options.max_length {positions}",
         )
-
-
-def open_encoder(model: str, storage: Path, tracking_uri: str) -> EncoderFolder:
-    """Opens the encoder: a folder, `models:/NAME@ALIAS`, or a run of the storage by its name.
-
-    Raises `UserError` where there is none, and for a damaged one.
-    """
-    from bert_core.model_folder import CONFIG, load_model_folder, weight_files  # loads torch
-
-    source = located_model(model, storage, tracking_uri)
-    path = source.folder
-    config, _, tokenizer = load_model_folder(path)
-    total = hashlib.sha256(tokenizer_hash(tokenizer).encode())
-    for file in (path / CONFIG, *weight_files(path)):
-        total.update(file_sha256(file).encode())
-    return EncoderFolder(path, config, tokenizer, total.hexdigest(), source.version)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_core.errors import one_line
-from workflows.finetuning.data import EncoderFolder, TaskData, located
+from workflows.finetuning.data import TaskData, located
 from workflows.finetuning.settings import TaskRunSettings
+from workflows.model_location import EncoderFolder
 from workflows.reproduction.run_origin import describe_task_data, encoder_tags
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import RemoteRun, Storage

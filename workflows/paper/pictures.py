@@ -33,8 +33,8 @@ from bert_core.tasks.tag_schemes import OUTSIDE, split_tag
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray
 from workflows.evaluation.settings import with_options
-from workflows.finetuning.data import EncoderFolder, located, open_encoder
-from workflows.model_location import model_name
+from workflows.finetuning.data import located
+from workflows.model_location import EncoderFolder, model_name, open_encoder
 from workflows.paper.suite_settings import PicturesSettings, Projection
 from workflows.reporting.figures import GREY, INK, Figure, inline_figure, new_figure, save_picture
 from workflows.reporting.render import Cell, Figures, Page, Part, Row, Section, Table, write_page

@@ -25,7 +25,7 @@ from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import has_answer
 from workflows.finetune import opened_job
-from workflows.finetuning.data import EncoderFolder, located, open_encoder
+from workflows.finetuning.data import located
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.results import write_results
 from workflows.finetuning.settings import (
@@ -35,7 +35,7 @@ from workflows.finetuning.settings import (
     settings_class,
 )
 from workflows.finetuning.worker import BEST_WEIGHTS
-from workflows.model_location import model_name
+from workflows.model_location import EncoderFolder, model_name, open_encoder
 from workflows.paper.published import (
     DASH,
     FINETUNING,

@@ -4,21 +4,20 @@ In: a run folder with its last checkpoint and journal. Out: `model/` and `artifa
 """
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bert_core.config import ModelConfig
 from bert_core.disk import file_sha256
 from bert_core.errors import UserError
 from bert_core.new_pieces import CONTINUING, old_pieces
 from bert_core.text.shards import TOKEN_COUNTS_NAME, TokenShards, open_shards
-from bert_core.tokenizer import load_tokenizer, num_embeddings
+from bert_core.tokenizer import load_tokenizer, num_embeddings, tokenizer_hash
 from bert_core.training.checkpoint_folder import MANIFEST
-from workflows.model_location import located_model, model_name
+from workflows.model_location import EncoderFolder, model_name, open_encoder
 from workflows.pretraining.settings import PretrainSettings
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import RemoteRun, Storage
@@ -31,26 +30,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Start:
-    """A start model: where it lies here, and what is recorded of it."""
+    """The model that a run continues from; of its heads `fresh` are lacking, `unused` left out."""
 
-    folder: Path
-    name: str
-    """Its version at MLflow, or the name of its folder or run: no path of this machine."""
-    sha256: str
-    """Of weights and configuration."""
-    tokenizer_sha256: str
-    config: ModelConfig
-    fresh_heads: tuple[str, ...]
-    """Heads that the objective trains and that it lacks."""
-    unused_heads: tuple[str, ...]
+    encoder: EncoderFolder
+    fresh: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its version, or the name of its folder or run: no path of this machine."""
+        return self.encoder.version or model_name(self.encoder.path)
 
     def described(self) -> list[str]:
         """The lines of the run's first output."""
-        lines = [f"start    {self.name}, {self.sha256[:12]}"]
-        if self.fresh_heads:
-            lines.append(f"         without {_named(self.fresh_heads)}: drawn from the seed")
-        if self.unused_heads:
-            lines.append(f"         {_named(self.unused_heads)}: not trained and left out")
+        lines = [f"start    {self.name}, {self.encoder.sha256[:12]}"]
+        if self.fresh:
+            lines.append(f"         without {_named(self.fresh)}: drawn from the seed")
+        if self.unused:
+            lines.append(f"         {_named(self.unused)}: not trained and left out")
         return lines
 
 
@@ -91,7 +88,7 @@ class PretrainingJob:
     @property
     def vocab_size(self) -> int:
         """Rows of the table of word pieces; a start model may have more than its tokenizer."""
-        of_start = 0 if self.start is None else self.start.config.vocab_size
+        of_start = 0 if self.start is None else self.start.encoder.config.vocab_size
         return max(self.shards.vocab_size, of_start)
 
     def worker_job(self) -> "WorkerJob":
@@ -103,7 +100,7 @@ class PretrainingJob:
         absolute = {name: str(path.absolute()) for name, path in paths.items() if path is not None}
         settings = self.settings.model_dump(mode="json") | absolute
         shards = self.shards.folder.absolute()
-        start = None if self.start is None else self.start.folder
+        start = None if self.start is None else self.start.encoder.path
         opened = partial(open_pretraining, settings, shards, start)
         return WorkerJob(opened, self.folder.path, self.settings.storage)
 
@@ -113,7 +110,9 @@ class PretrainingJob:
         params = {"preset": Path(settings.preset).stem, "profile": Path(settings.profile).stem}
         tags = {"data.sha256": shards.data_hash, "tokenizer.sha256": shards.tokenizer_hash}
         if self.start is not None:
-            tags |= {"start.model": self.start.name, "start.sha256": self.start.sha256}
+            from workflows.reproduction.run_origin import encoder_tags
+
+            tags = encoder_tags(self.start.encoder) | tags
         if settings.replay is not None:
             tags["replay.sha256"] = open_shards(settings.replay, "train").data_hash
         return params, tags, DatasetInput("train", shards.data_hash, self.source)
@@ -123,8 +122,6 @@ class PretrainingJob:
         from workflows.reproduction.run_origin import describe_shards
 
         described = describe_shards(self.shards.folder)
-        if self.start is not None:
-            described["start"] = {"model": self.start.name, "sha256": self.start.sha256}
         if self.settings.replay is not None:
             described["replay"] = describe_shards(self.settings.replay)
         return described
@@ -136,27 +133,18 @@ def _named(heads: tuple[str, ...]) -> str:
 
 
 def find_start(settings: PretrainSettings, storage: Storage) -> Start | None:
-    """The model of `start_from`, loaded once to know that it loads; None without one.
+    """The model of `start_from`, None without one.
 
     Raises `UserError` where there is none, or it is damaged.
     """
     if settings.start_from is None:
         return None
-    from bert_core.adaptation import content_hash, load_start_model  # loads torch
-    from bert_core.tokenizer import tokenizer_hash
-
     uri = settings.tracking.uri or default_tracking_uri(storage.folder)
-    located = located_model(settings.start_from, storage.folder, uri)
-    folder = located.folder.absolute()
-    loaded = load_start_model(folder, heads=settings.heads)
+    encoder = open_encoder(settings.start_from, storage.folder, uri)
     return Start(
-        folder=folder,
-        name=located.version or model_name(folder),
-        sha256=content_hash(folder),
-        tokenizer_sha256=tokenizer_hash(loaded.tokenizer),
-        config=loaded.model.config,
-        fresh_heads=tuple(loaded.fresh_heads),
-        unused_heads=tuple(loaded.unused_heads),
+        replace(encoder, path=encoder.path.absolute()),
+        fresh=tuple(head for head in settings.heads if head not in encoder.heads),
+        unused=tuple(head for head in encoder.heads if head not in settings.heads),
     )
 
 
@@ -168,7 +156,7 @@ def continue_from(settings: PretrainSettings, start: Start | None) -> PretrainSe
     if start is None:
         return settings
     try:
-        return settings.continued_from(start.config)
+        return settings.continued_from(start.encoder.config)
     except ValueError as error:
         raise UserError(
             _reason(error), f"--start_from {settings.start_from}", "see --help"
@@ -188,18 +176,19 @@ def refuse_another_tokenizer(start: Start, shards: TokenShards, settings: Pretra
 
     With `vocabulary` extend, where they were made with one that does not extend it.
     """
-    if shards.tokenizer_hash == start.tokenizer_sha256:
+    if shards.tokenizer_hash == tokenizer_hash(start.encoder.tokenizer):
         return
     from bert_core.adaptation import extends  # loads torch
 
     what = "the shards were made with another tokenizer than the start model's"
-    extended = extends(load_tokenizer(shards.folder), load_tokenizer(start.folder))
+    extended = extends(load_tokenizer(shards.folder), start.encoder.tokenizer)
     if extended and settings.vocabulary == "extend":
         return
     if extended:
         what = "the shards were made with more word pieces than the start model has"
         raise UserError(what, str(shards.folder), "add --vocabulary extend")
-    options = f"--text {shlex.join(settings.text)} --tokenizer {shlex.quote(str(start.folder))}"
+    folder = shlex.quote(str(start.encoder.path))
+    options = f"--text {shlex.join(settings.text)} --tokenizer {folder}"
     if settings.vocabulary == "extend":
         options += f" --new_pieces {settings.new_pieces}"
     remedy = f"python workflows/prepare.py {options} --output SHARDS makes the right ones"
@@ -208,7 +197,7 @@ def refuse_another_tokenizer(start: Start, shards: TokenShards, settings: Pretra
 
 def described_pieces(start: Start, shards: TokenShards) -> list[str]:
     """A line where the shards have more word pieces than the start model: what they save."""
-    old, new = load_tokenizer(start.folder), load_tokenizer(shards.folder)
+    old, new = start.encoder.tokenizer, load_tokenizer(shards.folder)
     first, size = num_embeddings(old), num_embeddings(new)
     if first == size:
         return []

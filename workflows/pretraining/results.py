@@ -117,7 +117,7 @@ def export(
 ) -> None:
     """Writes the checkpoint's weights as a model folder."""
     settings = job.settings
-    start = None if job.start is None else job.start.folder
+    start = None if job.start is None else job.start.encoder.path
     model = initial_model(settings, tokenizer, start)
     model.load_state_dict(load_file(checkpoint / MODEL))
     save_model_folder(

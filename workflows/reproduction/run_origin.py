@@ -21,8 +21,8 @@ from bert_core.lineage import read_lineage
 from bert_core.strict_files import parse_json, read_bounded
 from bert_core.text.shards import read_index
 from bert_core.tokenizer import tokenizer_hash
-from workflows.finetuning.data import EncoderFolder, TaskData
-from workflows.model_location import model_name
+from workflows.finetuning.data import TaskData
+from workflows.model_location import EncoderFolder, model_name
 from workflows.runs.folder import RunFolder, write_atomically
 from workflows.runs.tracker import ARTIFACTS_NAME, code_tags, without_machine_paths
 from workflows.versions.registration import (

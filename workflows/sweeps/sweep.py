@@ -17,10 +17,10 @@ from bert_core.errors import UserError
 from bert_core.evaluation.sweep import PointScores, ranked
 from bert_core.strict_files import read_json
 from workflows.finetune import opened_job, read_inputs
-from workflows.finetuning.data import EncoderFolder, TaskData
+from workflows.finetuning.data import TaskData
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import DATA_FIELDS, TaskRunSettings
-from workflows.model_location import model_name
+from workflows.model_location import EncoderFolder, model_name
 from workflows.runs.folder import RunFolder, open_run, write_atomically
 from workflows.runs.journal import read_records
 from workflows.runs.storage import Storage

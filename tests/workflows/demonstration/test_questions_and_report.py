@@ -30,8 +30,9 @@ from workflows.demonstration.report import (
     text_table,
     write_report,
 )
-from workflows.finetuning.data import open_encoder, read_task_data
+from workflows.finetuning.data import read_task_data
 from workflows.finetuning.job import FinetuningJob
+from workflows.model_location import open_encoder
 from workflows.runs.storage import open_storage
 
 DATA = "docs://networkx"

@@ -8,7 +8,8 @@ from sweep_runs import sweep_settings
 from bert_core.errors import UserError
 from bert_core.tokenizer import load_tokenizer
 from workflows.finetune import announce, opened_job, parse, read_inputs
-from workflows.finetuning.data import open_encoder, read_task_data
+from workflows.finetuning.data import read_task_data
+from workflows.model_location import open_encoder
 from workflows.runs.storage import open_storage
 from workflows.sweeps.sweep import opened_sweep
 from workflows.tune import announce as announce_sweep

@@ -21,7 +21,7 @@ from bert_core.predictor import load_predictor
 from bert_core.tasks.label_values import label_of
 from bert_core.training_statistics import read_training_statistics
 from workflows.finetune import announce, parse
-from workflows.finetuning.data import open_encoder, read_task_data
+from workflows.finetuning.data import read_task_data
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.results import (
     DEV_REPORT,
@@ -29,6 +29,7 @@ from workflows.finetuning.results import (
     write_results,
 )
 from workflows.finetuning.worker import BEST_WEIGHTS
+from workflows.model_location import open_encoder
 from workflows.runs.storage import open_storage
 from workflows.runs.tracker import without_machine_paths
 from workflows.training.job import begin, tracked_run

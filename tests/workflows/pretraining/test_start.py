@@ -100,9 +100,9 @@ def test_shape_dropout_and_positions_follow_the_start_model(run_of):
     job = opened(run_of())
     model = job.settings.model
     config = job.settings.architecture(job.vocab_size, 0)
-    assert config == job.start.config.model_copy(update={"pad_token_id": 0})
+    assert config == job.start.encoder.config.model_copy(update={"pad_token_id": 0})
     assert model.hidden_dropout_prob == 0.05
-    assert job.start.fresh_heads == () and job.start.unused_heads == ("pooler", "next_sentence")
+    assert job.start.fresh == () and job.start.unused == ("pooler", "next_sentence")
     again = PretrainSettings(**job.settings.model_dump(mode="json"))
     assert continue_from(again, job.start).model == model, "settings.yaml repeats the run"
     other = opened(run_of("other", model__hidden_dropout_prob=0.2)).settings.model
@@ -149,7 +149,7 @@ def test_a_longer_table_of_positions_is_trained_and_exported(run_of, start_folde
     assert config.max_position_embeddings == 64
     assert model.encoder.embeddings.position.weight.shape == (64, 64)
     assert "general" in (job.folder.model / "README.md").read_text()
-    assert job.described()[1]["start.sha256"] == job.start.sha256
+    assert job.described()[1]["encoder.sha256"] == job.start.encoder.sha256
 
 
 @pytest.mark.parametrize(

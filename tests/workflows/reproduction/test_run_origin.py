@@ -15,7 +15,8 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.text.shards import read_index
 from bert_core.tokenizer import tokenizer_hash
 from workflows.finetune import parse
-from workflows.finetuning.data import open_encoder, read_task_data
+from workflows.finetuning.data import read_task_data
+from workflows.model_location import open_encoder
 from workflows.reproduction.run_origin import (
     CodeState,
     data_name,
