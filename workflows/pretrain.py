@@ -87,7 +87,10 @@ def opened_pretraining(
     if settings.decay_from is not None:
         recipe["decay_from"] = checkpoint_to_decay(settings, settings.decay_from)
     if settings.replay is not None:
-        recipe["replay"] = open_replay(settings.replay, shards, settings.rows).data_hash
+        replay = open_beside(settings.replay, "--replay", shards, settings.rows)
+        recipe["replay"] = replay.data_hash
+    if settings.evaluation.other is not None:
+        open_beside(settings.evaluation.other, "--evaluation.other", shards, settings.rows)
     name = settings.name or f"{Path(settings.preset).stem}-{settings_hash(recipe)}"
     remote = None if storage.uri is None else RemoteRun(storage.uri, name)
     adopt = None if remote is None else remote.adopt
@@ -136,18 +139,18 @@ def refuse_unfit_shards(shards: TokenShards, rows: RowSettings) -> None:
             )
 
 
-def open_replay(folder: Path, shards: TokenShards, rows: RowSettings) -> TokenShards:
-    """The second corpus; raises `UserError` where it cannot be mixed with the first."""
-    replay = open_shards(folder, "train")
-    if replay.tokenizer_hash != shards.tokenizer_hash:
+def open_beside(folder: Path, option: str, shards: TokenShards, rows: RowSettings) -> TokenShards:
+    """Another corpus; raises `UserError` where the model of the first cannot read it."""
+    other = open_shards(folder, "train")
+    if other.tokenizer_hash != shards.tokenizer_hash:
         raise UserError(
-            "--replay was made with another tokenizer than --shards",
+            f"{option} was made with another tokenizer than --shards",
             str(folder),
             "prepare its text again with workflows/prepare.py --tokenizer "
             f"{shlex.quote(str(shards.folder / TOKENIZER_NAME))}",
         )
-    refuse_unfit_shards(replay, rows)
-    return replay
+    refuse_unfit_shards(other, rows)
+    return other
 
 
 def _remedy_for_few_documents(training: int, heldout: int) -> str:

@@ -99,6 +99,9 @@ class PretrainingJob:
         paths = {name: getattr(self.settings, name) for name in ("replay", "decay_from")}
         absolute = {name: str(path.absolute()) for name, path in paths.items() if path is not None}
         settings = self.settings.model_dump(mode="json") | absolute
+        other = self.settings.evaluation.other
+        if other is not None:
+            settings["evaluation"]["other"] = str(other.absolute())
         shards = self.shards.folder.absolute()
         start = None if self.start is None else self.start.encoder.path
         opened = partial(open_pretraining, settings, shards, start)

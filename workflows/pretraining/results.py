@@ -27,31 +27,38 @@ from workflows.training.job import JobResults, Usage, lineage_of
 from workflows.training.loss_plot import NEXT_TOKENS, PRETRAINING, plot_losses
 from workflows.versions.model_card import model_card
 
+_OTHER = "other/bits_per_byte"
+
 
 def write_results(job: PretrainingJob) -> JobResults:
     """Writes plot, card and model folder from the last checkpoint and the journal."""
     folder, checkpoint = job.folder, job.folder.last_checkpoint()
     journal = folder.path / JOURNAL_NAME
     figures: dict[str, float] = {}
+    before: dict[str, float] = {}
     for record in read_records(journal):
         figures |= record.metrics
+        before |= record.metrics if record.step == 0 else {}
     artifacts = folder.path / ARTIFACTS_NAME
     plot = artifacts / "loss.png"
     curves = NEXT_TOKENS if job.settings.rows.objective == "left_to_right" else PRETRAINING
     unigram_loss = figures["heldout/unigram_loss"]
     plot_losses(journal, plot, title=folder.name, curves=curves, unigram_loss=unigram_loss)
-    card = pretraining_card(job, checkpoint, figures)
+    card = pretraining_card(job, checkpoint, figures, before)
     write_atomically(artifacts / "model_card.md", card)
     tokenizer = load_tokenizer(job.shards.folder)
     lineage = lineage_of(folder, job.described()[1], figures)
     export(job, tokenizer, checkpoint.path, card, lineage)
-    return JobResults(summary_lines(job, checkpoint, figures, plot), card, figures)
+    return JobResults(summary_lines(job, checkpoint, figures, before, plot), card, figures)
 
 
 def pretraining_card(
-    job: PretrainingJob, checkpoint: CheckpointInfo, figures: dict[str, float]
+    job: PretrainingJob,
+    checkpoint: CheckpointInfo,
+    figures: dict[str, float],
+    before: dict[str, float],
 ) -> str:
-    """The model card of a finished run."""
+    """The model card of a finished run; figures `before` are those of a start model."""
     settings, shards = job.settings, job.shards
     objective = settings.rows.objective
     loss, accuracy, perplexity = (
@@ -64,6 +71,11 @@ def pretraining_card(
         "Perplexity": perplexity,
         f"{words} accuracy": accuracy,
     }
+    titles = {"masked_token_loss": f"{words} loss (nats)", "bits_per_byte": "Bits per byte"}
+    for name, title in titles.items():
+        first = f"heldout/{metric_name(objective, name)}"
+        if first in before:
+            heldout[f"{title}, before the first step"] = before[first]
     if "heldout/bits_per_byte" in figures:
         heldout["Bits per byte"] = figures["heldout/bits_per_byte"]
     if "heldout/next_sentence_accuracy" in figures:
@@ -138,9 +150,13 @@ def _statistics(shards: TokenShards, tokenizer: Tokenizer) -> TrainingStatistics
 
 
 def summary_lines(
-    job: PretrainingJob, checkpoint: CheckpointInfo, figures: dict[str, float], plot: Path
+    job: PretrainingJob,
+    checkpoint: CheckpointInfo,
+    figures: dict[str, float],
+    before: dict[str, float],
+    plot: Path,
 ) -> list[str]:
-    """What the run came to and where everything lies."""
+    """What the run came to, from what, and where everything lies."""
     folder, rows = job.folder, job.settings.rows
     loss, accuracy = (
         figures[f"heldout/{metric_name(rows.objective, name)}"]
@@ -158,6 +174,7 @@ def summary_lines(
     if "heldout/next_sentence_accuracy" in figures:
         accuracy = figures["heldout/next_sentence_accuracy"]
         lines.append(f"             next-sentence accuracy {accuracy:.1%}")
+    lines += _change(figures, before)
     return [
         *lines,
         f"used         {Usage.of(checkpoint)}",
@@ -165,3 +182,14 @@ def summary_lines(
         f"plot         {plot}",
         f"settings     {folder.settings}",
     ]
+
+
+def _change(figures: dict[str, float], before: dict[str, float]) -> list[str]:
+    """Bits per byte of held-out text, and of other text, before the first step and now."""
+    changes = {
+        title: f"{before[name]:.4f} -> {figures[name]:.4f}"
+        for title, name in (("this text", "heldout/bits_per_byte"), ("other text", _OTHER))
+        if name in before and name in figures
+    }
+    listed = ", ".join(f"{title} {change}" for title, change in changes.items())
+    return [f"bits a byte  {listed}"] if listed else []

@@ -46,6 +46,11 @@ class EvaluationSettings(BaseModel):
     num_rows: int = Field(
         default=2048, ge=1, description="held-out rows an evaluation reads, at most"
     )
+    other: Path | None = Field(
+        default=None,
+        description="token shards of other text, such as general one, whose held-out rows are"
+        " measured too, as other/…",
+    )
 
 
 class PretrainSettings(RunSettings):

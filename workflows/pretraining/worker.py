@@ -51,6 +51,9 @@ def pretraining_parts(
     backend = backend_of(worker, settings)
     pinned = worker.device.type == "cuda"
     rows = PretrainingRows(settings, shards, backend, folder / "cache", pinned=pinned)
+    other = settings.evaluation.other
+    if other is not None:
+        other = PretrainingRows(settings, other, backend, folder / "cache")
     torch.manual_seed(settings.seed)
     model = initial_model(settings, load_tokenizer(shards), start).to(worker.device)
     model.encoder.recomputes_layers = settings.recompute == "layers"
@@ -67,7 +70,8 @@ def pretraining_parts(
         learning_rate=lambda step: learning_rate(settings, step),
         step_metrics=lambda result: step_metrics(result, settings.rows.objective),
         step_flops=lambda result: step_flops(model.config, result),
-        evaluation=HeldOutEvaluation(settings, rows, model, backend, worker.device),
+        evaluation=HeldOutEvaluation(settings, rows, model, backend, worker.device, other=other),
+        evaluates_first=start is not None and not worker.through_xla,  # it has no weights yet
         total_steps=settings.total_steps,
         data_hash=rows.shards.data_hash,
         out_of_memory_remedy=out_of_memory_remedy(settings),
@@ -221,10 +225,12 @@ class HeldOutEvaluation:
         model: Bert,
         backend: Backend,
         device: torch.device,
+        *,
+        other: PretrainingRows | None = None,
     ) -> None:
         self.notes: dict[str, Any] = {}
         self._settings = settings
-        self._rows = rows
+        self._rows = {"heldout": rows} | ({} if other is None else {"other": other})
         self._model = model
         self._backend = backend
         self._device = device
@@ -240,26 +246,27 @@ class HeldOutEvaluation:
         bytes that one stands for.
         """
         objective = self._settings.rows.objective
-        measured = self.measure(step)
-        figures = {
-            f"heldout/{metric_name(objective, name)}": value
-            for name, value in asdict(measured).items()
-            if value is not None
-        }
-        if self._rows.bytes_per_token is not None:
-            bits = measured.masked_token_loss / math.log(2)
-            figures["heldout/bits_per_byte"] = bits / self._rows.bytes_per_token
+        figures: dict[str, float] = {}
+        for corpus, rows in self._rows.items():
+            measured = self.measure(step, rows)
+            for name, value in asdict(measured).items():
+                if value is not None:
+                    figures[f"{corpus}/{metric_name(objective, name)}"] = value
+            if rows.bytes_per_token is not None:
+                bits = measured.masked_token_loss / math.log(2)
+                figures[f"{corpus}/bits_per_byte"] = bits / rows.bytes_per_token
         return figures
 
-    def measure(self, step: int) -> PretrainingEvaluation:
-        """Measures the model on the rows of the phase that `step` ended in."""
-        number, _ = self._settings.phase_at(min(step, self._settings.total_steps) - 1)
+    def measure(self, step: int, rows: PretrainingRows) -> PretrainingEvaluation:
+        """Measures the model on the rows of the phase that `step` ended in, or begins with."""
+        last = min(step, self._settings.total_steps) - 1
+        number, _ = self._settings.phase_at(max(last, 0))
         loss, dtype = self._backend.evaluation_loss(compute_loss)
         return evaluate_pretraining(
             self._model,
-            self._rows.heldout(number),
+            rows.heldout(number),
             loss,
             device=self._device,
-            token_counts=self._rows.token_counts(number),
+            token_counts=rows.token_counts(number),
             autocast_dtype=dtype,
         )

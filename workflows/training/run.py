@@ -165,6 +165,8 @@ class RunParts:
     total_steps: int
     data_hash: str
     out_of_memory_remedy: str
+    evaluates_first: bool = False
+    """Whether the state before the first step is measured, too, at step 0."""
     kept_files: tuple[str, ...] = ()
     """Files of the run folder that belong to a checkpoint, besides the journal."""
 
@@ -210,6 +212,8 @@ class TrainingRun:
         parts, checkpoints = self.parts, self.parts.settings.checkpoint
         self._throughput.start(self._resume())
         stopped = False
+        if parts.evaluates_first and parts.state.step == 0:
+            self.worker.report(self._evaluate(0))
         steps = RemainingSteps(
             parts.state,
             parts.batches(parts.state.step),
@@ -258,7 +262,8 @@ class TrainingRun:
                 )
         if self.worker.rank == 0:
             self._journal = Journal(self.folder.path / JOURNAL_NAME)
-            self._journal.cut_back(state.step, copy)
+            # Without a checkpoint nothing stays, not even what was measured before the first step.
+            self._journal.cut_back(state.step if path is not None else -1, copy)
             self._restore_kept_files(path)
         self._publish(step=state.step, at_once=True)
         return used

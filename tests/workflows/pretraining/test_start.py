@@ -1,5 +1,7 @@
 """Pre-training that continues from a model: what follows it, what is refused, the same bits."""
 
+import shutil
+
 import pytest
 import torch
 from pretraining_runs import Run, train_here, write_corpus
@@ -114,8 +116,9 @@ def test_it_starts_where_the_model_is_and_ends_lower(run_of, start_folder):
     train_here(run)
     name = "heldout/masked_token_loss"
     heldout = [record[name] for _, record in run.records() if name in record]
-    assert len(heldout) == 2 and heldout[1] < heldout[0]
-    first = next(record for _, record in run.records())
+    assert len(heldout) == 3 and heldout[0] > heldout[1] > heldout[2]  # at steps 0, 8 and 12
+    assert run.records()[0][0] == 0
+    first = run.records()[1][1]
     _, start, _ = load_model_folder(start_folder)
     assert first["train/learning_rate"] == pytest.approx(1e-3)  # of a warm-up of one step
     weights = load_file(run.checkpoints / "step-00000012" / "model.safetensors")
@@ -134,6 +137,24 @@ def test_stopped_anywhere_it_writes_the_same_bits(run_of):
     assert parts.records() == whole.records()
     last = "step-00000012/model.safetensors"
     assert (parts.checkpoints / last).read_bytes() == (whole.checkpoints / last).read_bytes()
+
+
+def test_killed_before_the_first_checkpoint_it_measures_the_start_once(run_of, tmp_path, corpus):
+    other = write_corpus(
+        tmp_path / "general", num_documents=40, seed=9, tokenizer=load_tokenizer(corpus)
+    )
+    run = run_of(evaluation__other=other)
+    train_here(run, 2)
+    shutil.rmtree(run.checkpoints)
+    train_here(run)
+    whole = run_of("whole", evaluation__other=other)
+    train_here(whole)
+    assert run.records() == whole.records()
+    (step, first), *_ = run.records()
+    assert step == 0 and first["other/masked_token_loss"] != first["heldout/masked_token_loss"]
+    (run.folder / "artifacts").mkdir()
+    card = write_results(opened(run)).card
+    assert "before the first step" in card
 
 
 def test_a_longer_table_of_positions_is_trained_and_exported(run_of, start_folder):
