@@ -21,6 +21,10 @@ from pretraining_runs import (
 )
 
 from benchmarks.mlflow_server import MlflowServer
+from bert_core.config import SIZES
+from bert_core.model.bert import Bert
+from bert_core.model_folder import save_model_folder
+from bert_core.tokenizer import load_tokenizer, num_embeddings
 from bert_core.training.checkpoint import newest_checkpoint
 from workflows.runs.sender import verify_exactly_once
 
@@ -89,16 +93,45 @@ def copied(run, storage, **settings):
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_killed_at_twenty_moments_it_learns_the_same_bits(make_run, server, num_workers):
-    steps = 1500
-    same = {"cluster__num_workers": num_workers, "cluster__max_failures": 100}
+    run = killed_and_compared(make_run, server, num_workers, num_moments=20, steps=1500)
+    report = verify_exactly_once(run.folder)
+    assert report.correct and report.num_metrics > 7 * 1500, report
+
+
+@pytest.mark.timeout(1200)
+def test_an_adapted_run_killed_at_ten_moments_learns_the_same_bits(
+    make_run, server, corpus, tmp_path
+):
+    tokenizer = load_tokenizer(corpus)
+    config = SIZES["tiny"].model_copy(
+        update={
+            "vocab_size": num_embeddings(tokenizer),
+            "num_hidden_layers": 1,
+            "max_position_embeddings": 32,
+        }
+    )
+    save_model_folder(tmp_path / "start", Bert.for_pretraining(config), tokenizer, "# A card\n")
+    settings = {
+        "start_from": tmp_path / "start",
+        "rows__objective": "mlm",
+        "rows__input_format": "full_sentences",
+        "replay": write_corpus(tmp_path / "replay", num_documents=60, tokenizer=tokenizer),
+        "replay_share": 0.1,
+    }
+    run = killed_and_compared(make_run, server, 1, num_moments=10, steps=900, **settings)
+    assert [step for step, figures in run.records() if "heldout/perplexity" in figures][0] == 0
+
+
+def killed_and_compared(make_run, server, num_workers, *, num_moments, steps, **settings):
+    """A run that was killed at so many moments, equal to one that was not."""
+    same = {"cluster__num_workers": num_workers, "cluster__max_failures": 100} | settings
     reference = make_run("reference", steps, **same)
     printed = reference.finish(seconds=600)
     assert f"finished     {steps:,} steps" in printed
     run = make_run("troubled", steps, tracking__uri=server.uri, **same)
     choose = random.Random(num_workers)
-    moments = choose.sample(MOMENTS, len(MOMENTS))
+    moments = choose.sample(MOMENTS, num_moments)
     at = sorted(choose.sample(range(20, steps - 400), len(moments)))
-    assert len(moments) == 20
     deaths = Deaths(run, server, choose)
     for step, moment in zip(at, moments, strict=True):
         deaths.happen(moment, step)
@@ -108,8 +141,7 @@ def test_killed_at_twenty_moments_it_learns_the_same_bits(make_run, server, num_
         moment for moment in moments if moment.endswith("in write")
     )
     assert run.records() == reference.records()
-    report = verify_exactly_once(run.folder)
-    assert report.correct and report.num_metrics > 7 * steps, report
+    return run
 
 
 class Deaths:
