@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bert_core.disk import atomic_write
 from bert_core.new_pieces import extend_tokenizer
-from bert_core.text import pieces
+from bert_core.text import pieces, screening
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.pieces import (
     Corpus,
@@ -30,6 +30,7 @@ from bert_core.text.pieces import (
     group_parts,
     take_inventory,
 )
+from bert_core.text.screening import Screened, Screening, ScreenRecord
 from bert_core.text.shards import (
     TOKEN_COUNTS_NAME,
     TOKENIZER_NAME,
@@ -60,7 +61,6 @@ class Preparation:
     work: Path
     parts: list[CorpusPart]
     tokenizer: str | None
-    new_pieces: int
     vocabulary_size: int
     cased: bool
     alphabet_coverage: float
@@ -72,13 +72,28 @@ class Preparation:
     language: str
     num_workers: int | None
     logged_settings: dict[str, Any]
+    new_pieces: int = 0
+    near_duplicates: float | None = None
+
+    @property
+    def screening(self) -> Screening:
+        """What documents are dropped for."""
+        return Screening(near_duplicates=self.near_duplicates)
 
 
 def run(plan: Preparation) -> ShardIndex:
     """Runs or finishes all steps; raises `UserError` for what is wrong with the text."""
     units = list(group_parts(plan.parts))
     records = _scan(plan, units)
-    corpus = take_inventory(plan.work, records, plan.heldout_share, plan.tokenizer_sample_bytes)
+    screened = _screen(plan, records) if plan.screening.is_on else None
+    corpus = take_inventory(
+        plan.work,
+        records,
+        plan.heldout_share,
+        plan.tokenizer_sample_bytes,
+        screened.is_dropped if screened else None,
+    )
+    corpus.counts.update(screened.counts if screened else {})
     vocab_size = _provide_tokenizer(plan, corpus)
     encoded = _encode(plan, corpus, vocab_size)
     return _finish(plan, corpus, encoded, units, records, vocab_size)
@@ -110,6 +125,32 @@ def _scan_task(
 ) -> dict[str, Any]:
     record = pieces.scan_parts(folder, name, parts, text_column=text_column, strict=strict)
     return record.model_dump()
+
+
+def _screen(plan: Preparation, scanned: list[ScanRecord]) -> Screened:
+    """Applies the rules to all documents but exact copies."""
+    of_corpus = pieces.pieces_of(scanned)
+    hashes = [pieces.read_hashes(plan.work, piece)[0] for piece in of_corpus]
+    bounds = np.cumsum([len(own) for own in hashes])[:-1]
+    copies = np.split(pieces.find_copies(np.concatenate(hashes)), bounds)
+    calls = [
+        functools.partial(_screen_task.remote, plan.work, piece, is_copy, plan.screening)
+        for piece, is_copy in zip(of_corpus, copies, strict=True)
+    ]
+    records: dict[int, ScreenRecord] = {}
+    with ProgressLine("screening", sum(piece.num_bytes for piece in of_corpus)) as line:
+        for index, record in run_tasks(calls, plan.num_workers, line.refresh):
+            records[index] = ScreenRecord.model_validate(record)
+            line.advance(of_corpus[index].num_bytes)
+        in_order = [records[index] for index in range(len(calls))]
+        return screening.conclude(plan.work, of_corpus, in_order, plan.screening)
+
+
+@ray.remote(num_cpus=1)
+def _screen_task(
+    folder: Path, piece: Piece, is_copy: NDArray[np.bool_], rules: Screening
+) -> dict[str, Any]:
+    return screening.screen_piece(folder, piece, is_copy, rules).model_dump()
 
 
 def _provide_tokenizer(plan: Preparation, corpus: Corpus) -> int:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
+from bert_core.text.near_duplicates import require_minhash
 from bert_core.text.shards import ShardIndex, read_index
 from bert_core.text.sources import CorpusPart, find_parts
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
@@ -32,6 +33,7 @@ from workflows.settings import (
 )
 
 _NOT_IN_THE_PLAN = {"output", "fresh", "num_workers"}
+_LATER_OPTIONS = ("new_pieces", "near_duplicates")
 _DISK_FACTOR = 1.8
 """Bytes on disk at the worst moment for each byte of text: the text again, and its tokens twice."""
 
@@ -115,6 +117,13 @@ class PrepareSettings(CommandLineSettings):
     )
     text_column: str = Field(default="text", description="column of .jsonl and .parquet records")
     language: str = Field(default="en", description="language code for splitting sentences")
+    near_duplicates: float | None = Field(
+        default=None,
+        ge=0.5,
+        le=1,
+        description="drop documents whose 5-grams of words are as similar as this to those of an"
+        " earlier one (Jaccard index, estimated by MinHash), 0.8 for example",
+    )
     strict: bool = Field(
         default=False, description="refuse invalid UTF-8 and JSON; else replace, drop and count"
     )
@@ -144,6 +153,8 @@ def prepare(settings: PrepareSettings) -> Path:
     skipped: Counter[str] = Counter()
     parts = list(find_parts(settings.text, settings.text_column, skipped))
     plan = _plan_of(settings, parts)
+    if settings.near_duplicates is not None:
+        require_minhash()
     if is_finished(output, plan, fresh=settings.fresh):
         print(f"complete already: {output}")
         print("\n".join(describe(read_index(output))))
@@ -185,8 +196,9 @@ def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str
         trained = ["vocabulary_size", "cased", "alphabet_coverage"]
         trained += [] if settings.new_pieces else ["tokenizer_sample_bytes"]
         values |= dict.fromkeys(trained)
-    if not settings.new_pieces:  # as before there were any
-        del values["new_pieces"]
+    for name in _LATER_OPTIONS:  # unused, they leave the plan as it was before there were any
+        if not values[name]:
+            del values[name]
     return {"settings": values, "files_sha256": files.hexdigest()}
 
 
