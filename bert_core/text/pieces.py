@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from bert_core.text.corpus import read_documents
 from bert_core.text.documentation import documentation_version
 from bert_core.text.encoding import SentenceEncoder, split_sentences
+from bert_core.text.personal_data import scrub
 from bert_core.text.shards import (
     ShardEntry,
     map_shard,
@@ -66,15 +67,24 @@ class EncodeRecord(BaseModel):
 
 
 def scan_parts(
-    folder: Path, name: str, parts: Sequence[CorpusPart], *, text_column: str, strict: bool
+    folder: Path,
+    name: str,
+    parts: Sequence[CorpusPart],
+    *,
+    text_column: str,
+    strict: bool,
+    scrubbed: Sequence[str] = (),
 ) -> ScanRecord:
-    """Reads parts into pieces `NAME-00000`, `NAME-00001`, … of at most `PIECE_BYTES` or so."""
+    """Reads parts into pieces `NAME-00000`, `NAME-00001`, … of at most `PIECE_BYTES` or so.
+
+    Personal data of the kinds in `scrubbed` is replaced.
+    """
     path = folder / "scanned" / f"{name}.json"
     if path.is_file():
         return ScanRecord.model_validate_json(path.read_bytes())
     dropped: Counter[str] = Counter()
     documents = (
-        document
+        scrub(document, scrubbed, dropped)
         for part in parts
         for document in read_documents(part, dropped, text_column=text_column, strict=strict)
     )
@@ -311,6 +321,8 @@ def take_inventory(
     pieces = pieces_of(records)
     hashes, sizes = np.concatenate([read_hashes(folder, piece) for piece in pieces], axis=1)
     choice = choose_documents(hashes, heldout_share, is_dropped)
+    if (choice < 0).all():
+        raise CorpusError("empty corpus", "the rules drop every document", "leave some rules out")
     sample = choose_sample(hashes, sizes, choice, sample_bytes)
     counts: Counter[str] = Counter()
     for record in records:

@@ -6,7 +6,7 @@ time.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,23 +14,31 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from bert_core.text import near_duplicates
+from bert_core.text import near_duplicates, overlap
+from bert_core.text.language import language_of
 from bert_core.text.pieces import Piece, read_hashes, read_piece
+from bert_core.text.quality import first_failure
 from bert_core.text.shards import write_array, write_bytes
 from bert_core.text.word_ngrams import Words
 
 MOST_EXAMPLES = 20
+OTHER_LANGUAGE = "documents_in_other_languages"
+OVERLAP = "documents_in_evaluation_data"
 NEAR_DUPLICATES = "near_duplicate_documents"
 _MOST_CHARACTERS = 300
-
-Rule = Callable[[Sequence[str]], NDArray[np.bool_]]
-"""[documents] bool: which documents the rule drops."""
 
 
 @dataclass(frozen=True)
 class Screening:
-    """What documents are screened for, besides exact copies."""
+    """What documents are screened for, besides exact copies, in this order.
 
+    `languages` are the codes of those to keep, `quality` the names of `QUALITY_RULES`, `excluded`
+    the file that `overlap.write_ngrams` has written.
+    """
+
+    languages: tuple[str, ...] = ()
+    quality: tuple[str, ...] = ()
+    excluded: Path | None = None
     near_duplicates: float | None = None
 
     @property
@@ -38,9 +46,15 @@ class Screening:
         """Whether there is any rule."""
         return self != Screening()
 
-    def rules(self) -> Iterator[tuple[str, Rule]]:
-        """The rules in order, by the name under which their documents are counted."""
-        yield from ()
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which dropped documents are counted, in the order of the rules."""
+        return (
+            *([OTHER_LANGUAGE] if self.languages else []),
+            *self.quality,
+            *([OVERLAP] if self.excluded else []),
+            *([NEAR_DUPLICATES] if self.near_duplicates is not None else []),
+        )
 
 
 class Example(BaseModel):
@@ -54,12 +68,13 @@ class Example(BaseModel):
 
 
 class ScreenRecord(BaseModel):
-    """How many documents each rule dropped, and up to `MOST_EXAMPLES` of each."""
+    """How many documents each rule dropped, up to `MOST_EXAMPLES` of each, and languages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dropped: dict[str, int]
     examples: dict[str, list[Example]]
+    languages: dict[str, int]
 
 
 def screen_piece(
@@ -74,32 +89,68 @@ def screen_piece(
     if path.is_file():
         return ScreenRecord.model_validate_json(path.read_bytes())
     documents = read_piece(folder, piece)
+    dropped_by: dict[str, list[int]] = {name: [] for name in screening.names}
+    languages: Counter[str] = Counter()
+    kept = []
+    for index in np.flatnonzero(~is_copy).tolist():
+        reason = _first_reason(documents[index], screening, languages)
+        (dropped_by[reason] if reason else kept).append(index)
+    if screening.excluded or screening.near_duplicates is not None:
+        kept = _compare_words(folder, piece, documents, kept, dropped_by, screening)
+    is_dropped = np.ones(len(documents), dtype=np.bool_)
+    is_dropped[kept] = False
+    is_dropped[is_copy] = False
+    write_array(_file(folder, piece, "dropped"), is_dropped)
     ranks = read_hashes(folder, piece)[0]
-    kept = np.flatnonzero(~is_copy)
-    is_dropped = np.zeros(len(documents), dtype=np.bool_)
-    dropped: dict[str, int] = {}
-    examples: dict[str, list[Example]] = {}
-    for name, rule in screening.rules():
-        fails = rule([documents[index] for index in kept])
-        failing, kept = kept[fails], kept[~fails]
-        is_dropped[failing] = True
-        dropped[name] = len(failing)
-        shown = failing[np.argsort(ranks[failing], kind="stable")][:MOST_EXAMPLES]
-        examples[name] = [
-            Example(rank=int(ranks[index]), text=beginning(documents[index])) for index in shown
-        ]
-    write_array(folder / "screened" / f"{piece.name}.dropped.npy", is_dropped)
-    if screening.near_duplicates is not None:
-        signatures = near_duplicates.sign(Words.of([documents[index] for index in kept]))
-        has_words = near_duplicates.has_words(signatures)
-        signatures = signatures[has_words]
-        keys = near_duplicates.band_keys(signatures, screening.near_duplicates)
-        write_array(_file(folder, piece, "signed"), kept[has_words])
-        write_array(_file(folder, piece, "signatures"), signatures)
-        write_array(_file(folder, piece, "bands"), keys)
-    record = ScreenRecord(dropped=dropped, examples=examples)
+    record = ScreenRecord(
+        dropped={name: len(some) for name, some in dropped_by.items()},
+        examples={
+            name: [
+                Example(rank=int(ranks[index]), text=beginning(documents[index]))
+                for index in sorted(some, key=ranks.__getitem__)[:MOST_EXAMPLES]
+            ]
+            for name, some in dropped_by.items()
+        },
+        languages=dict(sorted(languages.items())),
+    )
     write_bytes(path, record.model_dump_json().encode())
     return record
+
+
+def _first_reason(document: str, screening: Screening, languages: Counter[str]) -> str:
+    """The first rule that drops a document for what it is by itself, or ""."""
+    if screening.languages:
+        language = language_of(document)
+        languages[language] += 1
+        if language not in screening.languages:
+            return OTHER_LANGUAGE
+    failure = first_failure(document, screening.quality)
+    return screening.quality[failure] if failure >= 0 else ""
+
+
+def _compare_words(
+    folder: Path,
+    piece: Piece,
+    documents: Sequence[str],
+    kept: list[int],
+    dropped_by: dict[str, list[int]],
+    screening: Screening,
+) -> list[int]:
+    """Drops what overlaps with evaluation data, and signs the rest; returns what is kept."""
+    words = Words.of([documents[index] for index in kept])
+    indices = np.array(kept, dtype=np.int64)
+    stays = np.ones(len(indices), dtype=np.bool_)
+    if screening.excluded:
+        stays = ~overlap.overlaps(words, np.load(screening.excluded, allow_pickle=False))
+        dropped_by[OVERLAP] = indices[~stays].tolist()
+    if screening.near_duplicates is not None:
+        signatures = near_duplicates.sign(words)
+        signed = stays & near_duplicates.has_words(signatures)
+        keys = near_duplicates.band_keys(signatures[signed], screening.near_duplicates)
+        write_array(_file(folder, piece, "signed"), indices[signed])
+        write_array(_file(folder, piece, "signatures"), signatures[signed])
+        write_array(_file(folder, piece, "bands"), keys)
+    return indices[stays].tolist()
 
 
 def _file(folder: Path, piece: Piece, name: str) -> Path:
@@ -188,11 +239,15 @@ def _texts(folder: Path, pieces: Sequence[Piece], wanted: set[int]) -> dict[int,
 
 @dataclass(frozen=True)
 class Screened:
-    """What screening has decided: which documents [documents] are dropped, counts, examples."""
+    """What screening has decided: which documents [documents] are dropped, counts, examples.
+
+    `languages` counts documents by language before any is dropped.
+    """
 
     is_dropped: NDArray[np.bool_]
     counts: Counter[str]
     examples: dict[str, list[Example]]
+    languages: Counter[str]
 
 
 def conclude(
@@ -202,8 +257,10 @@ def conclude(
     is_dropped = dropped_documents(folder, pieces)
     counts: Counter[str] = Counter()
     examples: dict[str, list[Example]] = {}
+    languages: Counter[str] = Counter()
     for record in records:
         counts.update(record.dropped)
+        languages.update(record.languages)
         for name, some in record.examples.items():
             ranked = sorted([*examples.get(name, []), *some], key=lambda example: example.rank)
             examples[name] = ranked[:MOST_EXAMPLES]
@@ -211,4 +268,4 @@ def conclude(
         repeats, shown = take_near_duplicates(folder, pieces, screening.near_duplicates)
         is_dropped |= repeats
         counts[NEAR_DUPLICATES], examples[NEAR_DUPLICATES] = int(repeats.sum()), shown
-    return Screened(is_dropped, counts, examples)
+    return Screened(is_dropped, counts, examples, languages)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_core.text.shards import verify_shards
+from bert_core.text.shards import read_index, verify_shards
 from workflows import prepare
 
 COMMAND = Path(prepare.__file__)
@@ -67,9 +67,37 @@ def test_options_that_are_not_used_leave_the_plan_of_earlier_folders():
         "vocabulary_size",
     ]
     assert plan_of(near_duplicates=0.8)["near_duplicates"] == 0.8
+    assert plan_of(quality=["c4"])["quality"] == ["c4"]
 
 
-def test_a_library_that_is_missing_is_named_with_what_installs_it(tmp_path, capsys, monkeypatch):
+def test_evaluation_data_that_changes_changes_the_plan(tmp_path):
+    (tmp_path / "dev.tsv").write_text("a")
+    settings = prepare.PrepareSettings(text=["a"], output="out", exclude=[f"mrpc={tmp_path}"])
+    before = prepare._plan_of(settings, [])
+    assert prepare._plan_of(settings, []) == before
+    (tmp_path / "dev.tsv").write_text("ab")
+    assert prepare._plan_of(settings, []) != before
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (("--quality", "gohper"), "did you mean gopher"),
+        (("--keep_languages", "english"), "no such language"),
+        (("--exclude", "mrpc=nowhere"), "no such file or folder"),
+        (("--exclude", "mrpc"), "--exclude"),
+        (("--near_duplicates", "0.2"), "near_duplicates"),
+        (("--scrub", "names"), "scrub"),
+    ],
+)
+def test_rules_that_cannot_be_applied_are_refused(option, expected, tmp_path, capsys):
+    (path,) = write_texts(tmp_path / "texts", 1)
+    code, _, err = run(capsys, "--text", path, "--output", tmp_path / "out", *option)
+    assert code == 2 and err.count("\n") == 1 and expected in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_library_is_named_with_what_installs_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("bert_core.text.near_duplicates.find_spec", lambda _: None)
     (path,) = write_texts(tmp_path / "texts", 1)
     output = tmp_path / "out"
@@ -79,21 +107,37 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(tmp_path, caps
 
 
 @pytest.mark.ray
-def test_near_duplicates_are_dropped_for_any_number_of_workers(tmp_path, capsys, ray_cluster):
+def test_the_same_documents_are_dropped_for_any_number_of_workers(tmp_path, capsys, ray_cluster):
     paths = write_texts(tmp_path / "texts")
-    command = ["--text", *paths, "--vocabulary_size", 800, "--near_duplicates", 0.7]
+    more = tmp_path / "texts" / "more.txt"
+    quoted = ". ".join(Path(paths[0]).read_text().split(". ")[1:3])
+    more.write_text("Write to ann@example.org for more.\n\nAn if (x) { y } of code.")
+    (tmp_path / "mrpc").mkdir()
+    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+    row = f"1\ta\tb\t{quoted} and the rest\tnothing"
+    (tmp_path / "mrpc" / "dev.tsv").write_text(f"{header}\n{row}\n")
+    command = ["--text", *paths, more, "--vocabulary_size", 800, "--near_duplicates", 0.7]
+    command += ["--quality", "c4_curly_bracket", "--scrub", "email"]
+    command += ["--exclude", f"mrpc={tmp_path / 'mrpc'}"]
     for workers in (1, 3):
         code, out, err = run(
             capsys, *command, "--output", tmp_path / f"{workers}", "--num_workers", workers
         )
         assert code == 0, err
-        assert "near duplicate documents" in out
+        assert "near duplicate documents" in out and "scrubbed email" in out
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
-    index = verify_shards(tmp_path / "1")
-    assert index.counts["near_duplicate_documents"] == 20
-    assert index.counts["duplicate_documents"] == 2
-    kept = sum(entry.num_documents for split in index.splits.values() for entry in split)
-    assert kept == 3 * 41 - 22
+    counts = verify_shards(tmp_path / "1").counts
+    dropped = {
+        "near_duplicate_documents": 20,
+        "duplicate_documents": 2,
+        "c4_curly_bracket": 1,
+        "documents_in_evaluation_data": 1,
+        "scrubbed_email": 1,
+    }
+    assert {name: counts[name] for name in dropped} == dropped
+    splits = read_index(tmp_path / "1").splits
+    kept = sum(entry.num_documents for split in splits.values() for entry in split)
+    assert kept == 3 * 41 + 2 - 24
 
 
 def killed(ray_cluster, command, output, moment):
