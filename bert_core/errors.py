@@ -33,6 +33,10 @@ class TaskDataError(UserError):
     """Reports labelled data that is missing, damaged, or not what the task expects."""
 
 
+class NoSuchSplitError(TaskDataError):
+    """Reports labelled data that lacks the split asked for."""
+
+
 def one_line(text: str) -> str:
     """A text of any origin, such as a label, as it may be printed.
 

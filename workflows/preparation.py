@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bert_core.disk import atomic_write
 from bert_core.new_pieces import extend_tokenizer
-from bert_core.text import pieces
+from bert_core.text import overlap, pieces, screening
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.pieces import (
     Corpus,
@@ -30,6 +30,8 @@ from bert_core.text.pieces import (
     group_parts,
     take_inventory,
 )
+from bert_core.text.quality import chosen_rules
+from bert_core.text.screening import Screened, Screening, ScreenRecord
 from bert_core.text.shards import (
     TOKEN_COUNTS_NAME,
     TOKENIZER_NAME,
@@ -40,7 +42,7 @@ from bert_core.text.shards import (
     write_array,
     write_index,
 )
-from bert_core.text.sources import CorpusError, CorpusPart
+from bert_core.text.sources import CorpusError, CorpusPart, evaluation_parts
 from bert_core.tokenizer import (
     load_tokenizer,
     num_embeddings,
@@ -60,7 +62,6 @@ class Preparation:
     work: Path
     parts: list[CorpusPart]
     tokenizer: str | None
-    new_pieces: int
     vocabulary_size: int
     cased: bool
     alphabet_coverage: float
@@ -72,13 +73,37 @@ class Preparation:
     language: str
     num_workers: int | None
     logged_settings: dict[str, Any]
+    new_pieces: int = 0
+    scrub: Sequence[str] = ()
+    keep_languages: Sequence[str] = ()
+    quality: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    near_duplicates: float | None = None
+
+    @property
+    def screening(self) -> Screening:
+        """What documents are dropped for."""
+        return Screening(
+            languages=tuple(self.keep_languages),
+            quality=chosen_rules(self.quality),
+            excluded=self.work / "evaluation_ngrams.npy" if self.exclude else None,
+            near_duplicates=self.near_duplicates,
+        )
 
 
 def run(plan: Preparation) -> ShardIndex:
     """Runs or finishes all steps; raises `UserError` for what is wrong with the text."""
     units = list(group_parts(plan.parts))
     records = _scan(plan, units)
-    corpus = take_inventory(plan.work, records, plan.heldout_share, plan.tokenizer_sample_bytes)
+    screened = _screen(plan, records) if plan.screening.is_on else None
+    corpus = take_inventory(
+        plan.work,
+        records,
+        plan.heldout_share,
+        plan.tokenizer_sample_bytes,
+        screened.is_dropped if screened else None,
+    )
+    corpus.counts.update(screened.counts if screened else {})
     vocab_size = _provide_tokenizer(plan, corpus)
     encoded = _encode(plan, corpus, vocab_size)
     return _finish(plan, corpus, encoded, units, records, vocab_size)
@@ -88,7 +113,13 @@ def _scan(plan: Preparation, units: list[list[CorpusPart]]) -> list[ScanRecord]:
     sizes = [sum(part.text_bytes for part in unit) for unit in units]
     calls = [
         functools.partial(
-            _scan_task.remote, plan.work, f"{index:06d}", unit, plan.text_column, plan.strict
+            _scan_task.remote,
+            plan.work,
+            f"{index:06d}",
+            unit,
+            plan.text_column,
+            plan.strict,
+            list(plan.scrub),
         )
         for index, unit in enumerate(units)
     ]
@@ -106,10 +137,47 @@ def _scan(plan: Preparation, units: list[list[CorpusPart]]) -> list[ScanRecord]:
 
 @ray.remote(num_cpus=1)
 def _scan_task(
-    folder: Path, name: str, parts: Sequence[CorpusPart], text_column: str, strict: bool
+    folder: Path,
+    name: str,
+    parts: Sequence[CorpusPart],
+    text_column: str,
+    strict: bool,
+    scrubbed: Sequence[str],
 ) -> dict[str, Any]:
-    record = pieces.scan_parts(folder, name, parts, text_column=text_column, strict=strict)
+    record = pieces.scan_parts(
+        folder, name, parts, text_column=text_column, strict=strict, scrubbed=scrubbed
+    )
     return record.model_dump()
+
+
+def _screen(plan: Preparation, scanned: list[ScanRecord]) -> Screened:
+    """Applies the rules to all documents but exact copies."""
+    of_corpus = pieces.pieces_of(scanned)
+    rules = plan.screening
+    if rules.excluded:
+        texts = overlap.evaluation_texts(evaluation_parts(plan.exclude))
+        overlap.write_ngrams(rules.excluded, texts)
+    hashes = [pieces.read_hashes(plan.work, piece)[0] for piece in of_corpus]
+    bounds = np.cumsum([len(own) for own in hashes])[:-1]
+    copies = np.split(pieces.find_copies(np.concatenate(hashes)), bounds)
+    calls = [
+        functools.partial(_screen_task.remote, plan.work, piece, is_copy, rules)
+        for piece, is_copy in zip(of_corpus, copies, strict=True)
+    ]
+    records: dict[int, ScreenRecord] = {}
+    with ProgressLine("screening", sum(piece.num_bytes for piece in of_corpus)) as line:
+        for index, record in run_tasks(calls, plan.num_workers, line.refresh):
+            records[index] = ScreenRecord.model_validate(record)
+            line.advance(of_corpus[index].num_bytes)
+        in_order = [records[index] for index in range(len(calls))]
+        return screening.conclude(plan.work, of_corpus, in_order, rules)
+
+
+@ray.remote(num_cpus=1)
+def _screen_task(
+    folder: Path, piece: Piece, is_copy: NDArray[np.bool_], rules: Screening
+) -> dict[str, Any]:
+    return screening.screen_piece(folder, piece, is_copy, rules).model_dump()
 
 
 def _provide_tokenizer(plan: Preparation, corpus: Corpus) -> int:

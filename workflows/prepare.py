@@ -8,13 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
+from bert_core.text.language import require_languages
+from bert_core.text.near_duplicates import require_minhash
+from bert_core.text.quality import chosen_rules
 from bert_core.text.shards import HELDOUT_BYTES, ShardIndex, read_index
-from bert_core.text.sources import CorpusPart, find_parts
+from bert_core.text.sources import CorpusPart, evaluation_parts, find_parts
 from bert_core.tokenizer import load_tokenizer, tokenizer_hash
 from workflows.command import run_command
 from workflows.output_folder import (
@@ -32,6 +35,14 @@ from workflows.settings import (
 )
 
 _NOT_IN_THE_PLAN = {"output", "fresh", "num_workers"}
+_LATER_OPTIONS = (
+    "new_pieces",
+    "scrub",
+    "keep_languages",
+    "quality",
+    "exclude",
+    "near_duplicates",
+)
 _DISK_FACTOR = 1.8
 """Bytes on disk at the worst moment for each byte of text: the text again, and its tokens twice."""
 
@@ -115,6 +126,31 @@ class PrepareSettings(CommandLineSettings):
     )
     text_column: str = Field(default="text", description="column of .jsonl and .parquet records")
     language: str = Field(default="en", description="language code for splitting sentences")
+    scrub: list[Literal["email", "phone", "iban", "card"]] = Field(
+        default=[],
+        description="personal data to replace: addresses of mail, phone numbers, IBAN and card"
+        " numbers with a valid checksum",
+    )
+    keep_languages: list[str] = Field(
+        default=[], description="codes of languages; documents in any other are dropped"
+    )
+    quality: list[str] = Field(
+        default=[],
+        description="rules of quality, or sets of them: gopher, c4, fineweb; documents that"
+        " fail one are dropped",
+    )
+    exclude: list[str] = Field(
+        default=[],
+        description="NAME=DATA, labelled data of tasks; documents that share 13 words in a row"
+        " with its dev or test examples are dropped",
+    )
+    near_duplicates: float | None = Field(
+        default=None,
+        ge=0.5,
+        le=1,
+        description="drop documents whose 5-grams of words are as similar as this to those of an"
+        " earlier one (Jaccard index, estimated by MinHash), 0.8 for example",
+    )
     strict: bool = Field(
         default=False, description="refuse invalid UTF-8 and JSON; else replace, drop and count"
     )
@@ -144,6 +180,7 @@ def prepare(settings: PrepareSettings) -> Path:
     skipped: Counter[str] = Counter()
     parts = list(find_parts(settings.text, settings.text_column, skipped))
     plan = _plan_of(settings, parts)
+    _check_rules(settings)
     if is_finished(output, plan, fresh=settings.fresh):
         print(f"complete already: {output}")
         print("\n".join(describe(read_index(output))))
@@ -170,6 +207,15 @@ def prepare(settings: PrepareSettings) -> Path:
     return output
 
 
+def _check_rules(settings: PrepareSettings) -> None:
+    """Raises `UserError` for rules that cannot be applied, before anything is written."""
+    chosen_rules(settings.quality)
+    if settings.keep_languages:
+        require_languages(settings.keep_languages)
+    if settings.near_duplicates is not None:
+        require_minhash()
+
+
 def plan_hash(settings: PrepareSettings) -> str:
     """Eight hexadecimal digits that change with the settings and with any file of the text."""
     parts = list(find_parts(settings.text, settings.text_column, Counter()))
@@ -178,15 +224,16 @@ def plan_hash(settings: PrepareSettings) -> str:
 
 def _plan_of(settings: PrepareSettings, parts: Sequence[CorpusPart]) -> dict[str, Any]:
     """What decides the result: the settings, and a hash of names, sizes and times of the files."""
-    files = files_hash(parts)
+    files = files_hash([*parts, *evaluation_parts(settings.exclude)])
     values = settings.model_dump(mode="json", exclude=_NOT_IN_THE_PLAN)
     if settings.tokenizer:
         files.update(tokenizer_hash(load_tokenizer(settings.tokenizer)).encode())
         trained = ["vocabulary_size", "cased", "alphabet_coverage"]
         trained += [] if settings.new_pieces else ["tokenizer_sample_bytes"]
         values |= dict.fromkeys(trained)
-    if not settings.new_pieces:  # as before there were any
-        del values["new_pieces"]
+    for name in _LATER_OPTIONS:  # unused, they leave the plan as it was before there were any
+        if not values[name]:
+            del values[name]
     return {"settings": values, "files_sha256": files.hexdigest()}
 
 

@@ -15,6 +15,7 @@ from itertools import accumulate, dropwhile, pairwise, takewhile
 from pathlib import Path
 from typing import TypeVar
 
+from bert_core.errors import NoSuchSplitError
 from bert_core.tasks.tables import TaskDataError
 from bert_core.text.documentation import (
     Documented,
@@ -184,7 +185,7 @@ def evenly_spaced(examples: Sequence[Example], at_most: int) -> Sequence[Example
 def examples_of(splits: dict[str, list[Example]], split: str, data: str | Path) -> list[Example]:
     """The examples of a split; raises `TaskDataError` where there are none."""
     if not splits.get(split):
-        raise TaskDataError(f"no examples for {split}", str(data), "name more packages")
+        raise NoSuchSplitError(f"no examples for {split}", str(data), "name more packages")
     return list(splits[split])
 
 

@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_core.errors import TaskDataError
+from bert_core.errors import NoSuchSplitError, TaskDataError
 from bert_core.hub import SCHEME, HubAddress, load_hub_data
 from bert_core.tasks.delimited import (
     MAX_SKIPPED,
@@ -92,7 +92,7 @@ def split_file(
             what = f"the file of the {split} split is compressed"
             raise TaskDataError(what, str(path), "unpack it")
     known = ", ".join(suffix for suffix in (*suffixes, *others) if suffix)
-    raise TaskDataError(
+    raise NoSuchSplitError(
         f"no file of the {split} split",
         str(data),
         f"name one {stems[0]}{suffixes[0]} (known endings: {known})",
@@ -409,7 +409,7 @@ def read_hub_split(typed: str, split: str) -> Iterator[Record]:
     names: Sequence[str] = SPLIT_NAMES.get(split, (split,))
     name = next((each for each in names if each in found), None)
     if name is None:
-        raise TaskDataError(
+        raise NoSuchSplitError(
             f"no {split} split",
             f"{typed}: {', '.join(found)}",
             f"it may be called {', '.join(names)}",

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from bert_core.text.corpus import read_documents
 from bert_core.text.documentation import documentation_version
 from bert_core.text.encoding import SentenceEncoder, split_sentences
+from bert_core.text.personal_data import scrub
 from bert_core.text.shards import (
     HELDOUT_BYTES,
     ShardEntry,
@@ -67,15 +68,24 @@ class EncodeRecord(BaseModel):
 
 
 def scan_parts(
-    folder: Path, name: str, parts: Sequence[CorpusPart], *, text_column: str, strict: bool
+    folder: Path,
+    name: str,
+    parts: Sequence[CorpusPart],
+    *,
+    text_column: str,
+    strict: bool,
+    scrubbed: Sequence[str] = (),
 ) -> ScanRecord:
-    """Reads parts into pieces `NAME-00000`, `NAME-00001`, … of at most `PIECE_BYTES` or so."""
+    """Reads parts into pieces `NAME-00000`, `NAME-00001`, … of at most `PIECE_BYTES` or so.
+
+    Personal data of the kinds in `scrubbed` is replaced.
+    """
     path = folder / "scanned" / f"{name}.json"
     if path.is_file():
         return ScanRecord.model_validate_json(path.read_bytes())
     dropped: Counter[str] = Counter()
     documents = (
-        document
+        scrub(document, scrubbed, dropped)
         for part in parts
         for document in read_documents(part, dropped, text_column=text_column, strict=strict)
     )
@@ -136,7 +146,7 @@ def encode_piece(
 ) -> EncodeRecord:
     """Encodes the documents of a piece into `encoded/NAME.SPLIT.*.npy`, then removes its text.
 
-    `choice` [num_documents] says where a document goes: 0 train, 1 heldout, -1 nowhere.
+    `choice` [num_documents] says where a document goes: 0 train, 1 heldout, below 0 nowhere.
     """
     path = folder / "encoded" / f"{piece.name}.json"
     if path.is_file():
@@ -203,21 +213,34 @@ def _joined(offsets: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     return _offsets(np.concatenate([np.diff(array) for array in offsets]))
 
 
-TRAIN, HELDOUT, DUPLICATE = 0, 1, -1
+TRAIN, HELDOUT, DUPLICATE, DROPPED = 0, 1, -1, -2
 _HELDOUT_SALT, _SAMPLE_SALT = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
 
 
-def choose_documents(hashes: NDArray[np.uint64], heldout_share: float) -> NDArray[np.int8]:
+def find_copies(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """[documents] bool: all but the first of equal hashes."""
+    order = np.argsort(hashes, kind="stable")
+    is_copy = np.zeros(len(hashes), dtype=np.bool_)
+    is_copy[order[1:][hashes[order][1:] == hashes[order][:-1]]] = True
+    return is_copy
+
+
+def choose_documents(
+    hashes: NDArray[np.uint64],
+    heldout_share: float,
+    is_dropped: NDArray[np.bool_] | None = None,
+) -> NDArray[np.int8]:
     """[documents] int8: `DUPLICATE` for all but the first of equal hashes, `HELDOUT` or `TRAIN`.
 
-    A document is held out if its hash says so, with probability `heldout_share`. Both splits of a
-    small corpus have two documents at least, one where there are fewer than four.
+    `DROPPED` are those that screening has dropped. A document is held out if its hash says so,
+    with probability `heldout_share`. Both splits of a small corpus have two documents at least,
+    one where there are fewer than four.
     """
     choice = np.full(len(hashes), TRAIN, dtype=np.int8)
-    order = np.argsort(hashes, kind="stable")
-    repeated = hashes[order][1:] == hashes[order][:-1]
-    choice[order[1:][repeated]] = DUPLICATE
-    different = np.flatnonzero(choice != DUPLICATE)
+    choice[find_copies(hashes)] = DUPLICATE
+    if is_dropped is not None:
+        choice[is_dropped] = DROPPED
+    different = np.flatnonzero(choice == TRAIN)
     if heldout_share > 0 and len(different) > 1:
         ranks = _mixed(hashes[different], _HELDOUT_SALT)
         held_out = ranks < np.uint64(min(int(heldout_share * 2**64), 2**64 - 1))
@@ -278,16 +301,31 @@ def group_parts(parts: Iterable[CorpusPart]) -> Iterator[list[CorpusPart]]:
         yield group
 
 
-def take_inventory(
-    folder: Path, records: Iterable[ScanRecord], heldout_share: float, sample_bytes: int
-) -> Corpus:
-    """Decides about all documents; raises `CorpusError` if there are none."""
-    records = list(records)
+def pieces_of(records: Iterable[ScanRecord]) -> list[Piece]:
+    """All pieces in order; raises `CorpusError` if there are none."""
     pieces = [piece for record in records for piece in record.pieces]
     if not pieces:
         raise CorpusError("empty corpus", "no document in any of the files", "give other text")
+    return pieces
+
+
+def take_inventory(
+    folder: Path,
+    records: Iterable[ScanRecord],
+    heldout_share: float,
+    sample_bytes: int,
+    is_dropped: NDArray[np.bool_] | None = None,
+) -> Corpus:
+    """Decides about all documents; raises `CorpusError` if there are none.
+
+    `is_dropped` [documents] says which of them screening has dropped.
+    """
+    records = list(records)
+    pieces = pieces_of(records)
     hashes, sizes = np.concatenate([read_hashes(folder, piece) for piece in pieces], axis=1)
-    choice = choose_documents(hashes, heldout_share)
+    choice = choose_documents(hashes, heldout_share, is_dropped)
+    if (choice < 0).all():
+        raise CorpusError("empty corpus", "the rules drop every document", "leave some rules out")
     sample = choose_sample(hashes, sizes, choice, sample_bytes)
     counts: Counter[str] = Counter()
     for record in records:
