@@ -104,6 +104,9 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         runpy.run_module("serving", run_name="__main__")
         return 0  # not reached: the program exits
     module, *preset = PRESETS.get(verb, (verb,))
+    if verb == "adapt" and "--report" in arguments:
+        module, preset = "ablate", ["--study", "adaptation", *preset]
+        arguments = [argument for argument in arguments if argument != "--report"]
     return import_module(f"workflows.{module}").main([*preset, *arguments])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean
 
 import yaml
@@ -23,6 +24,7 @@ from workflows.ablations.settings import (
     tune_settings,
 )
 from workflows.ablations.studies import (
+    CONTROL,
     Variant,
     chosen_variants,
     shape_of,
@@ -193,7 +195,7 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
         figures: dict[str, float] = {}
         curve: list[tuple[int, float]] = []
         for record in read_records(self.job.folder.path / JOURNAL_NAME):
-            of_heldout = {k: v for k, v in record.metrics.items() if k.startswith("heldout/")}
+            of_heldout = dict(self._measured(record.metrics))
             figures |= of_heldout
             if loss in of_heldout:
                 curve.append((record.step, of_heldout[loss]))
@@ -208,6 +210,18 @@ class PlannedVariant(PlannedRun[PretrainingJob]):
             device=usage.device,
             device_hours=usage.device_hours,
         )
+
+    def _measured(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+        """The figures of held-out text, `heldout/…` those of the ablation's own text.
+
+        To a control that is the other text.
+        """
+        is_control = self.variant.name == CONTROL
+        names = {"heldout": "other", "other": "heldout"} if is_control else {}
+        for name, value in metrics.items():
+            corpus, _, metric = name.partition("/")
+            if corpus in ("heldout", "other"):
+                yield f"{names.get(corpus, corpus)}/{metric}", value
 
     def _question(self) -> str:
         """What is predicted: losses of variants with the same answer are comparable."""
@@ -342,19 +356,27 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
     Text is prepared, and the tasks' data are read, before anything is trained. Raises `UserError`
     for input that the user can fix.
     """
-    variants = chosen_variants(settings.study, settings, settings.variants)
-    to_train = [variant_settings(settings, variant) for variant in variants]
-    starts = [find_start(each, storage) for each in to_train]
-    to_train = [continue_from(*pair) for pair in zip(to_train, starts, strict=True)]
-    tokenizer = None if starts[0] is None else starts[0].encoder.path
+    start = find_start(settings, storage)
+    settings = continue_from(settings, start)  # a variant from scratch has that shape, too
+    tokenizer = None if start is None else start.encoder.path
     prepared = settings.shards or prepared_text(settings, storage.folder, tokenizer)
     shards = open_shards(prepared, "train")
+    variants = chosen_variants(settings.study, settings, settings.variants)
+    to_train = [variant_settings(settings, variant) for variant in variants]
+    if settings.control is not None:
+        to_train = [
+            _on_its_text(variant, each, prepared, settings.control)
+            for variant, each in zip(variants, to_train, strict=True)
+        ]
+    starts = [find_start(each, storage) for each in to_train]
+    to_train = [continue_from(*pair) for pair in zip(to_train, starts, strict=True)]
     recipe = {
         "study": settings.study,
         "variants": {
             variant.name: each.recipe() for variant, each in zip(variants, to_train, strict=True)
         },
         "data": shards.data_hash,
+        **({} if settings.control is None else {"control": _data_hash(settings.control)}),
         "tasks": _tasks_recipe(settings, shards, fewest_layers=fewest_layers(to_train)),
         "seeds": settings.seeds,
     }
@@ -364,12 +386,26 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
         folder = opened.enter_context(opening)
         planned = [
             PlannedVariant(
-                opened.enter_context(opened_pretraining(each, storage, shards, start)), variant
+                opened.enter_context(
+                    opened_pretraining(
+                        each, storage, open_shards(each.shards or prepared, "train"), start
+                    )
+                ),
+                variant,
             )
             for variant, each, start in zip(variants, to_train, starts, strict=True)
         ]
         write_atomically(folder.settings, _settings_text(settings))
         yield Ablation(settings, storage, folder, shards, planned)
+
+
+def _on_its_text(
+    variant: Variant, settings: PretrainSettings, domain: Path, control: Path
+) -> PretrainSettings:
+    """With the text that a variant of an adaptation reads; the other one is measured, too."""
+    text, other = (control, domain) if variant.name == CONTROL else (domain, control)
+    evaluation = settings.evaluation.model_copy(update={"other": other})
+    return settings.model_copy(update={"shards": text, "evaluation": evaluation})
 
 
 def fewest_layers(variants: Sequence[PretrainSettings]) -> int:
@@ -391,6 +427,10 @@ def described_recipe(settings: AblateSettings) -> tuple[str, ...]:
         f"All learn alike: {learning.epochs} epochs in batches of {learning.batch_size}, peak "
         f"learning rate {finetuning_rate(settings):g}, which is searched for none of them.",
     )
+
+
+def _data_hash(folder: Path) -> str:
+    return open_shards(folder, "train").data_hash
 
 
 def _tasks_recipe(

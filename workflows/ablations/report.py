@@ -15,7 +15,8 @@ from typing import Any
 
 from bert_core.evaluation.sweep import Difference, differences
 from workflows.ablations.ablation import VARIANT, AblationOutcome, VariantOutcome
-from workflows.ablations.studies import find_study
+from workflows.ablations.held_out import adaptation_verdict, curve_figures, pretraining_table
+from workflows.ablations.studies import ADAPTATION, find_study
 from workflows.paper.published import (
     DASH,
     PaperAblation,
@@ -167,6 +168,10 @@ def ablation_findings(outcome: AblationOutcome) -> AblationFindings:
 
 def verdict(findings: AblationFindings) -> str:
     """Which variants differ from the reference beyond the noise of seeds, in one line."""
+    return "; ".join(filter(None, (adaptation_verdict(findings.outcome), _task_verdict(findings))))
+
+
+def _task_verdict(findings: AblationFindings) -> str:
     reference, compared = findings.reference.title, list(findings.compared())
     if not compared:
         return "nothing to compare yet"
@@ -293,8 +298,8 @@ def ablation_page(findings: AblationFindings) -> Page:
     if any(findings.compared()):
         title = f"Differences from {findings.reference.title}"
         sections.append(Section(title, [difference_table(findings)]))
-    parts: list[Part] = [pretraining_table(findings)]
-    if curves := curve_figures(findings):
+    parts: list[Part] = [pretraining_table(findings.outcome, findings.paper)]
+    if curves := curve_figures(findings.outcome):
         parts.append(Figures(curves, "pretraining"))
     sections += [
         Section("Pre-training", parts),
@@ -313,7 +318,7 @@ def method(findings: AblationFindings) -> list[str]:
         "epoch, chosen on the same dev set.",
         "One pre-training per variant: no interval covers the seed of pre-training.",
     ]
-    if findings.paper.rows:
+    if findings.paper.rows and findings.outcome.study != ADAPTATION:
         notes.append(
             "Paper: BERT base unless the row says otherwise, pre-trained on 3.3 billion words; "
             "compare differences between rows, not rows."
@@ -365,59 +370,6 @@ def _difference_cell(difference: Difference | None) -> Cell:
     return Cell(signed(difference.mean) + reach, difference.mean, strong)
 
 
-def pretraining_table(findings: AblationFindings) -> Table:
-    """What each pre-training reached on held-out documents, at the last step."""
-    papers = findings.paper.perplexity
-    has_shape = any(variant.shape != variant.title for variant in findings.outcome.variants)
-    columns = ["variant", *(["L/H/A"] if has_shape else []), "parameters", "loss", "perplexity"]
-    columns += ["perplexity, paper"] if papers else []
-    columns += ["accuracy", "unigram loss", "next sentence", "time", "tokens", "predicts"]
-    rows = []
-    for each in findings.outcome.variants:
-        objective = "next" if is_next_token(each) else "masked"
-        perplexity = (
-            "heldout/next_token_perplexity" if is_next_token(each) else "heldout/perplexity"
-        )
-        paper = papers.get(each.paper_row)
-        done = each.is_finished
-        cells = [
-            Cell(each.title),
-            *([Cell(each.shape)] if has_shape else []),
-            Cell(f"{each.num_parameters:,}", each.num_parameters),
-            _figure(each, f"heldout/{objective}_token_loss", "{:.3f}"),
-            _figure(each, perplexity, "{:.4g}"),
-            *([_number(paper, "{:.2f}")] if papers else []),
-            _figure(each, f"heldout/{objective}_token_accuracy", "{:.1%}"),
-            _figure(each, "heldout/unigram_loss", "{:.3f}"),
-            _figure(each, "heldout/next_sentence_accuracy", "{:.1%}"),
-            Cell(duration(each.seconds), each.seconds) if done else Cell(DASH),
-            _number(each.num_tokens if done else None, "{:,}"),
-            Cell(each.question),
-        ]
-        rows.append(Row(cells, highlighted=each.is_reference))
-    notes = []
-    if len({variant.question for variant in findings.outcome.variants}) > 1:
-        notes.append("Losses are comparable only between variants that predict the same.")
-    if len({is_next_token(each) for each in findings.pretrained}) > 1:
-        notes.append(
-            "Left to right learns from every token, masked variants from the predicted share."
-        )
-    return Table("Held-out documents at the last step, losses in nats", columns, rows, notes)
-
-
-def _figure(variant: VariantOutcome, name: str, form: str) -> Cell:
-    return _number(variant.figures.get(name), form)
-
-
-def _number(value: float | None, form: str) -> Cell:
-    return Cell(DASH) if value is None else Cell(form.format(value), value)
-
-
-def is_next_token(variant: VariantOutcome) -> bool:
-    """Whether it predicts next tokens, not masked ones."""
-    return "heldout/next_token_loss" in variant.figures
-
-
 def score_figure(findings: AblationFindings, task: TaskFound) -> Figure:
     """A row for each variant: a dot for each seed, the mean, a band of one deviation each way."""
     variants = [each for each in findings.outcome.variants if each.name in task.scores]
@@ -440,29 +392,6 @@ def score_figure(findings: AblationFindings, task: TaskFound) -> Figure:
     axes.set_ylim(len(variants) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     return chart.finish(f"scores-{task.key.replace(':', '-')}", caption="", alt=title)
-
-
-def curve_figures(findings: AblationFindings) -> list[Figure]:
-    """Losses on held-out documents by step: a panel for masked tokens, one for next tokens."""
-    groups = {
-        "Masked": [each for each in findings.pretrained if not is_next_token(each)],
-        "Next": [each for each in findings.pretrained if is_next_token(each)],
-    }
-    return [_curves(title, variants) for title, variants in groups.items() if variants]
-
-
-def _curves(objective: str, variants: Sequence[VariantOutcome]) -> Figure:
-    title = f"{objective}-token loss by step, held out"
-    chart = Chart(title, (1.5 * PANEL[0], 1.2 * PANEL[1]))
-    for index, variant in enumerate(variants):
-        share = (index + 1) / len(variants)
-        color = MARK if variant.is_reference else SHADES[round(share * (len(SHADES) - 1))]
-        label = f"{variant.title}, {variant.curve[-1][1]:.3f}"
-        line = chart.line(*zip(*variant.curve, strict=True), color=color, label=label)
-        line.set_label(shortened(label, 40))
-    chart.axes.legend(frameon=False, labelcolor=INK, fontsize=9)
-    chart.axes.xaxis.set_major_formatter("{x:,.0f}")
-    return chart.finish(f"loss-{objective.lower()}", caption="", alt=title)
 
 
 def summary_lines(findings: AblationFindings, folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ What is set for pre-training holds for all variants, but for what the study vari
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -15,7 +16,13 @@ from bert_core.errors import UserError
 from bert_core.tasks.catalog import TASKS
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
-from workflows.ablations.studies import STUDIES, chosen_variants, find_study, shape_of
+from workflows.ablations.studies import (
+    ADAPTATION,
+    STUDIES,
+    chosen_variants,
+    find_study,
+    shape_of,
+)
 from workflows.finetuning.settings import settings_class
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import given_option, parse_command_line, validated
@@ -90,7 +97,7 @@ class AblateSettings(PretrainSettings):
         ),
     )
 
-    machine_fields = PretrainSettings.machine_fields | {"task"}
+    machine_fields = PretrainSettings.machine_fields | {"task", "control"}
     trains_on_tpu = False  # nor do the fine-tunings
 
     study: str = Field(description=f"what to vary: {', '.join(STUDIES)}")
@@ -106,6 +113,11 @@ class AblateSettings(PretrainSettings):
         ),
         min_length=1,
         description="TASK=DATA to fine-tune each encoder on, or TASK:features=DATA, as in finetune",
+    )
+    control: Path | None = Field(
+        default=None,
+        description="token shards of other text, made with the start model's tokenizer, for the"
+        " study adaptation",
     )
     seeds: int = Field(default=3, ge=1, description="fine-tuning runs of each; seeds start at 0")
     finetuning: LearningSettings = Field(default_factory=LearningSettings)
@@ -152,6 +164,7 @@ def parse(arguments: Sequence[str]) -> AblateSettings:
         _refuse_varied_fields(study, arguments)
     settings = parse_command_line(AblateSettings, arguments)
     _refuse_varied_fields(settings.study, arguments)
+    _refuse_unfit_controls(settings)
     chosen_variants(settings.study, settings, settings.variants)
     learned_tasks(settings)
     return settings
@@ -165,6 +178,17 @@ def _refuse_varied_fields(study: str, arguments: Sequence[str]) -> None:
         if field in given:
             remedy = f"leave it out: --study {study} sets it for each variant"
             raise UserError("what the study varies cannot be given", f"--{field}", remedy)
+
+
+def _refuse_unfit_controls(settings: AblateSettings) -> None:
+    """The study adaptation, and no other, has a start model's control."""
+    if settings.study == ADAPTATION:
+        for option, value in (("start_from", settings.start_from), ("control", settings.control)):
+            if value is None:
+                what = "the study adaptation compares a start model with a control"
+                raise UserError(what, f"--study {ADAPTATION}", f"give --{option}")
+    elif settings.control is not None:
+        raise UserError("a control of no study", "--control", f"give --study {ADAPTATION}")
 
 
 def learned_tasks(settings: AblateSettings) -> list[LearnedTask]:

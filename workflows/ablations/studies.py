@@ -1,13 +1,21 @@
 """What an ablation varies: settings of pre-training go in, the variants of a study come out.
 
-The studies are those of Devlin et al. 2018, tables 5, 6 and 8, and one of the masking rate.
+The studies are those of Devlin et al. 2018, tables 5, 6 and 8, one of the masking rate, and the
+controls of continued pre-training.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bert_core.errors import UserError, nearest
-from workflows.paper.published import NO_TABLE, TABLE_5, TABLE_6, TABLE_8, PaperAblation
+from workflows.paper.published import (
+    ADAPTED,
+    NO_TABLE,
+    TABLE_5,
+    TABLE_6,
+    TABLE_8,
+    PaperAblation,
+)
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import validated
 from workflows.sweeps.outcome import Point
@@ -133,6 +141,23 @@ def shapes_around(own: Shape) -> dict[Shape, str]:
     return found
 
 
+ADAPTATION, CONTROL = "adaptation", "control"
+_NO_LEARNING_RATE = 1e-60
+"""0 in single precision: changes no weight."""
+
+
+def _adaptation(settings: PretrainSettings) -> list[Variant]:
+    """The start model, adapted, as many steps on other text, and from scratch."""
+    one_step = {"sequence_length": settings.phases[-1].sequence_length, "steps": 1}
+    unchanged = {"phases": [one_step], "optimizer.peak_learning_rate": _NO_LEARNING_RATE}
+    return [
+        Variant("start", "start model", unchanged, "RoBERTa", is_reference=True),
+        Variant("adapted", "adapted", {}, "adapted to the domain"),
+        Variant(CONTROL, "control: other text", {}, "adapted to another domain"),
+        Variant("scratch", "from scratch", {"start_from": None}),
+    ]
+
+
 STUDIES: dict[str, Study] = {
     "objective": Study(
         "What do next sentences buy, and what bidirectionality?",
@@ -159,6 +184,12 @@ STUDIES: dict[str, Study] = {
         ),
         TABLE_6,
         _sizes,
+    ),
+    ADAPTATION: Study(
+        "Does continued pre-training on this text help, beyond as much of it on other text?",
+        (),
+        ADAPTED,
+        _adaptation,
     ),
 }
 """A study is its variants, and a line here."""

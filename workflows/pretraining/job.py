@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -151,7 +151,10 @@ def find_start(settings: PretrainSettings, storage: Storage) -> Start | None:
     )
 
 
-def continue_from(settings: PretrainSettings, start: Start | None) -> PretrainSettings:
+Settings = TypeVar("Settings", bound=PretrainSettings)
+
+
+def continue_from(settings: Settings, start: Start | None) -> Settings:
     """The settings with the start model's architecture.
 
     Raises `UserError` where they contradict it.

@@ -21,15 +21,14 @@ from ablation_runs import (
 from read_pages import Page as ReadPage
 
 from workflows.ablations.ablation import by_variant
+from workflows.ablations.held_out import curve_figures, pretraining_table
 from workflows.ablations.report import (
     FIGURES,
     ablation_findings,
     as_json,
     costs,
     counts,
-    curve_figures,
     difference_table,
-    pretraining_table,
     score_figure,
     summary_lines,
     troubles,
@@ -248,11 +247,16 @@ def test_a_difference_is_strong_where_seeds_do_not_explain_it():
     assert difference_table(ablation_findings(half_way())).cells[1][1].text == "–"
 
 
+def held_out_table(outcome):
+    findings = ablation_findings(outcome)
+    return pretraining_table(findings.outcome, findings.paper)
+
+
 def test_the_pre_trainings_have_their_perplexity_beside_the_papers():
-    table = pretraining_table(ablation_findings(size()))
+    table = held_out_table(size())
     papers = [cell.text for cell in column(table, "perplexity, paper")]
     assert papers == ["4.68", "5.24", "3.99", "3.54", "3.23"]
-    table = pretraining_table(ablation_findings(objective()))
+    table = held_out_table(objective())
     assert "L/H/A" in table.columns and "perplexity, paper" not in table.columns
     assert [cell.text for cell in column(table, "next sentence")] == ["67.0%", "–", "–"]
     assert column(table, "loss")[2].text == "4.770", "of next tokens"
@@ -263,10 +267,10 @@ def test_every_seed_is_drawn_and_masked_and_next_tokens_apart():
     findings = ablation_findings(objective())
     svg = score_figure(findings, findings.tasks[2]).svg
     assert svg.count("<title>") == 2 * 3, "a mean and the dots of each variant"
-    masked, following = curve_figures(findings)
+    masked, following = curve_figures(findings.outcome)
     assert masked.svg.count("<title>") == 2 and following.svg.count("<title>") == 1
     assert "left to right" in following.svg and "left to right" not in masked.svg
-    assert len(curve_figures(ablation_findings(half_way()))) == 1
+    assert len(curve_figures(half_way())) == 1
 
 
 def test_the_summary_says_what_failed(tmp_path):

@@ -11,6 +11,7 @@ from workflows.ablations.settings import (
     tune_settings,
 )
 from workflows.ablations.studies import (
+    ADAPTATION,
     STUDIES,
     chosen_variants,
     find_study,
@@ -114,7 +115,7 @@ def settings_of(*arguments):
     return parse_command_line(PretrainSettings, list(arguments))
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != ADAPTATION])
 def test_a_study_varies_its_own_fields_and_nothing_else(name):
     settings = settings_of("--preset", "mini")
     before = settings.model_dump(exclude={"name"})
@@ -135,7 +136,7 @@ def test_a_study_varies_its_own_fields_and_nothing_else(name):
     assert set(find_study(name).fields) <= set(field_names(PretrainSettings))
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != ADAPTATION])
 def test_the_reference_is_what_pretrain_does_by_itself(name):
     settings = settings_of()
     (reference,) = [v for v in chosen_variants(name, settings, ()) if v.is_reference]

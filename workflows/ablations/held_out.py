@@ -1,0 +1,116 @@
+"""What the pre-trainings of an ablation reached on held-out text: a table, curves, a verdict."""
+
+from collections.abc import Sequence
+
+from workflows.ablations.ablation import AblationOutcome, VariantOutcome
+from workflows.ablations.studies import ADAPTATION, CONTROL
+from workflows.paper.published import DASH, PaperAblation
+from workflows.progress import duration
+from workflows.reporting.figures import INK, MARK, PANEL, SHADES, Chart, Figure, shortened
+from workflows.reporting.render import Cell, Row, Table
+
+
+def adaptation_verdict(outcome: AblationOutcome) -> str:
+    """Whether adaptation lowers the loss on its text more than as much training on other text."""
+    figures = {variant.name: variant.figures for variant in outcome.variants}
+    names = ("heldout/bits_per_byte", "heldout/masked_token_loss")
+    arms = [figures.get(name, {}) for name in ("start", "adapted", CONTROL)]
+    name = next((name for name in names if all(name in arm for arm in arms)), None)
+    if outcome.study != ADAPTATION or name is None:
+        return ""
+    start, adapted, control = (arm[name] for arm in arms)
+    helped = adapted < min(start, control)
+    unit = "bits per byte" if name == names[0] else "nats a token"
+    return (
+        f"{'helped' if helped else 'did not help'} beyond the control: held-out text of the domain "
+        f"takes {adapted:.4f} {unit}, {start:.4f} before, {control:.4f} after as many steps on "
+        "other text"
+    )
+
+
+def pretraining_table(outcome: AblationOutcome, paper: PaperAblation) -> Table:
+    """What each pre-training reached on held-out documents, at the last step."""
+    papers = paper.perplexity
+    pretrained = [variant for variant in outcome.variants if variant.is_finished]
+    has_shape = any(variant.shape != variant.title for variant in outcome.variants)
+    columns = ["variant", *(["L/H/A"] if has_shape else []), "parameters", "loss", "perplexity"]
+    columns += ["perplexity, paper"] if papers else []
+    bits = [
+        (title, name)
+        for title, name in (
+            ("bits per byte", "heldout/bits_per_byte"),
+            ("bits per byte, other text", "other/bits_per_byte"),
+        )
+        if any(name in each.figures for each in outcome.variants)
+    ]
+    columns += [title for title, _ in bits]
+    columns += ["accuracy", "unigram loss", "next sentence", "time", "tokens", "predicts"]
+    rows = []
+    for each in outcome.variants:
+        objective = "next" if is_next_token(each) else "masked"
+        perplexity = (
+            "heldout/next_token_perplexity" if is_next_token(each) else "heldout/perplexity"
+        )
+        published = papers.get(each.paper_row)
+        done = each.is_finished
+        cells = [
+            Cell(each.title),
+            *([Cell(each.shape)] if has_shape else []),
+            Cell(f"{each.num_parameters:,}", each.num_parameters),
+            _figure(each, f"heldout/{objective}_token_loss", "{:.3f}"),
+            _figure(each, perplexity, "{:.4g}"),
+            *([_number(published, "{:.2f}")] if papers else []),
+            *(_figure(each, name, "{:.4f}") for _, name in bits),
+            _figure(each, f"heldout/{objective}_token_accuracy", "{:.1%}"),
+            _figure(each, "heldout/unigram_loss", "{:.3f}"),
+            _figure(each, "heldout/next_sentence_accuracy", "{:.1%}"),
+            Cell(duration(each.seconds), each.seconds) if done else Cell(DASH),
+            _number(each.num_tokens if done else None, "{:,}"),
+            Cell(each.question),
+        ]
+        rows.append(Row(cells, highlighted=each.is_reference))
+    notes = []
+    if len({variant.question for variant in outcome.variants}) > 1:
+        notes.append("Losses are comparable only between variants that predict the same.")
+    if len({is_next_token(each) for each in pretrained}) > 1:
+        notes.append(
+            "Left to right learns from every token, masked variants from the predicted share."
+        )
+    return Table("Held-out documents at the last step, losses in nats", columns, rows, notes)
+
+
+def _figure(variant: VariantOutcome, name: str, form: str) -> Cell:
+    return _number(variant.figures.get(name), form)
+
+
+def _number(value: float | None, form: str) -> Cell:
+    return Cell(DASH) if value is None else Cell(form.format(value), value)
+
+
+def is_next_token(variant: VariantOutcome) -> bool:
+    """Whether it predicts next tokens, not masked ones."""
+    return "heldout/next_token_loss" in variant.figures
+
+
+def curve_figures(outcome: AblationOutcome) -> list[Figure]:
+    """Losses on held-out documents by step: a panel for masked tokens, one for next tokens."""
+    pretrained = [variant for variant in outcome.variants if variant.is_finished]
+    groups = {
+        "Masked": [each for each in pretrained if not is_next_token(each)],
+        "Next": [each for each in pretrained if is_next_token(each)],
+    }
+    return [_curves(title, variants) for title, variants in groups.items() if variants]
+
+
+def _curves(objective: str, variants: Sequence[VariantOutcome]) -> Figure:
+    title = f"{objective}-token loss by step, held out"
+    chart = Chart(title, (1.5 * PANEL[0], 1.2 * PANEL[1]))
+    for index, variant in enumerate(variants):
+        share = (index + 1) / len(variants)
+        color = MARK if variant.is_reference else SHADES[round(share * (len(SHADES) - 1))]
+        label = f"{variant.title}, {variant.curve[-1][1]:.3f}"
+        line = chart.line(*zip(*variant.curve, strict=True), color=color, label=label)
+        line.set_label(shortened(label, 40))
+    chart.axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    chart.axes.xaxis.set_major_formatter("{x:,.0f}")
+    return chart.finish(f"loss-{objective.lower()}", caption="", alt=title)
