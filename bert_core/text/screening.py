@@ -22,6 +22,7 @@ from bert_core.text.shards import write_array, write_bytes
 from bert_core.text.word_ngrams import Words
 
 MOST_EXAMPLES = 20
+COPIES = "duplicate_documents"
 OTHER_LANGUAGE = "documents_in_other_languages"
 OVERLAP = "documents_in_evaluation_data"
 NEAR_DUPLICATES = "near_duplicate_documents"
@@ -33,13 +34,15 @@ class Screening:
     """What documents are screened for, besides exact copies, in this order.
 
     `languages` are the codes of those to keep, `quality` the names of `QUALITY_RULES`, `excluded`
-    the file that `overlap.write_ngrams` has written.
+    the file that `overlap.write_ngrams` has written. Languages are counted where they decide, or
+    with `identify_languages`.
     """
 
     languages: tuple[str, ...] = ()
     quality: tuple[str, ...] = ()
     excluded: Path | None = None
     near_duplicates: float | None = None
+    identify_languages: bool = False
 
     @property
     def is_on(self) -> bool:
@@ -102,14 +105,15 @@ def screen_piece(
     is_dropped[is_copy] = False
     write_array(_file(folder, piece, "dropped"), is_dropped)
     ranks = read_hashes(folder, piece)[0]
+    shown = {COPIES: np.flatnonzero(is_copy).tolist(), **dropped_by}
     record = ScreenRecord(
         dropped={name: len(some) for name, some in dropped_by.items()},
         examples={
             name: [
-                Example(rank=int(ranks[index]), text=beginning(documents[index]))
-                for index in sorted(some, key=ranks.__getitem__)[:MOST_EXAMPLES]
+                Example(rank=rank, text=beginning(documents[index]))
+                for rank, index in first_examples(ranks, some)
             ]
-            for name, some in dropped_by.items()
+            for name, some in shown.items()
         },
         languages=dict(sorted(languages.items())),
     )
@@ -119,10 +123,10 @@ def screen_piece(
 
 def _first_reason(document: str, screening: Screening, languages: Counter[str]) -> str:
     """The first rule that drops a document for what it is by itself, or ""."""
-    if screening.languages:
+    if screening.languages or screening.identify_languages:
         language = language_of(document)
         languages[language] += 1
-        if language not in screening.languages:
+        if screening.languages and language not in screening.languages:
             return OTHER_LANGUAGE
     failure = first_failure(document, screening.quality)
     return screening.quality[failure] if failure >= 0 else ""
@@ -161,6 +165,15 @@ def beginning(document: str) -> str:
     """As much of a document as an example shows."""
     is_whole = len(document) <= _MOST_CHARACTERS
     return document if is_whole else f"{document[:_MOST_CHARACTERS].rstrip()}…"
+
+
+def first_examples(
+    ranks: NDArray[np.uint64], documents: Sequence[int] | NDArray[np.int64]
+) -> list[tuple[int, int]]:
+    """(rank, index) of the documents with the lowest ranks: a draw that hangs on texts alone."""
+    indices = np.asarray(documents, dtype=np.int64)
+    lowest = indices[np.argsort(ranks[indices], kind="stable")][:MOST_EXAMPLES]
+    return [(int(ranks[index]), int(index)) for index in lowest]
 
 
 def dropped_documents(folder: Path, pieces: Sequence[Piece]) -> NDArray[np.bool_]:
