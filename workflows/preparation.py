@@ -100,6 +100,7 @@ class Preparation:
 def run(plan: Preparation) -> ShardIndex:
     """Runs or finishes all steps; raises `UserError` for what is wrong with the text."""
     units = list(group_parts(plan.parts))
+    num_short = _read_evaluation_data(plan)  # first: it may be wrong, and takes seconds
     records = _scan(plan, units)
     screened = _screen(plan, records) if plan.screening.is_on else None
     corpus = take_inventory(
@@ -110,9 +111,20 @@ def run(plan: Preparation) -> ShardIndex:
         screened.is_dropped if screened else None,
     )
     corpus.counts.update(screened.counts if screened else {})
+    corpus.counts.update(num_short)
     vocab_size = _provide_tokenizer(plan, corpus)
     encoded = _encode(plan, corpus, vocab_size)
     return _finish(plan, corpus, encoded, units, records, vocab_size, screened)
+
+
+def _read_evaluation_data(plan: Preparation) -> dict[str, int]:
+    """Writes the n-grams of --exclude; counts the texts that are too short for one."""
+    path = plan.screening.excluded
+    if path is None:
+        return {}
+    texts = overlap.evaluation_texts(evaluation_parts(plan.exclude))
+    num_short = overlap.write_ngrams(path, texts)
+    return {"evaluation_texts_of_fewer_than_13_words": num_short}
 
 
 def _scan(plan: Preparation, units: list[list[CorpusPart]]) -> list[ScanRecord]:
@@ -160,9 +172,6 @@ def _screen(plan: Preparation, scanned: list[ScanRecord]) -> Screened:
     """Applies the rules to all documents but exact copies."""
     of_corpus = pieces.pieces_of(scanned)
     rules = plan.screening
-    if rules.excluded:
-        texts = overlap.evaluation_texts(evaluation_parts(plan.exclude))
-        overlap.write_ngrams(rules.excluded, texts)
     hashes = [pieces.read_hashes(plan.work, piece)[0] for piece in of_corpus]
     bounds = np.cumsum([len(own) for own in hashes])[:-1]
     copies = np.split(pieces.find_copies(np.concatenate(hashes)), bounds)

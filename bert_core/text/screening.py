@@ -8,6 +8,7 @@ time.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ COPIES = "duplicate_documents"
 OTHER_LANGUAGE = "documents_in_other_languages"
 OVERLAP = "documents_in_evaluation_data"
 NEAR_DUPLICATES = "near_duplicate_documents"
-_MOST_CHARACTERS = 300
+_MOST_CHARACTERS, _MOST_COMPARED = 300, 100_000
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Screening:
 
 
 class Example(BaseModel):
-    """A dropped document: its hash, the beginning of its text, and that of what it repeats."""
+    """A document: its hash, some of its text, and of that of the earlier one that it is like."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -228,24 +229,32 @@ def _bands(keys: Sequence[NDArray[np.uint64]]) -> Iterator[NDArray[np.uint64]]:
 def _examples_of_pairs(
     folder: Path, pieces: Sequence[Piece], pairs: NDArray[np.int64]
 ) -> list[Example]:
-    """Those of the pairs [2, pairs] whose later documents have the lowest hashes."""
+    """Those of the pairs [2, pairs] whose later documents have the lowest hashes.
+
+    Shows where the two begin to differ.
+    """
     ranks = np.concatenate([read_hashes(folder, piece)[0] for piece in pieces])
     shown = pairs[:, np.argsort(ranks[pairs[0]], kind="stable")[:MOST_EXAMPLES]]
     texts = _texts(folder, pieces, {int(index) for index in shown.flat})
-    return [
-        Example(rank=int(ranks[later]), text=texts[int(later)], earlier=texts[int(earlier)])
-        for later, earlier in shown.T
-    ]
+    examples = []
+    for later, earlier in shown.T.tolist():
+        difference = len(commonprefix([texts[later], texts[earlier]]))
+        begin = max(difference - _MOST_CHARACTERS // 2, 0)
+        some, others = (beginning(texts[index][begin:]) for index in (later, earlier))
+        mark = "…" if begin else ""
+        rank = int(ranks[later])
+        examples.append(Example(rank=rank, text=mark + some, earlier=mark + others))
+    return examples
 
 
 def _texts(folder: Path, pieces: Sequence[Piece], wanted: set[int]) -> dict[int, str]:
-    """The beginnings of documents, by their index among those of all pieces."""
+    """Documents, or much of long ones, by their index among those of all pieces."""
     texts = {}
     start = 0
     for piece in pieces:
         mine = [index for index in wanted if start <= index < start + piece.num_documents]
         documents = read_piece(folder, piece) if mine else []
-        texts |= {index: beginning(documents[index - start]) for index in mine}
+        texts |= {index: documents[index - start][:_MOST_COMPARED] for index in mine}
         start += piece.num_documents
     return texts
 
