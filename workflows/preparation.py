@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bert_core.disk import atomic_write
 from bert_core.new_pieces import extend_tokenizer
 from bert_core.text import overlap, pieces, screening
+from bert_core.text.corpus_statistics import PieceStatistics, describe_corpus, describe_piece
 from bert_core.text.encoding import SentenceEncoder
 from bert_core.text.pieces import (
     Corpus,
@@ -51,7 +52,10 @@ from bert_core.tokenizer import (
     train_wordpiece,
 )
 from workflows.clusters.tasks import run_tasks
+from workflows.corpus_report import REPORT_NAME, corpus_page
 from workflows.progress import ProgressLine
+from workflows.reporting.render import Page, html
+from workflows.runs.folder import write_atomically
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Preparation:
     quality: Sequence[str] = ()
     exclude: Sequence[str] = ()
     near_duplicates: float | None = None
+    report: bool = False
 
     @property
     def screening(self) -> Screening:
@@ -88,12 +93,14 @@ class Preparation:
             quality=chosen_rules(self.quality),
             excluded=self.work / "evaluation_ngrams.npy" if self.exclude else None,
             near_duplicates=self.near_duplicates,
+            identify_languages=self.report,
         )
 
 
 def run(plan: Preparation) -> ShardIndex:
     """Runs or finishes all steps; raises `UserError` for what is wrong with the text."""
     units = list(group_parts(plan.parts))
+    num_short = _read_evaluation_data(plan)  # first: it may be wrong, and takes seconds
     records = _scan(plan, units)
     screened = _screen(plan, records) if plan.screening.is_on else None
     corpus = take_inventory(
@@ -104,9 +111,20 @@ def run(plan: Preparation) -> ShardIndex:
         screened.is_dropped if screened else None,
     )
     corpus.counts.update(screened.counts if screened else {})
+    corpus.counts.update(num_short)
     vocab_size = _provide_tokenizer(plan, corpus)
     encoded = _encode(plan, corpus, vocab_size)
-    return _finish(plan, corpus, encoded, units, records, vocab_size)
+    return _finish(plan, corpus, encoded, units, records, vocab_size, screened)
+
+
+def _read_evaluation_data(plan: Preparation) -> dict[str, int]:
+    """Writes the n-grams of --exclude; counts the texts that are too short for one."""
+    path = plan.screening.excluded
+    if path is None:
+        return {}
+    texts = overlap.evaluation_texts(evaluation_parts(plan.exclude))
+    num_short = overlap.write_ngrams(path, texts)
+    return {"evaluation_texts_of_fewer_than_13_words": num_short}
 
 
 def _scan(plan: Preparation, units: list[list[CorpusPart]]) -> list[ScanRecord]:
@@ -154,9 +172,6 @@ def _screen(plan: Preparation, scanned: list[ScanRecord]) -> Screened:
     """Applies the rules to all documents but exact copies."""
     of_corpus = pieces.pieces_of(scanned)
     rules = plan.screening
-    if rules.excluded:
-        texts = overlap.evaluation_texts(evaluation_parts(plan.exclude))
-        overlap.write_ngrams(rules.excluded, texts)
     hashes = [pieces.read_hashes(plan.work, piece)[0] for piece in of_corpus]
     bounds = np.cumsum([len(own) for own in hashes])[:-1]
     copies = np.split(pieces.find_copies(np.concatenate(hashes)), bounds)
@@ -214,7 +229,13 @@ def _encode(plan: Preparation, corpus: Corpus, vocab_size: int) -> list[EncodeRe
     dtype = token_dtype(vocab_size)
     calls = [
         functools.partial(
-            _encode_task.remote, plan.work, piece, choice, (str(path), key, dtype), plan.language
+            _encode_task.remote,
+            plan.work,
+            piece,
+            choice,
+            (str(path), key, dtype),
+            plan.language,
+            plan.report,
         )
         for piece, choice in zip(corpus.pieces, corpus.choices, strict=True)
     ]
@@ -233,9 +254,12 @@ def _encode_task(
     choice: NDArray[np.int8],
     tokenizer: tuple[str, str, str],
     language: str,
+    report: bool,
 ) -> dict[str, Any]:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a task has one CPU; its neighbours the others
     encoder = _encoder(*tokenizer)
+    if report:
+        describe_piece(folder, piece, choice, encoder)
     return pieces.encode_piece(folder, piece, choice, encoder, language).model_dump()
 
 
@@ -253,6 +277,7 @@ def _finish(
     units: list[list[CorpusPart]],
     scanned: list[ScanRecord],
     vocab_size: int,
+    screened: Screened | None,
 ) -> ShardIndex:
     """Joins pieces to shards and moves them to their place; the index comes last."""
     joined = plan.work / "joined"
@@ -279,10 +304,23 @@ def _finish(
         settings=plan.logged_settings,
         sources=describe_sources(plan.work, units, scanned),
     )
+    if plan.report and screened:
+        write_atomically(joined / REPORT_NAME, html(_report(plan, corpus, index, screened)))
     for path in sorted(joined.iterdir()):
         path.replace(plan.output / path.name)
     write_index(plan.output, index)
     return index
+
+
+def _report(plan: Preparation, corpus: Corpus, index: ShardIndex, screened: Screened) -> Page:
+    records = (
+        PieceStatistics.model_validate_json(
+            (plan.work / "statistics" / f"{piece.name}.json").read_bytes()
+        )
+        for piece in corpus.pieces
+    )
+    shards = (entry.name for entries in index.splits.values() for entry in entries)
+    return corpus_page(index, screened, describe_corpus(records, plan.work / "joined", shards))
 
 
 def _join(

@@ -42,6 +42,7 @@ _LATER_OPTIONS = (
     "quality",
     "exclude",
     "near_duplicates",
+    "report",
 )
 _DISK_FACTOR = 1.8
 """Bytes on disk at the worst moment for each byte of text: the text again, and its tokens twice."""
@@ -151,6 +152,11 @@ class PrepareSettings(CommandLineSettings):
         description="drop documents whose 5-grams of words are as similar as this to those of an"
         " earlier one (Jaccard index, estimated by MinHash), 0.8 for example",
     )
+    report: bool = Field(
+        default=False,
+        description="write prepare-report.html: documents dropped by each rule, with examples,"
+        " lengths, languages and words",
+    )
     strict: bool = Field(
         default=False, description="refuse invalid UTF-8 and JSON; else replace, drop and count"
     )
@@ -210,6 +216,8 @@ def prepare(settings: PrepareSettings) -> Path:
 def _check_rules(settings: PrepareSettings) -> None:
     """Raises `UserError` for rules that cannot be applied, before anything is written."""
     chosen_rules(settings.quality)
+    if settings.report:
+        require_languages((), "--report")
     if settings.keep_languages:
         require_languages(settings.keep_languages)
     if settings.near_duplicates is not None:

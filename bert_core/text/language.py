@@ -18,9 +18,8 @@ _MOST_CHARACTERS = 1000
 """Enough to tell languages apart, at 0.4 ms a document."""
 
 
-def require_languages(languages: "Iterable[str]") -> None:
+def require_languages(languages: "Iterable[str]", option: str = "--keep_languages") -> None:
     """Raises `UserError` where the library is not installed, or does not know a language."""
-    option = "--keep_languages"
     if find_spec("py3langid") is None:
         raise UserError(
             "telling languages apart needs the package `py3langid`",

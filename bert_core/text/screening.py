@@ -8,6 +8,7 @@ time.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,11 @@ from bert_core.text.shards import write_array, write_bytes
 from bert_core.text.word_ngrams import Words
 
 MOST_EXAMPLES = 20
+COPIES = "duplicate_documents"
 OTHER_LANGUAGE = "documents_in_other_languages"
 OVERLAP = "documents_in_evaluation_data"
 NEAR_DUPLICATES = "near_duplicate_documents"
-_MOST_CHARACTERS = 300
+_MOST_CHARACTERS, _MOST_COMPARED = 300, 100_000
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,15 @@ class Screening:
     """What documents are screened for, besides exact copies, in this order.
 
     `languages` are the codes of those to keep, `quality` the names of `QUALITY_RULES`, `excluded`
-    the file that `overlap.write_ngrams` has written.
+    the file that `overlap.write_ngrams` has written. Languages are counted where they decide, or
+    with `identify_languages`.
     """
 
     languages: tuple[str, ...] = ()
     quality: tuple[str, ...] = ()
     excluded: Path | None = None
     near_duplicates: float | None = None
+    identify_languages: bool = False
 
     @property
     def is_on(self) -> bool:
@@ -58,7 +62,7 @@ class Screening:
 
 
 class Example(BaseModel):
-    """A dropped document: its hash, the beginning of its text, and that of what it repeats."""
+    """A document: its hash, some of its text, and of that of the earlier one that it is like."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -102,14 +106,15 @@ def screen_piece(
     is_dropped[is_copy] = False
     write_array(_file(folder, piece, "dropped"), is_dropped)
     ranks = read_hashes(folder, piece)[0]
+    shown = {COPIES: np.flatnonzero(is_copy).tolist(), **dropped_by}
     record = ScreenRecord(
         dropped={name: len(some) for name, some in dropped_by.items()},
         examples={
             name: [
-                Example(rank=int(ranks[index]), text=beginning(documents[index]))
-                for index in sorted(some, key=ranks.__getitem__)[:MOST_EXAMPLES]
+                Example(rank=rank, text=beginning(documents[index]))
+                for rank, index in first_examples(ranks, some)
             ]
-            for name, some in dropped_by.items()
+            for name, some in shown.items()
         },
         languages=dict(sorted(languages.items())),
     )
@@ -119,10 +124,10 @@ def screen_piece(
 
 def _first_reason(document: str, screening: Screening, languages: Counter[str]) -> str:
     """The first rule that drops a document for what it is by itself, or ""."""
-    if screening.languages:
+    if screening.languages or screening.identify_languages:
         language = language_of(document)
         languages[language] += 1
-        if language not in screening.languages:
+        if screening.languages and language not in screening.languages:
             return OTHER_LANGUAGE
     failure = first_failure(document, screening.quality)
     return screening.quality[failure] if failure >= 0 else ""
@@ -161,6 +166,15 @@ def beginning(document: str) -> str:
     """As much of a document as an example shows."""
     is_whole = len(document) <= _MOST_CHARACTERS
     return document if is_whole else f"{document[:_MOST_CHARACTERS].rstrip()}…"
+
+
+def first_examples(
+    ranks: NDArray[np.uint64], documents: Sequence[int] | NDArray[np.int64]
+) -> list[tuple[int, int]]:
+    """(rank, index) of the documents with the lowest ranks: a draw that hangs on texts alone."""
+    indices = np.asarray(documents, dtype=np.int64)
+    lowest = indices[np.argsort(ranks[indices], kind="stable")][:MOST_EXAMPLES]
+    return [(int(ranks[index]), int(index)) for index in lowest]
 
 
 def dropped_documents(folder: Path, pieces: Sequence[Piece]) -> NDArray[np.bool_]:
@@ -215,24 +229,32 @@ def _bands(keys: Sequence[NDArray[np.uint64]]) -> Iterator[NDArray[np.uint64]]:
 def _examples_of_pairs(
     folder: Path, pieces: Sequence[Piece], pairs: NDArray[np.int64]
 ) -> list[Example]:
-    """Those of the pairs [2, pairs] whose later documents have the lowest hashes."""
+    """Those of the pairs [2, pairs] whose later documents have the lowest hashes.
+
+    Shows where the two begin to differ.
+    """
     ranks = np.concatenate([read_hashes(folder, piece)[0] for piece in pieces])
     shown = pairs[:, np.argsort(ranks[pairs[0]], kind="stable")[:MOST_EXAMPLES]]
     texts = _texts(folder, pieces, {int(index) for index in shown.flat})
-    return [
-        Example(rank=int(ranks[later]), text=texts[int(later)], earlier=texts[int(earlier)])
-        for later, earlier in shown.T
-    ]
+    examples = []
+    for later, earlier in shown.T.tolist():
+        difference = len(commonprefix([texts[later], texts[earlier]]))
+        begin = max(difference - _MOST_CHARACTERS // 2, 0)
+        some, others = (beginning(texts[index][begin:]) for index in (later, earlier))
+        mark = "…" if begin else ""
+        rank = int(ranks[later])
+        examples.append(Example(rank=rank, text=mark + some, earlier=mark + others))
+    return examples
 
 
 def _texts(folder: Path, pieces: Sequence[Piece], wanted: set[int]) -> dict[int, str]:
-    """The beginnings of documents, by their index among those of all pieces."""
+    """Documents, or much of long ones, by their index among those of all pieces."""
     texts = {}
     start = 0
     for piece in pieces:
         mine = [index for index in wanted if start <= index < start + piece.num_documents]
         documents = read_piece(folder, piece) if mine else []
-        texts |= {index: beginning(documents[index - start]) for index in mine}
+        texts |= {index: documents[index - start][:_MOST_COMPARED] for index in mine}
         start += piece.num_documents
     return texts
 

@@ -118,7 +118,7 @@ def test_the_same_documents_are_dropped_for_any_number_of_workers(tmp_path, caps
     (tmp_path / "mrpc" / "dev.tsv").write_text(f"{header}\n{row}\n")
     command = ["--text", *paths, more, "--vocabulary_size", 800, "--near_duplicates", 0.7]
     command += ["--quality", "c4_curly_bracket", "--scrub", "email"]
-    command += ["--exclude", f"mrpc={tmp_path / 'mrpc'}"]
+    command += ["--exclude", f"mrpc={tmp_path / 'mrpc'}", "--report"]
     for workers in (1, 3):
         code, out, err = run(
             capsys, *command, "--output", tmp_path / f"{workers}", "--num_workers", workers
@@ -135,6 +135,11 @@ def test_the_same_documents_are_dropped_for_any_number_of_workers(tmp_path, caps
         "scrubbed_email": 1,
     }
     assert {name: counts[name] for name in dropped} == dropped
+    page = (tmp_path / "1" / "prepare-report.html").read_text()
+    assert "101 of 125 documents kept (80.8%)" in page
+    for name in ("near_duplicate_documents", "c4_curly_bracket", "duplicate_documents", "kept"):
+        assert f"Examples of {name}" in page
+    assert "Examples of c4_curly_bracket (1)" in page and "An if (x) { y } of code." in page
     splits = read_index(tmp_path / "1").splits
     kept = sum(entry.num_documents for split in splits.values() for entry in split)
     assert kept == 3 * 41 + 2 - 24

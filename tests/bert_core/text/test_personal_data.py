@@ -29,6 +29,8 @@ def scrubbed(text):
         ("212-555-0123, +1 212 555 0123", "[PHONE], [PHONE]"),
         ("030 / 1234567 or 01 23 45 67 89", "[PHONE] or [PHONE]"),
         ("0044 20 7946 0958", "[PHONE]"),
+        ("1-212-555-0123 or 1 (212) 555-0123", "[PHONE] or [PHONE]"),
+        ("(030) 1234567", "[PHONE]"),
     ],
 )
 def test_what_is_replaced(text, expected):
@@ -49,6 +51,7 @@ def test_what_is_replaced(text, expected):
         "3.14159265358979 and 0.0123456789 and 1,000,000,000",
         "pages 0123-0456; 192.168.100.200; 007",
         "012345678901",
+        "x212-555-0123, 1212-555-0123, 5212-555-01234, A5555-5555-5555-4444",
     ],
 )
 def test_what_is_left_alone(text):
