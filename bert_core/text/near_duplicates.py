@@ -125,7 +125,7 @@ class Signatures:
         ascending = documents[order]
         bounds = np.searchsorted(ascending, self._starts)
         rows = np.empty((len(documents), NUM_SLOTS), dtype=np.uint32)
-        for index in np.flatnonzero(np.diff(bounds)):
+        for index in np.flatnonzero(np.diff(bounds)).tolist():
             mine = slice(bounds[index], bounds[index + 1])
             rows[order[mine]] = self._pieces[index][ascending[mine] - self._starts[index]]
         return rows

@@ -97,8 +97,8 @@ class PretrainingJob:
         from workflows.training.run import WorkerJob
 
         paths = {name: getattr(self.settings, name) for name in ("replay", "decay_from")}
-        absolute = {name: str(path.absolute()) for name, path in paths.items() if path is not None}
-        settings = self.settings.model_dump(mode="json") | absolute
+        settings: dict[str, Any] = self.settings.model_dump(mode="json")
+        settings |= {name: str(path.absolute()) for name, path in paths.items() if path is not None}
         other = self.settings.evaluation.other
         if other is not None:
             settings["evaluation"]["other"] = str(other.absolute())
