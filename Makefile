@@ -55,6 +55,7 @@ bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results, tables int
 	$(PYTHON) -m benchmarks.pretraining --preset mini --vocab 8192 \
 	  --json $(RESULTS)/pretraining-cpu-mini-8192.json
 	$(PYTHON) -m benchmarks.data --json $(RESULTS)/data-cpu.json
+	$(PYTHON) -m benchmarks.filters --json $(RESULTS)/filters-cpu.json
 	$(PYTHON) -m benchmarks.tracking --json $(RESULTS)/tracking-cpu.json
 	$(PYTHON) -m benchmarks.readme
 

@@ -1,7 +1,7 @@
 """Measure what each filter of `prepare.py` costs, in CPU seconds of one process, without Ray.
 
-`python -m benchmarks.filters --text PATH --excluded mrpc=DIR`. The rate with a filter is relative
-to reading and encoding alone, which every preparation does; training a tokenizer is not counted.
+`python -m benchmarks.filters`. The rate with a filter is relative to reading and encoding alone,
+which every preparation does; training a tokenizer is not counted.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,17 @@ BARE, SCRUB = "no filter", "--scrub email phone iban card"
 _SAMPLE_BYTES, _VOCABULARY = 10_000_000, 30_000
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measures every filter in turn, prints the results and writes the JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.filters", description=__doc__)
-    parser.add_argument("--text", required=True, help="text of which the first part is taken")
-    parser.add_argument("--excluded", required=True, help="NAME=DATA, a task's evaluation data")
-    parser.add_argument("--megabytes", type=float, default=100)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", type=Path, default=None, help="where the results go as JSON")
-    options = parser.parse_args()
+    parser.add_argument("--text", default="../shared/data/text/wikipedia-aa.txt.xz")
+    parser.add_argument(
+        "--excluded", default="mrpc=../shared/data/glue/MRPC", help="a task's evaluation data"
+    )
+    parser.add_argument("--megabytes", type=float, default=100, help="of text, from its start")
+    parser.add_argument("--repeats", type=int, default=3, help="of each arm, in turn")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    options = parser.parse_args(arguments)
     require_minhash()
     with tempfile.TemporaryDirectory() as name:
         corpus = Path(name) / "corpus.jsonl"

@@ -19,7 +19,7 @@ _WORDS = 5
 _SEED = 1
 _LEAST_RECALL = 0.98
 _MOST_LEADERS = 64
-_PAIRS_AT_ONCE = 1 << 16
+_PAIRS_AT_ONCE, _DOCUMENTS_AT_ONCE = 1 << 16, 1 << 12
 
 
 def require_minhash() -> None:
@@ -46,13 +46,18 @@ def rows_of_a_band(threshold: float) -> int:
 
 def sign(words: Words) -> NDArray[np.uint32]:
     """The signatures [documents, NUM_SLOTS]; all bits are set where there is no word."""
-    from rensa import RMinHash
+    from rensa import RMinHash  # pyright: ignore[reportAttributeAccessIssue] - native module
 
     ngrams = words.ngrams(_WORDS, pad=True)
-    matrix = RMinHash.digest_matrix_from_flat_token_hashes(
-        ngrams.hashes, ngrams.offsets, NUM_SLOTS, _SEED
-    )
-    return np.array(matrix.to_rows(), dtype=np.uint32).reshape(-1, NUM_SLOTS)
+    num_documents = len(ngrams.offsets) - 1
+    signatures = np.empty((num_documents, NUM_SLOTS), dtype=np.uint32)
+    for begin in range(0, num_documents, _DOCUMENTS_AT_ONCE):  # rows are given as Python's numbers
+        offsets = ngrams.offsets[begin : begin + _DOCUMENTS_AT_ONCE + 1]
+        matrix = RMinHash.digest_matrix_from_flat_token_hashes(
+            ngrams.hashes[offsets[0] : offsets[-1]], offsets - offsets[0], NUM_SLOTS, _SEED
+        )
+        signatures[begin : begin + _DOCUMENTS_AT_ONCE] = matrix.to_rows()
+    return signatures
 
 
 def has_words(signatures: NDArray[np.uint32]) -> NDArray[np.bool_]:

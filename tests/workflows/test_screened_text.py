@@ -163,9 +163,10 @@ def killed(ray_cluster, command, output, moment):
 def test_killed_at_any_step_the_same_command_finishes(tmp_path, capsys, ray_cluster):
     paths = write_texts(tmp_path / "texts", num_files=6, num_documents=250)
     command = ["--text", *paths, "--vocabulary_size", 2000, "--near_duplicates", 0.7]
+    command += ["--quality", "gopher_length", "--scrub", "email", "--report"]
     assert run(capsys, *command, "--output", tmp_path / "whole")[0] == 0
     output = tmp_path / "killed"
-    for moment in ("screened/*.dropped.npy", "near_duplicates.npy", "encoded/*.tokens.npy"):
+    for moment in ("screened/*.dropped.npy", "near_duplicates.npy", "statistics/*", "encoded/*"):
         killed(ray_cluster, command, output, moment)
     assert (output / ".preparing").is_dir()
     assert run(capsys, *command, "--output", output)[0] == 0

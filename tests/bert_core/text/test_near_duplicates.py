@@ -93,6 +93,14 @@ def test_hashes_are_the_same_in_every_process_and_version():
     assert sign(words)[0, :3].tolist() == [415504658, 3647962886, 3316724242]
 
 
+def test_documents_are_signed_some_at_a_time(monkeypatch):
+    draw = random.Random(6)
+    words = Words.of([" ".join(draw.choices(VOCABULARY, k=20)) for _ in range(50)] + [""])
+    whole = sign(words)
+    monkeypatch.setattr(near_duplicates, "_DOCUMENTS_AT_ONCE", 7)
+    assert np.array_equal(sign(words), whole) and not has_words(whole)[-1]
+
+
 @pytest.mark.parametrize("threshold", [0.5, 0.8, 0.9, 1.0])
 def test_bands_find_what_is_as_similar_as_the_threshold(threshold):
     rows = rows_of_a_band(threshold)
