@@ -28,6 +28,15 @@ class _Document:
         return self.text.split()
 
     @cached_property
+    def counts(self) -> Counter[str]:
+        """How often each word is there: most rules need it once for each different word."""
+        return Counter(self.words)
+
+    @cached_property
+    def word_characters(self) -> int:
+        return sum(map(len, self.words))
+
+    @cached_property
     def lines(self) -> list[str]:
         return self.text.split("\n")
 
@@ -36,7 +45,7 @@ class _Document:
 
 
 def _mean_word_length(document: _Document) -> float:
-    return sum(map(len, document.words)) / max(len(document.words), 1)
+    return document.word_characters / max(len(document.words), 1)
 
 
 def _num_symbols(document: _Document) -> int:
@@ -45,12 +54,16 @@ def _num_symbols(document: _Document) -> int:
 
 
 def _share_alphabetic(document: _Document) -> float:
-    alphabetic = sum(word.isalpha() or any(map(str.isalpha, word)) for word in document.words)
+    alphabetic = sum(
+        number
+        for word, number in document.counts.items()
+        if word.isalpha() or any(map(str.isalpha, word))
+    )
     return alphabetic / max(len(document.words), 1)
 
 
 def _num_stop_words(document: _Document) -> int:
-    return len(_STOP_WORDS.intersection(map(str.lower, document.words)))
+    return len(_STOP_WORDS.intersection(map(str.lower, document.counts)))
 
 
 def _repeats_lines(document: _Document, share_of_lines: float, share_of_text: float) -> bool:
@@ -64,13 +77,19 @@ def _repeats_lines(document: _Document, share_of_lines: float, share_of_text: fl
 
 
 def _repeats_ngrams(document: _Document) -> bool:
-    """Whether the most frequent 2-, 3- or 4-gram of words has too large a share of the text."""
+    """Whether the most frequent 2-, 3- or 4-gram has too large a share of the words' characters.
+
+    An n-gram is not more frequent than its words, so most documents need no count of n-grams.
+    """
     words = document.words
+    of_a_word = max((len(word) * n for word, n in document.counts.items()), default=0)
     for length, share in _NGRAM_SHARES:
-        ngrams = Counter(zip(*(words[start:] for start in range(length)), strict=False))
-        ngram, number = max(ngrams.items(), key=lambda item: item[1], default=((), 0))
-        if number > 1 and number * sum(map(len, ngram)) > share * sum(map(len, words)):
-            return True
+        most = share * document.word_characters
+        if length * of_a_word > most:
+            ngrams = Counter(zip(*(words[start:] for start in range(length)), strict=False))
+            ngram, number = max(ngrams.items(), key=lambda item: item[1], default=((), 0))
+            if number > 1 and number * sum(map(len, ngram)) > most:
+                return True
     return False
 
 
@@ -118,7 +137,7 @@ _RULES = {
         lambda document: _repeats_lines(document, 0.3, 0.2),
     ),
     "gopher_repeated_words": _Rule(
-        "a 2-, 3- or 4-gram that is more than 20%, 18% or 16% of the characters",
+        "a most frequent 2-, 3- or 4-gram of more than 20%, 18% or 16% of the characters",
         _repeats_ngrams,
     ),
     "c4_sentences": _Rule(

@@ -40,6 +40,19 @@ def test_each_rule_drops_what_it_is_for(name):
     assert QUALITY_RULES[name]
 
 
+@pytest.mark.parametrize(("ngram", "share"), [("aa bb", 0.2), ("aa bb c", 0.18), ("a b c d", 0.16)])
+def test_repeated_words_are_measured_by_their_share_of_the_characters(ngram, share):
+    """Within other words, at which no n-gram is repeated, around the limit."""
+    characters = len(ngram.replace(" ", ""))
+    for number in range(2, 40):
+        others = [f"word{place:03d}" for place in range(60)]
+        for place in range(number):
+            others[place] = f"{ngram} {others[place]}"
+        total = number * characters + 60 * 7
+        expected = 0 if number * characters > share * total else -1
+        assert first_failure(" ".join(others), ("gopher_repeated_words",)) == expected
+
+
 def test_the_first_rule_counts():
     names = ("c4_lorem_ipsum", "c4_curly_bracket")
     assert first_failure("{ lorem ipsum", names) == 0

@@ -186,3 +186,15 @@ def test_personal_data_is_replaced_before_copies_are_found(screened, tmp_path):
     assert sum(record.dropped["scrubbed_email"] for record in records) == 2
     corpus = take_inventory(tmp_path, records, 0, 10**6, decided.is_dropped)
     assert corpus.counts["duplicate_documents"] == 1
+
+
+def test_pieces_of_which_nothing_is_compared(screened, tmp_path):
+    pytest.importorskip("rensa")
+    overlap.write_ngrams(tmp_path / "excluded.npy", [SENTENCE])
+    rules = Screening(
+        quality=("c4_curly_bracket",), excluded=tmp_path / "excluded.npy", near_duplicates=0.8
+    )
+    # The second file holds copies, and what the rules drop.
+    _, decided = screened(["One text.", "Another.", "One text.", "{"], rules)
+    assert decided.is_dropped.tolist() == [False, False, False, True]
+    assert decided.counts["near_duplicate_documents"] == 0
