@@ -107,9 +107,9 @@ def test_the_number_of_steps_follows_from_the_rate(shards, tmp_path, monkeypatch
     monkeypatch.setattr(pretraining.Pretraining, "_rate", lambda *_: 5.0)
     monkeypatch.setattr(pretraining.Pretraining, "_train", lambda *_: True)
     clock = Clock(1, 0.5)
-    monkeypatch.setattr(clock, "pretraining_seconds", lambda: 20.0)
+    monkeypatch.setattr(clock, "pretraining_seconds", lambda: 2000.0)
     record = pretrain(shards, tmp_path, steps=None, clock=clock)[0].record
-    left = 20 - len(pretraining.EVALUATED_SHARES) * record["evaluation_seconds"]
+    left = 2000 - len(pretraining.EVALUATED_SHARES) * record["evaluation_seconds"]
     assert record["total_steps"] == int(0.97 * 5 * left)
 
 
