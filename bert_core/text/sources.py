@@ -116,14 +116,14 @@ def find_parts(
 
 def evaluation_parts(texts: Iterable[str]) -> list[CorpusPart]:
     """The parts of `NAME=DATA`, labelled data that models are evaluated on."""
-    return [_part_of_task(TASK_SCHEME + typed, "--exclude mrpc=glue/MRPC") for typed in texts]
+    return [_part_of_task(typed, "mrpc=glue/MRPC") for typed in texts]
 
 
 def _part_of_task(typed: str, example: str = "task://mrpc=glue/MRPC") -> CorpusPart:
-    """What `task://NAME=DATA` names; its size is that of all files of the data."""
+    """What `NAME=DATA` names, with or without its scheme; its size is that of all its files."""
     name, _, data = typed.removeprefix(TASK_SCHEME).partition("=")
     if not name or not data:
-        raise CorpusError("no data of a task", typed, f"write NAME=DATA, {example}")
+        raise CorpusError("no data of a task", typed, f"write NAME=DATA: {example}")
     from bert_core.tasks.catalog import TASKS
 
     if name not in TASKS:

@@ -146,6 +146,14 @@ _NO_LEARNING_RATE = 1e-60
 """0 in single precision: changes no weight."""
 
 
+_FROM_SCRATCH = {
+    "start_from": None,
+    "vocabulary": "keep",  # that of the shards, whatever the start model's was
+    "new_pieces": PretrainSettings.model_fields["new_pieces"].default,
+    "model.position_extension": "cyclic",
+}
+
+
 def _adaptation(settings: PretrainSettings) -> list[Variant]:
     """The start model, adapted, as many steps on other text, and from scratch."""
     one_step = {"sequence_length": settings.phases[-1].sequence_length, "steps": 1}
@@ -154,7 +162,7 @@ def _adaptation(settings: PretrainSettings) -> list[Variant]:
         Variant("start", "start model", unchanged, "RoBERTa", is_reference=True),
         Variant("adapted", "adapted", {}, "adapted to the domain"),
         Variant(CONTROL, "control: other text", {}, "adapted to another domain"),
-        Variant("scratch", "from scratch", {"start_from": None}),
+        Variant("scratch", "from scratch", _FROM_SCRATCH),
     ]
 
 

@@ -1,6 +1,7 @@
-"""The driver's half of pre-training: the workers' job, and the results of the last step.
+"""The driver's half of pre-training: the workers' job, and the model that a run continues from.
 
-In: a run folder with its last checkpoint and journal. Out: `model/` and `artifacts/`.
+In: settings and shards. Out: what workers need, what MLflow is told, and refusals of what does not
+fit together.
 """
 
 import shlex

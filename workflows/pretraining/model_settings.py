@@ -102,13 +102,22 @@ class ModelSettings(BaseModel):
             if option in given and value != getattr(start, name):
                 raise ValueError(
                     f"the start model has {name} {getattr(start, name)}, not {value}: leave out "
-                    f"--model.{name if name in given else option}"
+                    f"--model.{name if name in given else option}, or, if the preset sets it, "
+                    "take --preset adapt"
                 )
         positions = start.max_position_embeddings
         if "max_position_embeddings" in given and self.max_position_embeddings < positions:
             raise ValueError(
                 f"the start model has {positions} positions, not {self.max_position_embeddings}: "
                 "leave out --model.max_position_embeddings, or raise it"
+            )
+        extends = self.max_position_embeddings > positions
+        if self.position_extension != "cyclic" and not (
+            "max_position_embeddings" in given and extends
+        ):
+            raise ValueError(
+                "no position table is extended: raise --model.max_position_embeddings above "
+                f"{positions}, or leave out --model.position_extension"
             )
         followed = {*asked, "max_position_embeddings", *_DROPOUT} - ({*_OPEN} & given)
         values = {name: getattr(start, name) for name in followed}

@@ -171,22 +171,27 @@ class PretrainSettings(RunSettings):
         return self
 
     @model_validator(mode="after")
-    def _a_vocabulary_to_extend(self) -> Self:
-        if self.vocabulary == "extend" and self.start_from is None:
-            raise ValueError("there is no vocabulary to extend: give --start_from MODEL")
-        return self
-
-    @model_validator(mode="after")
-    def _a_decay_is_linear(self) -> Self:
+    def _no_option_is_ignored(self) -> Self:
+        """Options that need another one, where that is not given."""
+        starts, extends = self.start_from is not None, self.vocabulary == "extend"
+        fields = type(self).model_fields
+        without = {
+            "vocabulary": (starts, "--start_from MODEL, whose vocabulary is extended"),
+            "new_pieces": (extends, "--vocabulary extend"),
+            "replay_share": (self.replay is not None, "--replay SHARDS"),
+        }
+        for name, (is_used, remedy) in without.items():
+            if not is_used and getattr(self, name) != fields[name].default:
+                raise ValueError(f"{name} needs another option: give {remedy}")
+        if starts and self.vocabulary_size != fields["vocabulary_size"].default:
+            raise ValueError(
+                "the vocabulary is the start model's: leave out --vocabulary_size, or, if the "
+                "preset sets it, take --preset adapt"
+            )
+        if not starts and self.model.position_extension != "cyclic":
+            raise ValueError("no position table is extended: give --start_from MODEL")
         if self.decay_from is not None and self.optimizer.schedule != "linear":
             raise ValueError("a run with --decay_from falls linearly: leave out optimizer.schedule")
-        return self
-
-    @model_validator(mode="after")
-    def _a_share_is_of_something(self) -> Self:
-        default = type(self).model_fields["replay_share"].default
-        if self.replay is None and self.replay_share != default:
-            raise ValueError("a replay_share of no corpus: give --replay SHARDS")
         return self
 
     @model_validator(mode="after")

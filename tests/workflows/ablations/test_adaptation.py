@@ -13,6 +13,7 @@ from bert_core.config import SIZES
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
 from bert_core.model_folder import save_model_folder
+from bert_core.new_pieces import extend_tokenizer
 from bert_core.tokenizer import load_tokenizer, num_embeddings
 from workflows.ablations.ablation import opened_ablation
 from workflows.ablations.held_out import adaptation_verdict
@@ -105,12 +106,33 @@ def _records(planned):
     return [(record.step, record.metrics) for record in read_records(path)]
 
 
+def test_from_scratch_it_has_the_extended_vocabulary_and_positions(tmp_path, inputs):
+    old = load_tokenizer(inputs / "corpus")
+    tokenizer = extend_tokenizer(old, ["bakelimo nurashito"] * 9, 2)
+    for number, name in enumerate(("domain", "general")):
+        write_corpus(tmp_path / name, num_documents=40, seed=number, tokenizer=tokenizer)
+    changed = {
+        "shards": tmp_path / "domain",
+        "control": tmp_path / "general",
+        "vocabulary": "extend",
+        "model.max_position_embeddings": 48,
+        "model.position_extension": "interpolate",
+    }
+    settings = settings_of(tmp_path, inputs, **changed)
+    with opened_ablation(settings, open_storage(str(tmp_path))) as ablation:
+        shapes = {
+            (planned.job.settings.model.max_position_embeddings, planned.config.vocab_size)
+            for planned in ablation.variants
+        }
+    assert shapes == {(48, num_embeddings(tokenizer))}
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"control": None}, "give --control"),
         ({"start_from": None, "preset": "quickstart"}, "give --start_from"),
-        ({"study": "objective", "preset": "quickstart"}, "a control of no study"),
+        ({"study": "objective", "preset": "mini"}, "a control of no study"),
     ],
 )
 def test_what_is_missing_or_too_much_is_one_line(tmp_path, inputs, changed, message):

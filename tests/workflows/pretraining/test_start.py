@@ -173,6 +173,12 @@ def test_a_longer_table_of_positions_is_trained_and_exported(run_of, start_folde
     assert job.described()[1]["encoder.sha256"] == job.start.encoder.sha256
 
 
+def test_without_a_start_model_nothing_of_it_is_extended():
+    for option, value in (("vocabulary", "extend"), ("model.position_extension", "interpolate")):
+        with pytest.raises(UserError, match="give --start_from MODEL"):
+            parse_command_line(PretrainSettings, [f"--{option}", value])
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -190,6 +196,9 @@ def test_a_longer_table_of_positions_is_trained_and_exported(run_of, start_folde
         ({"start_from": "nowhere"}, "no such model"),
         ({"start_from": None}, "Field required: --start_from"),
         ({"replay_share": 0.1}, "give --replay SHARDS"),
+        ({"new_pieces": 5}, "give --vocabulary extend"),
+        ({"vocabulary_size": 500}, "leave out --vocabulary_size"),
+        ({"model.position_extension": "interpolate"}, "no position table is extended"),
         ({"optimizer.decay_share": 0.2}, "a linear schedule has no decay_share"),
     ],
 )
