@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,20 +19,6 @@ from bert_core.tokenizer import num_embeddings
 PositionExtension = Literal["cyclic", "interpolate"]
 
 
-@dataclass(frozen=True)
-class StartModel:
-    """A loaded start model.
-
-    It has the heads that training needs and no other; `fresh_heads` were not in the folder and are
-    drawn, `unused_heads` were there and are left out.
-    """
-
-    model: Bert
-    tokenizer: Tokenizer
-    fresh_heads: list[str]
-    unused_heads: list[str]
-
-
 def load_start_model(
     folder: Path,
     *,
@@ -42,24 +27,22 @@ def load_start_model(
     num_positions: int | None = None,
     extension: PositionExtension = "cyclic",
     tokenizer: Tokenizer | None = None,
-) -> StartModel:
+) -> Bert:
     """Loads a model folder to continue its pre-training, with these heads of `HEADS`, in order.
 
     `changes` are fields of `ModelConfig` to have other than in the folder, such as dropout;
     `num_positions` those of a longer position table, `tokenizer` one with more word pieces, for
-    which the model gets rows. Missing heads are drawn from torch's
-    generator: seed it for a repeatable start. Raises `ModelFolderError` as `load_model_folder`
-    does.
+    which the model gets rows. Missing heads are drawn from torch's generator: seed it for a
+    repeatable start. Raises `ModelFolderError` as `load_model_folder` does.
     """
     _, model, own = load_model_folder(folder, changes=changes)
-    unused = [name for name in model.heads if name not in heads]
-    fresh = model.add_missing_heads(heads)
+    model.add_missing_heads(heads)
     model.heads = nn.ModuleDict({name: model.heads[name] for name in heads})
     if num_positions is not None:
         extend_positions(model, num_positions, extension)
     if tokenizer is not None:
         extend_vocabulary(model, own, tokenizer)
-    return StartModel(model, own, fresh, unused)
+    return model
 
 
 def extend_positions(model: Bert, num_positions: int, extension: PositionExtension) -> None:

@@ -14,23 +14,12 @@ from bert_core.model.bert import Bert
 from bert_core.tokenizer import SPECIAL_TOKENS
 
 
-@pytest.fixture(scope="module")
-def foreign_folder(tmp_path_factory):
+@pytest.fixture
+def foreign_folder(tmp_path, small_config):
     """What transformers writes: a masked language model with random weights and biases."""
-    folder = tmp_path_factory.mktemp("foreign")
+    folder = tmp_path / "foreign"
     torch.manual_seed(3)
-    model = BertForMaskedLM(
-        BertConfig(
-            vocab_size=1000,
-            hidden_size=64,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            intermediate_size=128,
-            max_position_embeddings=32,
-            hidden_dropout_prob=0,
-            attention_probs_dropout_prob=0,
-        )
-    )
+    model = BertForMaskedLM(BertConfig(**small_config.model_dump(exclude={"position_embedding"})))
     for parameter in model.parameters():
         parameter.data += torch.randn_like(parameter) * 0.05
     model.save_pretrained(folder)
@@ -41,18 +30,17 @@ def foreign_folder(tmp_path_factory):
 
 def test_loss_and_gradients_of_a_step_are_those_of_transformers(foreign_folder, some_rows):
     theirs = BertForMaskedLM.from_pretrained(foreign_folder)
-    start = load_start_model(foreign_folder, heads=["masked_token"])
-    assert (start.fresh_heads, start.unused_heads) == ([], [])
+    ours = load_start_model(foreign_folder, heads=["masked_token"])
     rows = some_rows([9, 17, 32, 5])
     rows.next_sentence[:] = IGNORE_INDEX
-    loss, _ = rows.loss(start.model, packed=True)
+    loss, _ = rows.loss(ours, packed=True)
     expected = theirs(**rows.inputs, labels=rows.labels).loss
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     loss.backward()
     expected.backward()
     gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
-    ours = to_hugging_face({name: p.grad for name, p in start.model.named_parameters()})
-    compared = {name: gradient for name, gradient in ours.items() if name in gradients}
+    found = to_hugging_face({name: p.grad for name, p in ours.named_parameters()})
+    compared = {name: gradient for name, gradient in found.items() if name in gradients}
     assert len(compared) == len(gradients)
     for name, gradient in compared.items():
         torch.testing.assert_close(gradient, gradients[name], rtol=1e-4, atol=1e-5, msg=name)
@@ -66,13 +54,11 @@ def test_a_missing_head_is_drawn_from_the_seed_and_one_too_many_left_out(tmp_pat
     first = load_start_model(tmp_path, heads=["masked_token"])
     torch.manual_seed(1)
     second = load_start_model(tmp_path, heads=["masked_token"])
-    assert first.fresh_heads == ["masked_token"] and first.unused_heads == ["pooler"]
-    assert list(first.model.heads) == ["masked_token"]
-    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+    assert list(first.heads) == ["masked_token"]
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
     pairs = load_start_model(tmp_path, heads=["masked_token", "pooler", "next_sentence"])
-    assert pairs.fresh_heads == ["masked_token", "next_sentence"]
-    assert torch.equal(pairs.model.heads["pooler"].dense.weight, model.pooler.dense.weight)
+    assert torch.equal(pairs.heads["pooler"].dense.weight, model.pooler.dense.weight)
 
 
 def test_a_longer_table_keeps_what_it_says_it_keeps(small_config, some_rows):

@@ -85,7 +85,7 @@ def initial_model(settings: PretrainSettings, tokenizer: Tokenizer, start: Path 
         config = settings.architecture(vocabulary.size, vocabulary.pad_id)
         return Bert.for_pretraining(config, next_sentence="next_sentence" in settings.heads)
     model = settings.model
-    loaded = load_start_model(
+    return load_start_model(
         start,
         heads=settings.heads,
         changes={
@@ -96,7 +96,6 @@ def initial_model(settings: PretrainSettings, tokenizer: Tokenizer, start: Path 
         extension=model.position_extension,
         tokenizer=tokenizer if settings.vocabulary == "extend" else None,
     )
-    return loaded.model
 
 
 def _loss(settings: PretrainSettings, device: torch.device) -> Any:  # noqa: ANN401 - compiled or not
