@@ -116,24 +116,25 @@ def find_parts(
 
 def evaluation_parts(texts: Iterable[str]) -> list[CorpusPart]:
     """The parts of `NAME=DATA`, labelled data that models are evaluated on."""
-    return [_part_of_task(typed, "mrpc=glue/MRPC") for typed in texts]
+    return [_part_of_task(typed, "--exclude ") for typed in texts]
 
 
-def _part_of_task(typed: str, example: str = "task://mrpc=glue/MRPC") -> CorpusPart:
-    """What `NAME=DATA` names, with or without its scheme; its size is that of all its files."""
-    name, _, data = typed.removeprefix(TASK_SCHEME).partition("=")
+def _part_of_task(typed: str, prefix: str = TASK_SCHEME) -> CorpusPart:
+    """What `NAME=DATA` names behind its scheme or option; its size is that of all its files."""
+    named = typed.removeprefix(TASK_SCHEME)
+    where, (name, _, data) = f"{prefix}{named}", named.partition("=")
     if not name or not data:
-        raise CorpusError("no data of a task", typed, f"write NAME=DATA: {example}")
+        raise CorpusError("no data of a task", where, f"write {prefix}mrpc=glue/MRPC")
     from bert_core.tasks.catalog import TASKS
 
     if name not in TASKS:
         known = ", ".join(TASKS)
-        raise CorpusError(f"no such task{nearest(name, TASKS)}", typed, f"give one of {known}")
+        raise CorpusError(f"no such task{nearest(name, TASKS)}", where, f"give one of {known}")
     if "://" in data:
         return CorpusPart(typed, "task", f"{name}={data}", 0)
     path = Path(data).expanduser().absolute()
     if not path.exists():
-        raise CorpusError("no such file or folder", typed, "check the path")
+        raise CorpusError("no such file or folder", where, "check the path")
     files = _visible_files(path) if path.is_dir() else [path]
     return CorpusPart(typed, "task", f"{name}={path}", sum(file.stat().st_size for file in files))
 
