@@ -60,7 +60,7 @@ def main() -> None:
             "part_bytes": options.part_bytes,
             "storage": str(folder / "storage"),
         }
-        ray.init(num_cpus=num_cores, log_to_driver=False, include_dashboard=False)
+        ray.init("local", num_cpus=num_cores, log_to_driver=False, include_dashboard=False)
         begin = time.time()
         with watched_memory(every_seconds=1.0) as memory:
             extract(ExtractSettings(**settings, output=folder / "whole"))

@@ -43,7 +43,7 @@ def measure_preparation(text: str, megabytes: float, repeats: int, folder: Path)
     num_bytes = cut_corpus(text, megabytes, corpus)
     num_cores = len(os.sched_getaffinity(0))
     load_before = os.getloadavg()[0]
-    ray.init(num_cpus=num_cores, log_to_driver=False, include_dashboard=False)
+    ray.init("local", num_cpus=num_cores, log_to_driver=False, include_dashboard=False)
     with watched_memory() as memory:
         start = time.perf_counter()
         run_prepare(corpus, folder / TRAINED)

@@ -1,6 +1,7 @@
 """Text preparation next to the libraries alone, and loading with and without the loader."""
 
 import json
+import os
 import subprocess
 import sys
 from itertools import islice, repeat
@@ -73,7 +74,7 @@ def test_a_machine_with_shards_needs_no_ray(tmp_path, repository):
 
 @pytest.mark.ray
 def test_a_fresh_corpus_is_prepared_and_loaded(tmp_path, repository):
-    """In a process of its own, which has a cluster of its own."""
+    """In a process of its own, which has a cluster of its own, whatever cluster is around."""
     text, path = tmp_path / "a.txt", tmp_path / "result.json"
     sentence = "The {} cat sat on a mat of {} threads. Dogs run far away from {}."
     text.write_text("\n\n".join(sentence.format(n, n + 1, 7 * n) for n in range(3000)))
@@ -84,7 +85,8 @@ def test_a_fresh_corpus_is_prepared_and_loaded(tmp_path, repository):
         "data.ALONE_SECONDS, data.ALONE_ROUNDS = 0.0, 1\n"
         f"sys.exit(data.main({[*arguments, '--json', str(path)]}))\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=repository)
+    environment = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=repository, env=environment)
     result = json.loads(path.read_text())
     assert len(result["arms"]) == 4
     assert all(arm["ratio"] > 0 for name, arm in result["arms"].items() if name != "ours")

@@ -196,9 +196,10 @@ def test_a_wish_of_one_comes_to_all_and_outlives_the_actor(two, start_replica):
     wait_until(lambda: late.variants == {CANARY: CHALLENGER})
 
 
-def test_who_cannot_tell_says_so(two, monkeypatch):
+def test_who_cannot_tell_says_so(two, start_replica, monkeypatch):
     (first, _), _ = two
-    monkeypatch.setattr("serving.rollout.replicas._ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr("serving.rollout.replicas._ANSWER_SECONDS", 0.1)
+    start_replica.actor().__ray_call__.remote(lambda _: time.sleep(2))  # it answers nobody
     with pytest.raises(UserError, match="other replicas could not be told"):
         first.publish(CANARY, CHALLENGER)
 
