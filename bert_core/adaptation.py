@@ -1,7 +1,8 @@
 """The model that pre-training continues from: its heads, positions and new word pieces."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,18 @@ from bert_core.tokenizer import num_embeddings
 PositionExtension = Literal["cyclic", "interpolate"]
 
 
+@dataclass(frozen=True)
+class StartModel:
+    """A model to continue from, and what of it is new: heads that were drawn, and rows of pieces.
+
+    Rows of the word pieces from `first_new_row` on are new, if there are any.
+    """
+
+    model: Bert
+    drawn_heads: tuple[str, ...]
+    first_new_row: int
+
+
 def load_start_model(
     folder: Path,
     *,
@@ -27,7 +40,7 @@ def load_start_model(
     num_positions: int | None = None,
     extension: PositionExtension = "cyclic",
     tokenizer: Tokenizer | None = None,
-) -> Bert:
+) -> StartModel:
     """Loads a model folder to continue its pre-training, with these heads of `HEADS`, in order.
 
     `changes` are fields of `ModelConfig` to have other than in the folder, such as dropout;
@@ -36,13 +49,51 @@ def load_start_model(
     repeatable start. Raises `ModelFolderError` as `load_model_folder` does.
     """
     _, model, own = load_model_folder(folder, changes=changes)
+    drawn = tuple(name for name in heads if name not in model.heads)
     model.add_missing_heads(heads)
     model.heads = nn.ModuleDict({name: model.heads[name] for name in heads})
     if num_positions is not None:
         extend_positions(model, num_positions, extension)
     if tokenizer is not None:
         extend_vocabulary(model, own, tokenizer)
-    return model
+    return StartModel(model, drawn, num_embeddings(own))
+
+
+def train_new_rows(
+    start: StartModel, optimizer: torch.optim.Optimizer, is_time: Callable[[], bool]
+) -> None:
+    """While it is time, lets the optimizer change only rows of new pieces and heads just drawn.
+
+    All else is as if it had no gradient in such a step: weights, moments and counts of steps stay.
+    """
+    model, first = start.model, start.first_new_row
+    tables: set[Tensor] = {model.encoder.embeddings.word.weight}
+    drawn: set[Tensor] = set()
+    for name, head in model.heads.items():
+        if name in start.drawn_heads:
+            drawn.update(head.parameters())
+        elif isinstance(head, MaskedTokenHead):
+            tables |= {head.bias} if head.decoder is None else {head.bias, head.decoder.weight}
+    kept: dict[Tensor, Tensor] = {}
+
+    def before(*_: object) -> None:
+        if not is_time():
+            return
+        for weight in model.parameters():
+            if weight in tables and weight.grad is not None:
+                weight.grad[:first] = 0
+                kept[weight] = weight.detach()[:first].clone()  # for weight decay moves them too
+            elif weight not in drawn:
+                weight.grad = None
+
+    def after(*_: object) -> None:
+        with torch.no_grad():
+            for weight, rows in kept.items():
+                weight[:first] = rows
+        kept.clear()
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
 
 
 def extend_positions(model: Bert, num_positions: int, extension: PositionExtension) -> None:

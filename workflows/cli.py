@@ -97,16 +97,16 @@ def overview() -> str:
 
 def run(verb: str, arguments: Sequence[str]) -> int:
     """Runs one command under the program name `bertline VERB`; returns its exit code."""
+    module, *preset = PRESETS.get(verb, (verb,))
+    if verb == "adapt" and "--report" in arguments:
+        verb, module, preset = "ablate", "ablate", ["--study", "adaptation", *preset]
+        arguments = [argument for argument in arguments if argument != "--report"]
     # In the folder of the program: Ray takes from there where its workers find modules.
     program = os.path.join(os.path.dirname(sys.argv[0]), f"bertline {verb}")  # noqa: PTH118, PTH120
     sys.argv = [program, *arguments]
     if verb == "serve":  # a program of its own: the packages do not import each other
         runpy.run_module("serving", run_name="__main__")
         return 0  # not reached: the program exits
-    module, *preset = PRESETS.get(verb, (verb,))
-    if verb == "adapt" and "--report" in arguments:
-        module, preset = "ablate", ["--study", "adaptation", *preset]
-        arguments = [argument for argument in arguments if argument != "--report"]
     return import_module(f"workflows.{module}").main([*preset, *arguments])
 
 

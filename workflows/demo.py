@@ -1,9 +1,10 @@
 """Runs the whole pipeline on this machine: `python workflows/demo.py --help`, or `make demo`.
 
-It pre-trains a small encoder on the documentation of installed packages and fine-tunes it on three
-tasks made of the same documentation. The baseline of each task is the same head on the weights
-before pre-training. Then it serves the models and asks each route. The same command resumes after
-any failure; a finished demo prints its table and serves.
+It pre-trains a small encoder on the documentation of installed packages, or, with --start_from,
+continues the pre-training of one that exists, and fine-tunes it on three tasks made of the same
+documentation. The baseline of each task is the same head on the weights before that training. Then
+it serves the models and asks each route. The same command resumes after any failure; a finished
+demo prints its table and serves.
 """
 
 import shutil
@@ -11,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
 from workflows.command import run_command
@@ -22,7 +23,7 @@ from workflows.demonstration.questions import questions_about, read_questions, w
 from workflows.demonstration.serving import Serve, serve_demo
 from workflows.model_location import locate_model
 from workflows.pretrain import pretrain
-from workflows.pretraining.settings import PretrainSettings
+from workflows.pretraining.settings import AdaptSettings, PretrainSettings
 from workflows.runs.folder import RunFolder
 from workflows.runs.storage import Storage, open_storage
 from workflows.runs.tracker import default_tracking_uri
@@ -41,30 +42,35 @@ if TYPE_CHECKING:
 
 # Imports within functions load torch, which takes seconds: --help is answered before.
 
-PRETRAINED, UNTRAINED = "pretrained", "untrained"
-"""The two encoders; the names of runs say which."""
-
 LEARNED = ("docs_library", "docs_parameters", "docs_answers")
 """The tasks; all are learned alike."""
 
 EPOCHS = 3
 """With the examples that are the default: see docs/decisions.md for what more of them gave."""
-PEAK_LEARNING_RATE = 1e-3
-"""Larger than the paper's, for an encoder this small: of 1e-3 and 3e-4 the better one where both
-were tried (docs_parameters, pre-trained)."""
+EXAMPLES, ADAPTED_EXAMPLES = 2500, 400
+"""Training examples of each task: fewer where an encoder of the size of MiniLM learns from them."""
+
+ADAPTATION = (
+    "--phases", '[{"sequence_length": 128, "steps": 60}]',
+    "--evaluation.num_rows", "256",
+)  # fmt: skip
+"""What differs from the preset adapt, so that MiniLM takes two minutes on two cores."""
 
 
 class DemoSettings(CommandLineSettings):
     """Pre-trains a small encoder and compares it with its untrained start on three tasks.
 
-    Pre-training is the quickstart of pretrain.
+    Pre-training is the quickstart of pretrain. With --start_from an encoder is adapted instead.
     """
 
     guide: ClassVar[Guide] = Guide(
         examples=(
             Example("the whole pipeline", ""),
-            Example("without serving at the end", "--serve no"),
             Example("with an encoder of your own", "--model models:/bert/1"),
+            Example(
+                "an encoder adapted to the documentation, compared with itself before that",
+                "--start_from MODEL_FOLDER",
+            ),
         ),
     )
 
@@ -78,13 +84,33 @@ class DemoSettings(CommandLineSettings):
         description="encoder to use instead of pre-training one: folder, models:/NAME@ALIAS, or"
         " run name",
     )
+    start_from: str | None = Field(
+        default=None,
+        description="encoder to adapt instead of pre-training one, as in bertline adapt",
+    )
     data: str = Field(default="docs://", description="documentation to make the tasks from")
-    max_examples: int = Field(default=2500, ge=200, description="training examples of each task")
+    max_examples: int | None = Field(
+        default=None,
+        ge=200,
+        description=f"training examples of each task; default {EXAMPLES}, with --start_from "
+        f"{ADAPTED_EXAMPLES}",
+    )
     serve: Serve = Field(
         default="auto",
         description="serve the models at the end: yes, until Ctrl-C; auto, until Ctrl-C on a"
         " terminal; or no",
     )
+
+    @model_validator(mode="after")
+    def _one_encoder(self) -> Self:
+        if self.model is not None and self.start_from is not None:
+            raise ValueError("--model is used as it is, --start_from is adapted: give one of them")
+        return self
+
+    @property
+    def num_examples(self) -> int:
+        """Training examples of each task."""
+        return self.max_examples or (EXAMPLES if self.start_from is None else ADAPTED_EXAMPLES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,7 +124,7 @@ def demo(settings: DemoSettings) -> bool:
 
     Raises `UserError` for input that the user can fix.
     """
-    encoder = pretrained_encoder(settings)
+    encoder = trained_encoder(settings)
     if encoder is None:
         return False
     name, path = encoder
@@ -120,19 +146,28 @@ def demo(settings: DemoSettings) -> bool:
 
 def demo_folder(settings: DemoSettings, storage: Storage, encoder: str) -> Path:
     """Where table, picture, report and questions of an encoder lie."""
-    values = settings.model_dump(mode="json", exclude={"storage", "fresh", "model", "serve"})
+    values = {"data": settings.data, "max_examples": settings.num_examples}
     return storage.folder / "demo" / f"{encoder}-{settings_hash(values)}"
 
 
-def pretrained_encoder(settings: DemoSettings) -> tuple[str, Path] | None:
+def trained_encoder(settings: DemoSettings) -> tuple[str, Path] | None:
     """A name for the encoder, and its model folder; None when its training was told to stop."""
     if settings.model is not None:
-        storage = open_storage(settings.storage).folder
-        path = locate_model(settings.model, storage, default_tracking_uri(storage))
+        path = located(settings, settings.model)
         return path.parent.name if path.name == "model" else path.name, path
     options = ["--storage", settings.storage, *(["--fresh"] if settings.fresh else [])]
-    run = pretrain(parse_command_line(PretrainSettings, options))
+    if settings.start_from is None:
+        run = pretrain(parse_command_line(PretrainSettings, options))
+    else:
+        options += ["--start_from", settings.start_from, "--text", settings.data, *ADAPTATION]
+        run = pretrain(parse_command_line(AdaptSettings, options))
     return None if run is None else (run.name, run.model)
+
+
+def located(settings: DemoSettings, model: str) -> Path:
+    """The folder of a model that is there."""
+    storage = open_storage(settings.storage).folder
+    return locate_model(model, storage, default_tracking_uri(storage))
 
 
 def untrained_encoder(pretrained: Path, folder: Path) -> Path:
@@ -155,44 +190,52 @@ def untrained_encoder(pretrained: Path, folder: Path) -> Path:
 
 
 def learn_and_compare(
-    settings: DemoSettings, storage: Storage, pretrained: Path, folder: Path
+    settings: DemoSettings, storage: Storage, trained: Path, folder: Path
 ) -> bool:
-    """Fine-tunes both encoders on all tasks, in turn; report and questions go to `folder`.
+    """Fine-tunes the encoder after and before its training on all tasks, in turn.
 
-    False when it was told to stop.
+    Report and questions go to `folder`. False when it was told to stop.
     """
-    from workflows.demonstration.report import compared, write_report
+    from bert_core.model_folder import load_model_folder
+    from workflows.demonstration import report
     from workflows.finetune import opened_job
     from workflows.finetuning.results import write_results
 
-    untrained = untrained_encoder(pretrained, folder / UNTRAINED)
-    encoders = {PRETRAINED: pretrained, UNTRAINED: untrained}
-    wanted = [(task, kind) for task in LEARNED for kind in encoders]
+    if settings.start_from is None:
+        training, first = report.PRETRAINING, untrained_encoder(trained, folder / "untrained")
+    else:
+        training, first = report.ADAPTATION, located(settings, settings.start_from)
+    width = load_model_folder(trained)[0].hidden_size
+    before, after = training.run_kinds
+    wanted = [(task, kind) for task in LEARNED for kind in (after, before)]
     print(f"tasks    {', '.join(LEARNED)}: reading {settings.data}", flush=True)
     with ExitStack() as opened:
         jobs: dict[tuple[str, str], FinetuningJob] = {}
         for number, (task, kind) in enumerate(wanted, start=1):
-            job_settings = finetune_settings(settings, task, encoders[kind])
+            encoder = trained if kind == after else first
+            job_settings = finetune_settings(settings, task, encoder, width)
             job = opened.enter_context(opened_job(job_settings, storage, kind))
             job.title = f"{number} of {len(wanted)} {task} {kind}"
             jobs[task, kind] = job
         left = [job for job in jobs.values() if not job.folder.summary.exists()]
         if left and not train_and_register(left, write_results):
             return False
-        results = [compared(jobs[task, UNTRAINED], jobs[task, PRETRAINED]) for task in LEARNED]
-    trained = {task.removeprefix("docs_"): jobs[task, PRETRAINED] for task in LEARNED}
-    write_questions(questions_about(trained), folder)
-    write_report(results, folder)
+        results = [report.compared(jobs[task, before], jobs[task, after]) for task in LEARNED]
+    asked = {task.removeprefix("docs_"): jobs[task, after] for task in LEARNED}
+    write_questions(questions_about(asked), folder)
+    report.write_report(results, folder, training)
     return True
 
 
-def finetune_settings(settings: DemoSettings, task: str, encoder: Path) -> "TaskRunSettings":
-    """The settings of one of the fine-tuning runs."""
+def finetune_settings(
+    settings: DemoSettings, task: str, encoder: Path, width: int
+) -> "TaskRunSettings":
+    """The settings of one of the fine-tuning runs, of an encoder so wide."""
     from bert_core.settings import FinetuningOptimizerSettings
     from bert_core.tasks.catalog import TASKS
-    from workflows.finetuning.settings import settings_class
+    from workflows.finetuning.settings import rate_for, settings_class
 
-    options = TASKS[task].model_copy(update={"max_examples": settings.max_examples})
+    options = TASKS[task].model_copy(update={"max_examples": settings.num_examples})
     return settings_class(task)(
         data=settings.data,
         model=str(encoder),
@@ -200,7 +243,7 @@ def finetune_settings(settings: DemoSettings, task: str, encoder: Path) -> "Task
         fresh=settings.fresh,
         options=options,
         epochs=EPOCHS,
-        optimizer=FinetuningOptimizerSettings(peak_learning_rate=PEAK_LEARNING_RATE),
+        optimizer=FinetuningOptimizerSettings(peak_learning_rate=rate_for(width)),
         checkpoint=CheckpointSettings(every_steps=250, keep=1),
     )
 

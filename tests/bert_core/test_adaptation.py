@@ -30,7 +30,7 @@ def foreign_folder(tmp_path, small_config):
 
 def test_loss_and_gradients_of_a_step_are_those_of_transformers(foreign_folder, some_rows):
     theirs = BertForMaskedLM.from_pretrained(foreign_folder)
-    ours = load_start_model(foreign_folder, heads=["masked_token"])
+    ours = load_start_model(foreign_folder, heads=["masked_token"]).model
     rows = some_rows([9, 17, 32, 5])
     rows.next_sentence[:] = IGNORE_INDEX
     loss, _ = rows.loss(ours, packed=True)
@@ -51,13 +51,13 @@ def test_a_missing_head_is_drawn_from_the_seed_and_one_too_many_left_out(tmp_pat
     model.save_pretrained(tmp_path)
     shutil.copy(foreign_folder / "vocab.txt", tmp_path)
     torch.manual_seed(1)
-    first = load_start_model(tmp_path, heads=["masked_token"])
+    first = load_start_model(tmp_path, heads=["masked_token"]).model
     torch.manual_seed(1)
-    second = load_start_model(tmp_path, heads=["masked_token"])
+    second = load_start_model(tmp_path, heads=["masked_token"]).model
     assert list(first.heads) == ["masked_token"]
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
-    pairs = load_start_model(tmp_path, heads=["masked_token", "pooler", "next_sentence"])
+    pairs = load_start_model(tmp_path, heads=["masked_token", "pooler", "next_sentence"]).model
     assert torch.equal(pairs.heads["pooler"].dense.weight, model.pooler.dense.weight)
 
 

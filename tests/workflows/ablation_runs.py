@@ -205,6 +205,25 @@ def rates():
     return made_up_ablation("masking_rate", {"docs_library": {"0.4": 2.0}, "docs_answers": {}})
 
 
+def adaptation(**changed):
+    """Adapted it is better than the control on one task, and than the start model on both."""
+    effects = {
+        "docs_library": {"adapted": 9.0, "control": 1.0, "scratch": -9.0},
+        "mrpc": {"adapted": 4.0, "control": 4.0, "scratch": -9.0},
+    }
+    options = ("--preset", "adapt", "--start_from", "general", "--control", "other")
+    whole = made_up_ablation("adaptation", effects, *options, **changed)
+    bits = zip(whole.variants, (2.1, 1.7, 2.0, 2.9), strict=True)
+    variants = tuple(
+        replace(
+            variant,
+            figures=variant.figures | {"heldout/bits_per_byte": own, "other/bits_per_byte": 2.2},
+        )
+        for variant, own in bits
+    )
+    return replace(whole, variants=variants)
+
+
 def without_effect():
     """Nothing can be told apart."""
     return made_up_ablation("objective", {"docs_library": {}, "docs_answers": {}})
@@ -250,6 +269,7 @@ OUTCOMES = {
         masking,
         size,
         rates,
+        adaptation,
         without_effect,
         single_seed,
         not_begun,

@@ -124,9 +124,10 @@ def test_all_runs_have_the_same_settings_but_for_task_and_encoder(tmp_path):
     settings = parse_command_line(
         DemoSettings, ["--storage", str(tmp_path), "--max_examples", "300", "--fresh"]
     )
-    made = [finetune_settings(settings, task, tmp_path / "encoder") for task in LEARNED]
+    made = [finetune_settings(settings, task, tmp_path / "encoder", 128) for task in LEARNED]
     assert [each.task for each in made] == list(LEARNED)
     assert {each.options.model_dump()["max_examples"] for each in made} == {300}
     assert all(each.fresh and each.storage == str(tmp_path) for each in made)
+    assert made[0].optimizer.peak_learning_rate == 1e-3
     shared = [each.model_dump(exclude={"task", "options"}) for each in made]
     assert shared[0] == shared[1] == shared[2]

@@ -33,7 +33,13 @@ from workflows.ablations.studies import (
 )
 from workflows.finetuning.data import read_task_data
 from workflows.pretrain import opened_pretraining, prepared_text
-from workflows.pretraining.job import PretrainingJob, continue_from, find_start
+from workflows.pretraining.job import (
+    PretrainingJob,
+    Start,
+    continue_from,
+    find_start,
+    tokens_per_word,
+)
 from workflows.pretraining.settings import PretrainSettings, metric_name
 from workflows.progress import duration
 from workflows.reproduction.run_origin import OUTCOME, data_name, write_outcome
@@ -283,9 +289,10 @@ class Ablation(PlannedRuns[AblateSettings]):
         folder: RunFolder,
         shards: TokenShards,
         variants: list[PlannedVariant],
+        start: Start | None = None,
     ) -> None:
         super().__init__(settings, storage, folder)
-        self.shards = shards
+        self.shards, self.start = shards, start
         self.variants, self.tasks = variants, learned_tasks(settings)
         self.sweeps: dict[str, SweepOutcome] = {}
 
@@ -343,7 +350,7 @@ class Ablation(PlannedRuns[AblateSettings]):
             tasks=self.sweeps,
             wanted_tasks=tuple(task.key for task in self.tasks),
             seeds=settings.seeds,
-            recipe=described_recipe(settings),
+            recipe=described_recipe(settings, self.start, self.shards),
             wall_seconds=self.seconds(),
             at_once=at_once,
         )
@@ -388,15 +395,15 @@ def opened_ablation(settings: AblateSettings, storage: Storage) -> Iterator[Abla
             PlannedVariant(
                 opened.enter_context(
                     opened_pretraining(
-                        each, storage, open_shards(each.shards or prepared, "train"), start
+                        each, storage, open_shards(each.shards or prepared, "train"), begun
                     )
                 ),
                 variant,
             )
-            for variant, each, start in zip(variants, to_train, starts, strict=True)
+            for variant, each, begun in zip(variants, to_train, starts, strict=True)
         ]
         write_atomically(folder.settings, _settings_text(settings))
-        yield Ablation(settings, storage, folder, shards, planned)
+        yield Ablation(settings, storage, folder, shards, planned, start)
 
 
 def _on_its_text(
@@ -413,7 +420,9 @@ def fewest_layers(variants: Sequence[PretrainSettings]) -> int:
     return min(shape_of(variant)[0] for variant in variants)
 
 
-def described_recipe(settings: AblateSettings) -> tuple[str, ...]:
+def described_recipe(
+    settings: AblateSettings, start: Start | None, shards: TokenShards
+) -> tuple[str, ...]:
     """How all encoders are trained, and how they learn, in sentences."""
     learning = settings.finetuning
     steps = ", ".join(
@@ -421,12 +430,27 @@ def described_recipe(settings: AblateSettings) -> tuple[str, ...]:
         f"{phase.sequence_length} tokens"
         for phase in settings.phases
     )
+    reads = "All encoders see the same text"
+    if settings.control is not None:
+        reads = f"All encoders but the control, which sees {settings.control.name}, see one text"
     return (
-        f"All encoders see the same text: {steps}, seed {settings.seed}. But for what the study "
+        f"{reads}: {steps}, seed {settings.seed}. But for what the study "
         f"varies they are {settings.model.described}.",
+        *([] if start is None else _of_the_start(start, shards)),
         f"All learn alike: {learning.epochs} epochs in batches of {learning.batch_size}, peak "
         f"learning rate {finetuning_rate(settings):g}, which is searched for none of them.",
     )
+
+
+def _of_the_start(start: Start, shards: TokenShards) -> Iterator[str]:
+    before, after = tokens_per_word(start, shards)
+    instead = "" if before == after else f" instead of {before:.3f}"
+    yield f"The start model is {start.name}. A word of the text is {after:.3f} tokens{instead}."
+    if start.fresh:
+        yield (
+            f"The start model has no head {' or '.join(start.fresh)}: all have the same one drawn, "
+            "so held-out figures of the start model are those of a head that knows nothing."
+        )
 
 
 def _data_hash(folder: Path) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from workflows.ablations.ablation import AblationOutcome, VariantOutcome
-from workflows.ablations.studies import ADAPTATION, CONTROL
+from workflows.ablations.studies import ADAPTATION, ADAPTED, CONTROL
 from workflows.paper.published import DASH, PaperAblation
 from workflows.progress import duration
 from workflows.reporting.figures import INK, MARK, PANEL, SHADES, Chart, Figure, shortened
@@ -14,17 +14,20 @@ def adaptation_verdict(outcome: AblationOutcome) -> str:
     """Whether adaptation lowers the loss on its text more than as much training on other text."""
     figures = {variant.name: variant.figures for variant in outcome.variants}
     names = ("heldout/bits_per_byte", "heldout/masked_token_loss")
-    arms = [figures.get(name, {}) for name in ("start", "adapted", CONTROL)]
+    arms = [figures.get(name, {}) for name in ("start", ADAPTED, CONTROL)]
     name = next((name for name in names if all(name in arm for arm in arms)), None)
     if outcome.study != ADAPTATION or name is None:
         return ""
     start, adapted, control = (arm[name] for arm in arms)
     helped = adapted < min(start, control)
     unit = "bits per byte" if name == names[0] else "nats a token"
+    of_other = name.replace("heldout/", "other/")
+    kept = [arm.get(of_other) for arm in arms[:2]]
+    other = "" if None in kept else f"; other text takes {kept[1]:.4f}, {kept[0]:.4f} before"
     return (
         f"{'helped' if helped else 'did not help'} beyond the control: held-out text of the domain "
         f"takes {adapted:.4f} {unit}, {start:.4f} before, {control:.4f} after as many steps on "
-        "other text"
+        f"other text{other}"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from bert_core.evaluation.sweep import Difference, differences
 from workflows.ablations.ablation import VARIANT, AblationOutcome, VariantOutcome
 from workflows.ablations.held_out import adaptation_verdict, curve_figures, pretraining_table
-from workflows.ablations.studies import ADAPTATION, find_study
+from workflows.ablations.studies import ADAPTATION, ADAPTED, CONTROL, find_study
 from workflows.paper.published import (
     DASH,
     PaperAblation,
@@ -168,7 +168,35 @@ def ablation_findings(outcome: AblationOutcome) -> AblationFindings:
 
 def verdict(findings: AblationFindings) -> str:
     """Which variants differ from the reference beyond the noise of seeds, in one line."""
-    return "; ".join(filter(None, (adaptation_verdict(findings.outcome), _task_verdict(findings))))
+    parts = (
+        adaptation_verdict(findings.outcome),
+        _control_verdict(findings),
+        _task_verdict(findings),
+    )
+    return "; ".join(filter(None, parts))
+
+
+def against_control(findings: AblationFindings) -> dict[str, Difference]:
+    """How the adapted model differs from the control, by the title of a task."""
+    found = {}
+    for task in findings.tasks:
+        adapted, control = (task.scores.get(name, ()) for name in (ADAPTED, CONTROL))
+        for difference in differences(control, {ADAPTED: adapted}).values():
+            found[task.title] = difference
+    return found
+
+
+def _control_verdict(findings: AblationFindings) -> str:
+    compared = against_control(findings)
+    if not any(difference.reach is not None for difference in compared.values()):
+        return ""
+    shown = [
+        f"{title} {signed(difference.mean)}"
+        for title, difference in compared.items()
+        if difference.is_told_apart
+    ]
+    said = ", ".join(shown) or "no difference beyond seed noise"
+    return f"adapted against the control on tasks: {said}"
 
 
 def _task_verdict(findings: AblationFindings) -> str:
@@ -298,6 +326,8 @@ def ablation_page(findings: AblationFindings) -> Page:
     if any(findings.compared()):
         title = f"Differences from {findings.reference.title}"
         sections.append(Section(title, [difference_table(findings)]))
+    if against_control(findings):
+        sections.append(Section("Adapted against the control", [control_table(findings)]))
     parts: list[Part] = [pretraining_table(findings.outcome, findings.paper)]
     if curves := curve_figures(findings.outcome):
         parts.append(Figures(curves, "pretraining"))
@@ -360,6 +390,26 @@ def difference_table(findings: AblationFindings) -> Table:
             "seeds for all variants of a task; bold: the interval excludes 0."
         ]
     return Table(f"Points less {findings.reference.title}", columns, rows, notes)
+
+
+def control_table(findings: AblationFindings) -> Table:
+    """The scores of the adapted model and the control, and the adapted one's less the control's."""
+    found = against_control(findings)
+    rows = [
+        Row(
+            [
+                Cell(task.title),
+                Cell(score_text(task.scores[ADAPTED])),
+                Cell(score_text(task.scores[CONTROL])),
+                _difference_cell(found[task.title]),
+            ]
+        )
+        for task in findings.tasks
+        if task.title in found
+    ]
+    notes = ["95 % interval of each task; bold: it excludes 0."]
+    columns = ["task", "adapted", "control", "difference"]
+    return Table("Points on dev, and their difference", columns, rows, notes)
 
 
 def _difference_cell(difference: Difference | None) -> Cell:

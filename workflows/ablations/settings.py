@@ -3,7 +3,6 @@
 What is set for pre-training holds for all variants, but for what the study varies.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from workflows.ablations.studies import (
     find_study,
     shape_of,
 )
-from workflows.finetuning.settings import settings_class
+from workflows.finetuning.settings import rate_for, settings_class
 from workflows.pretraining.settings import PretrainSettings
 from workflows.settings import given_option, parse_command_line, validated
 from workflows.sweeps.settings import TuneSettings, tune_settings_class
@@ -31,8 +30,6 @@ from workflows.training.run_settings import CheckpointSettings, TrackingSettings
 
 EXPERIMENT = "ablations"
 DOCUMENTATION = "docs://"
-_WIDTHS, _RATES = (128, 768), (1e-3, 5e-5)
-"""Learning rates that are known to be good at these widths: the demo's, and the paper's (A.3)."""
 
 
 class LearningSettings(BaseModel):
@@ -79,8 +76,9 @@ class AblateSettings(PretrainSettings):
                 "--study size --shards shards --task mnli=glue/MNLI conll2003=ner",
             ),
             Example(
-                "a masking rate of 40 %, five seeds",
-                "--study masking_rate --variants 0.4 --seeds 5",
+                "whether adapting an encoder to a text helped (also bertline adapt --report)",
+                "--study adaptation --preset adapt --start_from MODEL_FOLDER --shards shards "
+                "--control other_shards",
             ),
         ),
         common=(
@@ -285,13 +283,3 @@ def tune_settings(
 def finetuning_rate(settings: AblateSettings) -> float:
     """The peak learning rate of fine-tuning, the same for all encoders."""
     return settings.finetuning.peak_learning_rate or rate_for(shape_of(settings)[1])
-
-
-def rate_for(width: int) -> float:
-    """A learning rate of fine-tuning for an encoder so wide: the narrower the larger.
-
-    On the line through two known ones, both axes logarithmic, to one digit; beyond them constant.
-    """
-    (narrow, wide), (high, low) = _WIDTHS, _RATES
-    share = math.log(min(max(width, narrow), wide) / narrow) / math.log(wide / narrow)
-    return float(f"{high * (low / high) ** share:.0e}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bert_core.errors import UserError, nearest
 from workflows.paper.published import (
-    ADAPTED,
+    ADAPTATION_FIGURES,
     NO_TABLE,
     TABLE_5,
     TABLE_6,
@@ -141,7 +141,7 @@ def shapes_around(own: Shape) -> dict[Shape, str]:
     return found
 
 
-ADAPTATION, CONTROL = "adaptation", "control"
+ADAPTATION, ADAPTED, CONTROL = "adaptation", "adapted", "control"
 _NO_LEARNING_RATE = 1e-60
 """0 in single precision: changes no weight."""
 
@@ -160,7 +160,7 @@ def _adaptation(settings: PretrainSettings) -> list[Variant]:
     unchanged = {"phases": [one_step], "optimizer.peak_learning_rate": _NO_LEARNING_RATE}
     return [
         Variant("start", "start model", unchanged, "RoBERTa", is_reference=True),
-        Variant("adapted", "adapted", {}, "adapted to the domain"),
+        Variant(ADAPTED, "adapted", {}, "adapted to the domain"),
         Variant(CONTROL, "control: other text", {}, "adapted to another domain"),
         Variant("scratch", "from scratch", _FROM_SCRATCH),
     ]
@@ -196,7 +196,7 @@ STUDIES: dict[str, Study] = {
     ADAPTATION: Study(
         "Does continued pre-training on this text help, beyond as much of it on other text?",
         (),
-        ADAPTED,
+        ADAPTATION_FIGURES,
         _adaptation,
     ),
 }

@@ -1,4 +1,4 @@
-"""The demo's report: fine-tuning runs of an untrained and a pre-trained encoder, compared by task.
+"""The demo's report: fine-tuning runs of an encoder before and after its training, by task.
 
 Every figure has a 95 % bootstrap interval over the dev examples.
 """
@@ -30,70 +30,102 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 TABLE, REPORT, PICTURE = "table.txt", "report.md", "comparison.png"
-HEADS = ("task", "metric", "untrained", "pre-trained", "difference (95 % interval)")
+
+
+@dataclass(frozen=True)
+class Training:
+    """What lies between the two encoders: its name, and what they are called before and after it.
+
+    `run_kinds` call them in the names of runs. `about` says what the first one is.
+    """
+
+    name: str
+    before: str
+    after: str
+    run_kinds: tuple[str, str]
+    about: str
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads of the table."""
+        return ("task", "metric", self.before, self.after, "difference (95 % interval)")
+
+
+PRETRAINING = Training(
+    "pre-training",
+    "untrained",
+    "pre-trained",
+    ("untrained", "pretrained"),
+    "the untrained one starts from random weights",
+)
+ADAPTATION = Training(
+    "adaptation",
+    "start model",
+    "adapted",
+    ("start", "adapted"),
+    "the start model is the encoder before its pre-training went on with the documentation",
+)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A task's metric for both encoders, and the difference, pre-trained less untrained."""
+    """A task's metric for the encoder before and after training, and after less before."""
 
     task: str
     metric: str
     num_train: int
     num_dev: int
     epochs: int
-    untrained: Interval
-    pretrained: Interval
+    before: Interval
+    after: Interval
     difference: Interval
 
 
-def compared(untrained: FinetuningJob, pretrained: FinetuningJob) -> Compared:
+def compared(before: FinetuningJob, after: FinetuningJob) -> Compared:
     """Measures what the best epochs of two finished runs predicted for the same dev examples."""
-    data, task = pretrained.data, pretrained.data.task
+    data, task = after.data, after.data.task
     examples, groups = data.dev.examples, documents(data.dev.examples)
-    first, second = (
-        best_predictions(job.folder.last_checkpoint()) for job in (untrained, pretrained)
-    )
+    first, second = (best_predictions(job.folder.last_checkpoint()) for job in (before, after))
     measured = [
         bootstrap_intervals(task, each, examples, groups=groups)[task.criterion]
         for each in (first, second)
     ]
     comparison = compare(task, first, second, examples, groups=groups)
     return Compared(
-        task=pretrained.settings.task,
+        task=after.settings.task,
         metric=task.criterion,
         num_train=len(data.train.examples),
         num_dev=len(examples),
-        epochs=pretrained.settings.epochs,
-        untrained=measured[0],
-        pretrained=measured[1],
+        epochs=after.settings.epochs,
+        before=measured[0],
+        after=measured[1],
         difference=comparison.metrics[task.criterion].difference,
     )
 
 
-def write_report(results: Sequence[Compared], folder: Path) -> None:
+def write_report(results: Sequence[Compared], folder: Path, training: Training) -> None:
     """Writes figure and report, and last the table, whose presence says that the rest is there."""
     figure = saved_figure(
-        lambda title: comparison_drawing(results, title),
+        lambda title: comparison_drawing(results, title, training),
         folder / PICTURE,
-        title="Fine-tuned on three tasks, with and without pre-training",
+        title=f"Fine-tuned on three tasks, before and after {training.name}",
         caption="Both encoders on each task, with 95 % bootstrap intervals over the dev examples.",
     )
-    write_page(report_page(results, figure), folder)
+    write_page(report_page(results, figure, training), folder)
     places = f"\npicture  {folder / PICTURE}\nreport   {folder / REPORT}\n"
-    write_atomically(folder / TABLE, text_table(results) + places)
+    write_atomically(folder / TABLE, text_table(results, training) + places)
 
 
-def text_table(results: Sequence[Compared]) -> str:
+def text_table(results: Sequence[Compared], training: Training) -> str:
     """The table for a terminal, and the verdict."""
     rows = [cells(result) for result in results]
-    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(training.heads, *rows, strict=True)]
     lines = []
-    for row in (HEADS, *rows):
+    for row in (training.heads, *rows):
         words = [f"{text:{width}}" for text, width in zip(row[:2], widths[:2], strict=True)]
         words += [f"{text:>{width}}" for text, width in zip(row[2:], widths[2:], strict=True)]
         lines.append("  ".join(words).rstrip())
-    return "\n".join([*lines, verdict(results)]) + "\n"
+    return "\n".join([*lines, verdict(results, training)]) + "\n"
 
 
 def cells(result: Compared) -> tuple[str, ...]:
@@ -102,22 +134,22 @@ def cells(result: Compared) -> tuple[str, ...]:
     return (
         result.task,
         result.metric,
-        f"{result.untrained.value:.3f}",
-        f"{result.pretrained.value:.3f}",
+        f"{result.before.value:.3f}",
+        f"{result.after.value:.3f}",
         f"{difference.value:+.3f} ({difference.low:+.3f} to {difference.high:+.3f})",
     )
 
 
-def verdict(results: Sequence[Compared]) -> str:
-    """Where pre-training has shown, where it has not."""
+def verdict(results: Sequence[Compared], training: Training) -> str:
+    """Where the training has shown, where it has not."""
     better = [result.task for result in results if result.difference.low > 0]
     worse = [result.task for result in results if result.difference.high < 0]
     same = [result.task for result in results if result.task not in (*better, *worse)]
     parts = [
         f"{', '.join(names)}: {what}"
         for names, what in (
-            (better, "better for the pre-training"),
-            (worse, "worse for the pre-training"),
+            (better, f"better for the {training.name}"),
+            (worse, f"worse for the {training.name}"),
             (same, "these examples do not tell the two apart"),
         )
         if names
@@ -125,12 +157,12 @@ def verdict(results: Sequence[Compared]) -> str:
     return "; ".join(parts)
 
 
-def report_page(results: Sequence[Compared], figure: Figure) -> Page:
+def report_page(results: Sequence[Compared], figure: Figure, training: Training) -> Page:
     """The report as a page."""
     rows = []
     for result in results:
         task, metric, *figures = cells(result)
-        values = result.untrained.value, result.pretrained.value, result.difference.value
+        values = result.before.value, result.after.value, result.difference.value
         numbers = [Cell(text, value) for text, value in zip(figures, values, strict=True)]
         counts = (
             f"{result.num_train:,} examples, {result.epochs} epochs; "
@@ -139,28 +171,29 @@ def report_page(results: Sequence[Compared], figure: Figure) -> Page:
         rows.append(Row([task, metric, *numbers, counts]))
     about = (
         "The tasks are made of the documentation on this machine. Both encoders have the same head,"
-        " examples, order and settings; the untrained one starts from random weights."
+        f" examples, order and settings; {training.about}."
     )
     limits = (
         "Figures are those of the best epoch on the dev examples, which also chose it, for both"
         " encoders. Differences are paired, and questions about one text are drawn together. The"
         " variation between seeds is not included."
     )
-    table = Table("Metrics with 95 % intervals", [*HEADS, "data"], rows)
+    table = Table("Metrics with 95 % intervals", [*training.heads, "data"], rows)
     return Page(
-        "What pre-training is worth on three tasks",
-        verdict(results),
+        f"What {training.name} is worth on three tasks",
+        verdict(results, training),
         sections=[Section("Comparison", [about, table, Figures([figure]), limits])],
     )
 
 
-def comparison_drawing(results: Sequence[Compared], title: str) -> "Drawing":
+def comparison_drawing(results: Sequence[Compared], title: str, training: Training) -> "Drawing":
     """Draws both encoders on each task, with their intervals."""
     figure = new_figure(3.8, 1.4 + 0.8 * len(results))
     axes = figure.add_subplot()
     set_title(axes, title)
-    for kind, color, shift in (("pretrained", BLUE, -0.14), ("untrained", GREY, 0.14)):
-        draw_intervals(axes, [getattr(result, kind) for result in results], color, shift)
+    before, after = ([getattr(result, kind) for result in results] for kind in ("before", "after"))
+    draw_intervals(axes, after, training.after, BLUE, -0.14)
+    draw_intervals(axes, before, training.before, GREY, 0.14)
     names = [f"{result.task}\n{result.metric}" for result in results]
     axes.set_yticks(range(len(results)), names)
     axes.set_ylim(len(results) - 0.5, -0.5)
@@ -172,9 +205,10 @@ def comparison_drawing(results: Sequence[Compared], title: str) -> "Drawing":
     return figure
 
 
-def draw_intervals(axes: "Axes", found: Sequence[Interval], color: str, shift: float) -> None:
+def draw_intervals(
+    axes: "Axes", found: Sequence[Interval], label: str, color: str, shift: float
+) -> None:
     """Draws a dot for each figure, a line for its interval, and writes the figure beside it."""
-    label = "pre-trained" if shift < 0 else "untrained"
     places = [number + shift for number in range(len(found))]
     axes.hlines(places, [e.low for e in found], [e.high for e in found], color=color, linewidth=2.5)
     dots = {"color": color, "markersize": 8, "clip_on": False, "label": label}

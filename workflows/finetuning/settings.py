@@ -3,6 +3,7 @@
 The options of the task stand in a section of their own, whose fields are those of the task.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -281,3 +282,17 @@ def task_and_approach(arguments: Sequence[str]) -> tuple[str, str]:
 def read_settings(values: dict[str, Any]) -> TaskRunSettings:
     """The settings of `model_dump`, as a worker gets them."""
     return settings_class(values["task"], values["approach"]).model_validate(values)
+
+
+_WIDTHS, _RATES = (128, 768), (1e-3, 5e-5)
+"""Learning rates that are known to be good at these widths: the demo's, and the paper's (A.3)."""
+
+
+def rate_for(width: int) -> float:
+    """A learning rate of fine-tuning for an encoder so wide: the narrower the larger.
+
+    On the line through two known ones, both axes logarithmic, to one digit; beyond them constant.
+    """
+    (narrow, wide), (high, low) = _WIDTHS, _RATES
+    share = math.log(min(max(width, narrow), wide) / narrow) / math.log(wide / narrow)
+    return float(f"{high * (low / high) ** share:.0e}")

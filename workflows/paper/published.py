@@ -239,7 +239,7 @@ NO_TABLE = PaperAblation(
 """The masking rate, of which the paper has no ablation."""
 
 
-ADAPTED = PaperAblation(
+ADAPTATION_FIGURES = PaperAblation(
     "Gururangan et al. 2020 (arXiv 2004.10964): domain-adaptive pre-training of RoBERTa base",
     finding="Adapted to text of its domain RoBERTa gains 2.3 points on ChemProt and 12.4 on "
     "ACL-ARC; the same steps on text of another domain lose 2.5 on the one and gain 3.4 on the "

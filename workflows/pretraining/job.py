@@ -202,12 +202,9 @@ def refuse_another_tokenizer(start: Start, shards: TokenShards, settings: Pretra
     raise UserError(what, str(shards.folder), remedy)
 
 
-def described_pieces(start: Start, shards: TokenShards) -> list[str]:
-    """A line where the shards have more word pieces than the start model: what they save."""
+def tokens_per_word(start: Start, shards: TokenShards) -> tuple[float, float]:
+    """Tokens of a word of the shards' text: with the start model's tokenizer, and with theirs."""
     old, new = start.encoder.tokenizer, load_tokenizer(shards.folder)
-    first, size = num_embeddings(old), num_embeddings(new)
-    if first == size:
-        return []
     counts = np.load(shards.folder / TOKEN_COUNTS_NAME, allow_pickle=False)
     vocabulary = new.get_vocab(with_added_tokens=True)
     words = sum(
@@ -218,13 +215,19 @@ def described_pieces(start: Start, shards: TokenShards) -> list[str]:
     saved = sum(
         int(counts[index]) * (len(old_pieces(old, piece)) - 1)
         for piece, index in vocabulary.items()
-        if index >= first
+        if index >= num_embeddings(old)
     )
     after = int(counts.sum())
-    return [
-        f"pieces   {size - first:,} new: {after / words:.3f} tokens a word instead of "
-        f"{(after + saved) / words:.3f}"
-    ]
+    return (after + saved) / words, after / words
+
+
+def described_pieces(start: Start, shards: TokenShards) -> list[str]:
+    """A line where the shards have more word pieces than the start model: what they save."""
+    new = num_embeddings(load_tokenizer(shards.folder)) - num_embeddings(start.encoder.tokenizer)
+    if not new:
+        return []
+    before, after = tokens_per_word(start, shards)
+    return [f"pieces   {new:,} new: {after:.3f} tokens a word instead of {before:.3f}"]
 
 
 def checkpoint_to_decay(settings: PretrainSettings, path: Path) -> str:

@@ -130,7 +130,7 @@ def export(
     """Writes the checkpoint's weights as a model folder."""
     settings = job.settings
     start = None if job.start is None else job.start.encoder.path
-    model = initial_model(settings, tokenizer, start)
+    model = initial_model(settings, tokenizer, start).model
     model.load_state_dict(load_file(checkpoint / MODEL))
     save_model_folder(
         job.folder.model,

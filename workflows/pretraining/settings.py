@@ -31,6 +31,12 @@ class Phase(BaseModel):
 
     sequence_length: int = Field(ge=8, description="longest row")
     steps: int = Field(ge=1, description="optimizer steps")
+    trains: Literal["all", "new_pieces"] = Field(
+        default="all",
+        exclude_if=lambda trains: trains == "all",  # older recipes do not have it
+        description="new_pieces, with --vocabulary extend: rows of the new word pieces, and heads"
+        " that the start model lacks",
+    )
 
 
 class EvaluationSettings(BaseModel):
@@ -190,6 +196,10 @@ class PretrainSettings(RunSettings):
             )
         if not starts and self.model.position_extension != "cyclic":
             raise ValueError("no position table is extended: give --start_from MODEL")
+        if not extends and any(phase.trains == "new_pieces" for phase in self.phases):
+            raise ValueError(
+                "a phase trains new pieces, and there are none: add --vocabulary extend"
+            )
         if self.decay_from is not None and self.optimizer.schedule != "linear":
             raise ValueError("a run with --decay_from falls linearly: leave out optimizer.schedule")
         return self
@@ -227,6 +237,8 @@ class PretrainSettings(RunSettings):
             raise ValueError("packed rows do not run on TPU: set --batch.packed false")
         if self.cluster.tpu is not None and self.recompute != "nothing":
             raise ValueError("on TPU nothing is recomputed: set --recompute nothing")
+        if self.cluster.tpu is not None and any(phase.trains != "all" for phase in self.phases):
+            raise ValueError("on TPU all phases train all weights: leave out trains in --phases")
         return self
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from bert_core.adaptation import load_start_model
+from bert_core.adaptation import StartModel, load_start_model, train_new_rows
 from bert_core.config import ModelConfig, training_flops
 from bert_core.model.bert import Bert
 from bert_core.pretraining import PretrainingEvaluation, compute_loss, evaluate_pretraining
@@ -55,9 +55,12 @@ def pretraining_parts(
     if other is not None:
         other = PretrainingRows(settings, other, backend, folder / "cache")
     torch.manual_seed(settings.seed)
-    model = initial_model(settings, load_tokenizer(shards), start).to(worker.device)
+    begun = initial_model(settings, load_tokenizer(shards), start)
+    model = begun.model.to(worker.device)
     model.encoder.recomputes_layers = settings.recompute == "layers"
     state = TrainingState(model, create_optimizer(model, settings.optimizer))
+    if any(phase.trains == "new_pieces" for phase in settings.phases):
+        train_new_rows(begun, state.optimizer, lambda: trains_new_rows(settings, state.step))
     if settings.decay_from is not None:
         load_checkpoint(settings.decay_from, state)
         state.step = state.num_rows_seen = state.num_tokens_seen = 0
@@ -78,12 +81,20 @@ def pretraining_parts(
     )
 
 
-def initial_model(settings: PretrainSettings, tokenizer: Tokenizer, start: Path | None) -> Bert:
+def trains_new_rows(settings: PretrainSettings, step: int) -> bool:
+    """Whether the step after `step` finished ones is of a phase that trains new pieces alone."""
+    return settings.phases[settings.phase_at(step)[0]].trains == "new_pieces"
+
+
+def initial_model(
+    settings: PretrainSettings, tokenizer: Tokenizer, start: Path | None
+) -> StartModel:
     """The model before the first step: that of a folder, or one drawn from torch's generator."""
     if start is None:
         vocabulary = Vocabulary.from_tokenizer(tokenizer)
         config = settings.architecture(vocabulary.size, vocabulary.pad_id)
-        return Bert.for_pretraining(config, next_sentence="next_sentence" in settings.heads)
+        drawn = Bert.for_pretraining(config, next_sentence="next_sentence" in settings.heads)
+        return StartModel(drawn, settings.heads, first_new_row=0)
     model = settings.model
     return load_start_model(
         start,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from ablation_runs import (
     OUTCOMES,
+    adaptation,
     half_way,
     made_up_ablation,
     made_up_sweep,
@@ -25,6 +26,7 @@ from workflows.ablations.held_out import curve_figures, pretraining_table
 from workflows.ablations.report import (
     FIGURES,
     ablation_findings,
+    against_control,
     as_json,
     costs,
     counts,
@@ -143,6 +145,20 @@ def test_the_verdict_names_what_seeds_do_not_explain(outcome, parts):
     text = verdict(ablation_findings(outcome()))
     assert all(part in text for part in parts), text
     assert outcome is not single_seed or "left to right" not in text
+
+
+def test_the_adapted_model_is_compared_with_the_control_too():
+    findings = ablation_findings(adaptation())
+    found = against_control(findings)
+    assert found["docs_library"].mean == pytest.approx(8, abs=1.5)
+    assert [each.is_told_apart for each in found.values()] == [True, False]
+    text = verdict(findings)
+    assert "helped beyond the control: held-out text of the domain takes 1.7000" in text
+    assert "; other text takes 2.2000, 2.2000 before;" in text
+    assert "adapted against the control on tasks: docs_library +" in text
+    assert "MRPC" not in text.partition("on tasks:")[2].partition(";")[0]
+    single = verdict(ablation_findings(adaptation(seeds=1)))
+    assert "on tasks" not in single and "--seeds 3" in single
 
 
 def test_the_state_and_the_cost_are_counted():

@@ -25,6 +25,8 @@ from workflows.demonstration.questions import (
     write_questions,
 )
 from workflows.demonstration.report import (
+    ADAPTATION,
+    PRETRAINING,
     Compared,
     compared,
     text_table,
@@ -144,10 +146,10 @@ def test_the_figures_are_those_of_the_best_epochs(jobs):
         90,
         40,
     )
-    assert found.untrained.value == best_score(jobs[0])
-    assert found.pretrained.value == best_score(jobs[1]) > found.untrained.value
+    assert found.before.value == best_score(jobs[0])
+    assert found.after.value == best_score(jobs[1]) > found.before.value
     difference = found.difference
-    assert difference.value == pytest.approx(found.pretrained.value - found.untrained.value)
+    assert difference.value == pytest.approx(found.after.value - found.before.value)
     assert 0 < difference.low < difference.value < difference.high
     same = compared(jobs[1], jobs[1]).difference
     assert (same.low, same.value, same.high) == (0, 0, 0)
@@ -159,8 +161,8 @@ RESULT = Compared(
     num_train=4000,
     num_dev=541,
     epochs=4,
-    untrained=Interval(0.279, 0.241, 0.318),
-    pretrained=Interval(0.468, 0.425, 0.510),
+    before=Interval(0.279, 0.241, 0.318),
+    after=Interval(0.468, 0.425, 0.510),
     difference=Interval(0.189, 0.148, 0.231),
 )
 SAME = replace(RESULT, task="docs_parameters", metric="f1", difference=Interval(0.0, -0.02, 0.021))
@@ -168,7 +170,7 @@ WORSE = replace(RESULT, task="docs_answers", difference=Interval(-0.1, -0.2, -0.
 
 
 def test_the_table_says_what_is_known_and_what_is_not():
-    lines = text_table([RESULT, SAME, WORSE]).splitlines()
+    lines = text_table([RESULT, SAME, WORSE], PRETRAINING).splitlines()
     titles = ["task", "metric", "untrained", "pre-trained", "difference (95 % interval)"]
     assert re.split("  +", lines[0]) == titles
     assert lines[1] == (
@@ -181,13 +183,19 @@ def test_the_table_says_what_is_known_and_what_is_not():
     )
 
 
+def test_the_words_are_those_of_the_training():
+    first, _, verdict = text_table([RESULT], ADAPTATION).splitlines()
+    assert re.split("  +", first)[2:4] == ["start model", "adapted"]
+    assert verdict == "docs_library: better for the adaptation"
+
+
 def test_the_report_holds_table_and_picture_and_says_what_it_leaves_out(tmp_path):
-    write_report([RESULT, SAME, WORSE], tmp_path)
+    write_report([RESULT, SAME, WORSE], tmp_path, PRETRAINING)
     report = (tmp_path / "report.md").read_text()
     assert "| docs_library | accuracy | 0.279 | 0.468 | +0.189 (+0.148 to +0.231) |" in report
     assert "4,000 examples, 4 epochs; 541 dev examples" in report and "(comparison.png)" in report
     assert "+0.189 (+0.148 to +0.231)" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
     table = (tmp_path / "table.txt").read_text()
-    assert table.startswith(text_table([RESULT, SAME, WORSE]))
+    assert table.startswith(text_table([RESULT, SAME, WORSE], PRETRAINING))
     assert str(tmp_path / "comparison.png") in table

@@ -309,3 +309,57 @@ def test_a_vocabulary_that_is_extended_gives_the_model_rows(run_of, tmp_path, co
     with pytest.raises(UserError, match="another tokenizer") as raised:
         opened(run)
     assert "--new_pieces 2000" in raised.value.remedy
+
+
+def test_a_first_phase_trains_rows_of_new_pieces_alone(run_of, tmp_path, corpus, start_folder):
+    old = load_tokenizer(corpus)
+    tokenizer = extend_tokenizer(old, ["bakelimo nurashito"] * 9, 2)
+    phases = (
+        '[{"sequence_length": 16, "steps": 5, "trains": "new_pieces"}, '
+        '{"sequence_length": 16, "steps": 7}]'
+    )
+    given = {"vocabulary": "extend", "phases": phases, "optimizer.weight_decay": 0.5}
+    whole, parts = run_of("whole", **given), run_of("parts", **given)
+    for run in (whole, parts):
+        run.shards = write_corpus(tmp_path / run.name, num_documents=60, tokenizer=tokenizer)
+    train_here(whole)
+    for stop_after in (2, 2, -1):
+        train_here(parts, stop_after)
+    assert parts.records() == whole.records()
+    _, start, _ = load_model_folder(start_folder)
+    weights = load_file(whole.checkpoints / "step-00000005" / "model.safetensors")
+    before = start.state_dict()
+    tables = {"encoder.embeddings.word.weight", "heads.masked_token.bias"}
+    assert tables < weights.keys()
+    for name, weight in weights.items():
+        rows = old.get_vocab_size() if name in tables else None
+        assert torch.equal(weight[:rows], before[name][:rows]), name
+    new = weights["encoder.embeddings.word.weight"][old.get_vocab_size() :][:2]
+    assert new.abs().sum() > 0
+    last = load_file(whole.checkpoints / "step-00000012" / "model.safetensors")
+    assert all(not torch.equal(last[name], weights[name]) for name in weights)
+    assert not torch.equal(last["encoder.embeddings.word.weight"][old.get_vocab_size() :][:2], new)
+    given = {"phases": phases}
+    with pytest.raises(UserError, match="add --vocabulary extend"):
+        opened(run_of("refused", **given))
+
+
+def test_a_head_that_was_drawn_is_trained_with_the_new_rows(run_of, tmp_path, corpus, start_folder):
+    """The new rows are not what the model began with, and neither is the head."""
+    config, model, old = load_model_folder(start_folder)
+    bare = Bert(model.encoder, {})
+    save_model_folder(tmp_path / "bare", bare, old, "# A card\n")
+    tokenizer = extend_tokenizer(old, ["bakelimo nurashito"] * 9, 2)
+    phases = '[{"sequence_length": 16, "steps": 5, "trains": "new_pieces"}]'
+    run = run_of(start_from=tmp_path / "bare", vocabulary="extend", phases=phases)
+    run.shards = write_corpus(tmp_path / "more", num_documents=60, tokenizer=tokenizer)
+    train_here(run, 1)
+    train_here(run)
+    first, last = (
+        load_file(run.checkpoints / f"step-0000000{step}" / "model.safetensors") for step in (1, 5)
+    )
+    moved = {name for name in first if not torch.equal(first[name], last[name])}
+    assert moved == {
+        "encoder.embeddings.word.weight",
+        *(name for name in first if name.startswith("heads.")),
+    }
