@@ -113,6 +113,7 @@ def test_an_adapted_run_killed_at_ten_moments_learns_the_same_bits(
     save_model_folder(tmp_path / "start", Bert.for_pretraining(config), tokenizer, "# A card\n")
     settings = {
         "start_from": tmp_path / "start",
+        "vocabulary_size": 30_000,  # the default; the quickstart has another
         "rows__objective": "mlm",
         "rows__input_format": "full_sentences",
         "replay": write_corpus(tmp_path / "replay", num_documents=60, tokenizer=tokenizer),
