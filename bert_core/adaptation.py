@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -40,13 +41,16 @@ def load_start_model(
     num_positions: int | None = None,
     extension: PositionExtension = "cyclic",
     tokenizer: Tokenizer | None = None,
+    token_counts: np.ndarray | None = None,
 ) -> StartModel:
     """Loads a model folder to continue its pre-training, with these heads of `HEADS`, in order.
 
     `changes` are fields of `ModelConfig` to have other than in the folder, such as dropout;
     `num_positions` those of a longer position table, `tokenizer` one with more word pieces, for
     which the model gets rows. Missing heads are drawn from torch's generator: seed it for a
-    repeatable start. Raises `ModelFolderError` as `load_model_folder` does.
+    repeatable start. With `token_counts` [vocabulary], of the text to train on, the bias of a
+    masked-token head that was drawn says how frequent tokens are, so that no steps go into that.
+    Raises `ModelFolderError` as `load_model_folder` does.
     """
     _, model, own = load_model_folder(folder, changes=changes)
     drawn = tuple(name for name in heads if name not in model.heads)
@@ -56,6 +60,10 @@ def load_start_model(
         extend_positions(model, num_positions, extension)
     if tokenizer is not None:
         extend_vocabulary(model, own, tokenizer)
+    head = model.heads["masked_token"] if "masked_token" in drawn else None
+    if token_counts is not None and isinstance(head, MaskedTokenHead):
+        counts = F.pad(torch.from_numpy(token_counts), (0, len(head.bias) - len(token_counts)))
+        head.bias.data.copy_(((counts + 1.0) / (counts + 1.0).sum()).log())
     return StartModel(model, drawn, num_embeddings(own))
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from bert_core.adaptation import extend_positions, load_start_model
 from bert_core.config import IGNORE_INDEX
 from bert_core.hugging_face import to_hugging_face
 from bert_core.model.bert import Bert
+from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tokenizer import SPECIAL_TOKENS
 
 
@@ -59,6 +61,21 @@ def test_a_missing_head_is_drawn_from_the_seed_and_one_too_many_left_out(tmp_pat
         assert torch.equal(one, other)
     pairs = load_start_model(tmp_path, heads=["masked_token", "pooler", "next_sentence"]).model
     assert torch.equal(pairs.heads["pooler"].dense.weight, model.pooler.dense.weight)
+
+
+def test_a_head_that_is_drawn_begins_with_the_frequencies_of_tokens(tmp_path, foreign_folder):
+    _, model, tokenizer = load_model_folder(foreign_folder)
+    own = model.heads["masked_token"].bias.detach().clone()
+    counts = np.arange(len(own) - 3)  # the last rows of the table are of no token
+    kept = load_start_model(foreign_folder, heads=["masked_token"], token_counts=counts)
+    assert torch.equal(kept.model.heads["masked_token"].bias, own)
+    save_model_folder(tmp_path / "bare", Bert(model.encoder, {}), tokenizer, "# A card\n")
+    start = load_start_model(tmp_path / "bare", heads=["masked_token"], token_counts=counts)
+    assert start.drawn_heads == ("masked_token",)
+    shares = start.model.heads["masked_token"].bias.exp()
+    assert float(shares.sum()) == pytest.approx(1, abs=1e-4)
+    assert float(shares[9] / shares[4]) == pytest.approx(10 / 5, rel=1e-4)
+    assert shares[-1] == shares[0] > 0
 
 
 def test_a_longer_table_keeps_what_it_says_it_keeps(small_config, some_rows):

@@ -449,7 +449,8 @@ def _of_the_start(start: Start, shards: TokenShards) -> Iterator[str]:
     if start.fresh:
         yield (
             f"The start model has no head {' or '.join(start.fresh)}: all have the same one drawn, "
-            "so held-out figures of the start model are those of a head that knows nothing."
+            "so held-out figures of the start model are those of a head that knows how frequent "
+            "tokens are, and nothing else."
         )
 
 

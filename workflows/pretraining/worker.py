@@ -55,7 +55,7 @@ def pretraining_parts(
     if other is not None:
         other = PretrainingRows(settings, other, backend, folder / "cache")
     torch.manual_seed(settings.seed)
-    begun = initial_model(settings, load_tokenizer(shards), start)
+    begun = initial_model(settings, load_tokenizer(shards), start, rows.token_counts(0))
     model = begun.model.to(worker.device)
     model.encoder.recomputes_layers = settings.recompute == "layers"
     state = TrainingState(model, create_optimizer(model, settings.optimizer))
@@ -87,9 +87,15 @@ def trains_new_rows(settings: PretrainSettings, step: int) -> bool:
 
 
 def initial_model(
-    settings: PretrainSettings, tokenizer: Tokenizer, start: Path | None
+    settings: PretrainSettings,
+    tokenizer: Tokenizer,
+    start: Path | None,
+    token_counts: np.ndarray | None = None,
 ) -> StartModel:
-    """The model before the first step: that of a folder, or one drawn from torch's generator."""
+    """The model before the first step: that of a folder, or one drawn from torch's generator.
+
+    A head that the folder lacks begins with what `token_counts` say.
+    """
     if start is None:
         vocabulary = Vocabulary.from_tokenizer(tokenizer)
         config = settings.architecture(vocabulary.size, vocabulary.pad_id)
@@ -106,6 +112,7 @@ def initial_model(
         num_positions=model.max_position_embeddings,
         extension=model.position_extension,
         tokenizer=tokenizer if settings.vocabulary == "extend" else None,
+        token_counts=token_counts,
     )
 
 
