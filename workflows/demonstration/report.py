@@ -108,7 +108,7 @@ def write_report(results: Sequence[Compared], folder: Path, training: Training) 
     figure = saved_figure(
         lambda title: comparison_drawing(results, title, training),
         folder / PICTURE,
-        title=f"Fine-tuned on three tasks, before and after {training.name}",
+        title=f"Three tasks, before and after {training.name}",
         caption="Both encoders on each task, with 95 % bootstrap intervals over the dev examples.",
     )
     write_page(report_page(results, figure, training), folder)
@@ -188,7 +188,7 @@ def report_page(results: Sequence[Compared], figure: Figure, training: Training)
 
 def comparison_drawing(results: Sequence[Compared], title: str, training: Training) -> "Drawing":
     """Draws both encoders on each task, with their intervals."""
-    figure = new_figure(3.8, 1.4 + 0.8 * len(results))
+    figure = new_figure(6.0, 1.4 + 0.8 * len(results))
     axes = figure.add_subplot()
     set_title(axes, title)
     before, after = ([getattr(result, kind) for result in results] for kind in ("before", "after"))
@@ -201,7 +201,7 @@ def comparison_drawing(results: Sequence[Compared], title: str, training: Traini
     axes.set_xlabel("metric on the dev examples", color=INK)
     tidy(axes)
     axes.grid(visible=False, axis="y")
-    axes.legend(frameon=False, labelcolor=INK, loc="lower right")
+    axes.legend(frameon=False, labelcolor=INK, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
