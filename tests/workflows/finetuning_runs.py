@@ -142,7 +142,8 @@ class Demo(Run):
 
     def arguments(self) -> list[str]:
         """The command line after the program's name."""
-        given = ["--storage", str(self.storage), "--model", str(self.shards / "encoder")]
+        option = self.settings.get("encoder_as", "model")
+        given = ["--storage", str(self.storage), f"--{option}", str(self.shards / "encoder")]
         return [*given, "--data", "docs://numpy,scipy", "--max_examples", "200"]
 
     def newest(self, prefix: str) -> Run:

@@ -79,6 +79,26 @@ def test_killed_it_goes_on_and_shows_six_runs_in_a_table(tmp_path, ray_cluster):
     print(f"a finished demo takes {time.monotonic() - begin:.1f} s")
 
 
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(1800)
+def test_an_encoder_is_adapted_compared_with_itself_and_served(tmp_path, ray_cluster):
+    write_encoder(tmp_path / "encoder", positions=128)
+    settings, environment = {"encoder_as": "start_from"}, {"RAY_ADDRESS": ray_cluster}
+    demo = Demo(tmp_path / "storage", "demo", tmp_path, 0, settings, environment)
+    output = demo.finish(seconds=900)
+    assert "bits a byte  this text" in output
+    assert re.search("task +metric +start model +adapted +difference", output)
+    assert re.search("^/v1/fill-mask +", output, re.MULTILINE)
+    again = demo.finish()
+    assert output[output.index("task  ") :].partition("serving  ")[0] in again
+
+
+def test_a_model_is_used_or_adapted(capsys):
+    assert main(["--model", "mine", "--start_from", "mine"]) == 2
+    assert "give one of them" in capsys.readouterr().err
+
+
 @pytest.fixture
 def pretrained(finished_pretraining, tmp_path):
     """An encoder that has learned, and the weights that it began with."""
