@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 LEARNED = ("docs_library", "docs_parameters", "docs_answers")
 """The tasks; all are learned alike."""
 
+DOCUMENTATION = "docs://"
+
 EPOCHS = 3
 """With the examples that are the default: see docs/decisions.md for what more of them gave."""
 EXAMPLES, ADAPTED_EXAMPLES = 2500, 240
@@ -90,7 +92,10 @@ class DemoSettings(CommandLineSettings):
         default=None,
         description="encoder to adapt instead of pre-training one, as in bertline adapt",
     )
-    data: str = Field(default="docs://", description="documentation to make the tasks from")
+    data: str = Field(
+        default=DOCUMENTATION,
+        description="documentation to make the tasks from: docs://[PACKAGE,…]",
+    )
     max_examples: int | None = Field(
         default=None,
         ge=200,
@@ -161,7 +166,9 @@ def trained_encoder(settings: DemoSettings) -> tuple[str, Path] | None:
     if settings.start_from is None:
         run = pretrain(parse_command_line(PretrainSettings, options))
     else:
-        options += ["--start_from", settings.start_from, "--text", settings.data, *ADAPTATION]
+        first, *more = settings.data.split(",")
+        texts = [first, *(DOCUMENTATION + package for package in more)]
+        options += ["--start_from", settings.start_from, "--text", *texts, *ADAPTATION]
         run = pretrain(parse_command_line(AdaptSettings, options))
     return None if run is None else (run.name, run.model)
 
