@@ -205,6 +205,7 @@ def refuse_another_tokenizer(start: Start, shards: TokenShards, settings: Pretra
 def tokens_per_word(start: Start, shards: TokenShards) -> tuple[float, float]:
     """Tokens of a word of the shards' text: with the start model's tokenizer, and with theirs."""
     old, new = start.encoder.tokenizer, load_tokenizer(shards.folder)
+    first = num_embeddings(old)
     counts = np.load(shards.folder / TOKEN_COUNTS_NAME, allow_pickle=False)
     vocabulary = new.get_vocab(with_added_tokens=True)
     words = sum(
@@ -215,7 +216,7 @@ def tokens_per_word(start: Start, shards: TokenShards) -> tuple[float, float]:
     saved = sum(
         int(counts[index]) * (len(old_pieces(old, piece)) - 1)
         for piece, index in vocabulary.items()
-        if index >= num_embeddings(old)
+        if index >= first
     )
     after = int(counts.sum())
     return (after + saved) / words, after / words
