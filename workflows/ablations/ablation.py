@@ -296,6 +296,11 @@ class Ablation(PlannedRuns[AblateSettings]):
         self.variants, self.tasks = variants, learned_tasks(settings)
         self.sweeps: dict[str, SweepOutcome] = {}
 
+    @cached_property
+    def recipe(self) -> tuple[str, ...]:
+        """How all encoders are trained, and how they learn, in sentences."""
+        return described_recipe(self.settings, self.start, self.shards)
+
     def tracked_run(self) -> TrackedRun:
         """The ablation's run at MLflow."""
         settings, shards = self.settings, self.shards
@@ -350,7 +355,7 @@ class Ablation(PlannedRuns[AblateSettings]):
             tasks=self.sweeps,
             wanted_tasks=tuple(task.key for task in self.tasks),
             seeds=settings.seeds,
-            recipe=described_recipe(settings, self.start, self.shards),
+            recipe=self.recipe,
             wall_seconds=self.seconds(),
             at_once=at_once,
         )
