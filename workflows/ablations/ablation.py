@@ -48,6 +48,7 @@ from workflows.runs.journal import read_records
 from workflows.runs.storage import Storage
 from workflows.runs.tracker import ARTIFACTS_NAME, JOURNAL_NAME, DatasetInput, TrackedRun
 from workflows.settings import settings_hash
+from workflows.sweeps.findings import number_of
 from workflows.sweeps.live_table import TableRow, step_text
 from workflows.sweeps.outcome import SweepOutcome
 from workflows.sweeps.planned import TRAINED, PlannedRun, PlannedRuns, unfinished
@@ -442,7 +443,7 @@ def described_recipe(
         f"{reads}: {steps}, seed {settings.seed}. But for what the study "
         f"varies they are {settings.model.described}.",
         *([] if start is None else _of_the_start(start, shards)),
-        f"All learn alike: {learning.epochs} epochs in batches of {learning.batch_size}, peak "
+        f"All learn alike: {number_of(learning.epochs, 'epoch')} in batches of {learning.batch_size}, peak "
         f"learning rate {finetuning_rate(settings):g}, which is searched for none of them.",
     )
 
@@ -453,7 +454,7 @@ def _of_the_start(start: Start, shards: TokenShards) -> Iterator[str]:
     yield f"The start model is {start.name}. A word of the text is {after:.3f} tokens{instead}."
     if start.fresh:
         yield (
-            f"The start model has no head {' or '.join(start.fresh)}: all have the same one drawn, "
+            f"The start model has no head {' or '.join(start.fresh)}: all have one drawn from one seed, "
             "so held-out figures of the start model are those of a head that knows how frequent "
             "tokens are, and nothing else."
         )
