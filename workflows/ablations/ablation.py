@@ -444,7 +444,8 @@ def described_recipe(
         f"varies they are {settings.model.described}.",
         *([] if start is None else _of_the_start(start, shards)),
         f"All learn alike: {number_of(learning.epochs, 'epoch')} in batches of "
-        f"{learning.batch_size}, peak learning rate {finetuning_rate(settings):g}, which is searched for none of them.",
+        f"{learning.batch_size}, peak learning rate {finetuning_rate(settings):g}, which is "
+        "searched for none of them.",
     )
 
 
@@ -455,8 +456,8 @@ def _of_the_start(start: Start, shards: TokenShards) -> Iterator[str]:
     if start.fresh:
         yield (
             f"The start model has no head {' or '.join(start.fresh)}: all have one drawn from one "
-            "seed, so held-out figures of the start model are those of a head that knows how frequent "
-            "tokens are, and nothing else."
+            "seed, so held-out figures of the start model are those of a head that knows how "
+            "frequent tokens are, and nothing else."
         )
 
 
