@@ -48,22 +48,21 @@ def load_start_model(
     `changes` are fields of `ModelConfig` to have other than in the folder, such as dropout;
     `num_positions` those of a longer position table, `tokenizer` one with more word pieces, for
     which the model gets rows. Missing heads are drawn from torch's generator: seed it for a
-    repeatable start. With `token_counts` [vocabulary], of the text to train on, the bias of a
-    masked-token head that was drawn says how frequent tokens are, so that no steps go into that.
+    repeatable start. With `token_counts` [vocabulary], of the text to train on, the bias of a head
+    over the vocabulary that was drawn says how frequent tokens are: no steps go into learning that.
     Raises `ModelFolderError` as `load_model_folder` does.
     """
     _, model, own = load_model_folder(folder, changes=changes)
-    drawn = tuple(name for name in heads if name not in model.heads)
-    model.add_missing_heads(heads)
+    drawn = tuple(model.add_missing_heads(heads))
     model.heads = nn.ModuleDict({name: model.heads[name] for name in heads})
     if num_positions is not None:
         extend_positions(model, num_positions, extension)
     if tokenizer is not None:
         extend_vocabulary(model, own, tokenizer)
-    head = model.heads["masked_token"] if "masked_token" in drawn else None
-    if token_counts is not None and isinstance(head, MaskedTokenHead):
-        counts = F.pad(torch.from_numpy(token_counts), (0, len(head.bias) - len(token_counts)))
-        head.bias.data.copy_(((counts + 1.0) / (counts + 1.0).sum()).log())
+    for head in (model.heads[name] for name in drawn):
+        if token_counts is not None and isinstance(head, MaskedTokenHead):
+            counts = F.pad(torch.from_numpy(token_counts), (0, len(head.bias) - len(token_counts)))
+            head.bias.data.copy_(((counts + 1.0) / (counts + 1.0).sum()).log())
     return StartModel(model, drawn, num_embeddings(own))
 
 
@@ -73,6 +72,7 @@ def train_new_rows(
     """While it is time, lets the optimizer change only rows of new pieces and heads just drawn.
 
     All else is as if it had no gradient in such a step: weights, moments and counts of steps stay.
+    Gradients are clipped before that, by the norm of all of them.
     """
     model, first = start.model, start.first_new_row
     tables: set[Tensor] = {model.encoder.embeddings.word.weight}

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -45,20 +46,28 @@ if TYPE_CHECKING:
 LEARNED = ("docs_library", "docs_parameters", "docs_answers")
 """The tasks; all are learned alike."""
 
-DOCUMENTATION = "docs://"
-
-EPOCHS = 3
-"""With the examples that are the default: see docs/decisions.md for what more of them gave."""
-EXAMPLES, ADAPTED_EXAMPLES = 2500, 240
-"""Training examples of each task: fewer where an encoder of the size of MiniLM learns from them."""
-
-ADAPTATION = (
-    "--phases", '[{"sequence_length": 128, "steps": 60}]',
+SHORT_ADAPTATION = (
+    "--phases", '[{"sequence_length": 128, "steps": 50}]',
     "--batch.global_batch_size", "16",
     "--optimizer.peak_learning_rate", "3e-4",
-    "--evaluation.num_rows", "128",
+    "--evaluation.num_rows", "64",
 )  # fmt: skip
 """What differs from the preset adapt, so that MiniLM takes under two minutes on two cores."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How much each task is learned: training examples, passes over them, examples of a step."""
+
+    examples: int
+    epochs: int
+    batch_size: int
+
+
+OF_PRETRAINED = Learning(2500, 3, 32)
+"""See docs/decisions.md for what more examples and epochs gave."""
+OF_ADAPTED = Learning(200, 2, 16)
+"""Less, as an encoder like MiniLM is ten times as slow; small batches, for enough steps."""
 
 
 class DemoSettings(CommandLineSettings):
@@ -93,14 +102,14 @@ class DemoSettings(CommandLineSettings):
         description="encoder to adapt instead of pre-training one, as in bertline adapt",
     )
     data: str = Field(
-        default=DOCUMENTATION,
+        default="docs://",
         description="documentation to make the tasks from: docs://[PACKAGE,…]",
     )
     max_examples: int | None = Field(
         default=None,
         ge=200,
-        description=f"training examples of each task; default {EXAMPLES}, with --start_from "
-        f"{ADAPTED_EXAMPLES}",
+        description=f"training examples of each task; default {OF_PRETRAINED.examples}, with "
+        f"--start_from {OF_ADAPTED.examples}",
     )
     serve: Serve = Field(
         default="auto",
@@ -115,9 +124,10 @@ class DemoSettings(CommandLineSettings):
         return self
 
     @property
-    def num_examples(self) -> int:
-        """Training examples of each task."""
-        return self.max_examples or (EXAMPLES if self.start_from is None else ADAPTED_EXAMPLES)
+    def learning(self) -> Learning:
+        """How much each task is learned."""
+        whole = OF_PRETRAINED if self.start_from is None else OF_ADAPTED
+        return replace(whole, examples=self.max_examples or whole.examples)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -153,7 +163,7 @@ def demo(settings: DemoSettings) -> bool:
 
 def demo_folder(settings: DemoSettings, storage: Storage, encoder: str) -> Path:
     """Where table, picture, report and questions of an encoder lie."""
-    values = {"data": settings.data, "max_examples": settings.num_examples}
+    values = {"data": settings.data, "max_examples": settings.learning.examples}
     return storage.folder / "demo" / f"{encoder}-{settings_hash(values)}"
 
 
@@ -166,9 +176,8 @@ def trained_encoder(settings: DemoSettings) -> tuple[str, Path] | None:
     if settings.start_from is None:
         run = pretrain(parse_command_line(PretrainSettings, options))
     else:
-        first, *more = settings.data.split(",")
-        texts = [first, *(DOCUMENTATION + package for package in more)]
-        options += ["--start_from", settings.start_from, "--text", *texts, *ADAPTATION]
+        options += ["--start_from", settings.start_from, "--text", settings.data]
+        options += SHORT_ADAPTATION
         run = pretrain(parse_command_line(AdaptSettings, options))
     return None if run is None else (run.name, run.model)
 
@@ -245,15 +254,15 @@ def finetune_settings(
     from bert_core.tasks.catalog import TASKS
     from workflows.finetuning.settings import rate_for, settings_class
 
-    options = TASKS[task].model_copy(update={"max_examples": settings.num_examples})
+    options = TASKS[task].model_copy(update={"max_examples": settings.learning.examples})
     return settings_class(task)(
         data=settings.data,
         model=str(encoder),
         storage=settings.storage,
         fresh=settings.fresh,
         options=options,
-        epochs=EPOCHS if settings.start_from is None else 2,
-        batch_size=32 if settings.start_from is None else 16,  # of few examples enough steps
+        epochs=settings.learning.epochs,
+        batch_size=settings.learning.batch_size,
         optimizer=FinetuningOptimizerSettings(peak_learning_rate=rate_for(width)),
         checkpoint=CheckpointSettings(every_steps=250, keep=1),
     )

@@ -86,7 +86,7 @@ class PrepareSettings(CommandLineSettings):
         description=(
             "files, folders or globs (.txt, .jsonl, also .xz, .gz, .bz2; .parquet;"
             " wiki_NN), s3:// or gs:// addresses, hf://OWNER/NAME[:CONFIG[:SPLIT]],"
-            " docs://[PACKAGE] for documentation, or task://NAME=DATA for a task's training texts"
+            " docs://[PACKAGE,…] for documentation, or task://NAME=DATA for a task's training texts"
         ),
     )
     output: Path = Field(description="folder of the shards, visible to all nodes of a cluster")

@@ -36,6 +36,7 @@ from bert_core.strict_files import MAX_YAML_BYTES, parse_yaml, read_bounded
 Settings = TypeVar("Settings", bound=BaseSettings)
 
 _NAMED = re.compile(r"[A-Za-z_][\w.:-]*=")
+_PACKAGES = re.compile(r"docs://\w")
 
 LAYERS = {
     "preset": Path(__file__).parent / "presets",
@@ -204,7 +205,8 @@ def split_list(text: str) -> list[str]:
     """The values of a list as one types it, `a,b`.
 
     A comma divides, unless it stands within double quotes, or in the path of a file that is there
-    or a glob that finds one. In `NAME=a,b,OTHER=c` values belong to the name before them.
+    or a glob that finds one. In `NAME=a,b,OTHER=c` values belong to the name before them, and
+    packages in `docs://a,b` to that address.
     """
     if "," not in text or _finds_files(text):
         return [text] if text else []
@@ -213,11 +215,13 @@ def split_list(text: str) -> list[str]:
 
 
 def _with_their_names(pieces: Iterable[str]) -> list[str]:
-    """Joins to `NAME=a` what follows it and has no name."""
+    """Joins to `NAME=a` what follows it and has no name, and to `docs://a` more packages."""
     joined: list[str] = []
     for piece in pieces:
         before = joined[-1] if joined else ""
-        if _NAMED.match(before) and not _NAMED.match(piece) and not _finds_files(before):
+        is_value = _NAMED.match(before) and not _NAMED.match(piece) and not _finds_files(before)
+        is_package = _PACKAGES.match(before) and piece.isidentifier() and not _finds_files(piece)
+        if is_value or is_package:
             joined[-1] = f"{before},{piece}"
         else:
             joined.append(piece)

@@ -94,9 +94,10 @@ def find_parts(
     """
     for typed in texts:
         if typed.startswith("docs://"):
-            name = typed.removeprefix("docs://") or "stdlib"
-            num_bytes = sum(path.stat().st_size for path in documentation_files(name))
-            yield CorpusPart(typed, "documentation", name, num_bytes)
+            for name in typed.removeprefix("docs://").split(","):
+                package = name or "stdlib"
+                num_bytes = sum(path.stat().st_size for path in documentation_files(package))
+                yield CorpusPart(f"docs://{name}", "documentation", package, num_bytes)
         elif typed.startswith("hf://"):
             require_datasets(HubAddress.of(typed))
             yield CorpusPart(typed, "hugging_face", typed.removeprefix("hf://"), 0)

@@ -81,6 +81,14 @@ def test_a_path_that_is_there_is_one_value(tmp_path, monkeypatch, path):
     assert read_list("prepare", "text", "--text", whole, "other.txt") == [whole, "other.txt"]
 
 
+def test_packages_of_documentation_stay_together_and_files_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json").touch()
+    given = ["docs://numpy,scipy,a.txt", "docs://,numpy", "docs://numpy,json"]
+    expected = ["docs://numpy,scipy", "a.txt", "docs://", "numpy", "docs://numpy", "json"]
+    assert read_list("prepare", "text", "--text", *given) == expected
+
+
 def test_lists_are_read_into_their_fields():
     settings = parse_command_line(
         settings_class("multiple_choice"),

@@ -75,6 +75,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, read):
         (tmp_path / "empty", "no text files"),
         (tmp_path / "a.doc", "unknown text format"),
         ("docs://no_such_package", "no such package"),
+        ("docs://json,no_such_package", "no such package: docs://no_such_package"),
         ("task://mrcp=/tmp", "no such task, did you mean mrpc|no such task"),
         ("task://mrpc", "no data of a task"),
         ("task://mrpc=/no/such/folder", "no such file or folder"),
@@ -82,6 +83,11 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, read):
         with pytest.raises(UserError, match=message) as caught:
             read(text)
         assert "\n" not in str(caught.value)
+
+
+def test_several_packages_are_read_one_after_the_other(read):
+    both, _ = read("docs://json,csv")
+    assert both == [*read("docs://json")[0], *read("docs://csv")[0]] and len(both) > 2
 
 
 def test_datasets_of_hugging_face_are_read_by_their_package(tmp_path, read, monkeypatch):
