@@ -47,7 +47,7 @@ LEARNED = ("docs_library", "docs_parameters", "docs_answers")
 """The tasks; all are learned alike."""
 
 SHORT_ADAPTATION = (
-    "--phases", '[{"sequence_length": 128, "steps": 50}]',
+    "--phases", '[{"sequence_length": 128, "steps": 60}]',
     "--batch.global_batch_size", "16",
     "--optimizer.peak_learning_rate", "3e-4",
     "--evaluation.num_rows", "64",
@@ -66,7 +66,7 @@ class Learning:
 
 OF_PRETRAINED = Learning(2500, 3, 32)
 """See docs/decisions.md for what more examples and epochs gave."""
-OF_ADAPTED = Learning(200, 2, 16)
+OF_ADAPTED = Learning(200, 2, 8)
 """Less, as an encoder like MiniLM is ten times as slow; small batches, for enough steps."""
 
 
