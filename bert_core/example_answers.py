@@ -34,6 +34,7 @@ from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, head_answers, layers_read
+from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.text.shards import TokenShards
 from bert_core.tokenizer import special_token_ids
 
@@ -109,7 +110,7 @@ def question_of(
         case "fill-mask", str(text), None:
             codec = FillMask(tokenizer, max_length, overflow="right")
             return ExampleQuestion(text, codec, "masked_token", dict)
-        case "features", str(text), None:
+        case "features", str(text), None | TextEmbedding():
             return ExampleQuestion(text, MeanVectors(max_length), "states", _beginning)
         case kind, inputs, Task() if isinstance(task, _TASKS.get(kind, ())):
             query = query_of(task, AnswerOptions(overflow="right"))
@@ -194,6 +195,9 @@ def example_of_task(
 
     None for a task of another kind, and where none has an answer in numbers that are finite.
     """
+    if isinstance(task, TextEmbedding):
+        texts = (example.texts[0] for example in islice(examples, _READ))
+        return _surest(model, tokenizer, None, [("features", text) for text in texts])
     given = (_inputs_of(task, example) for example in islice(examples, _READ))
     return _surest(model, tokenizer, task, [each for each in given if each is not None])
 

@@ -102,13 +102,15 @@ def save_model_folder(
     lineage: Lineage | None = None,
     example: ModelExample | None = None,
     statistics: TrainingStatistics | None = None,
+    modules: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a model folder completely or not at all, replacing an existing one.
 
     Weights are float32 safetensors, all files have checksums, and `transformers` loads the folder
     with no missing or unexpected key. `card` becomes README.md, `lineage` lineage.json, `example`
     example.json, `statistics` training_statistics.json. `extra_config` is added to config.json; a
-    fine-tuned model's is `bert_core.tasks.catalog.task_config(name, task)`.
+    fine-tuned model's is `bert_core.tasks.catalog.task_config(name, task)`. `modules` are the JSON
+    files of sentence-transformers by their path (`sentence_modules`).
 
     Raises `ValueError` for a model in int8, which has lost its float32 weights, `UserError` for a
     full disk and `OSError` for a folder that cannot be written.
@@ -128,6 +130,9 @@ def save_model_folder(
         for name, content in others.items():
             if content is not None:
                 _write_json(written / name, content.model_dump(mode="json"))
+        for name, values in (modules or {}).items():
+            (written / name).parent.mkdir(exist_ok=True)
+            _write_json(written / name, values)
 
 
 @contextmanager
@@ -486,5 +491,5 @@ def _weights_of_tagger(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+def _write_json(path: Path, values: Mapping[str, Any] | list[Any]) -> None:
     path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

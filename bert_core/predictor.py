@@ -432,16 +432,18 @@ def compute_all_outputs(
 ) -> tuple[FloatArray, float]:
     """The head's answers at all places, float32 [P, L], and the summed loss over the labels.
 
+    Those of a head that is `per_row` are [R, L]; the loss of a coupled task is 0.
+
     Without dropout; leaves the training mode as it was. With a process group every rank calls this
     with the same rows, computes a share, and gets the whole.
     """
     layout: LayoutName = "packed"
     if isinstance(model, Bert):
         layout = layout_for(model.config, device, autocast_dtype, training=False)
-    outputs = np.zeros((len(rows.places), task.head.num_outputs), dtype=np.float32)
+    per_row = task.head.per_row
     was_training = model.training
     model.eval()
-    places, parts, loss = [np.empty(0, dtype=np.int64)], [outputs[:0]], 0.0
+    where, parts, loss = [], [], 0.0
     batches = evaluation_batches(
         rows, max_tokens=max_tokens, layout=layout, rank=rank(), world_size=world_size()
     )
@@ -450,18 +452,20 @@ def compute_all_outputs(
             for items, batch in batches:
                 batch = batch.to(device, non_blocking=True)
                 answers = compute_outputs(model, batch).float()
-                if len(rows.labels):  # raw texts have none, not even unknown ones
+                if len(rows.labels) and not task.is_coupled:  # raw texts have none, even unknown
                     loss += float(task.loss(answers, batch)[0])
-                places.append(rows.places_of(items))
+                where.append(rows.rows_of(items) if per_row else rows.places_of(items))
                 parts.append(answers.cpu().numpy())
     finally:
         model.train(was_training)
-    mine = np.concatenate(places), np.concatenate(parts), loss
-    total = 0.0
-    for some_places, some_outputs, some_loss in _of_all_ranks(mine):
-        outputs[some_places] = some_outputs
-        total += some_loss
-    return outputs, total
+    found = _of_all_ranks((where, parts, loss))
+    widths = [some.shape[1] for _, parts, _ in found for some in parts]
+    count = len(rows.lengths) if per_row else len(rows.places)
+    outputs = np.zeros((count, widths[0] if widths else task.head.num_outputs), dtype=np.float32)
+    for some_where, some_parts, _ in found:
+        for numbers, answers in zip(some_where, some_parts, strict=True):
+            outputs[numbers] = answers
+    return outputs, sum(some_loss for _, _, some_loss in found)
 
 
 def _of_all_ranks(mine: Any) -> list[Any]:  # noqa: ANN401 - whatever a rank has

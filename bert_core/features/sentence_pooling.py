@@ -152,6 +152,38 @@ def read_sentence_pooling(folder: Path, positions: int) -> SentencePooling:
     return SentencePooling(**found, dense=tuple(dense))
 
 
+def sentence_modules(pooling: SentencePooling, hidden_size: int) -> dict[str, Any]:
+    """The JSON files, by their path in a folder, that say so; `read_sentence_pooling` reads them.
+
+    Without linear maps. `SentenceTransformer(folder)` reads them too, from version 2 on.
+    """
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if pooling.normalize else [])]
+    mode = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}[pooling.pooling]
+    switches = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+    return {
+        MODULES: [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": f"{number}_{kind}" if number else "",
+                "type": f"{_PACKAGE}models.{kind}",
+            }
+            for number, kind in enumerate(kinds)
+        ],
+        TRANSFORMER_SETTINGS: {"max_seq_length": pooling.max_length, "do_lower_case": False},
+        _SETTINGS: {
+            "prompts": dict(pooling.prompts),
+            "default_prompt_name": pooling.default_prompt,
+            "similarity_fn_name": "cosine",
+        },
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": hidden_size,
+            **{f"{_SWITCH}{each}": each == mode for each in switches},
+        },
+        **({"2_Normalize/config.json": {}} if pooling.normalize else {}),
+    }
+
+
 def _modules(folder: Path) -> list[tuple[str, Path]]:
     """The kinds of modules after the encoder, and their folders."""
     path = folder / MODULES

@@ -110,6 +110,14 @@ class Span(nn.Module):
         return self.linear(states)
 
 
+class TextVectors(nn.Module):
+    """Makes one vector of each row: the mean of the states at its places. It has no weights."""
+
+    def forward(self, states: Tensor, place_counts: Tensor) -> Tensor:
+        """Vectors [N, H] of states [P, H], row after row; `place_counts` [N], 1 at least."""
+        return torch.segment_reduce(states, "mean", lengths=place_counts, axis=0)
+
+
 HEADS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "masked_token": MaskedTokenHead,
     "pooler": Pooler,
@@ -127,6 +135,9 @@ TASK_HEADS: dict[str, Callable[[ModelConfig, int], nn.Module]] = {
     "span": Span,
 }
 """The heads of fine-tuning, which have as many outputs as the task has answers."""
+
+VECTORS = "vectors"
+"""The head of tasks whose answer is a text's vector."""
 
 
 class Bert(nn.Module):
@@ -178,7 +189,13 @@ class Bert(nn.Module):
         return added
 
     def add_task_head(self, name: str, num_outputs: int) -> list[str]:
-        """Adds a fresh head of `TASK_HEADS` unless one of this size is there; gives its name."""
+        """Adds a fresh head of `TASK_HEADS` unless one of this size is there; gives its name.
+
+        That of vectors has no weights that could be drawn, and no size of its own.
+        """
+        if name == VECTORS:
+            self.heads[name] = TextVectors()
+            return []
         head = dict(self.heads.items()).get(name)
         if isinstance(head, Classifier | Span) and head.linear.out_features == num_outputs:
             return []

@@ -19,9 +19,11 @@ from bert_core.tasks.docstring_tasks import (
 )
 from bert_core.tasks.multiple_choice import SWAG, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.search_tasks import DocstringSearch, SquadSearch
 from bert_core.tasks.tables import Record
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
+from bert_core.tasks.text_embedding import TextEmbedding
 
 if TYPE_CHECKING:
     from bert_core.model.bert import Bert
@@ -136,6 +138,9 @@ TASKS: dict[str, Task] = {
     "squad_v2": QuestionAnswering(no_answer=True),
     "multiple_choice": MultipleChoice(),
     "swag": SWAG,
+    "embedding": TextEmbedding(),
+    "squad_search": SquadSearch(),
+    "docs_search": DocstringSearch(),
     "docs_library": LibraryOfPassage(),
     "docs_parameters": ParametersInDocstring(),
     "docs_answers": AnswersInDocstring(),
@@ -155,11 +160,13 @@ def task_config(name: str, task: Task) -> dict[str, Any]:
         "architectures": [task.architecture],
         CONFIG_FIELD: {"name": name, "settings": task.model_dump(mode="json")},
     }
+    if task.problem_type is not None:
+        config["problem_type"] = task.problem_type
+    if not task.head.num_outputs:
+        return config
     names = task.labels or tuple(f"LABEL_{index}" for index in range(task.head.num_outputs))
     config["id2label"] = {str(index): label for index, label in enumerate(names)}
     config["label2id"] = {label: index for index, label in enumerate(names)}
-    if task.problem_type is not None:
-        config["problem_type"] = task.problem_type
     return config
 
 
@@ -185,8 +192,13 @@ def task_of(config: Mapping[str, Any], model: "Bert | None" = None) -> tuple[str
 
 
 def _of_model(task: Task, model: "Bert") -> Task:
+    from bert_core.model.bert import VECTORS
     from bert_core.model.tagger import FEATURE_TAGGER
 
+    longest = min(task.max_length, model.config.max_position_embeddings)
+    if task.head.name == VECTORS:
+        model.add_task_head(VECTORS, 0)  # which has no weights, so no folder has it
+        return task.model_copy(update={"max_length": longest})
     heads = dict(model.heads.items())
     name = FEATURE_TAGGER if FEATURE_TAGGER in heads else task.head.name
     linear = getattr(heads.get(name), "linear", None)
@@ -203,5 +215,4 @@ def _of_model(task: Task, model: "Bert") -> Task:
             f"{CONFIG_FIELD} in config.json",
             "restore config.json and the weights, or fine-tune again",
         )
-    longest = min(task.max_length, model.config.max_position_embeddings)
     return task.model_copy(update={"max_length": longest})

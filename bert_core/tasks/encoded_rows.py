@@ -317,35 +317,59 @@ class TaskStep:
         return {"num_labels": self.num_labels}
 
 
-class TaskBatchSource:
-    """Makes training batches: each epoch visits every item once, in its own order.
+class EpochOrder:
+    """Which items each step sees: every epoch visits every item once, in its own order.
 
-    The last step of an epoch has what is left. `max_tokens` bounds the slots of a micro-batch,
-    which changes speed and memory, not the result.
+    The last step of an epoch has what is left.
     """
 
-    def __init__(
-        self, rows: EncodedRows, *, batch_size: int, max_tokens: int, seed: int, layout: LayoutName
-    ) -> None:
-        self._rows = rows
-        self._batch_size = batch_size
-        self._max_tokens = max_tokens
+    def __init__(self, num_items: int, batch_size: int, seed: int) -> None:
+        self._num_items = num_items
+        self.batch_size = batch_size
         self._seed = seed
-        self._layout: LayoutName = layout
         self._order: tuple[int, IntArray] = (-1, np.empty(0, dtype=np.int64))
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps in which every item is seen once."""
-        return -(-self._rows.num_items // self._batch_size)
+        return -(-self._num_items // self.batch_size)
 
     def items(self, step: int) -> IntArray:
         """The items of the global batch of a step (from 0)."""
         epoch, within = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
             key = CounterHash("bertline", "fine-tuning", self._seed, epoch)
-            self._order = epoch, permutation(key, self._rows.num_items)
-        return self._order[1][within * self._batch_size : (within + 1) * self._batch_size]
+            self._order = epoch, permutation(key, self._num_items)
+        return self._order[1][within * self.batch_size : (within + 1) * self.batch_size]
+
+    def refuse_idle_workers(self, world_size: int) -> None:
+        """Raises `UserError` when the batch size leaves workers without work."""
+        if self.batch_size < world_size:
+            raise UserError(
+                f"{world_size} workers cannot share {self.batch_size} examples a step",
+                "batch_size",
+                "raise it, or use fewer workers",
+            )
+
+
+class TaskBatchSource:
+    """Makes training batches, in the order of `EpochOrder`.
+
+    `max_tokens` bounds the slots of a micro-batch, which changes speed and memory, not the result.
+    """
+
+    def __init__(
+        self, rows: EncodedRows, *, batch_size: int, max_tokens: int, seed: int, layout: LayoutName
+    ) -> None:
+        self._rows = rows
+        self._max_tokens = max_tokens
+        self._layout: LayoutName = layout
+        self.order = EpochOrder(rows.num_items, batch_size, seed)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every item is seen once."""
+        return self.order.steps_per_epoch
 
     def step(self, step: int, rank: int = 0, world_size: int = 1) -> TaskStep:
         """The share of `rank` in the global batch of a step (from 0).
@@ -354,14 +378,9 @@ class TaskBatchSource:
         gets a micro-batch that teaches nothing, since all ranks take part in the exchange of
         gradients. Raises `UserError` when the batch size leaves workers without work.
         """
-        if self._batch_size < world_size:
-            raise UserError(
-                f"{world_size} workers cannot share {self._batch_size} examples a step",
-                "batch_size",
-                "raise it, or use fewer workers",
-            )
-        items = self.items(step)
-        items = items[_longest_first(self._rows.item_lengths[items])]
+        self.order.refuse_idle_workers(world_size)
+        items = self.order.items(step)
+        items = items[longest_first(self._rows.item_lengths[items])]
         mine = self._rows.divide(items[rank::world_size], self._max_tokens, self._layout)
         batches = [self._rows.batch(some, self._layout) for some in mine]
         if not batches:
@@ -399,13 +418,14 @@ def evaluation_batches(
 
     With each micro-batch come its items. A rank's share may be empty.
     """
-    order = _longest_first(rows.item_lengths)
+    order = longest_first(rows.item_lengths)
     for number, items in enumerate(rows.divide(order, max_tokens, layout)):
         if number % world_size == rank:
             yield items, rows.batch(items, layout)
 
 
-def _longest_first(lengths: IntArray) -> IntArray:
+def longest_first(lengths: IntArray) -> IntArray:
+    """The order of these lengths, the longest first, of equals the first."""
     return np.argsort(-lengths, kind="stable")
 
 

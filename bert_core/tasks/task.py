@@ -38,11 +38,16 @@ Predictions = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class HeadShape:
-    """A task's head: its name in `Bert.heads`, its outputs, and whether it reads the pooler."""
+    """A task's head: its name in `Bert.heads`, its outputs, and whether it reads the pooler.
+
+    One that is `per_row` answers each row at once, not each place; vectors have no `num_outputs` of
+    their own, but the encoder's width.
+    """
 
     name: str
     num_outputs: int
     pooled: bool
+    per_row: bool = False
 
 
 class Task(BaseModel, ABC):
@@ -57,6 +62,10 @@ class Task(BaseModel, ABC):
 
     architecture: ClassVar[str]
     """The class of `transformers` that loads the model folder."""
+
+    is_coupled: ClassVar[bool] = False
+    """Whether a step's loss is one of all its examples together, as in
+    `bert_core.tasks.coupled_batches`, and `loss` is not called."""
 
     unused: ClassVar[tuple[str, ...]] = ()
     """Options of the base class that say nothing to this task."""
@@ -237,11 +246,14 @@ def head_answers(model: "Bert", states: "Sequence[Tensor]", place_counts: "Tenso
 
     `place_counts` [R] says how many places belong to each row.
     """
+    from bert_core.model.bert import VECTORS
     from bert_core.model.tagger import FEATURE_TAGGER
 
     if FEATURE_TAGGER in model.heads:
         return model.heads[FEATURE_TAGGER](states, place_counts)
     (last,) = states
+    if VECTORS in model.heads:
+        return model.heads[VECTORS](last, place_counts)
     if "pooler" in model.heads:
         last = model.heads["pooler"](last)
     (answering,) = [head for name, head in model.heads.items() if name != "pooler"]

@@ -284,7 +284,7 @@ def _accumulate_gradients(
     totals = torch.zeros((), dtype=torch.float64, device=device)
     last = len(batches.micro_batches) - 1
     for index, micro_batch in enumerate(batches.micro_batches):
-        torch.manual_seed(_dropout_seed(seed, step, rank(), index))
+        torch.manual_seed(dropout_seed(seed, step, rank(), index))
         with _gradient_sync(forward, wanted=index == last):
             with autocast(device, autocast_dtype):
                 loss, sums = forward(micro_batch.to(device, non_blocking=True), **batches.counts)
@@ -295,8 +295,11 @@ def _accumulate_gradients(
     return totals
 
 
-def _dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
-    """A 63-bit hash: neighbouring steps and ranks get unrelated streams."""
+def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
+    """Seeds torch before the forward pass of a micro-batch; `step` counts finished steps.
+
+    A 63-bit hash: neighbouring steps and ranks get unrelated streams.
+    """
     text = f"dropout {seed} {step} {rank} {micro_batch}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 

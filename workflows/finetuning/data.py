@@ -152,6 +152,9 @@ def _hash(task: Task, splits: Sequence[EncodedRows]) -> str:
         for array in (rows.input_ids, rows.lengths, rows.first_lengths, rows.places, rows.labels):
             total.update(f"{array.dtype} {array.shape}".encode())
             total.update(array.tobytes())
+        for name in sorted(rows.notes) if task.is_coupled else ():  # which texts belong together
+            total.update(f"{name} {rows.notes[name].shape}".encode())
+            total.update(rows.notes[name].tobytes())
     return total.hexdigest()
 
 

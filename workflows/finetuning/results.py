@@ -7,9 +7,11 @@ from typing import Any
 
 from safetensors.torch import load_file
 
+from bert_core.config import ModelConfig
 from bert_core.errors import one_line
 from bert_core.evaluation.intervals import NUM_RESAMPLES
 from bert_core.example_answers import example_of_task
+from bert_core.features.sentence_pooling import SentencePooling, sentence_modules
 from bert_core.model.bert import Bert
 from bert_core.model.tagger import FEATURE_TAGGER, FeatureTagger
 from bert_core.model_folder import load_model_folder, save_model_folder
@@ -19,6 +21,7 @@ from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.metrics import readable_metric
 from bert_core.tasks.task import add_task_head
+from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.checkpoint import CheckpointInfo
 from bert_core.training_statistics import statistics_of_examples
 from workflows.evaluation.report import evaluation_report, write_report
@@ -183,7 +186,20 @@ def export(job: FinetuningJob, checkpoint: CheckpointInfo, card: str) -> None:
         ),
         example=example_of_task(model, tokenizer, task, dev.examples),
         statistics=statistics_of_examples(task, train.examples, train.rows, tokenizer),
+        modules=_modules(task, model.config) if isinstance(task, TextEmbedding) else None,
     )
+
+
+def _modules(task: TextEmbedding, config: ModelConfig) -> dict[str, Any]:
+    """The files by which sentence-transformers, and servers, make vectors as they were trained."""
+    given = {"query": task.query_prompt, "document": task.passage_prompt}
+    pooling = SentencePooling(
+        pooling=task.pooling,
+        normalize=True,
+        max_length=min(task.max_length, config.max_position_embeddings),
+        prompts={name: prompt for name, prompt in given.items() if any(given.values())},
+    )
+    return sentence_modules(pooling, config.hidden_size)
 
 
 def summary_lines(job: FinetuningJob, checkpoint: CheckpointInfo, plot: Path) -> list[str]:

@@ -7,7 +7,7 @@ which are kept in a folder of their own for other runs on the same data and enco
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,28 @@ from bert_core.config import ModelConfig, training_flops
 from bert_core.disk import atomic_write
 from bert_core.errors import UserError
 from bert_core.features.states import stored_states
-from bert_core.model.bert import Bert
+from bert_core.model.bert import VECTORS, Bert
 from bert_core.model.strategies import find_strategy
 from bert_core.model.tagger import FeatureTagger
 from bert_core.model_folder import load_model_folder
 from bert_core.predictor import compute_all_outputs
+from bert_core.tasks.coupled_batches import (
+    CoupledBatchSource,
+    loss_of_examples,
+    told_steps,
+    vector_loss,
+)
 from bert_core.tasks.encoded_rows import EncodedRows, FeatureRows, TaskBatchSource, layout_for
 from bert_core.tasks.task import Task, add_task_head, task_loss
-from bert_core.training.loop import StepResult, TrainingState
+from bert_core.tasks.text_embedding import TextEmbedding
+from bert_core.training.loop import ComputeLoss, StepBatches, StepResult, TrainingState
 from bert_core.training.optimization import create_optimizer, linear_schedule
 from workflows.clusters.workers import Worker
 from workflows.finetuning.data import Split, TaskData, read_task_data
 from workflows.finetuning.settings import FeatureSettings, TaskRunSettings, read_settings
 from workflows.messages import RunProgress
 from workflows.progress import duration
-from workflows.training.backend import autocast_dtype
+from workflows.training.backend import TorchBackend, autocast_dtype
 from workflows.training.run import Backend, RunParts, backend_of
 
 BEST_WEIGHTS, BEST_PREDICTIONS = "best.safetensors", "best_predictions.jsonl"
@@ -96,13 +103,21 @@ def finetuning_parts(
         step_flops = partial(encoder_flops, config, task)
     trained = trained.to(worker.device)
     dtype = autocast_dtype(settings)
-    source = TaskBatchSource(
-        train_rows,
-        batch_size=settings.batch_size,
-        max_tokens=settings.max_tokens,
-        seed=settings.seed,
-        layout=layout_for(config, worker.device, dtype, training=True),
-    )
+    limits: dict[str, Any] = {
+        "batch_size": settings.batch_size,
+        "max_tokens": settings.max_tokens,
+        "seed": settings.seed,
+        "layout": layout_for(config, worker.device, dtype, training=True),
+    }
+    compute_loss: ComputeLoss = partial(task_loss, task)
+    batches: Callable[[int], Iterator[StepBatches]]
+    if isinstance(task, TextEmbedding) and isinstance(trained, Bert):
+        source = CoupledBatchSource(task, train_rows, len(data.train.examples), **limits)
+        compute_loss = partial(vector_loss, task)
+        batches = partial(_told, source, task, trained, backend, settings.seed)
+    else:
+        source = TaskBatchSource(train_rows, **limits)
+        batches = partial(_shared, source, backend)
     total_steps = settings.epochs * source.steps_per_epoch
     evaluation = DevEvaluation(settings, task, data.dev, dev_rows, trained, worker, backend, folder)
     evaluation.steps_per_epoch = source.steps_per_epoch
@@ -110,8 +125,8 @@ def finetuning_parts(
         settings=settings,
         backend=backend,
         state=TrainingState(trained, create_optimizer(trained, settings.optimizer)),
-        batches=lambda step: source.steps(step, *backend.share()),
-        compute_loss=partial(task_loss, task),
+        batches=batches,
+        compute_loss=compute_loss,
         learning_rate=lambda step: learning_rate(settings, total_steps, step),
         step_metrics=partial(step_metrics, task),
         step_flops=step_flops,
@@ -122,6 +137,33 @@ def finetuning_parts(
             f"lower --max_tokens from {settings.max_tokens}: the result stays the same"
         ),
         kept_files=(BEST_WEIGHTS, BEST_PREDICTIONS),
+    )
+
+
+def _shared(source: TaskBatchSource, backend: Backend, first: int) -> Iterator[StepBatches]:
+    """The steps from `first` on, of each this worker's share."""
+    return source.steps(first, *backend.share())
+
+
+def _told(
+    source: CoupledBatchSource,
+    task: TextEmbedding,
+    model: Bert,
+    backend: Backend,
+    seed: int,
+    first: int,
+) -> Iterator[StepBatches]:
+    """As `_shared`, where a step's loss is of all its examples together; see `told_steps`."""
+    if not isinstance(backend, TorchBackend):
+        raise UserError("no loss of vectors on TPU", "--task", "train them on CPU or GPU")
+    return told_steps(
+        source.steps(first, *backend.share()),
+        task,
+        model,
+        first=first,
+        device=backend.device,
+        autocast_dtype=backend.autocast_dtype,
+        seed=seed,
     )
 
 
@@ -158,7 +200,7 @@ def encoder_flops(config: ModelConfig, task: Task, result: StepResult) -> float:
         sum_of_squared_lengths=result.sum_of_squared_lengths,
         num_predictions=0,
         num_rows=num_labels if task.head.pooled else 0,
-        num_read=num_tokens if task.head.name == "span" else num_labels,
+        num_read=num_tokens if task.head.name in ("span", VECTORS) else num_labels,
     )
 
 
@@ -277,6 +319,11 @@ class DevEvaluation:
         metrics = task.metrics(predictions, dev.examples)
         epoch = step // self.steps_per_epoch
         figures = {"dev/loss": loss / max(int(dev.rows.label_counts.sum()), 1)}
+        if isinstance(task, TextEmbedding):
+            size, count = self._settings.batch_size, len(dev.examples)
+            figures["dev/loss"] = loss_of_examples(
+                task, torch.from_numpy(outputs), dev.rows, count, size
+            )
         figures |= {f"dev/{name}": value for name, value in metrics.items()}
         self._keep_the_best(epoch, metrics[task.criterion], figures, predictions)
         return figures | {"dev/epoch": float(epoch)}

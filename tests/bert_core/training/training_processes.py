@@ -3,6 +3,7 @@
 import json
 import resource
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise, repeat
 
 import numpy as np
@@ -26,10 +27,16 @@ from torch import Tensor
 from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.model.bert import Bert
+from bert_core.model.encoder import Encoder
 from bert_core.model.layout import Packed
 from bert_core.pretraining import compute_loss, evaluate_pretraining
 from bert_core.settings import OptimizerSettings
+from bert_core.tasks.coupled_batches import CoupledBatchSource, told_steps, vector_loss
+from bert_core.tasks.task import add_task_head
+from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
 from bert_core.text.collation import PretrainingBatch
+from bert_core.tokenizer import train_wordpiece
+from bert_core.training import ranks
 from bert_core.training.checkpoint import load_checkpoint, save_checkpoint
 from bert_core.training.loop import TrainingState, compiled
 from bert_core.training.optimization import create_optimizer
@@ -252,3 +259,51 @@ def evaluate(model, batches, loss=loss_of_both):
 def evaluate_share(rank, folder):
     batches = [[held_out(number) for number in range(5)], []][rank]
     (folder / f"{rank}.json").write_text(json.dumps(asdict(evaluate(undecided_model(), batches))))
+
+
+def train_vectors(rank, folder, max_tokens=40):
+    """Steps whose loss is of all texts of all ranks; one step has fewer texts than ranks."""
+    words = ["ba", "keli", "monu", "rashi", "to", "vuza", "bali", "shito"]
+    tokenizer = train_wordpiece([" ".join(words)] * 3, 120, lowercase=True)
+    texts = [" ".join(words[n % 8 :] + words[: n % 5]) for n in range(40)]
+    examples = [RelatedTexts((texts[n], texts[n + 20]), True) for n in range(17)]
+    task = TextEmbedding()
+    torch.manual_seed(0)
+    model = Bert(Encoder(_small(len(words) + 120)), {})
+    add_task_head(model, task)
+    rows = task.encode(examples, tokenizer)
+    source = CoupledBatchSource(
+        task,
+        rows,
+        len(examples),
+        batch_size=8,
+        max_tokens=max_tokens,
+        seed=1,
+        layout="packed",
+    )
+    state = TrainingState(model, create_optimizer(model, OptimizerSettings()))
+    told = told_steps(
+        source.steps(0, ranks.rank(), ranks.world_size()),
+        task,
+        model,
+        first=0,
+        device=CPU,
+        autocast_dtype=None,
+        seed=7,
+    )
+    results = tiny_train(state, steps=told, compute_loss=partial(vector_loss, task), total_steps=6)
+    seen = [(float(each.loss), each.sums.tolist(), float(each.gradient_norm)) for each in results]
+    torch.save((seen, gradients_of(state)), folder / f"vectors{rank}-of-{ranks.world_size()}.pt")
+
+
+def _small(vocab_size):
+    return ModelConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )

@@ -1,0 +1,362 @@
+"""Text embedding: one vector of each text, near those of texts that belong to it.
+
+Vectors are made as sentence-transformers does it (Reimers & Gurevych 2019, arXiv 1908.10084): the
+mean of the last layer's states, or that of [CLS].
+Shapes: N examples, U different texts, R rows (one of each text), H numbers of a vector.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+from tokenizers import Tokenizer
+
+from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
+from bert_core.tasks.label_values import label_of
+from bert_core.tasks.retrieval import METRICS, nearest, normalized, ranking_metrics
+from bert_core.tasks.sequences import encode_sequences
+from bert_core.tasks.tables import (
+    Record,
+    TaskDataError,
+    column,
+    parse_cell,
+    read_split,
+    text_of,
+    value_of,
+)
+from bert_core.tasks.task import FloatArray, HeadShape, Predictions, Task
+from bert_core.text.rng import IntArray, ragged_arange
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bert_core.tasks.contrastive import Groups
+
+Kind = Literal["pairs", "scores", "labels", "texts"]
+
+_CRITERIA: dict[Kind, str] = {
+    "pairs": "ndcg_at_10",
+    "scores": "spearman",
+    "labels": "accuracy",
+    "texts": "spearman",
+}
+
+_TEXTS, _COUNTS, _VALUES = "texts", "text_counts", "values"
+"""Notes of rows: the rows of each example's texts, end to end, how many they are, and the numbers
+of the classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelatedTexts:
+    """A query and passages, of which the first belongs to it; or two texts and their score; or one.
+
+    `answer` is True of pairs and bare texts, a score, or a class; None where it is not known.
+    """
+
+    texts: tuple[str, ...]
+    answer: bool | float | str | None
+    where: str = ""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TextEmbedding(Task):
+    """Makes a vector of each text."""
+
+    architecture: ClassVar[str] = "BertModel"
+    is_coupled: ClassVar[bool] = True
+    unused: ClassVar[tuple[str, ...]] = ("labels",)
+
+    kind: Kind = Field(
+        default="pairs",
+        description="what an example is: pairs of a query and its passage (ranking loss), scores of"
+        " two texts (CoSENT), labels of texts, or bare texts (SimCSE; dev has scores)",
+    )
+    query_column: str = Field(default="query", description="column of the query, or the first text")
+    passage_column: str = Field(
+        default="passage", description="column of the passage, or the second text"
+    )
+    negative_columns: tuple[str, ...] = Field(
+        default=(), description="columns of passages that do not belong to the query"
+    )
+    score_column: str = Field(default="score", description="column of the score; more is nearer")
+    text_column: str = Field(default="text", description="column of the text of labels or texts")
+    label_column: str = Field(default="label", description="column of the label")
+    header: bool = Field(default=True, description="whether a table's first line names its columns")
+    pooling: Literal["mean", "cls"] = Field(
+        default="mean", description="mean of all tokens' states, or that of [CLS]"
+    )
+    scale: float = Field(
+        default=20.0, gt=0, description="what cosines are multiplied by in the loss"
+    )
+    matryoshka: tuple[int, ...] = Field(
+        default=(), description="sizes whose first numbers are trained as vectors of their own"
+    )
+    query_prompt: str = Field(default="", description="what stands before each query")
+    passage_prompt: str = Field(default="", description="what stands before each passage")
+
+    @field_validator("matryoshka")
+    @classmethod
+    def _sizes_are_positive(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if any(size < 1 for size in sizes):
+            raise ValueError("a size is less than 1")
+        return sizes
+
+    def ignored_options(self) -> dict[str, str]:
+        """Also columns of other kinds, and prompts of what is neither query nor passage."""
+        found = super().ignored_options()
+        of_kinds = {
+            "query_column": ("pairs", "scores", "texts"),
+            "passage_column": ("pairs", "scores", "texts"),
+            "negative_columns": ("pairs",),
+            "score_column": ("scores", "texts"),
+            "text_column": ("labels", "texts"),
+            "label_column": ("labels",),
+            "query_prompt": ("pairs",),
+            "passage_prompt": ("pairs",),
+        }
+        fields = type(self).model_fields
+        for name, kinds in of_kinds.items():
+            if self.kind not in kinds and getattr(self, name) != fields[name].default:
+                found[name] = f"has no effect on {self.kind}"
+        return found
+
+    @property
+    def criterion(self) -> str:
+        """The metric that selects the best epoch; more of it is better."""
+        return _CRITERIA[self.kind]
+
+    @property
+    def head(self) -> HeadShape:
+        """The vectors themselves."""
+        return HeadShape("vectors", 0, pooled=False, per_row=True)
+
+    @property
+    def problem_type(self) -> str | None:
+        """Scores are numbers, of which none is right or wrong."""
+        return "regression" if self.kind == "scores" else None
+
+    def examples(self, data: str | Path, split: str) -> list[RelatedTexts]:
+        """Reads a table, or a data set of the Hub; of bare texts all splits but train have scores.
+
+        A record whose score or label is missing has the answer None.
+        """
+        records = read_split(data, split, header=self.header)
+        return [self._example(record, self._kind_of(split)) for record in records]
+
+    def texts(self, example: RelatedTexts) -> list[str]:
+        """All of them."""
+        return list(example.texts)
+
+    def encode(self, examples: Sequence[RelatedTexts], tokenizer: Tokenizer) -> EncodedRows:
+        """One row of each different text; a place for each token whose state counts."""
+        number: dict[tuple[str, str], int] = {}
+        of_examples = [
+            [number.setdefault(pair, len(number)) for pair in self._with_prompts(example)]
+            for example in examples
+        ]
+        rows = encode_sequences(tokenizer, [p + t for p, t in number], None, self.max_length)
+        ones = np.ones_like(rows.lengths)
+        counts = rows.lengths if self.pooling == "mean" else ones
+        flat = concatenated(of_examples)
+        sizes = np.array([len(each) for each in of_examples], dtype=np.int64)
+        example = np.repeat(np.arange(len(examples)), sizes)
+        first_example = np.zeros(len(rows.lengths), dtype=np.int64)
+        first_example[flat[::-1]] = example[::-1]
+        tokens = np.zeros(len(examples), dtype=np.int64)
+        np.add.at(tokens, example, rows.num_tokens[flat])
+        truncated = np.zeros(len(examples), dtype=np.bool_)
+        np.logical_or.at(truncated, example, rows.truncated[flat])
+        return EncodedRows(
+            input_ids=rows.input_ids,
+            lengths=rows.lengths,
+            first_lengths=rows.first_lengths,
+            places=ragged_arange(np.zeros_like(counts), counts),
+            place_counts=counts,
+            labels=ones,
+            labels_per_item=ones,
+            rows_per_item=ones,
+            example=first_example,
+            num_tokens=tokens,
+            truncated=truncated,
+            notes={_TEXTS: flat, _COUNTS: sizes, _VALUES: _values(examples).view(np.int64)},
+        )
+
+    def step_texts(self, rows: EncodedRows, examples: IntArray) -> "tuple[IntArray, Groups]":
+        """The rows of these examples' texts, and how they belong together; see `CoupledTask`."""
+        from bert_core.tasks.contrastive import Groups
+
+        flat, counts = rows.notes[_TEXTS], rows.notes[_COUNTS]
+        firsts = np.cumsum(counts) - counts
+        sizes = counts[examples]
+        some = flat[ragged_arange(firsts[examples], sizes)]
+        if self.kind == "texts":  # each is read twice, with other dropout
+            half = len(some)
+            texts = np.concatenate([some, some])
+            numbers = [np.array([each, half + each]) for each in range(half)]
+            return texts, Groups.of(self.kind, numbers)
+        texts, number = np.unique(some, return_inverse=True)
+        values = rows.notes[_VALUES].view(np.float64)[examples]
+        return texts, Groups.of(self.kind, np.split(number, np.cumsum(sizes)[:-1]), values)
+
+    def step_loss(self, vectors: "Tensor", groups: "Groups") -> "tuple[Tensor, Tensor]":
+        """See `contrastive_loss`."""
+        from bert_core.tasks.contrastive import contrastive_loss
+
+        sizes = self.matryoshka
+        return contrastive_loss(self.kind, vectors, groups, scale=self.scale, sizes=sizes)
+
+    def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
+        """There is none of a part of a step."""
+        raise NotImplementedError("the loss of vectors is that of a step, step_loss")
+
+    def decode(
+        self, outputs: FloatArray, rows: EncodedRows, examples: Sequence[RelatedTexts]
+    ) -> list[dict[str, Any]]:
+        """The place of each query's passage among all passages, a cosine, or a neighbour's class.
+
+        - pairs: `rank`, from 1, None beyond `retrieval.DEPTH`; the `value` of its cosine; `METRICS`
+        - scores, and texts with scores: the `value` of the cosine
+        - labels: the `label` of the nearest other text
+        """
+        vectors = normalized(outputs)
+        counts = rows.notes[_COUNTS]
+        firsts = rows.notes[_TEXTS][np.cumsum(counts) - counts]
+        if self.kind == "labels":
+            return _nearest_labels(vectors, firsts, examples)
+        seconds = rows.notes[_TEXTS][np.cumsum(counts) - counts + (counts > 1)]
+        values = (vectors[firsts] * vectors[seconds]).sum(axis=1).tolist()
+        if self.kind != "pairs":
+            return [{"value": value} for value in values]
+        places = _ranked(vectors, rows, firsts, seconds)
+        return [{"value": value, **found} for value, found in zip(values, places, strict=True)]
+
+    def metrics(
+        self, predictions: Predictions, examples: Sequence[RelatedTexts]
+    ) -> dict[str, float]:
+        """Means of `METRICS` over queries, correlations with scores, or the accuracy."""
+        if self.kind == "pairs":
+            return {
+                name: float(np.mean([found[name] for found in predictions])) for name in METRICS
+            }
+        if self.kind == "labels":
+            right = [
+                found["label"] == example.answer
+                for found, example in zip(predictions, examples, strict=True)
+            ]
+            return {"accuracy": float(np.mean(right))}
+        from scipy.stats import pearsonr, spearmanr
+
+        gold = np.array([example.answer for example in examples], dtype=np.float64)
+        values = np.array([found["value"] for found in predictions])
+        if len(gold) < 2 or not np.ptp(gold) or not np.ptp(values):
+            return {"spearman": 0.0, "pearson": 0.0}
+        return {
+            "spearman": float(spearmanr(gold, values).statistic),  # pyright: ignore
+            "pearson": float(pearsonr(gold, values).statistic),  # pyright: ignore
+        }
+
+    def _kind_of(self, split: str) -> Kind:
+        return "scores" if self.kind == "texts" and split != "train" else self.kind
+
+    def _with_prompts(self, example: RelatedTexts) -> list[tuple[str, str]]:
+        prompts = [self.query_prompt, *[self.passage_prompt] * (len(example.texts) - 1)]
+        return list(zip(prompts, example.texts, strict=True))
+
+    def _example(self, record: Record, kind: Kind) -> RelatedTexts:
+        where, values = record.where, record.values
+        if kind in ("labels", "texts"):
+            text = (text_of(record, self.text_column),)
+            label = True if kind == "texts" else label_of(value_of(record, self.label_column))
+            return RelatedTexts(text, label, where, values)
+        pair = text_of(record, self.query_column), text_of(record, self.passage_column)
+        if kind == "scores":
+            score = _score(column(record, self.score_column), where)
+            return RelatedTexts(pair, score, where, values)
+        negatives = [text for name in self.negative_columns for text in _texts(record, name)]
+        return RelatedTexts((*pair, *negatives), True, where, values)
+
+
+def _texts(record: Record, name: str) -> list[str]:
+    """The texts of a column, which may hold a list of them, or none."""
+    found = parse_cell(column(record, name))
+    given = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(isinstance(each, str) for each in given):
+        raise TaskDataError(f"no text in column {name}", record.where, "fix or remove the record")
+    return [stripped for each in given if (stripped := each.strip())]
+
+
+def _score(value: Any, where: str) -> float | None:  # noqa: ANN401 - a table holds anything
+    text = label_of(value)
+    if text is None:
+        return None
+    try:
+        score = float(text)
+    except ValueError as error:
+        what = f"{text[:40]!r} is not a number"
+        raise TaskDataError(what, where, "fix the score") from error
+    if not np.isfinite(score):
+        raise TaskDataError(f"a score of {text}", where, "fix the score")
+    return score
+
+
+def _values(examples: Sequence[RelatedTexts]) -> np.ndarray:
+    """The score of each example, or the number of its class, float64 [N]."""
+    classes: dict[str, int] = {}
+    return np.array(
+        [
+            float(classes.setdefault(each.answer, len(classes)))
+            if isinstance(each.answer, str)
+            else np.nan
+            if each.answer is None
+            else float(each.answer)
+            for each in examples
+        ],
+        dtype=np.float64,
+    )
+
+
+def _ranked(
+    vectors: FloatArray, rows: EncodedRows, queries: IntArray, passages: IntArray
+) -> list[dict[str, Any]]:
+    """The rank and the metrics of each example's passage among those of all examples."""
+    counts = rows.notes[_COUNTS]
+    is_first = np.zeros(int(counts.sum()), dtype=bool)
+    is_first[np.cumsum(counts) - counts] = True
+    documents, number = np.unique(rows.notes[_TEXTS][~is_first], return_inverse=True)
+    del number
+    asked, query = np.unique(queries, return_inverse=True)
+    sought = np.searchsorted(documents, passages)
+    relevant: list[dict[int, float]] = [{} for _ in asked]
+    for each, document in zip(query.tolist(), sought.tolist(), strict=True):
+        relevant[each][document] = 1.0
+    found = nearest(vectors[asked], vectors[documents])[0].tolist()
+    metrics = ranking_metrics(found, relevant)
+    places = [{document: place for place, document in enumerate(each, 1)} for each in found]
+    return [
+        {"rank": places[each].get(document), **metrics[each]}
+        for each, document in zip(query.tolist(), sought.tolist(), strict=True)
+    ]
+
+
+def _nearest_labels(
+    vectors: FloatArray, rows: IntArray, examples: Sequence[RelatedTexts]
+) -> list[dict[str, Any]]:
+    """The class of the nearest other text of each example's; None where there is no other."""
+    texts, number = np.unique(rows, return_inverse=True)
+    labels: dict[int, Any] = {}
+    for each, example in zip(number.tolist(), examples, strict=True):
+        labels.setdefault(each, example.answer)
+    found, scores = nearest(vectors[texts], vectors[texts], 2)
+    predictions = []
+    for each in number.tolist():
+        others = [
+            (other, score)
+            for other, score in zip(found[each].tolist(), scores[each].tolist(), strict=True)
+            if other != each
+        ]
+        other, score = others[0] if others else (None, 0.0)
+        predictions.append({"label": labels.get(other), "value": score})
+    return predictions

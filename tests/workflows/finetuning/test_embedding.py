@@ -1,0 +1,108 @@
+"""Training vectors of texts in a worker, and the folder that comes out."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from finetuning_runs import WORDS, finetune_here, write_encoder
+from sentence_transformers import SentenceTransformer
+
+import bert_core
+from bert_core.example import check_example, read_example
+from bert_core.example_answers import answer_of
+from bert_core.training.checkpoint import newest_checkpoint
+from workflows.finetuning.data import read_task_data
+from workflows.finetuning.job import FinetuningJob
+from workflows.finetuning.results import write_results
+from workflows.messages import Outcome
+from workflows.model_location import open_encoder
+from workflows.runs.journal import read_records
+from workflows.runs.storage import open_storage
+
+
+def write_pairs(folder, *, train=90, dev=40):
+    """Queries of words, and passages that hold them."""
+    choose = random.Random(3)
+    folder.mkdir(parents=True)
+    for name, count in (("train", train), ("dev", dev)):
+        lines = []
+        for _ in range(count):
+            words = choose.sample(WORDS, 3)
+            passage = words + choose.choices(words, k=6)
+            choose.shuffle(passage)
+            lines.append({"query": " ".join(words), "passage": " ".join(passage)})
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory):
+    storage = tmp_path_factory.mktemp("storage")
+    write_pairs(storage / "data")
+    write_encoder(storage / "encoder")
+    return storage
+
+
+def embed_here(storage, stop_after=-1, **changed):
+    settings = {"task": "embedding", "checkpoint__every_steps": 5, "max_tokens": 64, **changed}
+    return finetune_here(storage, stop_after, **settings)
+
+
+def records(run):
+    path = run.folder.path / "journal.jsonl"
+    return [(record.step, record.metrics) for record in read_records(path)]
+
+
+@pytest.fixture(scope="module")
+def whole(storage):
+    return embed_here(storage, name="whole")
+
+
+def test_it_learns_which_passage_belongs_to_a_query(whole):
+    run, outcome, _ = whole
+    assert outcome == Outcome(36, stopped=False)
+    measured = [each for _, each in records(run) if "dev/loss" in each]
+    assert measured[-1]["dev/ndcg_at_10"] > measured[0]["dev/ndcg_at_10"] > 0
+    assert measured[-1]["dev/loss"] < measured[0]["dev/loss"]
+
+
+def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole):
+    for stop_after in (17, 8):
+        _, outcome, _ = embed_here(storage, stop_after, name="parts")
+        assert outcome.stopped
+    run, outcome, _ = embed_here(storage, name="parts")
+    assert outcome == Outcome(36, stopped=False)
+    assert records(run) == records(whole[0])
+    paths = [newest_checkpoint(each.folder.checkpoints)[0] for each in (run, whole[0])]
+    first, second = ((path / "model.safetensors").read_bytes() for path in paths)
+    assert first == second
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_folder_is_one_of_sentence_transformers(storage, pooling):
+    options = {"options__pooling": pooling, "options__query_prompt": "ba: "}
+    run, _, _ = embed_here(storage, name=f"folder-{pooling}", epochs=1, **options)
+    (run.folder.path / "artifacts").mkdir()
+    encoder = open_encoder(run.parts.settings.model, storage, "sqlite://")
+    data = read_task_data(run.parts.settings, encoder.tokenizer)
+    settings = run.parts.settings
+    job = FinetuningJob(settings, open_storage(str(storage)), run.folder, encoder, data)
+    results = write_results(job)
+    assert "ndcg_at_10" in "\n".join(results.lines)
+    folder = run.folder.model
+    ours, theirs = bert_core.load(folder), SentenceTransformer(str(folder), device="cpu")
+    texts = [" ".join(WORDS[:count]) for count in (1, 4, 10)] + ["ba " * 100]
+    assert theirs.max_seq_length == 32 and theirs.prompts["query"] == "ba: "
+    with pytest.warns(UserWarning, match="1 of 4 texts are cut"):
+        found = ours.embed(texts, overflow="right")
+    np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-5)
+    queries = ours.embed(texts[:3], prompt_name="query")
+    np.testing.assert_allclose(queries, theirs.encode_query(texts[:3]), atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    assert not np.allclose(queries, found[:3])
+    example = read_example(folder)
+    assert check_example(example, answer_of(folder, example)) is None
+    predictions, _ = ours.predict_examples(data.dev.examples)
+    metrics = ours.task.metrics(predictions, data.dev.examples)
+    assert metrics["ndcg_at_10"] == pytest.approx(results.figures["dev/ndcg_at_10"], abs=1e-4)
