@@ -55,6 +55,7 @@ from serving.routes.embeddings import EmbeddingsInferenceRoutes, OpenAIRoutes
 from serving.routes.hugging_face import HuggingFaceRoutes
 from serving.routes.operations import OperationRoutes
 from serving.routes.pages import PageRoutes
+from serving.routes.reranking import RerankRoutes
 from serving.routes.tasks import TaskRoutes
 from serving.routes.texts import TextRoutes
 from serving.schemas import Problem
@@ -155,6 +156,7 @@ def create_app(
         HuggingFaceRoutes(engine).router,
         EmbeddingsInferenceRoutes(engine).router,
         OpenAIRoutes(engine).router,
+        RerankRoutes(engine).router,
         OperationRoutes(engine).router,
         PageRoutes(app.title).router,
     ]

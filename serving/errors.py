@@ -264,13 +264,20 @@ def _openai(problem: Problem) -> tuple[int, dict[str, Any]]:
     return status, {"error": mistake}
 
 
+def _reranking(problem: Problem) -> tuple[int, dict[str, Any]]:
+    return problem.status, {"message": _in_words(problem)}
+
+
 def _is_under(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith(f"{prefix}/")
 
 
 _SHAPES: dict[str, Shape] = {
     "/hf": _hugging_face,
-    **dict.fromkeys(("/embed", "/embed_all", "/predict", "/similarity"), _embeddings_inference),
+    **dict.fromkeys(
+        ("/embed", "/embed_all", "/predict", "/similarity", "/rerank"), _embeddings_inference
+    ),
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank"), _reranking),
     **dict.fromkeys(("/v1/embeddings", "/v1/models"), _openai),
 }
 """By the beginning of their paths; all others are our own."""

@@ -18,10 +18,12 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.metrics import FloatArray, answer_scores, metric_parts, never_answering
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering, best_and_null, gold_texts
+from bert_core.tasks.retrieval import METRICS
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Predictions, Task
+from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
 from bert_core.text.rng import IntArray
 
 if TYPE_CHECKING:
@@ -334,6 +336,8 @@ def _fast_metrics(
     if isinstance(task, MultipleChoice):
         pairs = zip(predictions, examples, strict=True)
         return means({"accuracy": [found["choice"] == each.answer for found, each in pairs]})
+    if isinstance(task, TextEmbedding):
+        return _of_vectors(task, predictions, examples)
     if isinstance(task, Classification) and task.kind == "regression":
         gold = [example.answer for example in examples]
         return correlations(gold, [prediction["value"] for prediction in predictions])
@@ -345,6 +349,24 @@ def _fast_metrics(
         return of_words(right, count) if task.is_plain else of_entities(classes, right, count)
     several = isinstance(task, Classification) and task.kind == "multiple"
     return of_label_sets(classes) if several else of_labels(classes)
+
+
+def _of_vectors(
+    task: TextEmbedding, predictions: Predictions, examples: Sequence[RelatedTexts]
+) -> WeightedMetrics:
+    if task.kind == "pairs":
+        return means({name: [found[name] for found in predictions] for name in METRICS})
+    if task.kind == "labels":
+        pairs = zip(predictions, examples, strict=True)
+        return means({"accuracy": [found["label"] == each.answer for found, each in pairs]})
+    gold = [example.answer for example in examples]
+    of_numbers = correlations(gold, [prediction["value"] for prediction in predictions])
+
+    def compute(counts: FloatArray) -> dict[str, FloatArray]:
+        found = of_numbers(counts)
+        return {name: found[name] for name in ("spearman", "pearson")}
+
+    return compute
 
 
 def _of_questions(

@@ -25,6 +25,7 @@ from bert_core.tasks.tag_schemes import Tags
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Predictions, Task
+from bert_core.tasks.text_embedding import RelatedTexts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +82,8 @@ def outcomes(task: Task, predictions: Predictions, examples: Sequence[Any]) -> l
                 found.append(_of_question(example, prediction, no_answer))
             case TaggedSentence():
                 found.append(_of_sentence(example, prediction, next(gold)))
+            case RelatedTexts():
+                found.append(_of_related(example, prediction))
             case _:
                 found.append(_of_unknown(example, prediction))
     return found
@@ -197,6 +200,22 @@ def _of_sentence(
         confidence=None,
         columns=example.columns,
     )
+
+
+def _of_related(example: RelatedTexts, prediction: Mapping[str, Any]) -> Outcome:
+    """A query is answered right where its passage is the first; of scores there is no right."""
+    gold: Any = example.answer
+    found: Any = prediction["value"]
+    correct = None
+    if "rank" in prediction:
+        gold, found, correct = example.texts[1], prediction["nearest"], prediction["rank"] == 1
+    elif "label" in prediction:
+        found = prediction["label"]
+        correct = None if gold is None else found == gold
+    texts = dict(zip(("first", "second"), example.texts, strict=False))
+    if "rank" in prediction:
+        del texts["second"]  # the right answer, or not
+    return Outcome(example.where, texts, gold, found, correct, None, example.columns)
 
 
 def _of_unknown(example: Any, prediction: Mapping[str, Any]) -> Outcome:  # noqa: ANN401 - any task

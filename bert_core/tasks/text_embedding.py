@@ -217,7 +217,8 @@ class TextEmbedding(Task):
     ) -> list[dict[str, Any]]:
         """The place of each query's passage among all passages, a cosine, or a neighbour's class.
 
-        - pairs: `rank`, from 1, None beyond `retrieval.DEPTH`; the `value` of its cosine; `METRICS`
+        - pairs: `rank`, from 1, None beyond `retrieval.DEPTH`; the `value` of its cosine; what
+          passage is `nearest`; `METRICS`
         - scores, and texts with scores: the `value` of the cosine
         - labels: the `label` of the nearest other text
         """
@@ -230,7 +231,7 @@ class TextEmbedding(Task):
         values = (vectors[firsts] * vectors[seconds]).sum(axis=1).tolist()
         if self.kind != "pairs":
             return [{"value": value} for value in values]
-        places = _ranked(vectors, rows, firsts, seconds)
+        places = _ranked(vectors, rows, firsts, seconds, examples)
         return [{"value": value, **found} for value, found in zip(values, places, strict=True)]
 
     def metrics(
@@ -319,14 +320,19 @@ def _values(examples: Sequence[RelatedTexts]) -> np.ndarray:
 
 
 def _ranked(
-    vectors: FloatArray, rows: EncodedRows, queries: IntArray, passages: IntArray
+    vectors: FloatArray,
+    rows: EncodedRows,
+    queries: IntArray,
+    passages: IntArray,
+    examples: Sequence[RelatedTexts],
 ) -> list[dict[str, Any]]:
     """The rank and the metrics of each example's passage among those of all examples."""
-    counts = rows.notes[_COUNTS]
-    is_first = np.zeros(int(counts.sum()), dtype=bool)
-    is_first[np.cumsum(counts) - counts] = True
-    documents, number = np.unique(rows.notes[_TEXTS][~is_first], return_inverse=True)
-    del number
+    counts, texts = rows.notes[_COUNTS], rows.notes[_TEXTS]
+    is_passage = np.ones(len(texts), dtype=bool)
+    is_passage[np.cumsum(counts) - counts] = False
+    every = [text for example in examples for text in example.texts]
+    documents, first = np.unique(texts[is_passage], return_index=True)
+    places_of_passages = np.flatnonzero(is_passage)
     asked, query = np.unique(queries, return_inverse=True)
     sought = np.searchsorted(documents, passages)
     relevant: list[dict[int, float]] = [{} for _ in asked]
@@ -336,7 +342,11 @@ def _ranked(
     metrics = ranking_metrics(found, relevant)
     places = [{document: place for place, document in enumerate(each, 1)} for each in found]
     return [
-        {"rank": places[each].get(document), **metrics[each]}
+        {
+            "rank": places[each].get(document),
+            "nearest": every[places_of_passages[first[found[each][0]]]],
+            **metrics[each],
+        }
         for each, document in zip(query.tolist(), sought.tolist(), strict=True)
     ]
 

@@ -19,8 +19,10 @@ from bert_core.errors import UserError
 from bert_core.tasks.answers import Codec
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
+from bert_core.tasks.text_embedding import TextEmbedding
 from serving.batching import Batcher, DeadlineError, OverloadedError
 from serving.errors import RequestError
 from serving.models import ServedModel
@@ -165,15 +167,35 @@ class Traffic:
         return self._given(lambda table: _chosen(table, name, table.active, purpose))
 
     def find_embedder(self, name: str | None) -> ServedModel:
-        """The model of this name, or the only one that was not fine-tuned to another task.
+        """The model of this name, or the only one trained for it, or the only one without a task.
 
         Take it for sentence vectors as the model's folder says (`/embed`, `/v1/embeddings`).
         """
 
         def choose(table: _Table) -> ServedModel:
-            plain = [model for model in table.active.values() if model.task is None]
+            models = table.active.values()
+            trained = [model for model in models if isinstance(model.task, TextEmbedding)]
+            plain = trained or [model for model in models if model.task is None]
             only = name is None and len(plain) == 1
             return plain[0] if only else _encoder_of(table, name)
+
+        return self._given(choose)
+
+    def find_reranker(self, name: str | None) -> ServedModel:
+        """The model of this name, or the only one, that gives pairs of texts one score."""
+
+        def choose(table: _Table) -> ServedModel:
+            able = {
+                key: model
+                for key, model in table.active.items()
+                if isinstance(model.task, Reranking)
+                or (
+                    isinstance(model.task, Classification)
+                    and model.task.head.num_outputs == 1
+                    and model.task.reads_pairs is not False
+                )
+            }
+            return _chosen(table, name, able, "reranking")
 
         return self._given(choose)
 

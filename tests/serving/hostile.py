@@ -67,7 +67,8 @@ def write_wide_encoder(folder):
 
 def text_field(body):
     """The field in which a request's texts stand."""
-    return next(name for name in ("inputs", "input", "ids", "data", "model") if name in body)
+    names = ("inputs", "input", "ids", "texts", "documents", "data", "model")
+    return next(name for name in names if name in body)
 
 
 def filled(count, entry):

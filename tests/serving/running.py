@@ -22,6 +22,7 @@ from bert_core.model_folder import load_model_folder, save_model_folder
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import add_task_head
 from serving.app import create_app
@@ -126,6 +127,7 @@ SMALL_TASKS = {
         Tagging(labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), max_length=32),
     ),
     "answers": ("squad", QuestionAnswering(max_length=48, stride=12)),
+    "relevance": ("rerank", Reranking(max_length=64)),
 }
 """The name of each model: its task's name in the catalog, and the task."""
 
