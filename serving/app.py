@@ -58,6 +58,7 @@ from serving.routes.pages import PageRoutes
 from serving.routes.reranking import RerankRoutes
 from serving.routes.tasks import TaskRoutes
 from serving.routes.texts import TextRoutes
+from serving.routes.zero_shot import ZeroShotRoutes
 from serving.schemas import Problem
 from serving.settings import ApplicationSettings
 
@@ -157,6 +158,7 @@ def create_app(
         EmbeddingsInferenceRoutes(engine).router,
         OpenAIRoutes(engine).router,
         RerankRoutes(engine).router,
+        ZeroShotRoutes(engine).router,
         OperationRoutes(engine).router,
         PageRoutes(app.title).router,
     ]

@@ -23,6 +23,7 @@ from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.tasks.text_embedding import TextEmbedding
+from bert_core.tasks.zero_shot import entailment_outputs
 from serving.batching import Batcher, DeadlineError, OverloadedError
 from serving.errors import RequestError
 from serving.models import ServedModel
@@ -198,6 +199,21 @@ class Traffic:
             return _chosen(table, name, able, "reranking")
 
         return self._given(choose)
+
+    def find_entailment(self, name: str | None) -> tuple[ServedModel, Classification]:
+        """The model of this name, or the only one, that says whether a text follows; its task."""
+
+        def choose(table: _Table) -> ServedModel:
+            able = {
+                key: model
+                for key, model in table.active.items()
+                if isinstance(model.task, Classification) and entailment_outputs(model.task)
+            }
+            return _chosen(table, name, able, "entailment")
+
+        model = self._given(choose)
+        assert isinstance(model.task, Classification)
+        return model, model.task
 
     def find_with_head(self, name: str | None, head: str) -> ServedModel:
         """The model of this name, or the only one, that has a head of pre-training.

@@ -4,7 +4,7 @@ TEI has /embed, /embed_all, /predict and /similarity; OpenAI /v1/embeddings and 
 answer with one vector of each text, made as its model folder says. Shapes: N texts, D dimensions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
@@ -314,7 +314,12 @@ async def similarities(
 
 def best_labels(task: Classification, scores: Mapping[str, float]) -> list[dict[str, Any]]:
     """The labels as their model's folder has them, with their scores, best first."""
-    named = zip(task.output_names, scores.values(), strict=True)
+    return best_scores(task.output_names, list(scores.values()))
+
+
+def best_scores(labels: Sequence[str], scores: Sequence[float]) -> list[dict[str, Any]]:
+    """Labels with their scores, best first."""
+    named = zip(labels, scores, strict=True)
     return [
         {"label": label, "score": score}
         for label, score in sorted(named, key=lambda pair: -pair[1])

@@ -10,6 +10,7 @@ FINE_TUNED = {
     **dict.fromkeys(("/v1/classify", "/predict", "/hf/text-classification"), "sentiment"),
     **dict.fromkeys(("/v1/ner", "/hf/token-classification"), "entities"),
     **dict.fromkeys(("/v1/qa", "/hf/question-answering"), "answers"),
+    **dict.fromkeys(("/v1/zero-shot", "/hf/zero-shot-classification"), "entailment"),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), "relevance"),
 }
 """The model of each route that needs a fine-tuned one; the others are asked of an encoder."""

@@ -19,7 +19,7 @@ from forked_programs import ForkedProgram
 from small_tasks import write_encoder
 
 from bert_core.model_folder import load_model_folder, save_model_folder
-from bert_core.tasks.catalog import task_config
+from bert_core.tasks.catalog import TASKS, task_config
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.reranking import Reranking
@@ -127,6 +127,10 @@ SMALL_TASKS = {
         Tagging(labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), max_length=32),
     ),
     "answers": ("squad", QuestionAnswering(max_length=48, stride=12)),
+    "entailment": (
+        "mnli",
+        TASKS["mnli"].model_copy(update={"max_length": 64}),
+    ),
     "relevance": ("rerank", Reranking(max_length=64)),
 }
 """The name of each model: its task's name in the catalog, and the task."""

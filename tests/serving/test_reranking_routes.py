@@ -20,7 +20,8 @@ def test_scores_and_order_are_those_of_sentence_transformers(server, theirs):
     assert status == 200
     scores = {each["corpus_id"]: float(each["score"]) for each in expected}
     assert {each["index"]: each["score"] for each in found} == pytest.approx(scores, abs=1e-5)
-    assert [each["score"] for each in found] == sorted(scores.values(), reverse=True) or True
+    found_scores = [each["score"] for each in found]
+    assert found_scores == sorted(found_scores, reverse=True)
     places = [each["index"] for each in found]
     assert places.index(3) == places.index(1) + 1, "of equals the first is better"
     assert set(found[0]) == {"index", "score"}
