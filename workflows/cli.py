@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from bert_core.command_help import CommandHelp
 
 STAGES = {
-    "Data": {"prepare": "Convert text to token shards"},
+    "Data": {
+        "prepare": "Convert text to token shards",
+        "mine-negatives": "Find wrong passages that look right, to train search",
+    },
     "Training": {
         "pretrain": "Pre-train a BERT encoder",
         "adapt": "Continue the pre-training of an encoder on your text",
@@ -91,7 +94,7 @@ def overview() -> str:
     lines = ["usage: bertline COMMAND [OPTIONS]", ""]
     for stage, verbs in STAGES.items():
         for number, (verb, summary) in enumerate(verbs.items()):
-            lines.append(f"{'' if number else stage:<10} {verb:<11} {summary}")
+            lines.append(f"{'' if number else stage:<10} {verb:<14} {summary}")
     return "\n".join([*lines, "", "bertline COMMAND --help lists options; bertline --version"])
 
 
@@ -107,7 +110,8 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     if verb == "serve":  # a program of its own: the packages do not import each other
         runpy.run_module("serving", run_name="__main__")
         return 0  # not reached: the program exits
-    return import_module(f"workflows.{module}").main([*preset, *arguments])
+    name = module.replace("-", "_")
+    return import_module(f"workflows.{name}").main([*preset, *arguments])
 
 
 SHELLS = ("bash", "zsh", "fish")

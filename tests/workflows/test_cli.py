@@ -55,7 +55,7 @@ def test_help_fits_a_screen_and_lists_every_command():
     lines = cli.overview().splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     commands = {
-        path.stem
+        path.stem.replace("_", "-")
         for path in (REPOSITORY / "workflows").glob("*.py")
         if "\ndef main(" in path.read_text(encoding="utf-8") and path.stem != "cli"
     }

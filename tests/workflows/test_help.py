@@ -25,6 +25,7 @@ from workflows.demo import DemoSettings
 from workflows.evaluation.settings import EvaluateSettings
 from workflows.inference.extraction import ExtractSettings
 from workflows.inference.predict_settings import PredictSettings
+from workflows.mine_negatives import MineSettings
 from workflows.paper.suite_settings import PicturesSettings, Table7Settings
 from workflows.prepare import PrepareSettings
 from workflows.pretraining.settings import AdaptSettings, PretrainSettings
@@ -36,6 +37,7 @@ from workflows.settings import parse_command_line
 
 SETTINGS = {
     "prepare": PrepareSettings,
+    "mine-negatives": MineSettings,
     "pretrain": PretrainSettings,
     "adapt": AdaptSettings,
     "evaluate": EvaluateSettings,
