@@ -40,7 +40,7 @@ STAGES = {
         "predict": "Write predictions of a fine-tuned model for text files",
         "extract": "Write hidden states or embeddings for text files",
         "serve": "Serve models over HTTP",
-        "demo": "Run the whole pipeline on this machine, without network",
+        "demo": "Run the whole pipeline on this machine, offline",
     },
     "Operating": {
         "quantize": "Write an int8 copy of a model and measure the loss",
