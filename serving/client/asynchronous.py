@@ -32,8 +32,10 @@ from serving.client.routes import (
     NEXT_SENTENCE,
     PSEUDO_PERPLEXITY,
     QA,
+    RELEVANCE,
     SIMILARITY,
     TOKENIZE,
+    ZERO_SHOT,
     Answered,
     AnyPair,
     AnyQuestion,
@@ -56,6 +58,8 @@ from serving.client.routes import (
     QaOptions,
     QuestionAndContext,
     R,
+    Relevance,
+    RelevanceOptions,
     Route,
     Similarity,
     SimilarityOptions,
@@ -64,6 +68,7 @@ from serving.client.routes import (
     TextOrPair,
     TokenizeOptions,
     Tokens,
+    ZeroShotOptions,
 )
 from serving.limits import Limits
 from serving.schemas import TextPair
@@ -273,6 +278,34 @@ class AsyncClient:
     ) -> Judged | list[Judged]:
         """Computes the pseudo-perplexity of texts, with a probability for each token."""
         return await self._ask(PSEUDO_PERPLEXITY, inputs, options)
+
+    @overload
+    async def zero_shot(
+        self, inputs: str, labels: list[str], **options: Unpack[ZeroShotOptions]
+    ) -> Classified: ...
+    @overload
+    async def zero_shot(
+        self, inputs: list[str], labels: list[str], **options: Unpack[ZeroShotOptions]
+    ) -> list[Classified]: ...
+    async def zero_shot(
+        self, inputs: str | list[str], labels: list[str], **options: Unpack[ZeroShotOptions]
+    ) -> Classified | list[Classified]:
+        """Classifies texts by labels that the model, one of entailment, has never seen."""
+        return await self._ask(ZERO_SHOT, inputs, options, {"labels": labels})
+
+    @overload
+    async def relevance(
+        self, query: str, documents: str, **options: Unpack[RelevanceOptions]
+    ) -> Relevance: ...
+    @overload
+    async def relevance(
+        self, query: str, documents: list[str], **options: Unpack[RelevanceOptions]
+    ) -> list[Relevance]: ...
+    async def relevance(
+        self, query: str, documents: str | list[str], **options: Unpack[RelevanceOptions]
+    ) -> Relevance | list[Relevance]:
+        """Scores how well documents answer a query, in their order; a reranker sorts by it."""
+        return await self._ask(RELEVANCE, documents, options, {"query": query})
 
     @overload
     async def explain(self, inputs: TextOrPair, **options: Unpack[ExplainOptions]) -> Explained: ...

@@ -81,6 +81,8 @@ class Client:
     fill_mask = _blocking(AsyncClient.fill_mask)
     next_sentence = _blocking(AsyncClient.next_sentence)
     pseudo_perplexity = _blocking(AsyncClient.pseudo_perplexity)
+    zero_shot = _blocking(AsyncClient.zero_shot)
+    relevance = _blocking(AsyncClient.relevance)
     explain = _blocking(AsyncClient.explain)
     tokenize = _blocking(AsyncClient.tokenize)
     decode = _blocking(AsyncClient.decode)

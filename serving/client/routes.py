@@ -109,6 +109,12 @@ class Explained(Result, ExplainAnswer):
     """The attention of each head of each layer, and the attribution of each token."""
 
 
+class Relevance(Result):
+    """How well a document answers a query, 0 to 1."""
+
+    score: float
+
+
 class Tokens(Result, TextTokens):
     """The tokens of a text."""
 
@@ -244,6 +250,22 @@ class ExplainOptions(ModelOptions, total=False):
     layers: list[int] | None
 
 
+class ZeroShotOptions(TextOptions, total=False):
+    """`template` says of a text what a label means, which stands at `{}`.
+
+    With `multi_label` each label is true or not by itself.
+    """
+
+    template: str
+    multi_label: bool
+
+
+class RelevanceOptions(ModelOptions, total=False):
+    """`raw_scores` are what the model says, as it is."""
+
+    raw_scores: bool
+
+
 class TokenizeOptions(ModelOptions, total=False):
     """`add_special_tokens` adds [CLS] and [SEP]; the default."""
 
@@ -295,6 +317,16 @@ def _explained(content: Content) -> list[Explained]:
     return [Explained.model_validate(content)]
 
 
+def _relevances(content: Content) -> list[Relevance]:
+    """In the order of the documents, whatever their scores."""
+    ordered = sorted(content["results"], key=lambda each: each["index"])
+    model = content.get("model")
+    return [
+        Relevance.model_validate({"score": each["relevance_score"], "model": model})
+        for each in ordered
+    ]
+
+
 CLASSIFY = Route("/v1/classify", ClassifyOptions, _results(Classified), {})
 NER = Route("/v1/ner", NerOptions, _results(Tagged), {})
 QA = Route("/v1/qa", QaOptions, _results(Answered), {})
@@ -312,6 +344,16 @@ SIMILARITY = Route(
 FILL_MASK = Route("/v1/fill-mask", FillMaskOptions, _results(Filled), {})
 NEXT_SENTENCE = Route("/v1/next-sentence", TextOptions, _results(NextSentence), {})
 PSEUDO_PERPLEXITY = Route("/v1/pseudo-perplexity", PseudoPerplexityOptions, _results(Judged), {})
+ZERO_SHOT = Route("/v1/zero-shot", ZeroShotOptions, _results(Classified), {})
+RELEVANCE = Route(
+    "/v1/rerank",
+    RelevanceOptions,
+    _relevances,
+    {},
+    field="documents",
+    takes="list",
+    extra_texts=1,
+)
 EXPLAIN = Route("/v1/explain", ExplainOptions, _explained, {}, takes="one")
 TOKENIZE = Route("/v1/tokenize", TokenizeOptions, _results(Tokens), {})
 DECODE = Route("/v1/decode", DecodeOptions, _decoded, {}, field="ids")

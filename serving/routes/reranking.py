@@ -83,7 +83,7 @@ class RerankRequest(_Request):
     return_documents: bool | None = Field(
         default=False, description="whether answers have the documents"
     )
-    raw_scores: bool | None = Field(default=False, description="what the model says, as it is")
+    raw_scores: bool = Field(default=False, description="what the model says, as it is")
 
 
 class RerankV2Request(_Request):
@@ -179,7 +179,7 @@ class RerankRoutes(Routes):
             texts,
             top_n=request.top_n,
             return_documents=bool(request.return_documents),
-            raw_scores=bool(request.raw_scores),
+            raw_scores=request.raw_scores,
         )
 
     async def rerank_v2(self, request: RerankV2Request) -> Response:

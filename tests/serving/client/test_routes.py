@@ -11,8 +11,10 @@ from running import assert_alike
 from serving.client import TextPair, routes
 from serving.client.routes import Classified, Features, Route
 from serving.engine import Engine
+from serving.routes.reranking import RerankRoutes
 from serving.routes.tasks import TaskRoutes
 from serving.routes.texts import TextRoutes
+from serving.routes.zero_shot import ZeroShotRoutes
 
 TEXT, OTHER = "the cat sat on a mat", "dogs run"
 PAIR = {"text": TEXT, "text_pair": OTHER}
@@ -21,8 +23,9 @@ QUESTION = {"question": "the cat", "context": "dogs run far away slowly"}
 ROUTES = [var for var in vars(routes).values() if isinstance(var, Route)]
 REQUESTS = {
     route.path: get_type_hints(route.endpoint)["request"]
-    for handlers in (TaskRoutes, TextRoutes)
+    for handlers in (TaskRoutes, TextRoutes, ZeroShotRoutes, RerankRoutes)
     for route in handlers(Engine({})).router.routes
+    if route.path.startswith("/v1/")
 }
 """What each of our own routes takes, by its path."""
 
@@ -56,7 +59,8 @@ def test_options_are_those_of_the_schema(route):
     ours = get_type_hints(route.options)
     hints = get_type_hints(request, include_extras=True)
     wanted = {name: bare(hints[name]) for name in request.model_fields}
-    for name in (route.field, "source", *route.fixed):
+    beside = ("source", "labels", "query", "top_n", "return_documents")
+    for name in (route.field, *beside, *route.fixed):
         wanted.pop(name, None)
     assert ours == wanted
 
@@ -120,6 +124,26 @@ def test_one_text_or_several_are_compared_with_the_source(client):
     assert found[1].score == pytest.approx(1) and found[0].score < 1
     assert found[0].source.n_tokens == client.tokenize(TEXT, model="encoder").n_tokens
     assert client.similarity(TEXT, TEXT, model="encoder").score == pytest.approx(1)
+
+
+def test_labels_that_the_model_has_never_seen(server, client):
+    body = {"model": "entailment", "inputs": [TEXT, OTHER], "labels": ["cats", "dogs"]}
+    _, content = server.ask("/v1/zero-shot", body | {"template": "of {}"})
+    given = {"model": "entailment", "template": "of {}"}
+    found = client.zero_shot([TEXT, OTHER], ["cats", "dogs"], **given)
+    for each, wanted in zip(found, content["results"], strict=True):
+        assert_alike(each.model_dump(exclude_none=True, exclude={"model", "version"}), wanted)
+    assert client.zero_shot(OTHER, ["cats", "dogs"], **given).label == found[1].label
+
+
+def test_documents_are_scored_in_their_order(server, client):
+    documents = [OTHER, TEXT, "a mat"]
+    _, content = server.ask("/rerank", {"query": "the cat", "texts": documents})
+    scores = {each["index"]: each["score"] for each in content}
+    found = client.relevance("the cat", documents, model="relevance")
+    assert [each.score for each in found] == pytest.approx([scores[n] for n in range(3)], abs=1e-6)
+    one = client.relevance("the cat", TEXT)
+    assert one.score == pytest.approx(scores[1], abs=1e-5) and one.model == "relevance"
 
 
 def test_each_text_is_explained_by_itself(client):
