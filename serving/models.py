@@ -27,9 +27,12 @@ from bert_core.model.encoder import Encoder
 from bert_core.model.tagger import FEATURE_TAGGER
 from bert_core.model_folder import CHECKSUMS, CONFIG, load_model_folder
 from bert_core.quantization import Precision, for_inference, read_precision
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.foreign_models import find_task
+from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.task import FloatArray, Task, head_answers, layers_read
+from bert_core.tasks.zero_shot import entailment_outputs
 from serving.batching import Batcher, Head, Work
 from serving.request_context import InFlight
 from serving.rollout.aliases import Pointer
@@ -162,6 +165,19 @@ class ServedModel:
     def feature_work(self, rows: EncodedRows, choice: FeatureChoice) -> Work:
         """The states of the layers that a choice of features reads."""
         return Work(rows, choice.strategy.layers_of(self.config.num_hidden_layers))
+
+
+def is_reranker(model: ServedModel) -> bool:
+    """Whether it gives pairs of texts one score."""
+    task = model.task
+    if isinstance(task, Classification):
+        return task.head.num_outputs == 1 and task.reads_pairs is not False
+    return isinstance(task, Reranking)
+
+
+def is_entailment(model: ServedModel) -> bool:
+    """Whether it says of pairs whether the second text follows from the first."""
+    return isinstance(model.task, Classification) and entailment_outputs(model.task) is not None
 
 
 @dataclass(frozen=True)

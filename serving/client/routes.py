@@ -109,8 +109,8 @@ class Explained(Result, ExplainAnswer):
     """The attention of each head of each layer, and the attribution of each token."""
 
 
-class Relevance(Result):
-    """How well a document answers a query, 0 to 1."""
+class Relevance(Result, Answer):
+    """How well a document answers a query, 0 to 1; the tokens are those of both."""
 
     score: float
 
@@ -319,11 +319,17 @@ def _explained(content: Content) -> list[Explained]:
 
 def _relevances(content: Content) -> list[Relevance]:
     """In the order of the documents, whatever their scores."""
-    ordered = sorted(content["results"], key=lambda each: each["index"])
-    model = content.get("model")
+    same = {name: content.get(name) for name in ("model", "version")}
     return [
-        Relevance.model_validate({"score": each["relevance_score"], "model": model})
-        for each in ordered
+        Relevance.model_validate(
+            {
+                "score": each["relevance_score"],
+                "n_tokens": each["n_tokens"],
+                "truncated": each["truncated"],
+                **same,
+            }
+        )
+        for each in sorted(content["results"], key=lambda each: each["index"])
     ]
 
 

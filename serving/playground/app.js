@@ -12,13 +12,15 @@ import { TaskPage } from "./page.js";
 import { problemNode } from "./problems.js";
 import { pseudoPerplexity } from "./pseudo_perplexity.js";
 import { qa } from "./qa.js";
+import { relevance } from "./relevance.js";
 import { Problem } from "./server.js";
 import { similarity } from "./similarity.js";
 import { tokens } from "./tokens.js";
+import { zeroShot } from "./zero_shot.js";
 
 /** The tasks by their part of the address after #/, in groups. */
 const GROUPS = [
-  ["Fine-tuned models", { classify, ner, qa }],
+  ["Fine-tuned models", { classify, "zero-shot": zeroShot, ner, qa, search: relevance }],
   [
     "Pre-trained heads",
     { "fill-mask": fillMask, "next-sentence": nextSentence, "pseudo-perplexity": pseudoPerplexity },

@@ -127,6 +127,11 @@ export function text(name, label, { rows = 5, ...options } = {}) {
   return new TextField(name, label, control, options);
 }
 
+/** A text of one line. */
+export function line(name, label, options = {}) {
+  return new TextField(name, label, element("input", { type: "text", dir: "auto" }), options);
+}
+
 /** Several texts, one per line. */
 export function lines(name, label, { rows = 6, ...options } = {}) {
   return new LinesField(name, label, element("textarea", { rows, dir: "auto" }), options);

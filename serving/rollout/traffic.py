@@ -19,14 +19,12 @@ from bert_core.errors import UserError
 from bert_core.tasks.answers import Codec
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.question_answering import QuestionAnswering
-from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
 from bert_core.tasks.text_embedding import TextEmbedding
-from bert_core.tasks.zero_shot import entailment_outputs
 from serving.batching import Batcher, DeadlineError, OverloadedError
 from serving.errors import RequestError
-from serving.models import ServedModel
+from serving.models import ServedModel, is_entailment, is_reranker
 from serving.request_context import AnsweringRole, current_request
 from serving.rollout.aliases import Address, Pointer, Role, WatchStatus, title_of
 from serving.telemetry.metrics import Metrics
@@ -186,16 +184,7 @@ class Traffic:
         """The model of this name, or the only one, that gives pairs of texts one score."""
 
         def choose(table: _Table) -> ServedModel:
-            able = {
-                key: model
-                for key, model in table.active.items()
-                if isinstance(model.task, Reranking)
-                or (
-                    isinstance(model.task, Classification)
-                    and model.task.head.num_outputs == 1
-                    and model.task.reads_pairs is not False
-                )
-            }
+            able = {key: model for key, model in table.active.items() if is_reranker(model)}
             return _chosen(table, name, able, "reranking")
 
         return self._given(choose)
@@ -204,11 +193,7 @@ class Traffic:
         """The model of this name, or the only one, that says whether a text follows; its task."""
 
         def choose(table: _Table) -> ServedModel:
-            able = {
-                key: model
-                for key, model in table.active.items()
-                if isinstance(model.task, Classification) and entailment_outputs(model.task)
-            }
+            able = {key: model for key, model in table.active.items() if is_entailment(model)}
             return _chosen(table, name, able, "entailment")
 
         model = self._given(choose)

@@ -15,7 +15,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
 from serving.engine import Engine
 from serving.limits import Limits
-from serving.models import Products, ServedModel
+from serving.models import Products, ServedModel, is_entailment, is_reranker
 from serving.rollout.admin import told_source
 from serving.rollout.traffic import Variant, source_of
 from serving.routes.json_routes import Routes
@@ -225,8 +225,10 @@ def routes_of(model: ServedModel) -> list[str]:
     task, heads = model.task, model.model.heads
     can = {
         "/v1/classify": isinstance(task, Classification),
+        "/v1/zero-shot": is_entailment(model),
         "/v1/ner": isinstance(task, Tagging),
         "/v1/qa": isinstance(task, QuestionAnswering),
+        "/v1/rerank": is_reranker(model),
         "/v1/fill-mask": "masked_token" in heads,
         "/v1/next-sentence": "next_sentence" in heads,
         "/v1/pseudo-perplexity": "masked_token" in heads,

@@ -12,7 +12,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from bert_core.interface import OverflowOrError
+from bert_core.interface import Answer, OverflowOrError
 from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
 from serving.engine import Prediction
@@ -20,7 +20,7 @@ from serving.errors import foreign_refusals
 from serving.models import ServedModel
 from serving.routes.embeddings import OR_TRUNCATE, Side, TEIRefusal, overflow_of
 from serving.routes.json_routes import Routes, answered, read_headers, refuse_unknown_parameters
-from serving.schemas import InputText, ListOf, example
+from serving.schemas import InputText, ListOf, ModelAnswer, example
 from serving.validation import Inputs, cutting
 
 _REFUSALS = (400, 404, 408, 413, 415, 422, 429, 503)
@@ -101,8 +101,8 @@ class RerankV2Request(_Request):
     top_n: Annotated[int, Field(ge=1)] | None = None
 
 
-class Result(BaseModel):
-    """The number of a document, and how relevant it is."""
+class Result(Answer):
+    """The number of a document, and how relevant it is; the tokens are those of the pair."""
 
     index: int
     relevance_score: float
@@ -115,12 +115,11 @@ class RerankUsage(BaseModel):
     total_tokens: int
 
 
-class RerankAnswer(BaseModel):
+class RerankAnswer(ModelAnswer):
     """Documents, the most relevant first."""
 
     id: str
     object: Literal["list"] = "list"
-    model: str
     results: list[Result]
     usage: RerankUsage
 
@@ -206,10 +205,13 @@ class RerankRoutes(Routes):
             return RerankAnswer(
                 id=str(uuid4()),
                 model=served.name,
+                version=served.version,
                 results=[
                     Result(
                         index=index,
                         relevance_score=score,
+                        n_tokens=found[index].num_tokens,
+                        truncated=found[index].truncated,
                         document=Document(text=texts[index]) if return_documents else None,
                     )
                     for index, score in best_first(found)[:top_n]

@@ -127,10 +127,7 @@ SMALL_TASKS = {
         Tagging(labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), max_length=32),
     ),
     "answers": ("squad", QuestionAnswering(max_length=48, stride=12)),
-    "entailment": (
-        "mnli",
-        TASKS["mnli"].model_copy(update={"max_length": 64}),
-    ),
+    "entailment": ("mnli", TASKS["mnli"]),
     "relevance": ("rerank", Reranking(max_length=64)),
 }
 """The name of each model: its task's name in the catalog, and the task."""
