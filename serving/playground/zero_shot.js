@@ -12,7 +12,7 @@ export const zeroShot = {
   positional: ["inputs", "labels"],
   fields: () => [
     text("inputs", "Text"),
-    words("labels", "Labels, separated by commas"),
+    words("labels", "Labels, separated by commas", { usual: ["question", "request", "praise"] }),
     line("template", "What a label says of the text", {
       usual: "This example is {}.",
       hint: "{} is the label.",
