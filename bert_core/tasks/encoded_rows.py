@@ -364,12 +364,16 @@ class TaskBatchSource:
         self._rows = rows
         self._max_tokens = max_tokens
         self._layout: LayoutName = layout
-        self.order = EpochOrder(rows.num_items, batch_size, seed)
+        self._order = EpochOrder(rows.num_items, batch_size, seed)
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps in which every item is seen once."""
-        return self.order.steps_per_epoch
+        return self._order.steps_per_epoch
+
+    def items(self, step: int) -> IntArray:
+        """The items of the global batch of a step (from 0)."""
+        return self._order.items(step)
 
     def step(self, step: int, rank: int = 0, world_size: int = 1) -> TaskStep:
         """The share of `rank` in the global batch of a step (from 0).
@@ -378,8 +382,8 @@ class TaskBatchSource:
         gets a micro-batch that teaches nothing, since all ranks take part in the exchange of
         gradients. Raises `UserError` when the batch size leaves workers without work.
         """
-        self.order.refuse_idle_workers(world_size)
-        items = self.order.items(step)
+        self._order.refuse_idle_workers(world_size)
+        items = self.items(step)
         items = items[longest_first(self._rows.item_lengths[items])]
         mine = self._rows.divide(items[rank::world_size], self._max_tokens, self._layout)
         batches = [self._rows.batch(some, self._layout) for some in mine]

@@ -1,7 +1,7 @@
 // The page of /v1/zero-shot: a text and labels of one's own -> the labels with their scores.
 
 import { bars } from "./charts.js";
-import { choice, line, overflow, text, words } from "./fields.js";
+import { choice, line, lines, overflow, text } from "./fields.js";
 import { score } from "./numbers.js";
 
 export const zeroShot = {
@@ -12,7 +12,7 @@ export const zeroShot = {
   positional: ["inputs", "labels"],
   fields: () => [
     text("inputs", "Text"),
-    words("labels", "Labels, separated by commas", { usual: ["question", "request", "praise"] }),
+    lines("labels", "Labels, one per line", { rows: 3 }),
     line("template", "What a label says of the text", {
       usual: "This example is {}.",
       hint: "{} is the label.",
@@ -30,7 +30,7 @@ export const zeroShot = {
     ].map(([name, inputs, labels]) => ({ name, values: { inputs, labels } })),
   body: ({ inputs, labels, template, multi, overflow: cut }) => ({
     inputs,
-    labels: labels ?? [],
+    labels,
     template,
     multi_label: multi === "several",
     overflow: cut,

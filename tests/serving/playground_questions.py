@@ -128,7 +128,7 @@ QUESTIONS = {
         "Labels of your own",
         "/v1/zero-shot",
         {"model": "entailment", "inputs": "the cat sat", "labels": ["cats", "mats"]},
-        {"Text": "the cat sat", "Labels, separated by commas": "cats, mats"},
+        {"Text": "the cat sat", "Labels, one per line": "cats\nmats"},
         classified,
     ),
     "ner": Question(

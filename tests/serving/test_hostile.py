@@ -37,7 +37,7 @@ MOST_BYTES = 200 << 20
 BUSY = 10
 """On a busy machine `/health` may take so many times as long as while nobody asks anything."""
 
-SMALL = ("sentiment", "entities", "answers")
+SMALL = ("sentiment", "entities", "answers", "entailment", "relevance")
 READ_BY_ROUTES = ("objects, fewer", "texts, fewer", "unknown fields, fewer")
 REFUSED_UNREAD = (
     *("numbers", "lists", "deep", "fields within", "a field with a long name", "long numbers"),

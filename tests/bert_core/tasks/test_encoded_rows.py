@@ -151,12 +151,11 @@ def test_each_epoch_goes_once_through_all_in_its_own_order(encoded):
     rows = encoded(30)
     batches = source(rows)
     assert batches.steps_per_epoch == 4
-    items = batches.order.items
-    epochs = [np.concatenate([items(step) for step in range(n, n + 4)]) for n in (0, 4)]
+    epochs = [np.concatenate([batches.items(step) for step in range(n, n + 4)]) for n in (0, 4)]
     assert [sorted(epoch.tolist()) for epoch in epochs] == [list(range(30))] * 2
     assert not np.array_equal(*epochs)
-    assert not np.array_equal(source(rows, seed=1).order.items(0), batches.order.items(0))
-    assert [len(batches.order.items(step)) for step in range(5)] == [8, 8, 8, 6, 8]
+    assert not np.array_equal(source(rows, seed=1).items(0), batches.items(0))
+    assert [len(batches.items(step)) for step in range(5)] == [8, 8, 8, 6, 8]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -172,7 +171,7 @@ def test_ranks_share_the_same_global_batch_from_any_step_on(encoded, world_size)
                 assert lengths == sorted(lengths, reverse=True)
                 known = (batch.labels >= 0).tolist()
                 found += [length for length, each in zip(lengths, known, strict=True) if each]
-        items = source(rows).order.items(number)
+        items = source(rows).items(number)
         assert sorted(found) == sorted(rows.item_lengths[items].tolist())
         assert {(step.num_labels, step.num_rows) for step in steps} == {(len(items), len(items))}
         squares = int((rows.item_lengths[items] ** 2).sum())

@@ -122,7 +122,7 @@ def test_twenty_steps_are_those_of_transformers(model, encoded, name):
         losses = [task_loss(task, ours, batch, **step.counts)[0] for batch in step.micro_batches]
         assert number or len(losses) > 1, "micro-batches are part of what is tested"
         loss = torch.stack(losses).sum()
-        _, expected = their_outputs(theirs, rows, source.order.items(number))
+        _, expected = their_outputs(theirs, rows, source.items(number))
         assert loss.item() == pytest.approx(expected.item(), abs=1e-4)
         for each, optimizer in zip((loss, expected), optimizers, strict=True):
             optimizer.zero_grad()
