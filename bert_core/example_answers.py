@@ -30,6 +30,7 @@ from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.reranking import Candidates, Reranking
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
 from bert_core.tasks.tagging import Tagging
@@ -45,11 +46,11 @@ Source = Literal["task", "masked_token", "states"]
 """What the outputs are: those of the task's head, of the masked-token head, or the last states."""
 
 
-_TASKS: dict[Kind, type[Task]] = {
-    "classify": Classification,
-    "ner": Tagging,
-    "qa": QuestionAnswering,
-    "choose": MultipleChoice,
+_TASKS: dict[Kind, tuple[type[Task], ...]] = {
+    "classify": (Classification, Reranking),
+    "ner": (Tagging,),
+    "qa": (QuestionAnswering,),
+    "choose": (MultipleChoice,),
 }
 
 
@@ -278,6 +279,8 @@ def _inputs_of(task: Task, example: object) -> tuple[Kind, Inputs] | None:
             return "classify", first
         case Classification(), Text(first, str(second)) if first.strip() and second.strip():
             return "classify", {"text": first, "text_pair": second}
+        case Reranking(), Candidates(query, [passage, *_]):
+            return "classify", {"text": query, "text_pair": passage}
         case Tagging(), TaggedSentence(words):
             return "ner", " ".join(words)
         case QuestionAnswering(), Question(_, question, context):

@@ -441,6 +441,7 @@ def compute_all_outputs(
     if isinstance(model, Bert):
         layout = layout_for(model.config, device, autocast_dtype, training=False)
     per_row = task.head.per_row
+    has_loss = not task.is_coupled and bool(len(rows.labels)) and bool(rows.label_counts.any())
     was_training = model.training
     model.eval()
     where, parts, loss = [], [], 0.0
@@ -452,7 +453,7 @@ def compute_all_outputs(
             for items, batch in batches:
                 batch = batch.to(device, non_blocking=True)
                 answers = compute_outputs(model, batch).float()
-                if len(rows.labels) and not task.is_coupled:  # raw texts have none, even unknown
+                if has_loss:
                     loss += float(task.loss(answers, batch)[0])
                 where.append(rows.rows_of(items) if per_row else rows.places_of(items))
                 parts.append(answers.cpu().numpy())

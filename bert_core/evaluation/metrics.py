@@ -18,6 +18,7 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.metrics import FloatArray, answer_scores, metric_parts, never_answering
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering, best_and_null, gold_texts
+from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.retrieval import METRICS
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagged_sentences import TaggedSentence
@@ -338,6 +339,9 @@ def _fast_metrics(
         return means({"accuracy": [found["choice"] == each.answer for found, each in pairs]})
     if isinstance(task, TextEmbedding):
         return _of_vectors(task, predictions, examples)
+    if isinstance(task, Reranking):
+        names = task.metrics(predictions, examples)
+        return means({name: [found[name] for found in predictions] for name in names})
     if isinstance(task, Classification) and task.kind == "regression":
         gold = [example.answer for example in examples]
         return correlations(gold, [prediction["value"] for prediction in predictions])

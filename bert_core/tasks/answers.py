@@ -26,6 +26,7 @@ from bert_core.tasks.classification import Classification, ScoreFunction, Text, 
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.multiple_choice import Choices, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.sequences import Overflow
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
@@ -222,6 +223,8 @@ def query_of(task: Task, options: AnswerOptions) -> Query:
             fields, inputs = partial(answered, top_k=options.top_k or 1), _QUESTION_INPUTS
             known = ("top_k", "max_answer_length", "align_to_words", "null_threshold")
             return Query(asked, _read_question, inputs, fields, Answered, known)
+        case Reranking():
+            return query_of(task.of_pairs, options)
         case MultipleChoice():
             return Query(task, _read_choices, _CHOICE_INPUTS, dict, Chosen)
     raise UserError(

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 from tokenizers import Tokenizer
 
+from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
 from bert_core.tasks.retrieval import METRICS, ranking_metrics
 from bert_core.tasks.sequences import encode_sequences
@@ -84,6 +85,13 @@ class Reranking(Task):
     def head(self) -> HeadShape:
         """The pooler's classifier with one output, the score of a passage."""
         return HeadShape("classifier", 1, pooled=True)
+
+    @property
+    def of_pairs(self) -> Classification:
+        """The same question about one passage: the score of a pair, as it is."""
+        return Classification(
+            kind="regression", second_column="passage", max_length=self.max_length
+        )
 
     @property
     def problem_type(self) -> str:

@@ -13,6 +13,7 @@ from workflows.cli import FINETUNING, OTHER_HELP, STAGES, VERBS, command_help
 GUIDES = {
     "ablate": "ablations",
     "extract": "features",
+    "mine-negatives": "search",
     "quantize": "serve",
     "registry": "promote",
     "reproduce": "promote",
@@ -57,7 +58,8 @@ def command_page(verb: str) -> Iterator[str]:
     yield f"# bertline {verb}"
     guide = GUIDES.get(verb, verb)
     if guide:
-        program = "python -m serving" if verb == "serve" else f"python workflows/{verb}.py"
+        file = verb.replace("-", "_")
+        program = "python -m serving" if verb == "serve" else f"python workflows/{file}.py"
         yield f"The same as `{program}`. Guide: [{guide}](../guides/{guide}.md)."
     usual = command_help(verb)
     yield from help_page(usual, "##")

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bert_core.interface import Answer, OverflowOrError
 from bert_core.tasks.answers import LabelScores
 from bert_core.tasks.classification import Classification, Text
+from bert_core.tasks.reranking import Reranking
 from serving.engine import Prediction
 from serving.errors import foreign_refusals
 from serving.models import ServedModel
@@ -226,11 +227,9 @@ class RerankRoutes(Routes):
     ) -> list[Prediction]:
         """The score of each pair, 0 to 1 unless it is raw."""
         task = served.task
-        assert task is not None
-        if not isinstance(task, Classification):
-            task = Classification(
-                kind="regression", second_column="passage", max_length=task.max_length
-            )
+        assert isinstance(task, Classification | Reranking)
+        if isinstance(task, Reranking):
+            task = task.of_pairs
         task = task.model_copy(update={"overflow": cutting(overflow)})
         codec = LabelScores(task, "none" if raw_scores else "sigmoid")
         return await self._engine.ask(served, codec, inputs, overflow)

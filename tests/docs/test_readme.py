@@ -79,7 +79,11 @@ PROGRAMS = sorted({program for program, _ in CALLS if program != "make"})
 
 VARIANTS = {
     "python workflows/evaluate.py": ("--suite table7", "--suite pictures"),
-    "python workflows/finetune.py": ("--task ner --approach features",),
+    "python workflows/finetune.py": (
+        "--task ner --approach features",
+        "--task embedding",
+        "--task rerank",
+    ),
     "python workflows/registry.py": ("lineage",),
 }
 """What a program is asked beside for its help, where that decides which options it has."""

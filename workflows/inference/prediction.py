@@ -19,9 +19,11 @@ from bert_core.tasks.answers import AnswerOptions, query_of
 from bert_core.tasks.classification import Classification, Text
 from bert_core.tasks.encoded_rows import EncodedRows
 from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.squad import Question
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
+from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.text.texts import NamedTexts, TextPart, read_records, text_chunks
 from workflows.inference.predict_settings import PredictionFormat, PredictSettings
 from workflows.inference.text_parts import TextJob, worker_device
@@ -90,7 +92,9 @@ def request_of(settings: PredictSettings, predictor: Predictor) -> PredictionReq
     Raises `UserError` for a model of another kind than those there are here, and for settings that
     say nothing to it.
     """
-    kind = _kind_of(predictor.task, settings.model)
+    task = predictor.task
+    task = task.of_pairs if isinstance(task, Reranking) else task
+    kind = _kind_of(task, settings.model)
     for name, kinds in _OPTIONS.items():
         if name in settings.model_fields_set and kind not in kinds:
             what = f"says nothing to a model that gives {_WORDS_FOR[kind]}"
@@ -101,7 +105,7 @@ def request_of(settings: PredictSettings, predictor: Predictor) -> PredictionReq
         raise UserError(what, f"--aggregation {settings.aggregation}", "leave it out")
     return PredictionRequest(
         kind=kind,
-        columns=_columns(settings, predictor.task),
+        columns=_columns(settings, task),
         options=AnswerOptions(
             overflow=settings.overflow,
             top_k=settings.top_k,
@@ -120,6 +124,8 @@ def _kind_of(task: Task, model: str) -> Kind:
         return "entities"
     if isinstance(task, QuestionAnswering):
         return "answers"
+    if isinstance(task, TextEmbedding):
+        raise UserError("a model of embeddings", model, "workflows/extract.py writes vectors")
     raise UserError(
         f"a model of another kind of task, {type(task).__name__}",
         model,

@@ -20,8 +20,10 @@ from bert_core.tasks.catalog import task_of
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.multiple_choice import MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
+from bert_core.tasks.text_embedding import TextEmbedding
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
@@ -58,8 +60,9 @@ class PyfuncModel:
 
 def _load_pyfunc(data_path: str) -> PyfuncModel:
     predictor = load_predictor(data_path)
-    if predictor.fine_tuned_for is not None:
-        return PyfuncModel(task_columns(predictor.task), partial(_task_answers, predictor))
+    task = predictor.fine_tuned_for
+    if task is not None and not isinstance(task, TextEmbedding):
+        return PyfuncModel(task_columns(task), partial(_task_answers, predictor))
     if "masked_token" in predictor.model.heads:
         return PyfuncModel(TEXT, partial(_filled_masks, predictor))
     return PyfuncModel(TEXT, partial(_vectors, predictor))
@@ -68,6 +71,8 @@ def _load_pyfunc(data_path: str) -> PyfuncModel:
 def task_columns(task: Task | None) -> tuple[str, ...]:
     """Returns the input columns of a task; None stands for a model without a task."""
     if isinstance(task, Classification) and task.second_column is not None:
+        return PAIR
+    if isinstance(task, Reranking):
         return PAIR
     if isinstance(task, QuestionAnswering):
         return QUESTION
@@ -210,10 +215,10 @@ def signature_and_example(folder: Path) -> "tuple[ModelSignature, list[Any]]":
 
 
 def _outputs(task: Task | None) -> "Schema | None":
-    """Returns the fields of an answer; None for a model that was not fine-tuned."""
+    """Returns the fields of an answer; None for vectors and words for a mask."""
     from mlflow.types.schema import ColSpec, Schema
 
-    if task is None:
+    if task is None or isinstance(task, TextEmbedding):
         return None
     fields = _fields(task) | _READ
     return Schema([ColSpec(_type(kind), name) for name, kind in fields.items()])

@@ -19,6 +19,7 @@ from workflows.messages import Outcome
 from workflows.model_location import open_encoder
 from workflows.runs.journal import read_records
 from workflows.runs.storage import open_storage
+from workflows.versions.model_pyfunc import _load_pyfunc, signature_and_example
 
 
 def write_pairs(folder, *, train=90, dev=40):
@@ -105,4 +106,8 @@ def test_the_folder_is_one_of_sentence_transformers(storage, pooling):
     assert check_example(example, answer_of(folder, example)) is None
     predictions, _ = ours.predict_examples(data.dev.examples)
     metrics = ours.task.metrics(predictions, data.dev.examples)
+    served = _load_pyfunc(str(folder)).predict(["ba keli"])
+    np.testing.assert_allclose(served[0]["vector"], theirs.encode("ba keli"), atol=1e-5)
+    signature, inputs = signature_and_example(folder)
+    assert signature.outputs is None and inputs[0]
     assert metrics["ndcg_at_10"] == pytest.approx(results.figures["dev/ndcg_at_10"], abs=1e-4)
