@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from bert_core.model.strategies import find_strategy
 from workflows.command import run_command
-from workflows.finetuning.data import TaskData, read_task_data, refuse_too_long_rows
+from workflows.finetuning.data import TaskData, read_task_data, refuse_encoder
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.settings import (
     FeatureSettings,
@@ -90,7 +90,7 @@ def read_inputs(settings: TaskRunSettings, storage: Storage) -> tuple[EncoderFol
     """The encoder and the data of a run; raises `UserError` where they do not go together."""
     tracking_uri = settings.tracking.uri or default_tracking_uri(storage.folder)
     encoder = open_encoder(settings.model, storage.folder, tracking_uri)
-    refuse_too_long_rows(settings, encoder)
+    refuse_encoder(settings, encoder)
     if isinstance(settings, FeatureSettings):
         find_strategy(settings.strategy).layers_of(encoder.config.num_hidden_layers)
     data = read_task_data(settings, encoder.tokenizer)

@@ -363,7 +363,7 @@ def _of_vectors(
     if task.kind == "labels":
         pairs = zip(predictions, examples, strict=True)
         return means({"accuracy": [found["label"] == each.answer for found, each in pairs]})
-    gold = [example.answer for example in examples]
+    gold = np.array([example.answer for example in examples], dtype=np.float64)
     of_numbers = correlations(gold, [prediction["value"] for prediction in predictions])
 
     def compute(counts: FloatArray) -> dict[str, FloatArray]:

@@ -212,9 +212,9 @@ def _of_related(example: RelatedTexts, prediction: Mapping[str, Any]) -> Outcome
     elif "label" in prediction:
         found = prediction["label"]
         correct = None if gold is None else found == gold
-    texts = dict(zip(("first", "second"), example.texts, strict=False))
-    if "rank" in prediction:
-        del texts["second"]  # the right answer, or not
+    texts = {"first": example.texts[0]}
+    if len(example.texts) > 1 and "rank" not in prediction:
+        texts["second"] = example.texts[1]
     return Outcome(example.where, texts, gold, found, correct, None, example.columns)
 
 

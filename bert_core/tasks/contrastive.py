@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -36,7 +37,7 @@ class Groups:
     values: Tensor
 
     @classmethod
-    def of(cls, kind: Kind, texts: Sequence[IntArray], values: Sequence[float] = ()) -> Self:
+    def of(cls, kind: Kind, texts: Sequence[IntArray], values: npt.ArrayLike = ()) -> Self:
         """Of examples whose texts have these numbers of vectors: first the query, then passages.
 
         A passage that belongs to two examples of one query, or two queries of one passage, is no
@@ -58,8 +59,11 @@ class Groups:
         elif kind == "labels":
             candidates = queries
         return cls(
-            *(torch.from_numpy(each) for each in (queries, positives, candidates, blocked)),
-            torch.tensor(values, dtype=torch.float64),
+            queries=torch.from_numpy(queries),
+            positives=torch.from_numpy(positives),
+            candidates=torch.from_numpy(candidates),
+            blocked=torch.from_numpy(blocked),
+            values=torch.from_numpy(np.array(values, dtype=np.float64)),
         )
 
 

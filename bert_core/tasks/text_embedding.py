@@ -367,6 +367,9 @@ def _nearest_labels(
             for other, score in zip(found[each].tolist(), scores[each].tolist(), strict=True)
             if other != each
         ]
-        other, score = others[0] if others else (None, 0.0)
-        predictions.append({"label": labels.get(other), "value": score})
+        if others:
+            other, score = others[0]
+            predictions.append({"label": labels[other], "value": score})
+        else:
+            predictions.append({"label": None, "value": 0.0})
     return predictions

@@ -17,6 +17,7 @@ from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows, tally_text
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import Task, has_answer, refuse_ignored_options
+from bert_core.tasks.text_embedding import TextEmbedding
 from workflows.finetuning.settings import TaskRunSettings
 from workflows.model_location import EncoderFolder
 
@@ -158,8 +159,12 @@ def _hash(task: Task, splits: Sequence[EncodedRows]) -> str:
     return total.hexdigest()
 
 
-def refuse_too_long_rows(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
-    """Raises `UserError` where rows may be longer than the encoder has positions."""
+def refuse_encoder(settings: TaskRunSettings, encoder: EncoderFolder) -> None:
+    """Raises `UserError` for an encoder that the options do not fit, or that cannot learn them.
+
+    Rows may not be longer than it has positions. Vectors are the encoder's own: one whose folder
+    maps them further, or that attends to the left only, is not trained for them.
+    """
     positions, longest = encoder.config.max_position_embeddings, settings.options.max_length
     if longest > positions:
         raise UserError(
@@ -167,3 +172,18 @@ def refuse_too_long_rows(settings: TaskRunSettings, encoder: EncoderFolder) -> N
             str(encoder.path),
             f"give --options.max_length {positions}",
         )
+    options = settings.options
+    if not isinstance(options, TextEmbedding):
+        return
+    width, where = encoder.config.hidden_size, str(encoder.path)
+    too_wide = [size for size in options.matryoshka if size >= width]
+    if too_wide:
+        what = f"a size of {too_wide[0]}, and vectors have {width} numbers"
+        raise UserError(what, "--options.matryoshka", f"give sizes below {width}")
+    if encoder.config.is_decoder:
+        raise UserError("a model that attends to the left only", where, "give an encoder")
+    from bert_core.features.sentence_pooling import read_sentence_pooling  # loads torch
+
+    if read_sentence_pooling(encoder.path, positions).dense:
+        what = "a model that maps its vectors further (Dense)"
+        raise UserError(what, where, "train another; this one is served as it is")

@@ -5,14 +5,18 @@ import random
 
 import numpy as np
 import pytest
-from finetuning_runs import WORDS, finetune_here, write_encoder
+from finetuning_runs import WORDS, arguments, finetune_here, write_encoder
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 import bert_core
+from bert_core.errors import UserError
 from bert_core.example import check_example, read_example
 from bert_core.example_answers import answer_of
 from bert_core.training.checkpoint import newest_checkpoint
-from workflows.finetuning.data import read_task_data
+from workflows.finetune import parse
+from workflows.finetuning.data import read_task_data, refuse_encoder
 from workflows.finetuning.job import FinetuningJob
 from workflows.finetuning.results import write_results
 from workflows.messages import Outcome
@@ -111,3 +115,22 @@ def test_the_folder_is_one_of_sentence_transformers(storage, pooling):
     signature, inputs = signature_and_example(folder)
     assert signature.outputs is None and inputs[0]
     assert metrics["ndcg_at_10"] == pytest.approx(results.figures["dev/ndcg_at_10"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"options__matryoshka": "32"}, "a size of 32"), ({"model": "dense"}, "further (Dense)")],
+)
+def test_an_encoder_that_cannot_learn_it_is_refused(storage, change, said):
+    model = storage / change.get("model", "encoder")
+    if not model.exists():
+        transformer = Transformer(str(storage / "encoder"))
+        pooling = Pooling(transformer.get_embedding_dimension())
+        SentenceTransformer(modules=[transformer, pooling, Dense(32, 8)], device="cpu").save(
+            str(model)
+        )
+    settings = parse(arguments(storage, task="embedding", **change | {"model": model}))
+    encoder = open_encoder(settings.model, storage, "sqlite://")
+    with pytest.raises(UserError) as refused:
+        refuse_encoder(settings, encoder)
+    assert said in str(refused.value)
