@@ -15,6 +15,7 @@ from bert_core.errors import UserError
 from bert_core.example import check_example, read_example
 from bert_core.example_answers import answer_of
 from bert_core.training.checkpoint import newest_checkpoint
+from workflows import evaluate
 from workflows.finetune import parse
 from workflows.finetuning.data import read_task_data, refuse_encoder
 from workflows.finetuning.job import FinetuningJob
@@ -115,6 +116,28 @@ def test_the_folder_is_one_of_sentence_transformers(storage, pooling):
     signature, inputs = signature_and_example(folder)
     assert signature.outputs is None and inputs[0]
     assert metrics["ndcg_at_10"] == pytest.approx(results.figures["dev/ndcg_at_10"], abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def trained(storage, whole):
+    """The folder of the whole run."""
+    run = whole[0]
+    (run.folder.path / "artifacts").mkdir(exist_ok=True)
+    settings = run.parts.settings
+    encoder = open_encoder(settings.model, storage, "sqlite://")
+    data = read_task_data(settings, encoder.tokenizer)
+    write_results(FinetuningJob(settings, open_storage(str(storage)), run.folder, encoder, data))
+    return run.folder.model
+
+
+def test_it_is_measured_as_any_model(storage, trained, tmp_path, capsys):
+    given = ["--model", str(trained), "--data", str(storage / "data"), "--report", str(tmp_path)]
+    assert evaluate.main([*given, "--storage", str(storage)]) == 0
+    assert "ndcg_at_10" in capsys.readouterr().out
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["metrics"]["mrr_at_10"]["low"] < report["metrics"]["mrr_at_10"]["high"]
+    assert report["mistakes"], "queries whose passage is not the first"
+    assert "<html" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
