@@ -20,7 +20,7 @@ from bert_core.tasks.docstring_tasks import (
 from bert_core.tasks.multiple_choice import SWAG, MultipleChoice
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.reranking import Reranking
-from bert_core.tasks.search_tasks import DocstringSearch, SquadSearch
+from bert_core.tasks.search_tasks import DocstringSearch, SquadSearch, TextSearch
 from bert_core.tasks.tables import Record
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import Task
@@ -142,6 +142,7 @@ TASKS: dict[str, Task] = {
     "embedding": TextEmbedding(),
     "squad_search": SquadSearch(),
     "docs_search": DocstringSearch(),
+    "text_search": TextSearch(),
     "rerank": Reranking(),
     "docs_library": LibraryOfPassage(),
     "docs_parameters": ParametersInDocstring(),

@@ -2,11 +2,16 @@
 
 - `squad_search`: SQuAD's questions, and the paragraphs that answer them
 - `docs_search`: the names of functions and classes of installed packages, and what they do
+- `text_search`: of plain text the titles of documents and what stands below, or paragraphs and the
+  next ones, for whoever has a corpus and no queries
 """
 
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,7 +27,11 @@ from bert_core.tasks.docstrings import (
     passages,
 )
 from bert_core.tasks.question_answering import QuestionAnswering
+from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
+from bert_core.text.corpus import read_documents
+from bert_core.text.rng import CounterHash
+from bert_core.text.sources import find_parts
 
 _COLUMNS = (
     *("query_column", "passage_column", "negative_columns", "score_column", "text_column"),
@@ -82,3 +91,61 @@ def _named(modules: Iterable[Module]) -> Iterator[tuple[Module, str, RelatedText
             found.setdefault(summary.lower(), pair)
         for text, pair in evenly_spaced([*found.items()], _PER_MODULE):
             yield module, text, pair
+
+
+_SPLITS = {"dev": (0,), "test": (1,)}
+_OF = 20
+_TITLE_WORDS, _PARAGRAPH_WORDS = 12, 8
+_MOST_CHARACTERS = 2000
+
+
+class TextSearch(TextEmbedding):
+    """Finds what stands below a title, or the paragraph after another, among all paragraphs."""
+
+    divides_itself: ClassVar[bool] = True
+    unused: ClassVar[tuple[str, ...]] = (
+        *("labels", "kind", "header", "query_column", "passage_column", "negative_columns"),
+        *("score_column", "label_column"),
+    )
+
+    per_document: int = Field(default=4, ge=1, description="pairs of a document, at most")
+    max_examples: int = Field(default=100_000, ge=100, description="training pairs, at most")
+
+    def examples(self, data: str | Path, split: str) -> list[RelatedTexts]:
+        """Pairs of the documents of text, as `prepare.py --text` reads them.
+
+        A twentieth of the documents is dev, another is test, by a hash of their text. Raises
+        `TaskDataError` where none has two paragraphs.
+        """
+        room = self.max_examples if split == "train" else self.max_examples // 10
+        found: list[RelatedTexts] = []
+        chosen = CounterHash("text search")
+        dropped: Counter[str] = Counter()
+        for part in find_parts([str(data)], self.text_column, dropped):
+            for document in read_documents(part, dropped, text_column=self.text_column):
+                share = int(chosen.below(_OF, *_key(document))[0])
+                if (share in _SPLITS.get(split, range(2, _OF))) and len(found) < room:
+                    pairs = list(_pairs_of(document))
+                    found += evenly_spaced(pairs, self.per_document)[: room - len(found)]
+            if len(found) >= room:
+                break
+        if not found:
+            what = f"no documents of two paragraphs for {split}"
+            raise TaskDataError(what, str(data), "give more text, a paragraph a line")
+        return found
+
+
+def _key(document: str) -> tuple[int, int]:
+    digest = hashlib.blake2b(document.encode(errors="replace"), digest_size=8).digest()
+    return int.from_bytes(digest[:4]), int.from_bytes(digest[4:])
+
+
+def _pairs_of(document: str) -> Iterator[RelatedTexts]:
+    """The title with the first paragraph, if it begins with one; else paragraphs and the next."""
+    lines = [line[:_MOST_CHARACTERS] for line in document.split("\n")]
+    first = lines[0].split()
+    paragraphs = [line for line in lines if len(line.split()) >= _PARAGRAPH_WORDS]
+    if paragraphs and len(first) <= _TITLE_WORDS and lines[0][-1:] not in ".!?:;,":
+        yield RelatedTexts((lines[0], paragraphs[0]), True, lines[0][:60])
+    for before, after in pairwise(paragraphs):
+        yield RelatedTexts((before, after), True, before[:60])

@@ -67,6 +67,9 @@ class Task(BaseModel, ABC):
     """Whether a step's loss is one of all its examples together, as in
     `bert_core.tasks.coupled_batches`, and `loss` is not called."""
 
+    divides_itself: ClassVar[bool] = False
+    """Whether its data may be one file, which it divides into train, dev and test."""
+
     unused: ClassVar[tuple[str, ...]] = ()
     """Options of the base class that say nothing to this task."""
 

@@ -128,7 +128,7 @@ def read_task_data(settings: TaskRunSettings, tokenizer: Tokenizer) -> TaskData:
 def refuse_one_file(settings: TaskRunSettings) -> None:
     """Raises `TaskDataError` where one file would be read as train and as dev."""
     is_file = bool(settings.data) and "://" not in settings.data and Path(settings.data).is_file()
-    if is_file and not (settings.train and settings.dev):
+    if is_file and not settings.options.divides_itself and not (settings.train and settings.dev):
         raise TaskDataError(
             "one file, and two are needed",
             settings.data,

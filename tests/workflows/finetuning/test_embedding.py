@@ -157,3 +157,14 @@ def test_an_encoder_that_cannot_learn_it_is_refused(storage, change, said):
     with pytest.raises(UserError) as refused:
         refuse_encoder(settings, encoder)
     assert said in str(refused.value)
+
+
+def test_one_file_of_plain_text_is_enough(storage, tmp_path):
+    texts = [[" ".join(WORDS[n % 9 :] * 3)] * 2 for n in range(150)]
+    documents = [f"{number}\n{first}\n{second}" for number, (first, second) in enumerate(texts)]
+    (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
+    data = tmp_path / "corpus.txt"
+    settings = parse(arguments(storage, task="text_search", data=data))
+    encoder = open_encoder(settings.model, storage, "sqlite://")
+    read = read_task_data(settings, encoder.tokenizer)
+    assert len(read.train.examples) > 100 and len(read.dev.examples) > 3
