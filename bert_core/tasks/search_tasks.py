@@ -8,7 +8,6 @@
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
@@ -27,11 +26,18 @@ from bert_core.tasks.docstrings import (
     passages,
 )
 from bert_core.tasks.question_answering import QuestionAnswering
-from bert_core.tasks.tables import TaskDataError
+from bert_core.tasks.tables import (
+    OTHER_SUFFIXES,
+    TABLE_SUFFIXES,
+    TaskDataError,
+    is_on_hub,
+    read_split,
+    split_file,
+    text_of,
+)
 from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
-from bert_core.text.corpus import read_documents
 from bert_core.text.rng import CounterHash
-from bert_core.text.sources import find_parts
+from bert_core.text_encoding import open_text
 
 _COLUMNS = (
     *("query_column", "passage_column", "negative_columns", "score_column", "text_column"),
@@ -95,6 +101,7 @@ def _named(modules: Iterable[Module]) -> Iterator[tuple[Module, str, RelatedText
 
 _SPLITS = {"dev": (0,), "test": (1,)}
 _OF = 20
+_TITLE = re.compile(r"= .* =")
 _TITLE_WORDS, _PARAGRAPH_WORDS = 12, 8
 _MOST_CHARACTERS = 2000
 
@@ -112,27 +119,50 @@ class TextSearch(TextEmbedding):
     max_examples: int = Field(default=100_000, ge=100, description="training pairs, at most")
 
     def examples(self, data: str | Path, split: str) -> list[RelatedTexts]:
-        """Pairs of the documents of text, as `prepare.py --text` reads them.
+        """Pairs of the documents of a text file, in which a blank line divides them, or of a table.
 
-        A twentieth of the documents is dev, another is test, by a hash of their text. Raises
-        `TaskDataError` where none has two paragraphs.
+        Of a table each record is a document, a paragraph a line. One file is divided: a twentieth
+        of the documents is dev, another is test, by a hash of their text; a folder has a file for
+        each split. Raises `TaskDataError` where no document has two paragraphs.
         """
+        is_divided = not is_on_hub(data) and Path(data).is_file()
+        wanted = _SPLITS.get(split, range(2, _OF)) if is_divided else range(_OF)
         room = self.max_examples if split == "train" else self.max_examples // 10
-        found: list[RelatedTexts] = []
-        chosen = CounterHash("text search")
-        dropped: Counter[str] = Counter()
-        for part in find_parts([str(data)], self.text_column, dropped):
-            for document in read_documents(part, dropped, text_column=self.text_column):
-                share = int(chosen.below(_OF, *_key(document))[0])
-                if (share in _SPLITS.get(split, range(2, _OF))) and len(found) < room:
-                    pairs = list(_pairs_of(document))
-                    found += evenly_spaced(pairs, self.per_document)[: room - len(found)]
+        chosen, found = CounterHash("text search"), list[RelatedTexts]()
+        for document in self._documents(data, split):
+            if int(chosen.below(_OF, *_key(document))[0]) in wanted:
+                pairs = list(_pairs_of(document))
+                found += evenly_spaced(pairs, self.per_document)[: room - len(found)]
             if len(found) >= room:
                 break
         if not found:
             what = f"no documents of two paragraphs for {split}"
             raise TaskDataError(what, str(data), "give more text, a paragraph a line")
         return found
+
+    def _documents(self, data: str | Path, split: str) -> Iterator[str]:
+        if not is_on_hub(data):
+            path = split_file(data, split, (".txt", *TABLE_SUFFIXES), OTHER_SUFFIXES)
+            if path.suffix == ".txt":
+                yield from _divided(path)
+                return
+        for record in read_split(data, split):
+            yield text_of(record, self.text_column)
+
+
+def _divided(path: Path) -> Iterator[str]:
+    """The documents of a text file, stripped lines; a blank line, or a `= title =`, is between."""
+    lines: list[str] = []
+    with open_text(path, TaskDataError) as file:
+        for line in file:
+            text = line.strip()
+            if lines and (not text or _TITLE.fullmatch(text)):
+                yield "\n".join(lines)
+                lines = []
+            if text:
+                lines.append(text.strip("= "))
+    if lines:
+        yield "\n".join(lines)
 
 
 def _key(document: str) -> tuple[int, int]:
