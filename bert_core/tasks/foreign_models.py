@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from bert_core.features.sentence_pooling import read_sentence_pooling
 from bert_core.model.bert import Bert, Classifier, Span
 from bert_core.model_folder import CONFIG, ModelFolderError
 from bert_core.strict_files import read_json_object
@@ -17,6 +18,7 @@ from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.tagging import Tagging
 from bert_core.tasks.task import FloatArray, Task, add_task_head
+from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.tokenizer_settings import longest_row
 
 _USUAL = {
@@ -115,6 +117,9 @@ def infer_task(
     `TaskDataError` for a name that is no task's.
     """
     architecture = next(iter(config.get("architectures") or ()), None)
+    asked = TASKS.get(name or "")
+    if name is not None and isinstance(asked, TextEmbedding):
+        return name, _embedding(folder, model, asked)
     if architecture not in _USUAL:
         raise ModelFolderError(
             "no known task in the model",
@@ -162,6 +167,28 @@ def infer_task(
     if drawn := add_task_head(model, task):
         raise ModelFolderError(f"no weights of the {', '.join(drawn)}", str(folder), "restore it")
     return name, task
+
+
+def _embedding(folder: Path, model: Bert, task: TextEmbedding) -> TextEmbedding:
+    """The task with the pooling and the prompts of the folder, as sentence-transformers reads it.
+
+    The text of a passage has the prompt `document` or `passage`. Raises `ModelFolderError` for
+    vectors that are more than pooled states.
+    """
+    said = read_sentence_pooling(folder, model.config.max_position_embeddings)
+    if said.dense or said.pooling == "max":
+        what = "vectors that are mapped further (Dense)" if said.dense else "vectors of maxima"
+        raise ModelFolderError(what, str(folder), "measure a model of pooled states")
+    add_task_head(model, task)
+    usual = said.prompts.get(said.default_prompt or "", "")
+    passage = said.prompts.get("document", said.prompts.get("passage", usual))
+    changes = {
+        "pooling": said.pooling,
+        "query_prompt": said.prompts.get("query", usual),
+        "passage_prompt": passage,
+        "max_length": said.max_length or model.config.max_position_embeddings,
+    }
+    return task.model_copy(update=changes)
 
 
 def _kind(folder: Path, config: Mapping[str, Any], num_outputs: int, where: str) -> dict[str, Any]:

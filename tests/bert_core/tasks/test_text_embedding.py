@@ -5,14 +5,16 @@ import json
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from tiny_training import run_ranks
 from training_processes import train_vectors
 
 from bert_core.config import ModelConfig
 from bert_core.model.bert import Bert
 from bert_core.model.encoder import Encoder
-from bert_core.predictor import Predictor, compute_all_outputs
+from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
 from bert_core.tasks.coupled_batches import CoupledBatchSource, told_steps, vector_loss
+from bert_core.tasks.retrieval import normalized
 from bert_core.tasks.tables import TaskDataError
 from bert_core.tasks.task import add_task_head, compute_outputs
 from bert_core.tasks.text_embedding import RelatedTexts, TextEmbedding
@@ -260,3 +262,15 @@ def test_two_ranks_have_the_losses_of_one(tmp_path):
         assert found[1] == pytest.approx(expected[1], rel=1e-4)
         assert found[2] == pytest.approx(expected[2], rel=1e-3)
     assert alone[0][-1][0] != alone[0][0][0]
+
+
+def test_a_folder_of_sentence_transformers_is_measured_as_it_is(minilm_folder):
+    predictor = load_predictor(minilm_folder, task_name="docs_search")
+    task = predictor.task
+    assert (task.pooling, task.max_length) == ("mean", 256)
+    pairs = [RelatedTexts(("numpy mean", f"{word} of an array"), True) for word in WORDS]
+    rows = task.encode(pairs, predictor.tokenizer)
+    found, _ = compute_all_outputs(task, predictor.model, rows, device=CPU)
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair.texts))
+    expected = SentenceTransformer(str(minilm_folder), device="cpu").encode(texts)
+    np.testing.assert_allclose(normalized(found), expected, atol=1e-5)
