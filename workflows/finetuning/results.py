@@ -20,6 +20,7 @@ from bert_core.strict_files import parse_json
 from bert_core.tasks.catalog import task_config
 from bert_core.tasks.encoded_rows import tally_text
 from bert_core.tasks.metrics import readable_metric
+from bert_core.tasks.reranking import Reranking
 from bert_core.tasks.task import add_task_head
 from bert_core.tasks.text_embedding import TextEmbedding
 from bert_core.training.checkpoint import CheckpointInfo
@@ -108,8 +109,18 @@ def finetuning_card(job: FinetuningJob, checkpoint: CheckpointInfo) -> str:
             "Encoder": settings.model if "/" not in settings.model else Path(settings.model).name,
             "Encoder SHA-256": job.encoder.sha256,
         },
-        pipeline=PIPELINES.get(_architecture(job)),
+        pipeline=_pipeline(job),
     )
+
+
+def _pipeline(job: FinetuningJob) -> str | None:
+    """What the Hub calls the task of the model."""
+    match job.data.task:
+        case TextEmbedding():
+            return "sentence-similarity"
+        case Reranking():
+            return "text-ranking"
+    return PIPELINES.get(_architecture(job))
 
 
 def _summary(settings: TaskRunSettings) -> str:
