@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.measurement import surroundings
 from benchmarks.results import run_program, started_results, write_results
+from bert_core.errors import UserError
 from bert_core.evaluation.intervals import compare, mean_difference
 from bert_core.evaluation.outcomes import documents
 from bert_core.model_folder import load_model_folder
@@ -74,7 +75,11 @@ class Comparison:
         chosen = np.random.default_rng(0).permutation(len(every))[: options.examples]
         self.train: list[RelatedTexts] = [every[index] for index in chosen]
         self.dev = task.examples(options.data, "dev")[: options.dev_examples]
-        _, _, self.tokenizer = load_model_folder(options.model)
+        config, _, self.tokenizer = load_model_folder(options.model)
+        if options.max_length > config.max_position_embeddings:
+            what = f"rows of {options.max_length} tokens"
+            remedy = f"give at most {config.max_position_embeddings}"
+            raise UserError(what, "--max_length", remedy)
         self.dev_rows = task.encode(self.dev, self.tokenizer)
         left_out = ("json", "data", "model", "seeds")
         new = {
