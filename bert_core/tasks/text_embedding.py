@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
 from bert_core.tasks.label_values import label_of
+from bert_core.tasks.metrics import correlation_metrics
 from bert_core.tasks.retrieval import METRICS, nearest, normalized, ranking_metrics
 from bert_core.tasks.sequences import encode_sequences
 from bert_core.tasks.tables import (
@@ -248,16 +249,9 @@ class TextEmbedding(Task):
                 for found, example in zip(predictions, examples, strict=True)
             ]
             return {"accuracy": float(np.mean(right))}
-        from scipy.stats import pearsonr, spearmanr
-
-        gold = np.array([example.answer for example in examples], dtype=np.float64)
-        values = np.array([found["value"] for found in predictions])
-        if len(gold) < 2 or not np.ptp(gold) or not np.ptp(values):
-            return {"spearman": 0.0, "pearson": 0.0}
-        return {
-            "spearman": float(spearmanr(gold, values).statistic),  # pyright: ignore
-            "pearson": float(pearsonr(gold, values).statistic),  # pyright: ignore
-        }
+        gold = [float(example.answer or 0) for example in examples]
+        found = correlation_metrics(gold, [prediction["value"] for prediction in predictions])
+        return {name: found[name] for name in ("spearman", "pearson")}
 
     def _kind_of(self, split: str) -> Kind:
         return "scores" if self.kind == "texts" and split != "train" else self.kind

@@ -81,7 +81,8 @@ def replies(server):
 def test_every_route_that_answers_questions_is_asked_one(server, replies):
     document = server.ask("/openapi.json")
     ours = {path for path, methods in document["paths"].items() if "post" in methods}
-    assert replies.keys() == {path for path in ours if path.startswith("/v1/")} | OTHERS
+    of_others = {"/v1/zero-shot", "/v1/rerank"}  # for which the demo trains no model
+    assert replies.keys() == {path for path in ours if path.startswith("/v1/")} - of_others | OTHERS
     assert all(reply.milliseconds > 0 for reply in replies.values())
     lines = [line for reply in replies.values() for line in str(reply).splitlines()]
     assert all(len(line) <= 100 for line in lines)
