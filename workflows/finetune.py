@@ -118,9 +118,9 @@ def announce(job: FinetuningJob) -> None:
         f"{len(data.dev.examples):,} dev examples, {data.sha256[:12]}\n"
         f"length   {rows.lengths.mean():.0f} tokens on average, {data.task.max_length} at most\n"
         + "".join(f"{line}\n" for line in data.tally_lines)
-        + f"steps    {settings.epochs} epochs of {-(-rows.num_items // settings.batch_size):,}, "
+        + f"steps    {settings.epochs} epochs of {-(-data.num_items // settings.batch_size):,}, "
         f"{settings.batch_size} "
-        f"{'examples' if rows.num_items == len(data.train.examples) else 'windows of texts'} each",
+        f"{'examples' if data.num_items == len(data.train.examples) else 'windows of texts'} each",
         flush=True,
     )
 

@@ -45,6 +45,12 @@ class TaskData:
     warnings: tuple[str, ...] = ()
 
     @property
+    def num_items(self) -> int:
+        """What an epoch of training visits: examples, or the windows of long texts."""
+        coupled = self.task.is_coupled  # their rows are texts, which examples share
+        return len(self.train.examples) if coupled else self.train.rows.num_items
+
+    @property
     def tally_lines(self) -> list[str]:
         """What is not in the rows as it was in the files, a line for each split and reason."""
         splits = {"train": self.train, "dev": self.dev, "test": self.test}
