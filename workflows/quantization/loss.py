@@ -29,6 +29,7 @@ from bert_core.model_folder import CHECKSUMS, CONFIG, folder_to_publish, load_mo
 from bert_core.predictor import Predictor, compute_all_outputs, load_predictor
 from bert_core.quantization import PRECISION_FIELD, for_inference, read_precision
 from bert_core.strict_files import read_json_object
+from bert_core.tasks.catalog import task_of
 from bert_core.tasks.encoded_rows import EncodedRows, gather_items, tally_text
 from bert_core.tasks.task import FloatArray
 from bert_core.text.rng import IntArray
@@ -98,7 +99,9 @@ def measured_loss(settings: QuantizeSettings, folder: Path) -> QuantizationLoss:
             "pass the float32 folder that it was made from",
         )
     _, model, _ = load_model_folder(folder)
-    if {*TASK_HEADS, FEATURE_TAGGER} & set(model.heads) or settings.task is not None:
+    # A model of vectors has no head that is seen in its weights.
+    recorded = task_of(read_json_object(folder / CONFIG)) is not None
+    if recorded or {*TASK_HEADS, FEATURE_TAGGER} & set(model.heads) or settings.task is not None:
         return _of_task(settings, folder, model)
     return _of_encoder(settings, folder, model)
 
@@ -121,8 +124,7 @@ def _of_task(settings: QuantizeSettings, folder: Path, model: Bert) -> Quantizat
         rows.num_items,
         [partial(_outputs, each, rows, settings.max_tokens) for each in (predictor, in_int8)],
     )
-    size = task.head.num_outputs
-    first, second = (task.decode(_joined(part, rows, size), rows, examples) for part in parts)
+    first, second = (task.decode(_joined(part), rows, examples) for part in parts)
     comparison = compare(
         task,
         first,
@@ -145,7 +147,7 @@ def _of_task(settings: QuantizeSettings, folder: Path, model: Bert) -> Quantizat
 def _outputs(
     predictor: Predictor, rows: EncodedRows, max_tokens: int, items: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    """Computes the outputs [P, L] of these items, and their positions among all rows' outputs."""
+    """Computes the outputs of these items, and their positions among all rows' outputs."""
     outputs, _ = compute_all_outputs(
         predictor.task,
         predictor.model,
@@ -153,16 +155,14 @@ def _outputs(
         device=predictor.device,
         max_tokens=max_tokens,
     )
-    return rows.places_of(items), outputs
+    per_row = predictor.task.head.per_row
+    return rows.rows_of(items) if per_row else rows.places_of(items), outputs
 
 
-def _joined(
-    parts: Sequence[tuple[IntArray, FloatArray]], rows: EncodedRows, num_outputs: int
-) -> FloatArray:
-    outputs = np.zeros((len(rows.places), num_outputs), dtype=np.float32)
-    for places, some in parts:
-        outputs[places] = some
-    return outputs
+def _joined(parts: Sequence[tuple[IntArray, FloatArray]]) -> FloatArray:
+    """The outputs of all parts, which together have every position once."""
+    positions = np.concatenate([places for places, _ in parts])
+    return np.concatenate([some for _, some in parts])[np.argsort(positions)]
 
 
 def _of_encoder(settings: QuantizeSettings, folder: Path, model: Bert) -> QuantizationLoss:

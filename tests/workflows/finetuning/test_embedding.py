@@ -15,7 +15,7 @@ from bert_core.errors import UserError
 from bert_core.example import check_example, read_example
 from bert_core.example_answers import answer_of
 from bert_core.training.checkpoint import newest_checkpoint
-from workflows import evaluate
+from workflows import evaluate, quantize
 from workflows.finetune import parse
 from workflows.finetuning.data import read_task_data, refuse_encoder
 from workflows.finetuning.job import FinetuningJob
@@ -138,6 +138,15 @@ def test_it_is_measured_as_any_model(storage, trained, tmp_path, capsys):
     assert report["metrics"]["mrr_at_10"]["low"] < report["metrics"]["mrr_at_10"]["high"]
     assert report["mistakes"], "queries whose passage is not the first"
     assert "<html" in (tmp_path / "report.html").read_text()
+
+
+def test_in_int8_its_search_is_measured(storage, trained, tmp_path, capsys):
+    given = ["--model", str(trained), "--data", str(storage / "data"), "--storage", str(storage)]
+    assert quantize.main([*given, "--output", str(tmp_path / "int8")]) == 0
+    assert "ndcg_at_10" in capsys.readouterr().out
+    texts = [" ".join(WORDS[:3]), " ".join(WORDS[3:8])]
+    ours, small = (bert_core.load(each).embed(texts) for each in (trained, tmp_path / "int8"))
+    assert not np.array_equal(ours, small) and ((ours * small).sum(1) > 0.98).all()
 
 
 @pytest.mark.parametrize(
