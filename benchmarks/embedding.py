@@ -226,14 +226,14 @@ def summarize(results: dict[str, Any]) -> dict[str, Any]:
     if not all(of_arms.values()):
         return {}
     names = results["trainings"][0]["metrics"]
-    rates = {arm: [t["examples_a_second"] for t in some] for arm, some in of_arms.items()}
+    rates = {arm: {t["seed"]: t["examples_a_second"] for t in of_arms[arm]} for arm in ARMS}
     ours, theirs = ({t["seed"]: t["metrics"] for t in of_arms[arm]} for arm in ARMS)
     seeds = sorted(ours.keys() & theirs.keys())
     summary: dict[str, Any] = {
-        "examples_a_second": {arm: float(np.median(some)) for arm, some in rates.items()},
-        "speedup": float(
-            np.median([a / b for a, b in zip(rates[ARMS[0]], rates[ARMS[1]], strict=False)])
-        ),
+        "examples_a_second": {
+            arm: float(np.median([*some.values()])) for arm, some in rates.items()
+        },
+        "speedup": float(np.median([rates[ARMS[0]][s] / rates[ARMS[1]][s] for s in seeds])),
         "metrics": {
             name: {
                 arm: float(np.mean([t["metrics"][name] for t in some]))

@@ -12,6 +12,9 @@ OverflowOrError = Literal["error", "left", "right", "window"]
 
 Unit = Literal["token", "word", "text"]
 Pooling = Literal["cls", "first", "max", "mean"]
+RelationKind = Literal["pairs", "scores", "labels", "texts"]
+"""What examples of embeddings say: which passage belongs to a query, how near two texts are, which
+class a text is of, or nothing, of bare texts."""
 Masking = Literal["token", "rest_of_word"]
 OutputFormat = Literal["parquet", "npy"]
 StoredDtype = Literal["float16", "float32"]

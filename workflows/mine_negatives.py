@@ -176,7 +176,8 @@ def mined(
             if text not in belongs[query] and score < limit
         ]
         negatives = candidates[: settings.count]
-        listed = [text for text in ranked if text in belongs[query] or text in {*negatives}]
+        kept = belongs[query].union(negatives)
+        listed = [text for text in ranked if text in kept]
         if passage not in listed:
             listed.append(passage)
         yield {

@@ -22,10 +22,10 @@ from bert_core.tasks.label_values import (
     divided_warnings,
     drop_label_of_trained,
     drop_label_option,
-    is_word_for_nothing,
     label_of,
     likeness_warnings,
     not_labels,
+    number_of,
     quoted_warnings,
     stripped,
 )
@@ -55,8 +55,6 @@ Answer = str | tuple[str, ...] | float
 
 _HIDDEN, _BITS = {-1.0}, {"0", "1", "true", "false"}
 
-
-_LARGEST = 1e15
 
 METRICS = {
     "single": ("accuracy", "f1_macro", "matthews"),
@@ -312,15 +310,7 @@ class Classification(Task):
             return label_of(value)
         if self.kind == "multiple":
             return _several_labels(value, where)
-        name = label_of(value)
-        if name is None or is_word_for_nothing(name):
-            return None
-        try:
-            return _learnable(float(name), where)
-        except ValueError as error:
-            what = f"{str(value)[:40]!r} is not a number"
-            remedy = "write a point for the decimal comma" if "," in name else "fix the label"
-            raise TaskDataError(what, where, remedy) from error
+        return number_of(value, where)
 
     def _with_known_answers(self, texts: Sequence[Text]) -> list[Text]:
         """The texts, those whose answers say that there is none with None."""
@@ -427,14 +417,6 @@ def _written_list(text: str, where: str) -> list[Any]:
     if isinstance(found, list) and not any(isinstance(each, list | dict) for each in found):
         return found
     raise TaskDataError(f"not a list of labels, {text[:40]!r}", where, "write them as ['x', 'y']")
-
-
-def _learnable(number: float, where: str) -> float:
-    """The number; raises `TaskDataError` for one whose error has no square in float32."""
-    if not abs(number) <= _LARGEST:  # nor NaN
-        remedy = f"fix the label: at most {_LARGEST:g} can be learned"
-        raise TaskDataError(f"{number:g} is too large to be learned", where, remedy)
-    return number
 
 
 def _labels(answer: Answer | None) -> tuple[str, ...]:

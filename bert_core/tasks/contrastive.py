@@ -6,7 +6,7 @@ at once. Shapes: U vectors of a step's texts, N examples, C candidates, H number
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,22 +14,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bert_core.interface import RelationKind
 from bert_core.text.rng import IntArray
-
-Kind = Literal["pairs", "scores", "labels", "texts"]
-"""What examples say: which passages belong to a query, how near two texts are, which class a text
-is of, or nothing, of bare texts."""
 
 
 @dataclass(frozen=True)
 class Groups:
     """How the texts of a step belong together, as numbers of its vectors.
 
+    - `kind`, what the examples say
     - `queries` [N], and `positives` [N] among `candidates` [C], numbers of vectors that differ
     - `blocked` [N, C], candidates that are no wrong answers of a query, though not the one sought
     - `values` [N], the scores or the numbers of the classes; empty for other kinds
     """
 
+    kind: RelationKind
     queries: Tensor
     positives: Tensor
     candidates: Tensor
@@ -37,7 +36,7 @@ class Groups:
     values: Tensor
 
     @classmethod
-    def of(cls, kind: Kind, texts: Sequence[IntArray], values: npt.ArrayLike = ()) -> Self:
+    def of(cls, kind: RelationKind, texts: Sequence[IntArray], values: npt.ArrayLike = ()) -> Self:
         """Of examples whose texts have these numbers of vectors: first the query, then passages.
 
         A passage that belongs to two examples of one query, or two queries of one passage, is no
@@ -59,6 +58,7 @@ class Groups:
         elif kind == "labels":
             candidates = queries
         return cls(
+            kind=kind,
             queries=torch.from_numpy(queries),
             positives=torch.from_numpy(positives),
             candidates=torch.from_numpy(candidates),
@@ -68,7 +68,7 @@ class Groups:
 
 
 def contrastive_loss(
-    kind: Kind, vectors: Tensor, groups: Groups, *, scale: float, sizes: Sequence[int]
+    vectors: Tensor, groups: Groups, *, scale: float, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """The mean loss of a step, 0-d, and how many examples are right, 0-d; `vectors` are [U, H].
 
@@ -82,7 +82,7 @@ def contrastive_loss(
     - scores: every two pairs whose cosines are in the wrong order (CoSENT, Su 2022)
     - labels: the texts of one class against all others (Khosla et al. 2020, arXiv 2004.11362)
     """
-    compute = {"scores": _cosent, "labels": _same_class}.get(kind, _ranking)
+    compute = {"scores": _cosent, "labels": _same_class}.get(groups.kind, _ranking)
     losses, right = [], vectors.new_zeros(())
     for size in dict.fromkeys([vectors.shape[1], *sizes]):
         found, correct = compute(F.normalize(vectors[:, :size].float(), dim=1), groups, scale)

@@ -19,6 +19,8 @@ from itertools import chain
 from shlex import quote
 from typing import Any
 
+from bert_core.errors import TaskDataError
+
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\u061c\u180e"
 _EDGES = "".join(filter(str.isspace, map(chr, range(0x3001)))) + _INVISIBLE
 
@@ -49,6 +51,29 @@ def label_of(value: Any) -> str | None:  # noqa: ANN401 - a table holds anything
         value = value.decode(errors="replace")
     name = stripped(str(value))
     return None if name.casefold() in _NEVER_A_LABEL else name
+
+
+_LARGEST = 1e15
+
+
+def number_of(value: Any, where: str) -> float | None:  # noqa: ANN401 - a table holds anything
+    """The number of a cell, None where there is none.
+
+    Raises `TaskDataError` for anything else, and for a number whose error has no square in float32.
+    """
+    name = label_of(value)
+    if name is None or is_word_for_nothing(name):
+        return None
+    try:
+        number = float(name)
+    except ValueError as error:
+        what = f"{str(value)[:40]!r} is not a number"
+        remedy = "write a point for the decimal comma" if "," in name else "fix the label"
+        raise TaskDataError(what, where, remedy) from error
+    if not abs(number) <= _LARGEST:  # nor NaN
+        remedy = f"fix the label: at most {_LARGEST:g} can be learned"
+        raise TaskDataError(f"{number:g} is too large to be learned", where, remedy)
+    return number
 
 
 def not_labels(

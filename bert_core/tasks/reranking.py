@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch
+from bert_core.tasks.label_values import number_of
 from bert_core.tasks.retrieval import METRICS, ranking_metrics
 from bert_core.tasks.sequences import encode_sequences
 from bert_core.tasks.tables import (
@@ -217,23 +218,20 @@ class Reranking(Task):
             raise TaskDataError(what, record.where, "write a text, or a list of texts")
         given = parse_cell(value_of(record, self.score_column))
         scores = given if isinstance(given, list) else [given]
+        known = [self._score(each, record.where) for each in scores]
         answer = None
-        if scores not in ([], [None], [""]):
-            answer = tuple(self._score(each, record.where) for each in scores)
+        if any(score is not None for score in known):
+            answer = tuple(score for score in known if score is not None)
             if len(answer) != len(passages):
                 what = f"{len(answer)} scores of {len(passages)} passages"
-                raise TaskDataError(what, record.where, "give each passage one")
+                raise TaskDataError(what, record.where, "give each passage one, or none of them")
         stripped = tuple(each.strip() for each in passages)
         return Candidates(query, stripped, answer, record.where, record.values)
 
-    def _score(self, value: Any, where: str) -> float:  # noqa: ANN401 - a table holds anything
-        try:
-            score = float(value)
-        except (TypeError, ValueError) as error:
-            what = f"{str(value)[:40]!r} is not a number"
-            raise TaskDataError(what, where, "fix the score") from error
-        if not np.isfinite(score):
-            raise TaskDataError(f"a score of {score}", where, "fix the score")
+    def _score(self, value: Any, where: str) -> float | None:  # noqa: ANN401 - a table holds anything
+        score = number_of(value, where)
+        if score is None:
+            return None
         if self.objective == "binary" and not 0 <= score <= 1:
             remedy = "give 0 to 1, or --options.objective margin (a teacher's) or listwise"
             raise TaskDataError(f"a score of {score:g}", where, remedy)

@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import Field, field_validator
 from tokenizers import Tokenizer
 
+from bert_core.interface import RelationKind
 from bert_core.tasks.encoded_rows import EncodedRows, TaskBatch, concatenated
-from bert_core.tasks.label_values import label_of
+from bert_core.tasks.label_values import label_of, number_of
 from bert_core.tasks.metrics import correlation_metrics
 from bert_core.tasks.retrieval import METRICS, nearest, normalized, ranking_metrics
 from bert_core.tasks.sequences import encode_sequences
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
 
     from bert_core.tasks.contrastive import Groups
 
-Kind = Literal["pairs", "scores", "labels", "texts"]
-
-_CRITERIA: dict[Kind, str] = {
+_CRITERIA: dict[RelationKind, str] = {
     "pairs": "ndcg_at_10",
     "scores": "spearman",
     "labels": "accuracy",
@@ -70,7 +69,7 @@ class TextEmbedding(Task):
     is_coupled: ClassVar[bool] = True
     unused: ClassVar[tuple[str, ...]] = ("labels",)
 
-    kind: Kind = Field(
+    kind: RelationKind = Field(
         default="pairs",
         description="what an example is: pairs of a query and its passage (ranking loss), scores of"
         " two texts (CoSENT), labels of texts, or bare texts (SimCSE; dev has scores)",
@@ -193,21 +192,21 @@ class TextEmbedding(Task):
         firsts = np.cumsum(counts) - counts
         sizes = counts[examples]
         some = flat[ragged_arange(firsts[examples], sizes)]
-        if self.kind == "texts":  # each is read twice, with other dropout
-            half = len(some)
-            texts = np.concatenate([some, some])
-            numbers = [np.array([each, half + each]) for each in range(half)]
-            return texts, Groups.of(self.kind, numbers)
         texts, number = np.unique(some, return_inverse=True)
+        # Bare texts are trained on, and measured by scores of two.
+        kind = "scores" if self.kind == "texts" and (sizes > 1).all() else self.kind
+        if kind == "texts":  # each is read twice, with other dropout; the same text is no other
+            pairs = np.arange(len(texts))[:, None] + [0, len(texts)]
+            return np.concatenate([texts, texts]), Groups.of(kind, list(pairs))
         values = rows.notes[_VALUES].view(np.float64)[examples]
-        return texts, Groups.of(self.kind, np.split(number, np.cumsum(sizes)[:-1]), values)
+        return texts, Groups.of(kind, np.split(number, np.cumsum(sizes)[:-1]), values)
 
     def step_loss(self, vectors: "Tensor", groups: "Groups") -> "tuple[Tensor, Tensor]":
         """See `contrastive_loss`."""
         from bert_core.tasks.contrastive import contrastive_loss
 
         sizes = self.matryoshka
-        return contrastive_loss(self.kind, vectors, groups, scale=self.scale, sizes=sizes)
+        return contrastive_loss(vectors, groups, scale=self.scale, sizes=sizes)
 
     def loss(self, outputs: "Tensor", batch: TaskBatch) -> "tuple[Tensor, Tensor]":
         """There is none of a part of a step."""
@@ -253,14 +252,14 @@ class TextEmbedding(Task):
         found = correlation_metrics(gold, [prediction["value"] for prediction in predictions])
         return {name: found[name] for name in ("spearman", "pearson")}
 
-    def _kind_of(self, split: str) -> Kind:
+    def _kind_of(self, split: str) -> RelationKind:
         return "scores" if self.kind == "texts" and split != "train" else self.kind
 
     def _with_prompts(self, example: RelatedTexts) -> list[tuple[str, str]]:
         prompts = [self.query_prompt, *[self.passage_prompt] * (len(example.texts) - 1)]
         return list(zip(prompts, example.texts, strict=True))
 
-    def _example(self, record: Record, kind: Kind) -> RelatedTexts:
+    def _example(self, record: Record, kind: RelationKind) -> RelatedTexts:
         where, values = record.where, record.values
         if kind in ("labels", "texts"):
             text = (text_of(record, self.text_column),)
@@ -268,7 +267,7 @@ class TextEmbedding(Task):
             return RelatedTexts(text, label, where, values)
         pair = text_of(record, self.query_column), text_of(record, self.passage_column)
         if kind == "scores":
-            score = _score(column(record, self.score_column), where)
+            score = number_of(column(record, self.score_column), where)
             return RelatedTexts(pair, score, where, values)
         negatives = [text for name in self.negative_columns for text in _texts(record, name)]
         return RelatedTexts((*pair, *negatives), True, where, values)
@@ -281,20 +280,6 @@ def _texts(record: Record, name: str) -> list[str]:
     if not all(isinstance(each, str) for each in given):
         raise TaskDataError(f"no text in column {name}", record.where, "fix or remove the record")
     return [stripped for each in given if (stripped := each.strip())]
-
-
-def _score(value: Any, where: str) -> float | None:  # noqa: ANN401 - a table holds anything
-    text = label_of(value)
-    if text is None:
-        return None
-    try:
-        score = float(text)
-    except ValueError as error:
-        what = f"{text[:40]!r} is not a number"
-        raise TaskDataError(what, where, "fix the score") from error
-    if not np.isfinite(score):
-        raise TaskDataError(f"a score of {text}", where, "fix the score")
-    return score
 
 
 def _values(examples: Sequence[RelatedTexts]) -> np.ndarray:

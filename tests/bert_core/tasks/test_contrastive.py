@@ -18,9 +18,9 @@ def groups_of(kind, *texts, values=()):
     return Groups.of(kind, [np.array(each) for each in texts], values)
 
 
-def with_gradients(kind, found, groups, sizes=()):
+def with_gradients(found, groups, sizes=()):
     found = found.clone().requires_grad_()
-    loss, right = contrastive_loss(kind, found, groups, scale=20.0, sizes=sizes)
+    loss, right = contrastive_loss(found, groups, scale=20.0, sizes=sizes)
     loss.backward()
     return loss.detach(), found.grad, int(right)
 
@@ -44,7 +44,7 @@ def test_pairs_have_the_ranking_loss_of_sentence_transformers(theirs, num_negati
     loss = theirs.MultipleNegativesRankingLoss(torch.nn.Identity())
     expected, gradients = their_loss(loss, columns)
     texts = [[row + 5 * column for column in range(len(columns))] for row in range(5)]
-    found, gradient, _ = with_gradients("pairs", torch.cat(columns), groups_of("pairs", *texts))
+    found, gradient, _ = with_gradients(torch.cat(columns), groups_of("pairs", *texts))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradient, torch.cat(gradients))
 
@@ -54,7 +54,7 @@ def test_scores_have_the_loss_of_cosent(theirs):
     loss = theirs.CoSENTLoss(torch.nn.Identity())
     expected, gradients = their_loss(loss, columns, torch.tensor(scores))
     groups = groups_of("scores", *[[row, row + 6] for row in range(6)], values=scores)
-    found, gradient, _ = with_gradients("scores", torch.cat(columns), groups)
+    found, gradient, _ = with_gradients(torch.cat(columns), groups)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradient, torch.cat(gradients))
 
@@ -62,9 +62,9 @@ def test_scores_have_the_loss_of_cosent(theirs):
 def test_sizes_add_the_losses_of_shorter_vectors():
     found = vectors(6)
     groups = groups_of("pairs", [0, 3], [1, 4], [2, 5])
-    whole, gradient, _ = with_gradients("pairs", found, groups)
-    short, short_gradient, _ = with_gradients("pairs", found[:, :4], groups)
-    both, both_gradient, _ = with_gradients("pairs", found, groups, sizes=[SIZE, 4])
+    whole, gradient, _ = with_gradients(found, groups)
+    short, short_gradient, _ = with_gradients(found[:, :4], groups)
+    both, both_gradient, _ = with_gradients(found, groups, sizes=[SIZE, 4])
     torch.testing.assert_close(both, whole + short)
     torch.testing.assert_close(both_gradient, gradient + F.pad(short_gradient, (0, 4)))
 
@@ -79,7 +79,7 @@ def test_what_belongs_to_a_query_is_never_a_wrong_answer_of_it():
     losses = []
     for query, passage, others in ((0, 3, [2]), (0, 4, [2]), (1, 2, [3, 4])):
         losses.append(-cosines[query, [passage, *others]].log_softmax(0)[0])
-    loss, _, _ = with_gradients("pairs", found, asked_twice)
+    loss, _, _ = with_gradients(found, asked_twice)
     torch.testing.assert_close(loss, torch.stack(losses).mean())
 
 
@@ -92,16 +92,16 @@ def test_texts_of_a_class_are_drawn_together():
         others = [each for each in range(5) if each != anchor]
         logs = cosines[anchor, others].log_softmax(0)
         losses.append(-logs[[others.index(friend) for friend in friends]].mean())
-    loss, gradient, _ = with_gradients("labels", found, groups)
+    loss, gradient, _ = with_gradients(found, groups)
     torch.testing.assert_close(loss, torch.stack(losses).mean())
     assert gradient.isfinite().all()
 
 
 def test_right_is_what_is_nearest_to_its_query():
     found = torch.eye(SIZE)[[0, 1, 2, 0, 1, 3]]
-    _, _, right = with_gradients("pairs", found, groups_of("pairs", [0, 3], [1, 4], [2, 5]))
+    _, _, right = with_gradients(found, groups_of("pairs", [0, 3], [1, 4], [2, 5]))
     assert right == 2
     _, _, right = with_gradients(
-        "labels", found, groups_of("labels", *[[n] for n in range(6)], values=[1, 2, 3, 1, 2, 4])
+        found, groups_of("labels", *[[n] for n in range(6)], values=[1, 2, 3, 1, 2, 4])
     )
     assert right == 4

@@ -130,6 +130,13 @@ def test_lists_and_rows_of_one_passage_are_read_alike(tmp_path):
         ]
 
 
+def test_a_list_without_any_score_has_no_answer(tmp_path):
+    line = {"query": "q", "passages": ["a", "b"]}
+    lines = [line, line | {"scores": [None, None]}, line | {"scores": []}]
+    (tmp_path / "dev.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert [each.answer for each in Reranking().examples(tmp_path, "dev")] == [None] * 3
+
+
 def test_training_keeps_the_most_relevant_of_many(tmp_path):
     passages = [f"passage {number}" for number in range(9)]
     line = {"query": "q", "passages": passages, "scores": [0, 0, 0, 0, 1, 0, 0, 0, 1]}
@@ -148,6 +155,7 @@ def test_training_keeps_the_most_relevant_of_many(tmp_path):
         ("listwise", {"scores": [-1.0, 0.5]}, "a score of -1"),
         ("margin", {"scores": ["x", 0.5]}, "'x' is not a number"),
         ("binary", {"scores": [1.0]}, "1 scores of 2 passages"),
+        ("binary", {"scores": [1.0, None]}, "1 scores of 2 passages"),
         ("binary", {"passages": ["a", 3]}, "no passages"),
         ("binary", {"passages": []}, "no passages"),
     ],

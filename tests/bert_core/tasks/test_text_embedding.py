@@ -167,6 +167,18 @@ def test_a_text_that_examples_share_is_read_once(tokenizer):
     assert rows.example.tolist() == [0, 0, 1, 2, 3, 4, 5, 6]
 
 
+def test_a_bare_text_is_no_wrong_answer_of_itself(tokenizer):
+    task = TextEmbedding(kind="texts")
+    texts = [RelatedTexts((text,), True) for text in ("a cat", "the mat", "a cat")]
+    rows = task.encode(texts, tokenizer)
+    found, groups = task.step_texts(rows, np.arange(3))
+    assert found.tolist() == [0, 1, 0, 1] and groups.candidates.tolist() == [2, 3]
+    scored = [RelatedTexts(("a cat", "the mat"), 3.0), RelatedTexts(("a cat", "a cat"), 5.0)]
+    rows = task.encode(scored, tokenizer)
+    _, groups = task.step_texts(rows, np.arange(2))
+    assert groups.kind == "scores" and groups.values.tolist() == [3.0, 5.0]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_vector_is_pooled_from_its_own_tokens(pooling, tokenizer, model):
     task = TextEmbedding(pooling=pooling)

@@ -85,6 +85,34 @@ def test_stopped_anywhere_and_going_on_it_writes_the_same_bits(storage, whole):
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("kind", "criterion"), [("scores", "spearman"), ("labels", "accuracy"), ("texts", "spearman")]
+)
+def test_other_kinds_are_learned_too(storage, kind, criterion):
+    choose = random.Random(1)
+    (storage / kind).mkdir()
+    for split, count in (("train", 48), ("dev", 24)):
+        lines = []
+        for number in range(count):
+            first, second = (" ".join(choose.choices(WORDS, k=6)) for _ in range(2))
+            if kind == "labels":
+                half = WORDS[:5] if number % 2 else WORDS[5:]
+                lines.append({"text": " ".join(choose.choices(half, k=6)), "label": number % 2})
+            elif kind == "texts" and split == "train":
+                lines.append({"text": first})
+            else:
+                shared = {*first.split()} & {*second.split()}
+                lines.append({"query": first, "passage": second, "score": len(shared)})
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (storage / kind / f"{split}.jsonl").write_text(text)
+    given = {"name": kind, "data": storage / kind, "options__kind": kind, "epochs": 2}
+    run, outcome, _ = embed_here(storage, **given)
+    assert outcome == Outcome(12, stopped=False)
+    measured = [each for _, each in records(run) if "dev/loss" in each]
+    assert len(measured) == 2 and all(each["dev/loss"] > 0 for each in measured)
+    assert measured[-1][f"dev/{criterion}"] > (0.7 if kind == "labels" else 0.2)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_folder_is_one_of_sentence_transformers(storage, pooling):
     options = {"options__pooling": pooling, "options__query_prompt": "ba: "}
