@@ -131,15 +131,20 @@ def is_cut_into_more(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> b
     return False
 
 
+def check_item_count(count: int, limits: Limits, what: str = "items") -> None:
+    """Raises `RequestError` for more items than a request may have."""
+    if count > limits.max_items:
+        detail = f"{count} {what}, and a request has {limits.max_items} at most"
+        remedy = "divide them among several requests"
+        raise RequestError(413, "Too many items", detail, field="inputs", remedy=remedy)
+
+
 def check_size(inputs: Inputs, limits: Limits) -> list[str]:
     """Returns the texts of the items, of which nothing is computed yet.
 
     Raises `RequestError` for too many items, and for texts that certainly have too many tokens.
     """
-    if len(inputs.items) > limits.max_items:
-        detail = f"{len(inputs.items)} items, and a request has {limits.max_items} at most"
-        remedy = "divide them among several requests"
-        raise RequestError(413, "Too many items", detail, field="inputs", remedy=remedy)
+    check_item_count(len(inputs.items), limits)
     texts = [text for item in inputs.items for text in strings_of_item(item)]
     check_texts(texts, limits)
     return texts

@@ -36,9 +36,10 @@ def entailment_outputs(task: Classification) -> tuple[int, int] | None:
 
 
 def hypotheses(labels: Sequence[str], template: str) -> list[str]:
-    """The hypothesis of each label; raises `UserError` for a template without a place for it."""
-    if PLACE not in template:
-        raise UserError(f"no {PLACE}", "the template", f"write {PLACE} where the label belongs")
+    """The hypothesis of each label; raises `UserError` for a template without one place for it."""
+    if (count := template.count(PLACE)) != 1:
+        remedy = f"write {PLACE} once, where the label belongs"
+        raise UserError(f"{PLACE} stands {count} times", "the template", remedy)
     return [template.replace(PLACE, label) for label in labels]
 
 

@@ -1,7 +1,7 @@
 """Routes for operators: health, readiness, metrics, the loaded models and the limits."""
 
 from importlib.metadata import version
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -13,6 +13,7 @@ from bert_core.quantization import Precision
 from bert_core.tasks.classification import Classification
 from bert_core.tasks.question_answering import QuestionAnswering
 from bert_core.tasks.tagging import Tagging
+from bert_core.tasks.text_embedding import TextEmbedding
 from serving.engine import Engine
 from serving.limits import Limits
 from serving.models import Products, ServedModel, is_entailment, is_reranker
@@ -116,7 +117,8 @@ class ModelInfo(BaseModel):
 class Info(BaseModel):
     """The loaded models and the limits, with the fields that TEI has.
 
-    Those are of the model that answers where none is named, and empty where one has to be.
+    Those are of the model that answers where none is named, and empty where one has to be. What TEI
+    limits or counts and this server does not is null.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -127,11 +129,16 @@ class Info(BaseModel):
     model_id: str | None
     model_sha: str | None
     model_dtype: str
-    model_type: dict[str, dict[str, str]]
+    model_type: dict[str, dict[str, Any]]
     max_input_length: int | None
     max_batch_tokens: int
     max_client_batch_size: int
     auto_truncate: bool
+    max_concurrent_requests: int | None = None
+    max_batch_requests: int | None = None
+    tokenization_workers: int | None = None
+    sha: str | None = None
+    docker_label: str | None = None
 
 
 class OperationRoutes(Routes):
@@ -173,9 +180,7 @@ class OperationRoutes(Routes):
             model_id=only,
             model_sha=known.sha256 if known is not None else None,
             model_dtype=known.precision if known is not None else "float32",
-            model_type={"embedding": {"pooling": engine.models[only].sentence_pooling.pooling}}
-            if only is not None and known is not None and known.task is None
-            else {},
+            model_type=_tei_type(engine.models[only]) if only is not None else {},
             max_input_length=known.max_input_length if known is not None else None,
             max_batch_tokens=limits.max_batch_tokens,
             max_client_batch_size=limits.max_items,
@@ -207,6 +212,23 @@ def _described(engine: Engine, name: str) -> ModelInfo:
         vocab_size=config.vocab_size,
         max_input_length=task.max_length if task is not None else config.max_position_embeddings,
     )
+
+
+def _tei_type(model: ServedModel) -> dict[str, dict[str, Any]]:
+    """A reranker, a classifier, or an embedding, as TEI says it; empty for what it has none of."""
+    task = model.task
+    if task is None or isinstance(task, TextEmbedding):
+        return {"embedding": {"pooling": model.sentence_pooling.pooling}}
+    is_ranking = is_reranker(model)
+    if not is_ranking and not isinstance(task, Classification):
+        return {}
+    labels = task.labels or ("LABEL_0",)
+    return {
+        "reranker" if is_ranking else "classifier": {
+            "id2label": {str(number): label for number, label in enumerate(labels)},
+            "label2id": {label: number for number, label in enumerate(labels)},
+        }
+    }
 
 
 def _variant(variant: Variant | None) -> VariantInfo | None:

@@ -26,7 +26,7 @@ from serving.routes.json_routes import (
     refuse_unknown_parameters,
 )
 from serving.schemas import ClassifyAnswer, InputText, ListOf, Request, example
-from serving.validation import Inputs, cutting
+from serving.validation import Inputs, check_item_count, cutting
 
 Labels = Annotated[ListOf[InputText], Field(min_length=1, max_length=1000)]
 Template = Annotated[InputText, Field(max_length=1000)]
@@ -171,6 +171,8 @@ class ZeroShotRoutes(Routes):
         served, task = self._engine.traffic.find_entailment(name)
         outputs = entailment_outputs(task)
         assert outputs is not None
+        # Before they are made: a few numbers of each are many together.
+        check_item_count(len(texts) * len(labels), self._engine.limits, "pairs of text and label")
         asked = hypotheses(labels, template)
         inputs = Inputs(
             [Text(text, hypothesis, None) for text in texts for hypothesis in asked],

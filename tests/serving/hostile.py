@@ -297,6 +297,60 @@ def costly():
     }
 
 
+def of_reranking(path):
+    """Ten requests of a route of rerankers: most are far more work than their size says."""
+    is_tei = path == "/rerank"
+    key = "texts" if is_tei else "documents"
+    more = {} if is_tei else {"model": "relevance"}
+
+    def ask(query, texts, **options):
+        return more | {"query": query, key: texts} | options
+
+    return {
+        "a long query again and again": ask("the cat sat " * 8_000, ["cat"] * 256),
+        "a word for a query again and again": ask("a" * 1_900_000, ["cat"] * 256),
+        "many rows at their longest": ask("cat", ["the cat sat " * 200] * 256, truncate=True)
+        if is_tei
+        else ask("cat", ["the cat sat " * 200] * 256),
+        "many documents": ask("cat", ["a"] * 30_000),
+        "many objects": ask("cat", [{"text": "a"}] * 30_000),
+        "empty texts": ask("", [""] * 256),
+        "joiners": ask("\u200d" * 300_000, ["\u200d" * 1000] * 256),
+        "no end of the best": ask("cat", ["a"], top_n=10**400),
+        "a wrong one last": ask("cat", [*["a"] * 255, "\ud83d"]),
+        "a model of a megabyte": ask("cat", ["a"]) | {"model": "m" * 1_000_000},
+    }
+
+
+def of_zero_shot(path):
+    """Ten requests of a route of labels that a request names."""
+    hugging_face = path.startswith("/hf")
+
+    def ask(inputs, labels, template=None, **options):
+        told = {} if template is None else {"hypothesis_template": template}
+        if hugging_face:
+            return {
+                "inputs": inputs,
+                "parameters": {"candidate_labels": labels} | told | options,
+            }
+        return {"model": "entailment", "inputs": inputs, "labels": labels} | told | options
+
+    return {
+        "texts by labels": ask(["cat"] * 256, [f"a{number}" for number in range(256)]),
+        "many texts by labels": ask(["cat"] * 30_000, [f"a{number}" for number in range(1000)]),
+        "a word by labels": ask("a" * 1_900_000, [f"a{number}" for number in range(256)]),
+        "many labels": ask("cat", [f"a{number}" for number in range(100_000)]),
+        "one label again and again": ask("cat", ["a"] * 100_000),
+        "a label of a megabyte": ask("cat", ["a" * 1_000_000, "b"]),
+        "a template of a megabyte": ask(["cat"] * 20, ["a", "b"], "x" * 1_000_000 + "{}"),
+        "a template of places": ask(
+            "cat", [f"{number}{'a' * 7000}" for number in range(250)], "{}" * 500
+        ),
+        "a template that asks": ask("cat", ["a", "b"], "{0.__class__.__init__.__globals__}"),
+        "a template that widens": ask("cat", ["a", "b"], "{:>1000000000}"),
+    }
+
+
 @dataclass
 class Watched:
     """What was seen while a request was answered: seconds of `/health`, bytes of memory."""

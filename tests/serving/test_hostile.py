@@ -22,6 +22,8 @@ from hostile import (
     Watch,
     costly,
     having_text,
+    of_reranking,
+    of_zero_shot,
     random_body,
     shapes,
     texts,
@@ -132,6 +134,20 @@ def test_texts_that_cost_much(watch, path):
 def test_work_beyond_its_size(watch, name):
     path, body = costly()[name]
     judge(watch, path, body)
+
+
+OF_SEARCH = {
+    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), of_reranking),
+    **dict.fromkeys(("/v1/zero-shot", "/hf/zero-shot-classification"), of_zero_shot),
+}
+
+
+@pytest.mark.parametrize("path", OF_SEARCH)
+def test_pairs_beyond_their_size(watch, path):
+    made = OF_SEARCH[path](path)
+    assert len(made) == 10
+    for body in made.values():
+        judge(watch, path, body)
 
 
 @pytest.mark.parametrize("path", [*GOT, *DELETED])
