@@ -171,6 +171,7 @@ class Predictor:
         normalize = said.normalize if normalize is None else normalize
         choice = FeatureChoice(
             pooling=said.pooling,
+            prompt=said.prompt(prompt_name),
             normalize=normalize and not said.dense,
             max_length=said.max_length,
         )
@@ -183,12 +184,11 @@ class Predictor:
             max_tokens=self.max_tokens,
             autocast_dtype=self.autocast_dtype,
         )
-        prompt = said.prompt(prompt_name)
         _check_options(overflow)
         vectors = [np.empty((0, self.model.config.hidden_size), dtype=np.float32)]
         num_cut = 0
         for first, some in _chunks(texts, _sizes(texts)):
-            encoded = extractor.encode([prompt + text for text in some], overflow)
+            encoded = extractor.encode(some, overflow)
             self._refuse_long(overflow, encoded.num_tokens, encoded.too_long, "texts", first)
             vectors.append(extractor.of_rows(encoded.rows))
             num_cut += int(encoded.too_long.sum()) if encoded.is_cut else 0

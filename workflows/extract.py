@@ -41,13 +41,13 @@ def extract(settings: ExtractSettings) -> Path:
     encoder = open_encoder(
         settings.model, storage, settings.tracking_uri or default_tracking_uri(storage)
     )
-    choice = settings.choice()
+    choice = settings.choice(encoder.path, encoder.config)
     check_choice(choice, encoder.config)
     num_layers = encoder.config.num_hidden_layers
     given = find_input(settings, {"text_column": settings.text_column})
     plan = {
         "settings": settings.model_dump(mode="json", exclude={*OF_ONE_START})
-        | settings.resolved(num_layers),
+        | settings.resolved(choice, num_layers),
         "encoder": encoder.sha256,
         "files_sha256": files_hash(given.found).hexdigest(),
     }

@@ -46,6 +46,7 @@ class FeatureChoice:
 
     - `strategy`, the layers that are read; `layer_weights` [K] of a learned one, by default equal
     - `unit`, what gets a vector, and `pooling` of its tokens, None being the unit's default
+    - `prompt`, which stands before each text
     - `normalize`, whether vectors get the length 1
     - `max_length`, the tokens of a row, by default as many as the encoder has positions for
     - `stride`, the tokens from one window of a long text to the next, by default half a window
@@ -54,6 +55,7 @@ class FeatureChoice:
     strategy: Strategy = STRATEGIES["last"]
     unit: Unit = "text"
     pooling: Pooling | None = None
+    prompt: str = ""
     normalize: bool = False
     max_length: int | None = None
     stride: int | None = None
@@ -104,7 +106,13 @@ class Extractor:
 
     def of_texts(self, texts: Sequence[str]) -> FloatArray:
         """The features of each text, or of its words or tokens, float32 [U, F]."""
-        return self.of_rows(self.rows(cut_texts(self.tokenizer, texts, offsets=False)))
+        return self.of_rows(self.rows(self.tokens(texts)))
+
+    def tokens(self, texts: Sequence[str]) -> Tokens:
+        """Tokenizes texts, the prompt before each."""
+        prompt = self.choice.prompt
+        given = [prompt + text for text in texts] if prompt else texts
+        return cut_texts(self.tokenizer, given, offsets=self.choice.unit != "text")
 
     @property
     def max_length(self) -> int:
@@ -113,7 +121,7 @@ class Extractor:
 
     def encode(self, texts: Sequence[str], overflow: OverflowOrError) -> EncodedTexts:
         """The rows of texts, in windows where they are long, unless `overflow` cuts a side."""
-        whole = cut_texts(self.tokenizer, texts, offsets=self.choice.unit != "text")
+        whole = self.tokens(texts)
         tokens = cut_tokens(whole, self.max_length - 2, overflow)
         num_tokens = whole.lengths + 2
         too_long = num_tokens > self.max_length

@@ -16,8 +16,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from bert_core.disk import flush_to_disk, raise_disk_full
+from bert_core.errors import UserError
 from bert_core.features.extractor import Extractor
-from bert_core.features.units import Tokens, UnitRows, cut_texts, cut_words, words_of
+from bert_core.features.units import Tokens, UnitRows, cut_words, words_of
 from bert_core.interface import OutputFormat, StoredDtype
 from bert_core.tasks.task import FloatArray
 from bert_core.text.texts import CHARACTERS_AT_ONCE, NamedText, text_chunks
@@ -139,8 +140,9 @@ def _num_characters(given: NamedText) -> int:
 def _cut(extractor: Extractor, texts: Sequence[NamedText]) -> Tokens:
     if isinstance(texts[0].text, str):
         strings = [text.text for text in texts if isinstance(text.text, str)]
-        needed = extractor.choice.unit != "text"
-        return cut_texts(extractor.tokenizer, strings, offsets=needed)
+        return extractor.tokens(strings)
+    if extractor.choice.prompt:
+        raise UserError("words, and a prompt before a text", texts[0].id, "give strings")
     lists = [text.text for text in texts if not isinstance(text.text, str)]
     return cut_words(extractor.tokenizer, lists)
 

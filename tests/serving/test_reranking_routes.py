@@ -1,9 +1,11 @@
-"""The routes of rerankers, beside the cross-encoder of sentence-transformers."""
+"""The routes of rerankers, beside sentence-transformers' cross-encoder, and by their clients."""
 
 import cohere
 import numpy as np
 import pytest
+from running import serving
 from sentence_transformers import CrossEncoder
+from tei_client import HttpClient, ModelType
 
 QUERY = "the cat sat"
 TEXTS = ["a mat", "the cat sat on a mat", "dogs run far away", "the cat sat on a mat", "cat"]
@@ -82,3 +84,26 @@ def test_coheres_client_works_unchanged(server, version):
     _, ranks = server.ask("/rerank", {"query": QUERY, "texts": TEXTS})
     assert [each.index for each in found.results] == [each["index"] for each in ranks[:3]]
     assert found.results[0].relevance_score == pytest.approx(ranks[0]["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["relevance", "encoder", "sentiment"])
+def test_the_client_of_text_embeddings_inference_knows_what_a_server_has(name, small_models):
+    with serving({name: small_models[name]}) as server:
+        client = HttpClient(f"http://{server.host}:{server.port}")
+        told = client.info()
+        assert told.server_model_id == name and client.health()
+        if name == "relevance":
+            found = client.rerank(QUERY, TEXTS, return_text=True, truncate=True)
+            _, ranks = server.ask("/rerank", {"query": QUERY, "texts": TEXTS})
+            assert [(each.index, each.score) for each in found.ranks] == [
+                (each["index"], pytest.approx(each["score"], abs=1e-6)) for each in ranks
+            ]
+            assert [each.text for each in found.ranks] == [TEXTS[each["index"]] for each in ranks]
+        elif name == "encoder":
+            vectors = client.embed(TEXTS)
+            _, expected = server.ask("/embed", {"inputs": TEXTS})
+            np.testing.assert_allclose(vectors, expected, atol=1e-6)
+        else:
+            assert told.server_model_type == ModelType.Classifier
+            labels = server.engine.models[name].task.labels
+            assert tuple(told.server_model_metadata.id2label.values()) == labels

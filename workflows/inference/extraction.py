@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from bert_core.command_help import Example, Guide
+from bert_core.config import ModelConfig
 from bert_core.errors import UserError
 from bert_core.features.units import POOLINGS, default_pooling
 from bert_core.interface import OutputFormat, Pooling, StoredDtype, Unit
@@ -55,6 +56,7 @@ class ExtractSettings(TextPartsSettings):
             "unit",
             "pooling",
             "normalize",
+            "prompt_name",
             "format",
             "num_workers",
         ),
@@ -84,9 +86,13 @@ class ExtractSettings(TextPartsSettings):
         default=None,
         description="how tokens become one vector: "
         + "; ".join(f"{unit}: {', '.join(known)}" for unit, known in POOLINGS.items() if known)
-        + "; by default the first",
+        + "; by default the first, of a text what the folder says (sentence-transformers)",
     )
     normalize: bool = Field(default=False, description="scale every vector to length 1")
+    prompt_name: str | None = Field(
+        default=None,
+        description="prompt of the folder that stands before each text, such as document",
+    )
     max_length: int | None = Field(
         default=None, description="tokens of a row; by default the encoder's positions"
     )
@@ -119,25 +125,36 @@ class ExtractSettings(TextPartsSettings):
             return Strategy(name, tuple(self.layers))
         return find_strategy(self.strategy or DEFAULT_STRATEGY)
 
-    def choice(self) -> "FeatureChoice":
-        """Which features are asked for."""
-        from bert_core.features.extractor import FeatureChoice
+    def choice(self, folder: Path, config: ModelConfig) -> "FeatureChoice":
+        """Which features of the model in this folder are asked for.
 
+        Raises `UserError` for a prompt it has not, and where it does not say how a text is pooled.
+        """
+        from bert_core.features.extractor import FeatureChoice
+        from bert_core.features.sentence_pooling import SentencePooling, read_sentence_pooling
+
+        said = SentencePooling()
+        if self.unit == "text" and (self.pooling is None or self.prompt_name is not None):
+            said = read_sentence_pooling(folder, config.max_position_embeddings)
+        elif self.prompt_name is not None:
+            what = f"a prompt before a {self.unit}"
+            raise UserError(what, "--prompt_name", "leave it out, or take --unit text")
         return FeatureChoice(
             strategy=self.chosen_strategy(),
             unit=self.unit,
-            pooling=self.pooling,
+            pooling=self.pooling or (said.pooling if self.unit == "text" else None),
+            prompt=said.prompt(self.prompt_name) if self.prompt_name is not None else "",
             normalize=self.normalize,
             max_length=self.max_length,
             stride=self.stride,
             layer_weights=tuple(self.layer_weights) or None,
         )
 
-    def resolved(self, num_hidden_layers: int) -> dict[str, str | None]:
+    def resolved(self, choice: "FeatureChoice", num_hidden_layers: int) -> dict[str, str | None]:
         """The settings that have a default of their own, as they are for this encoder."""
-        pooling = self.pooling or default_pooling(self.unit)
-        strategy, dtype = self.chosen_strategy().name, self.numbers(num_hidden_layers)
-        return {"strategy": strategy, "pooling": pooling, "dtype": dtype}
+        pooling = choice.pooling or default_pooling(self.unit)
+        dtype = self.numbers(num_hidden_layers)
+        return {"strategy": choice.strategy.name, "pooling": pooling, "dtype": dtype}
 
     def numbers(self, num_hidden_layers: int) -> StoredDtype:
         """The type of the numbers on disk."""

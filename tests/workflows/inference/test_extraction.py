@@ -3,14 +3,19 @@
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from finetuning_runs import write_encoder
 
 from bert_core.errors import UserError
 from bert_core.features.extractor import FeatureChoice
+from bert_core.features.sentence_pooling import SentencePooling, sentence_modules
 from bert_core.model.strategies import STRATEGIES
+from bert_core.model_folder import load_model_folder
+from bert_core.predictor import load_predictor
 from bert_core.text.sources import find_parts
 from bert_core.text.texts import divide
 from workflows.inference.extraction import FEATURES, Extraction, ExtractSettings, part_path
@@ -50,6 +55,61 @@ def test_every_strategy_can_be_asked_for():
         assert settings(strategy=name).chosen_strategy() is strategy
     with pytest.raises(UserError, match="did you mean embeddings"):
         settings(strategy="embedding")
+
+
+SAID = SentencePooling("cls", max_length=32, prompts={"document": "keli monu "})
+
+
+@pytest.fixture
+def said(tmp_path):
+    """The folder and the shape of a model of embeddings with a prompt, that reads [CLS]."""
+    folder = tmp_path / "said"
+    config = load_model_folder(write_encoder(folder))[0]
+    for name, content in sentence_modules(SAID, config.hidden_size).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    return folder, config
+
+
+@pytest.mark.parametrize(
+    ("changed", "pooling", "prompt"),
+    [
+        ({}, "cls", ""),
+        ({"pooling": "mean"}, "mean", ""),
+        ({"prompt_name": "document"}, "cls", "keli monu "),
+        ({"prompt_name": "document", "pooling": "max"}, "max", "keli monu "),
+        ({"unit": "word"}, None, ""),
+    ],
+)
+def test_a_text_is_pooled_as_the_folder_says(said, changed, pooling, prompt):
+    choice = settings(**changed).choice(*said)
+    assert (choice.pooling, choice.prompt) == (pooling, prompt)
+
+
+def test_a_prompt_that_is_none_is_refused(said):
+    with pytest.raises(UserError, match="no such prompt: query .there are document"):
+        settings(prompt_name="query").choice(*said)
+    with pytest.raises(UserError, match="a prompt before a token: --prompt_name"):
+        settings(prompt_name="document", unit="token").choice(*said)
+
+
+def test_vectors_with_a_prompt_are_those_of_the_model(tmp_path, plan_of, said):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "ba"}\n{"text": "rume to"}\n')
+    choice = settings(prompt_name="document").choice(*said)
+    write_part(replace(plan_of(path), model=said[0], choice=choice), 0)
+    found = np.stack(pq.read_table(part_path(tmp_path, "part-00000"))["features"].to_numpy())
+    expected = load_predictor(said[0]).embed(["ba", "rume to"], prompt_name="document")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert np.abs(found - load_predictor(said[0]).embed(["ba", "rume to"])).max() > 1e-3
+
+
+def test_words_and_a_prompt_are_refused(tmp_path, plan_of, said):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": ["ba", "to"]}\n')
+    choice = settings(prompt_name="document").choice(*said)
+    record = write_part(replace(plan_of(path), model=said[0], choice=choice), 0)
+    assert record["error"][0] == "words, and a prompt before a text"
 
 
 @pytest.fixture
