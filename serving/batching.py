@@ -34,6 +34,9 @@ _LOG = logging.getLogger(__name__)
 _QUIET_SECONDS = 1.0
 """After this time without requests, freed memory is given back."""
 
+_LEAST_TOKENS = 64
+"""Less is not divided among threads: it would cost as much as it saves."""
+
 Head = Callable[[Sequence[Tensor], Tensor], Tensor]
 """Answers [P, L] to the states [P, H] of each layer it reads, and the number of places [R]."""
 
@@ -163,7 +166,7 @@ class Batcher:
     A micro-batch has at most `max_tokens` tokens, or one item. It begins as soon as a thread is
     free, with the requests that are waiting then: requests are batched continuously. Each request
     has an equal share of it, so that a short one passes a long one; a request that gets no share
-    is the first of the next one.
+    is the first of the next one. What waits is divided among the threads that have nothing to do.
 
     - `num_threads`, each of which computes a micro-batch of its own; on the CPU that is less work
       than one micro-batch on several threads, which wait for each other at every layer
@@ -188,6 +191,7 @@ class Batcher:
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._is_closed = self._is_full = False
+        self._num_idle = 0
         self.watchdog = Watchdog()
         self._tokens_per_second = 0.0
         self._threads = [
@@ -290,11 +294,16 @@ class Batcher:
     def _wait_for_work(self) -> None:
         """Returns when something is waiting, or when it is closed."""
         with self._changed:
-            if self._changed.wait_for(self._has_work, _QUIET_SECONDS):
-                return
+            self._num_idle += 1
+            has_work = self._changed.wait_for(self._has_work, _QUIET_SECONDS)
+            self._num_idle -= 1
+        if has_work:
+            return
         release_memory()  # now no request waits for it
         with self._changed:
+            self._num_idle += 1
             self._changed.wait_for(self._has_work)
+            self._num_idle -= 1
 
     def _has_work(self) -> bool:
         return bool(self._waiting) or self._is_closed
@@ -308,16 +317,20 @@ class Batcher:
         if not self._waiting:
             self._is_full = False
             return []
-        share = max(self.max_tokens // len(self._waiting), 1)
-        left = self.max_tokens
+        room = -(-self._count_tokens() // (1 + self._num_idle))
+        room = min(max(room, _LEAST_TOKENS), self.max_tokens)
+        share = max(room // len(self._waiting), 1)
+        left = room
         taken: dict[_Waiting, list[IntArray]] = {}
-        for most in (share, self.max_tokens):  # to each its share, then what is left to the first
+        for most in (share, room):  # to each its share, then what is left to the first
             for waiting in self._waiting:
                 items, tokens = waiting.take(min(most, left), at_least=0 if taken else 1)
                 if len(items):
                     taken.setdefault(waiting, []).append(items)
                     left -= tokens
         self._is_full = self._is_full and self._count_tokens() > self._room_from
+        if any(not waiting.is_taken for waiting in self._waiting):
+            self._changed.notify()
         # A request without a share of this one comes first in the next.
         self._waiting = sorted(
             (waiting for waiting in self._waiting if not waiting.is_taken),

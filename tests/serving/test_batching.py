@@ -1,3 +1,4 @@
+import queue
 import threading
 import time
 from functools import partial
@@ -350,3 +351,27 @@ def test_one_is_late_by_how_long_the_last_one_took():
     with failed.at(1):  # which says nothing of this one
         time.sleep(0.05)
         assert failed.seconds == 0
+
+
+def test_idle_threads_share_what_waits_unless_it_is_little(opened, batcher_of):
+    model, tokenizer = opened
+    done = queue.Queue()
+    batcher = batcher_of(model.encoder, num_threads=2, watch=done.put)
+
+    def asked(*words):
+        """Tokens of the micro-batches of a request that comes while nobody asks anything."""
+        time.sleep(0.1)
+        rows = texts(tokenizer, *words)
+        (found,) = batcher.submit(Work(rows, (1,))).result(30)
+        batch = rows.batch(np.arange(rows.num_items), "packed")
+        with torch.inference_mode():
+            (expected,) = hidden_states(model.encoder, batch, (1,))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        tokens = []
+        while sum(tokens) < rows.lengths.sum():
+            tokens.append(done.get(timeout=30).num_tokens)
+        return tokens
+
+    assert any(asked(*[18] * 10) == [100, 100] for _ in range(20))
+    assert asked(18, 18, 14) == [56], "less than that is not divided"
+    batcher.close()
